@@ -1,0 +1,75 @@
+"""`warren broker` as a child process that can be stopped, killed and started again on its folder and port."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.processes import Child
+
+READY = "warren broker ready: "
+
+
+def warren(*arguments: str | Path) -> list[str | Path]:
+    """The command line of `warren ARGUMENTS` in the environment that the tests run in."""
+    return [sys.executable, "-m", "warren.command.dispatch", *arguments]
+
+
+class BrokerProcess:
+    """A `warren broker` on a data folder; it keeps its port over restarts, so `url` stays true."""
+
+    def __init__(self, data_dir: Path, *options: str, port: int = 0, python: str = sys.executable) -> None:
+        """
+        :param options: further arguments of `warren broker`
+        :param port: 0 picks a free one at the first start
+        :param python: the interpreter whose Warren is run
+        """
+        self.data_dir = data_dir
+        self.options: Sequence[str] = options
+        self.port = port
+        self.python = python
+        self.url = ""
+        self.child: Child | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self.child is not None, "the broker is not running"
+        return self.child.pid
+
+    def start(self, timeout: float = 30.0) -> None:
+        """Start it and wait until it accepts connections."""
+        assert self.child is None, "the broker runs already"
+        words = warren("broker", "--port", str(self.port), "--data-dir", self.data_dir, *self.options)
+        child = Child([self.python, *words[1:]])
+        try:
+            self.url = child.wait_for_line(READY, timeout).removeprefix(READY)
+        except BaseException:
+            child.kill()
+            raise
+        self.port = int(self.url.rpartition(":")[2].rstrip("/"))
+        self.child = child
+
+    def stop(self) -> int:
+        """SIGTERM: its exit status."""
+        child, self.child = self.child, None
+        return child.stop() if child is not None else 0
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        assert self.child is not None, "the broker is not running"
+        self.child.kill()
+        self.child = None
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

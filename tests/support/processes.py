@@ -1,0 +1,152 @@
+"""Child processes for tests: started, watched line by line with a deadline, and ended by their own id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout: float = 10.0) -> None:
+    """Ask `condition` again and again until it is true.
+
+    :param timeout: seconds
+    :raises AssertionError: naming `what`, when the deadline has passed
+    """
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"after {timeout} s still not: {what}"
+        time.sleep(0.01)
+
+
+class Child:
+    """A process in a session of its own; standard output is kept as lines, standard error as text.
+
+    Leaving the `with` block stops it.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        """:param env: added to this process's environment"""
+        self.arguments = [str(word) for word in arguments]
+        self.lines: list[str] = []
+        self._arrived = threading.Condition()
+        self._ended = False
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child, closed by _release
+        self._process = subprocess.Popen(
+            self.arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name=f"stdout of {self.pid}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def errors(self) -> str:
+        """What the child has written to standard error so far."""
+        if self._errors.closed:
+            return self._last_errors
+        size = os.fstat(self._errors.fileno()).st_size
+        return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")
+
+    def wait_for_line(self, start: str, timeout: float = 20.0) -> str:
+        """The first line of standard output that begins with `start`.
+
+        :raises AssertionError: with what the child said, if it ends first or `timeout` seconds pass
+        """
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._ended or self._line(start) is not None, timeout)
+            line = self._line(start)
+        assert line is not None, (
+            f"no line {start!r} from {' '.join(self.arguments)} (status {self._process.poll()}); "
+            f"standard output {self.lines[-20:]}; standard error:\n{self.errors[-4000:]}"
+        )
+        return line
+
+    def wait(self, timeout: float = 20.0) -> int:
+        """Wait for its end: its exit status, negative for a signal."""
+        status = self._process.wait(timeout)
+        self._release()
+        return status
+
+    def stop(self, timeout: float = 20.0) -> int:
+        """End it and what it has started: SIGTERM, and SIGKILL after `timeout` seconds."""
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it and what it has started with SIGKILL."""
+        self._signal(signal.SIGKILL)
+        self.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        # The group, because a server may be the grandchild of a launcher; start_new_session made it ours.
+        if self.running:
+            os.killpg(self.pid, number)
+
+    def _line(self, start: str) -> str | None:
+        return next((line for line in self.lines if line.startswith(start)), None)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            for line in stream:
+                with self._arrived:
+                    self.lines.append(line.decode(errors="replace").rstrip("\n"))
+                    self._arrived.notify_all()
+        with self._arrived:
+            self._ended = True
+            self._arrived.notify_all()
+
+    def _release(self) -> None:
+        self._reader.join(5)
+        if not self._errors.closed:
+            self._last_errors = self.errors
+            self._errors.close()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,184 @@
+"""A TCP proxy that misbehaves on command: it cuts, holds, delays, slows down and half-closes connections."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from urllib.parse import urlsplit, urlunsplit
+
+CHUNK = 64 * 1024
+
+
+class Lane:
+    """One direction of every connection through the proxy; its faults can be changed at any time."""
+
+    def __init__(self) -> None:
+        self.delay = 0.0
+        """Seconds that every piece waits before it is passed on."""
+        self.bytes_per_second: int | None = None
+        """None: unlimited."""
+        self.passed = 0
+        """Bytes passed on so far."""
+        self._cut_after: int | None = None
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def hold(self) -> None:
+        """Keep everything back until `release`."""
+        self._open.clear()
+
+    def release(self) -> None:
+        self._open.set()
+
+    def cut_after(self, count: int) -> None:
+        """Cut the connection in which the `count`-th byte from now on passes, right after that byte; once."""
+        self._cut_after = count
+
+    async def _admit(self, data: bytes) -> tuple[bytes, bool]:
+        """What of `data` may pass, when it may, and whether the connection is cut afterwards."""
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        await self._open.wait()
+        if self._cut_after is None:
+            return data, False
+        if len(data) < self._cut_after:
+            self._cut_after -= len(data)
+            return data, False
+        admitted, self._cut_after = data[: self._cut_after], None
+        return admitted, True
+
+
+class Proxy:
+    """`async with Proxy(url) as proxy:` then connect to `proxy.url`."""
+
+    def __init__(self, target: str) -> None:
+        """:param target: an AMQP or other URL with host and port"""
+        parts = urlsplit(target)
+        self._parts = parts
+        self._host = parts.hostname or "127.0.0.1"
+        self._target_port = parts.port or 5672
+        self.port = 0
+        self.accepted = 0
+        """Connections accepted so far."""
+        self.to_server = Lane()
+        self.to_client = Lane()
+        self._refusing = False
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+
+    @property
+    def url(self) -> str:
+        login = self._parts.netloc.rpartition("@")[0]
+        place = f"127.0.0.1:{self.port}"
+        return urlunsplit(self._parts._replace(netloc=f"{login}@{place}" if login else place))
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open now."""
+        return len(self._connections)
+
+    def cut(self) -> None:
+        """Reset every open connection on both sides, as a lost network does once it is noticed."""
+        for pair in list(self._connections):
+            for writer in pair:
+                writer.transport.abort()
+
+    def half_close(self, lane: Lane) -> None:
+        """End one direction of every open connection (a FIN); the other goes on."""
+        for client, server in self._connections:
+            writer = server if lane is self.to_server else client
+            if writer.can_write_eof() and not writer.is_closing():
+                writer.write_eof()
+
+    def refuse(self) -> None:
+        """Reset new connections at once until `accept`; the open ones go on."""
+        self._refusing = True
+
+    def accept(self) -> None:
+        self._refusing = False
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        if self._refusing:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(self._host, self._target_port)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = (writer, far_writer)
+        self._connections.add(pair)
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._pass(self.to_server, reader, far_writer, pair))
+                both.create_task(self._pass(self.to_client, far_reader, writer, pair))
+        finally:
+            self._connections.discard(pair)
+            for end in pair:
+                end.close()
+
+    async def _pass(
+        self,
+        lane: Lane,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+    ) -> None:
+        try:
+            while data := await reader.read(CHUNK):
+                admitted, cut = await lane._admit(data)
+                await self._write(lane, writer, admitted)
+                if cut:
+                    for end in pair:
+                        end.transport.abort()
+            if writer.can_write_eof() and not writer.is_closing():
+                writer.write_eof()
+        except OSError:
+            for end in pair:
+                end.transport.abort()
+
+    async def _write(self, lane: Lane, writer: asyncio.StreamWriter, data: bytes) -> None:
+        sent = 0
+        while sent < len(data):
+            rate = lane.bytes_per_second
+            piece = data[sent : sent + (max(rate // 20, 1) if rate else len(data))]
+            writer.write(piece)
+            await writer.drain()
+            sent += len(piece)
+            lane.passed += len(piece)
+            if rate:
+                await asyncio.sleep(len(piece) / rate)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._connected(reader, writer)
+        except asyncio.CancelledError:
+            # Only __aexit__ cancels; asyncio's server would report it as an unhandled error.
+            writer.transport.abort()
+        finally:
+            self._tasks.discard(task)
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._server.wait_closed()

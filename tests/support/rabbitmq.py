@@ -1,0 +1,116 @@
+"""Debian's rabbitmq-server, started by hand: own ports, own folder, loopback only, unprivileged.
+
+RabbitMQ refuses root, so under root it runs as the package's user `rabbitmq`. Its epmd is a child as well, on a
+port of its own: nothing is left running.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.processes import Child, free_port, wait_until
+
+SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+USER = "rabbitmq"
+
+CONFIGURATION = """\
+listeners.tcp.1 = 127.0.0.1:{port}
+disk_free_limit.absolute = 50MB
+vm_memory_high_watermark.relative = 0.4
+log.file.level = warning
+"""
+
+
+class RabbitMQ:
+    """A running server: where it listens, and the process that does its work."""
+
+    def __init__(self, url: str, port: int, pid: int) -> None:
+        self.url = url
+        self.port = port
+        self.pid = pid
+
+
+def installed() -> bool:
+    """Whether this machine has Debian's rabbitmq-server; set-up does not install it."""
+    return SERVER.exists() and shutil.which("epmd") is not None
+
+
+@contextmanager
+def rabbitmq_server(timeout: float = 90.0) -> Iterator[RabbitMQ]:
+    """Run one for as long as the block lasts; `guest:guest` on the virtual host `/`.
+
+    :param timeout: seconds until it must accept connections (5-7 on an idle machine)
+    :raises FileNotFoundError: if it is not installed; ask `installed()` first
+    """
+    if not installed():
+        raise FileNotFoundError("rabbitmq-server is not installed: apt-get install rabbitmq-server")
+    port, epmd_port = free_port(), free_port()
+    # Not one of pytest's folders: they are closed to other users, and this one belongs to the server's.
+    with tempfile.TemporaryDirectory(prefix="warren-rabbitmq-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port))
+        (folder / "enabled_plugins").write_text("[].\n")
+        if os.geteuid() == 0:
+            for path in (folder, *folder.iterdir()):
+                shutil.chown(path, USER)
+        environment = _environment(folder, epmd_port)
+        with Child(
+            _unprivileged(["epmd", "-address", "127.0.0.1", "-port", str(epmd_port)]), cwd=folder
+        ) as epmd:
+            wait_until(lambda: _listens(epmd_port) or not epmd.running, "epmd listens")
+            with Child(_unprivileged([str(SERVER)]), env=environment, cwd=folder) as server:
+                wait_until(lambda: _listens(port) or not server.running, "RabbitMQ listens", timeout)
+                assert server.running, "\n".join(server.lines[-40:]) + server.errors
+                wait_until(lambda: _speaks(port), "RabbitMQ speaks AMQP", timeout)
+                yield RabbitMQ(f"amqp://guest:guest@127.0.0.1:{port}/", port, _beam(folder, server.pid))
+
+
+def _environment(folder: Path, epmd_port: int) -> dict[str, str]:
+    return {
+        "HOME": str(folder),
+        "RABBITMQ_NODENAME": f"warren{epmd_port}@localhost",
+        "RABBITMQ_BASE": str(folder),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+        "RABBITMQ_PID_FILE": str(folder / "pid"),
+        "RABBITMQ_DIST_PORT": str(free_port()),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "ERL_EPMD_PORT": str(epmd_port),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+    }
+
+
+def _unprivileged(command: list[str]) -> list[str]:
+    if os.geteuid() != 0:
+        return command
+    # No login shell, and the environment stays: only the user changes.
+    return ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups", *command]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _speaks(port: int) -> bool:
+    """The port opens before the server answers; ready is who answers the protocol header with a method."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
+            client.sendall(b"AMQP\x00\x00\x09\x01")
+            return client.recv(1) == b"\x01"
+    except OSError:
+        return False
+
+
+def _beam(folder: Path, launcher: int) -> int:
+    text = (folder / "pid").read_text().strip() if (folder / "pid").exists() else ""
+    return int(text) if text else launcher
