@@ -1,7 +1,7 @@
 """Debian's rabbitmq-server, started by hand: own ports, own folder, loopback only, unprivileged.
 
-RabbitMQ refuses root, so under root it runs as the package's user `rabbitmq`. Its epmd is a child as well, on a
-port of its own: nothing is left running.
+RabbitMQ refuses root, so under root it runs as its package's user `rabbitmq`. Its epmd is a child as well,
+on a port of its own: nothing is left running.
 """
 
 from __future__ import annotations

@@ -1,0 +1,68 @@
+# Every target sets up what it needs. `make demo` runs the main job, `make test` runs all tests.
+
+ROOTS := command wire sdk patterns broker pipeline examples
+SOURCES := pyproject.toml setup.py $(shell find $(ROOTS) -name '*.py' 2>/dev/null)
+# The first that really runs: a shim of a version manager may exist and fail.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PYTHON := $(PYTHON)
+PIP_FLAGS := -q --disable-pip-version-check --root-user-action=ignore
+export ORDERS
+
+.PHONY: setup demo test test-compiled lint docs bench bench-hot clean
+
+setup: .venv/.ready system-runtime
+
+demo: setup
+	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
+
+test: setup
+	.venv/bin/pytest -q
+
+test-compiled: .venv-compiled/.installed system-runtime
+	.venv-compiled/bin/pytest -q
+
+lint: .venv/.ready
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy $(ROOTS) tests benchmarks setup.py
+	.venv/bin/lint-imports
+
+docs: .venv/.ready
+	.venv/bin/mkdocs build --strict --quiet
+
+# Processor time a message of this checkout against another commit: make bench-hot BASE=main~1
+bench-hot: .venv/.ready
+	.venv/bin/python -m benchmarks.hot --base "$(BASE)"
+
+# Warren, plain and compiled, against RabbitMQ on this machine.
+bench: .venv/.ready .venv-compiled/.installed
+	.venv/bin/python -m benchmarks.against_rabbitmq
+
+clean:
+	rm -rf .venv .venv-compiled build site warren.egg-info
+
+.PHONY: system-python system-runtime system-compiler
+system-python system-runtime system-compiler: system-%:
+	@PYTHON="$(PYTHON)" .ci/system $*
+
+.venv/.ready: pyproject.toml setup.py | system-python
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	WARREN_COMPILE=0 .venv/bin/pip install $(PIP_FLAGS) -e '.[all,dev,docs]'
+	rm -rf build warren.egg-info
+	touch $@
+
+.venv-compiled/.ready: pyproject.toml setup.py | system-python system-compiler
+	test -x .venv-compiled/bin/python || $(PYTHON) -m venv .venv-compiled
+	WARREN_COMPILE=0 .venv-compiled/bin/pip install $(PIP_FLAGS) '.[all,dev]'
+	rm -rf build warren.egg-info
+	touch $@
+
+# Installed, not linked, and built from a copy: the tests must not find the sources, nor an older build's leftovers.
+.venv-compiled/.installed: .venv-compiled/.ready $(SOURCES)
+	rm -rf .venv-compiled/src && mkdir .venv-compiled/src
+	cp -r pyproject.toml setup.py README.md $(ROOTS) .venv-compiled/src/
+	WARREN_COMPILE=1 .venv-compiled/bin/pip install $(PIP_FLAGS) --no-deps --force-reinstall .venv-compiled/src
+	cd / && "$(CURDIR)/.venv-compiled/bin/python" -c 'import warren.wire.scan as m; assert m.__file__.endswith(".so")'
+	rm -rf .venv-compiled/src
+	touch $@
