@@ -1,0 +1,182 @@
+"""`warren bench`: its options, and the queue that a run needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+
+from warren.broker.bench import processor
+from warren.broker.bench.conversation import Conversation, Refused
+from warren.broker.bench.load import Load
+from warren.broker.bench.report import Report
+from warren.broker.bench.run import Failed, measure
+from warren.command import Exit, UsageError
+from warren.command.arguments import Arguments
+from warren.wire import tables
+from warren.wire.replies import Reply
+from warren.wire.url import AmqpUrl, parse_url
+
+DESCRIPTION = """Measures an AMQP 0-9-1 broker: publishers and consumers, each a process with one
+connection, through one queue. Verifies that every message came once and in order."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command: 0, or 1 if messages were lost, duplicated or out of order.
+
+    :raises UsageError: if an option, the URL, the login or an existing queue does not fit
+    """
+    options = _parser().parse_args(arguments)
+    url = _url(options.url)
+    _check(options)
+    load = Load(
+        url=options.url,
+        queue=options.queue or f"warren-bench-{os.getpid()}",
+        publishers=options.publishers,
+        consumers=options.consumers,
+        size=options.size,
+        window=0 if options.no_confirms else options.window,
+        prefetch=options.prefetch,
+        ack_every=0 if options.auto_ack else _ack_every(options),
+        persistent=options.persistent,
+        seconds=options.seconds,
+        warmup=options.warmup,
+        rate=options.rate,
+        run=time.time_ns() // 1_000_000 & 0x7FF,
+    )
+    try:
+        with _Queue(url, load, options.queue_type, keep=options.queue is not None):
+            report = Report.of(load, measure(load, options.pid))
+    except (Refused, Failed) as error:
+        if error.wrong_use:
+            raise UsageError(str(error)) from None
+        return _io_error(f"{url.masked}: {error}")
+    except OSError as error:
+        return _io_error(f"no AMQP broker answers at {url.masked}: {error}")
+    print(report.as_json() if options.json else report.as_text(load))
+    return Exit.DONE if report.verdict.holds else Exit.FAILED
+
+
+def _io_error(text: str) -> int:
+    print(f"warren bench: {text}", file=sys.stderr)
+    return Exit.IO
+
+
+def _parser() -> Arguments:
+    parser = Arguments("warren bench", DESCRIPTION)
+    add = parser.add_argument
+    add("--url", default="amqp://127.0.0.1:5672", help="the broker (default: %(default)s)")
+    add("--publishers", type=int, default=1, metavar="N", help="default: %(default)s")
+    add("--consumers", type=int, default=1, metavar="N", help="default: %(default)s")
+    add(
+        "--size",
+        type=int,
+        default=16,
+        metavar="BYTES",
+        help="of a body; from 8 on verified, from 16 on timed (16)",
+    )
+    confirms = parser.add_mutually_exclusive_group()
+    confirms.add_argument(
+        "--window", type=int, default=1000, metavar="N", help="unconfirmed publishes (1000)"
+    )
+    confirms.add_argument("--no-confirms", action="store_true", help="publish without confirms")
+    add("--prefetch", type=int, default=1000, metavar="N", help="0: no limit (1000)")
+    acks = parser.add_mutually_exclusive_group()
+    acks.add_argument("--auto-ack", action="store_true", help="consume without acknowledgements")
+    acks.add_argument(
+        "--ack-every", type=int, metavar="N", help="acknowledge so many at once (half of the prefetch)"
+    )
+    add("--persistent", action="store_true", help="persistent messages in a durable queue")
+    add(
+        "--queue",
+        metavar="NAME",
+        help="use this queue and leave it there (default: a new one, deleted afterwards)",
+    )
+    add("--queue-type", choices=("classic", "quorum"), default="classic", help="default: %(default)s")
+    add("--seconds", type=float, default=3.0, metavar="S", help="that are measured (3)")
+    add("--warmup", type=float, default=1.0, metavar="S", help="before that (1)")
+    add("--rate", type=float, default=0.0, metavar="R", help="messages a second of all publishers (no limit)")
+    add("--pid", type=int, help="the broker's process, to measure its processor time, children included")
+    add("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _url(text: str) -> AmqpUrl:
+    try:
+        return parse_url(text)
+    except ValueError as error:
+        raise UsageError(f"--url: {error}") from None
+
+
+def _check(options: Namespace) -> None:
+    """:raises UsageError: naming the option that is out of its range"""
+    ranges = {
+        "publishers": (0, 4096),
+        "consumers": (0, 4096),
+        "size": (0, 128 * 2**20),
+        "window": (1, 2**20),
+        "prefetch": (0, 65535),
+        "ack_every": (1, 65535),
+        "seconds": (0.1, 86400),
+        "warmup": (0, 86400),
+        "rate": (0, 1e9),
+    }
+    for name, (least, most) in ranges.items():
+        value = getattr(options, name)
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"--{name.replace('_', '-')} must be between {least} and {most}, not {value}")
+    if not options.publishers and not options.consumers:
+        raise UsageError("--publishers and --consumers are both 0: there is nothing to do")
+    if options.ack_every and options.prefetch and options.ack_every > options.prefetch:
+        raise UsageError("--ack-every must not be greater than --prefetch: the consumer would wait for ever")
+    if options.pid is not None and not processor.exists(options.pid):
+        raise UsageError(f"--pid: there is no process {options.pid} that can be measured")
+
+
+def _ack_every(options: Namespace) -> int:
+    given: int | None = options.ack_every
+    return given if given is not None else max(1, (options.prefetch or 1000) // 2)
+
+
+class _Queue:
+    """The queue of a run: there when it begins, and gone afterwards unless it is kept."""
+
+    def __init__(self, url: AmqpUrl, load: Load, queue_type: str, keep: bool) -> None:
+        self._url = url
+        self._name = load.queue.encode()
+        self._durable = load.persistent or queue_type == "quorum"
+        self._arguments = tables.encode({"x-queue-type": "quorum"} if queue_type == "quorum" else {})
+        self._keep = keep
+
+    def __enter__(self) -> None:
+        connection = Conversation(self._url)
+        if not self._keep or not self._exists(connection):
+            self._declare(connection, passive=False)
+        connection.close()
+
+    def _exists(self, connection: Conversation) -> bool:
+        try:
+            self._declare(connection, passive=True)
+        except Refused as refused:
+            if refused.code != Reply.NOT_FOUND:
+                raise
+            connection.reopen()
+            return False
+        return True
+
+    def _declare(self, connection: Conversation, passive: bool) -> None:
+        flags = (passive, self._durable, False, False, False)
+        connection.call("queue.declare", 0, self._name, *flags, self._arguments)
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if self._keep:
+            return
+        try:
+            connection = Conversation(self._url)
+            connection.call("queue.delete", 0, self._name, False, False, False)
+            connection.close()
+        except (OSError, Refused):
+            # If the run failed, that is what to report; else the broker is gone, and the queue with it.
+            return

@@ -1,0 +1,91 @@
+"""What load is asked for, and what each worker reports: plain values that go from process to process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+NUMBERED = 8
+"""From this body size on, messages carry their number: loss and order are verified."""
+STAMPED = 16
+"""From this body size on, they also carry the time of their sending: latency is measured."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One run of the load tool, as its options describe it."""
+
+    url: str
+    queue: str
+    publishers: int = 1
+    consumers: int = 1
+    size: int = 16
+    window: int = 1000
+    """Publishes of one publisher that may be unconfirmed; 0: no confirms."""
+    prefetch: int = 1000
+    ack_every: int = 1
+    """Acknowledge once for this many messages; 0: auto-ack."""
+    persistent: bool = False
+    seconds: float = 3.0
+    warmup: float = 1.0
+    rate: float = 0.0
+    """Messages a second of all publishers together; 0: as many as the broker takes."""
+    run: int = 0
+    """Which run a message belongs to (0-2047), so that leftovers of another are told apart."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a run starts, and the span that is measured: nanoseconds of time.monotonic_ns()."""
+
+    start: int
+    measured_from: int
+    measured_until: int
+    end: int
+    """When publishers stop: a little after the span, so that its last moment is like the others."""
+
+
+@dataclass
+class Rates:
+    """Counts at the two ends of the measured span, as far as the worker's loop came to look."""
+
+    began: int = 0
+    ended: int = 0
+    first: int = 0
+    last: int = 0
+    processor: float = 0.0
+    """Processor seconds of the worker within the span."""
+
+    @property
+    def per_second(self) -> float:
+        span = self.ended - self.began
+        return (self.last - self.first) * 1e9 / span if span > 0 else 0.0
+
+
+@dataclass
+class Published:
+    """What one publisher did."""
+
+    publisher: int
+    sent: int = 0
+    confirmed: int = 0
+    nacked: int = 0
+    sending: Rates = field(default_factory=Rates)
+    confirming: Rates = field(default_factory=Rates)
+
+
+@dataclass
+class Consumed:
+    """What one consumer saw."""
+
+    count: int = 0
+    counts: list[int] = field(default_factory=list)
+    """Messages by publisher."""
+    sums: list[int] = field(default_factory=list)
+    """Sums of their numbers by publisher: with the counts, they prove that each came once."""
+    reordered: int = 0
+    """Messages that came after a later one of the same publisher."""
+    redelivered: int = 0
+    foreign: int = 0
+    """Messages of another run."""
+    latencies: list[int] = field(default_factory=list)
+    consuming: Rates = field(default_factory=Rates)
