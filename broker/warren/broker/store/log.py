@@ -1,0 +1,647 @@
+"""The node's write-ahead log: collects records, commits them in groups, tells when they are on the disk.
+
+Everything here runs on the event loop and awaits nothing but `close`; the disk is worked by one thread
+(`Writer`), which has one batch at a time while the next one collects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from mypy_extensions import i64
+
+from warren.command import Exit
+
+from .compaction import Compaction
+from .errors import StoreError
+from .reader import SegmentReader, segment_path
+from .record import (
+    ACK,
+    BLOCK_HEADER,
+    FAN_OUT,
+    GROUP,
+    HEADER,
+    MARK,
+    MESSAGE,
+    block_header,
+    encode,
+    entry,
+    fan_out_table,
+    pack_crc,
+    pack_header,
+    pairs,
+    seed_of,
+)
+from .recovery import Recovery
+from .segments import Live, Segment, Segments
+from .writer import Batch, Chunk, Slice, Stop, Unlink, Writer
+
+logger = logging.getLogger(__name__)
+
+crc32: Final = zlib.crc32
+SEGMENT_SIZE: Final = 64 * 1024 * 1024
+"""Default size of a segment in bytes."""
+SLACK: Final = 4 * SEGMENT_SIZE
+"""Default of how many bytes the log may use beyond twice its live ones."""
+BATCH_SIZE: Final = 8 * 1024 * 1024
+"""A batch that has grown to this many bytes is closed, so that those who wait for it do not wait for more."""
+ACK_DELAY: Final = 0.2
+"""Seconds after which acknowledgements are written, if no message takes them along before."""
+RETRY: Final = 1.0
+"""Seconds between attempts to write to a full disk."""
+NONE: Final = -2
+"""No sequence: the one that follows it is none either."""
+
+
+class Gate(Protocol):
+    """The definitions, as far as confirms wait for them: a batch counts only with the changes that came
+    before it."""
+
+    @property
+    def submitted(self) -> int: ...
+
+    @property
+    def committed(self) -> int: ...
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called on the loop whenever `committed` has grown."""
+
+
+class QueueLog:
+    """A durable queue's handle in the log. Only `incarnation` is for others to read."""
+
+    def __init__(self, incarnation: i64) -> None:
+        self.incarnation = incarnation
+        self.live = Live()
+        self.dropped = False
+        self.touched = False
+        self.added_first: i64 = 0
+        self.added_last: i64 = NONE
+        self.added_bytes: i64 = 0
+        self.added: list[int] = []
+        self.gone_first: i64 = 0
+        self.gone_last: i64 = NONE
+        self.gone: list[int] = []
+        self.marks: dict[int, int] = {}
+
+    def take_added(self) -> list[int]:
+        """The runs that were appended since the last call, as first, last, first, last, ..."""
+        runs = self.added
+        if self.added_last != NONE:
+            runs.append(self.added_first)
+            runs.append(self.added_last)
+        self.added = []
+        self.added_last = NONE
+        return runs
+
+    def gone_runs(self) -> list[int]:
+        """The acknowledged runs in order, adjacent ones as one."""
+        if not self.gone:
+            return [self.gone_first, self.gone_last] if self.gone_last != NONE else []
+        if self.gone_last != NONE:
+            self.gone.append(self.gone_first)
+            self.gone.append(self.gone_last)
+            self.gone_last = NONE
+        merged = merge(self.gone)
+        self.gone = merged
+        return merged[:]
+
+
+def merge(runs: list[int]) -> list[int]:
+    """Runs (first, last, first, last, ...) in order, adjacent and overlapping ones as one."""
+    starts = runs[::2]
+    order = sorted(range(len(starts)), key=starts.__getitem__)
+    merged: list[int] = []
+    end: i64 = NONE
+    for at in order:
+        first: i64 = runs[2 * at]
+        last: i64 = runs[2 * at + 1]
+        if end != NONE and first <= end + 1:
+            if last > end:
+                end = last
+                merged[-1] = last
+        else:
+            merged.append(first)
+            merged.append(last)
+            end = last
+    return merged
+
+
+class Log:
+    """The log of one data folder. Made from what `recover` found; starts its worker thread at once.
+
+    What is appended belongs to batch `batch` and is on the disk once `synced >= batch`. Read `batch` after
+    appending: a batch that has become too large is closed before the next record. Sequences of a queue are at
+    least 1 and grow.
+
+    :param gate: the definitions that confirms depend on.
+    :param segment_size: bytes after which a new segment is begun.
+    :param slack: bytes that the log may use beyond twice its live ones.
+    :param retry: seconds between attempts to write to a full disk.
+    """
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        loop: asyncio.AbstractEventLoop,
+        gate: Gate | None = None,
+        *,
+        segment_size: int = SEGMENT_SIZE,
+        slack: int = SLACK,
+        batch_size: int = BATCH_SIZE,
+        ack_delay: float = ACK_DELAY,
+        retry: float = RETRY,
+    ) -> None:
+        self.batch: i64 = 1
+        self.synced: i64 = 0
+        self.unwritten: i64 = 0
+        self.full = False
+        self.failed = False
+        self.on_synced: Callable[[int], None] = _ignore
+        self.on_full: Callable[[bool], None] = _ignore
+        self.on_failed: Callable[[str], None] = _ignore
+
+        self._loop = loop
+        self._gate = gate
+        self._identity = recovery.identity
+        self._folder = recovery.folder
+        self._files = recovery.files
+        self._block: i64 = recovery.block
+        self._segment_size: i64 = segment_size
+        self._batch_size: i64 = batch_size
+        self._ack_delay = ack_delay
+        self._queues: dict[int, QueueLog] = {}
+        for incarnation, live in recovery.live.items():
+            queue = QueueLog(incarnation)
+            queue.live = live
+            self._queues[incarnation] = queue
+
+        # What collects for the next batch.
+        self._pieces: list[bytes] = []
+        self._chunks: list[Chunk] = []
+        self._size: i64 = 0
+        self._touched: list[QueueLog] = []
+        self._group: list[bytes] | None = None
+        self._group_added: list[tuple[QueueLog, int, int]] = []
+        self._group_gone: list[tuple[QueueLog, int]] = []
+
+        # Where the next record goes: bytes fit until `_stop`, the end of the block or of the segment.
+        self._segments = Segments(recovery.segments, slack)
+        self._segment: Segment
+        self._seed = 0
+        self._offset: i64 = 0
+        self._start: i64 = 0
+        self._stop: i64 = 0
+        if recovery.segments and recovery.append_at >= 0:
+            self._enter(recovery.segments[-1], recovery.append_at)
+        else:
+            self._begin_segment(recovery.next_segment)
+
+        self._idle = True
+        self._in_flight: Batch | None = None
+        self._ready: deque[Batch] = deque()
+        self._written: deque[Batch] = deque()
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._acks_due = False
+        self._compaction: Compaction | None = None
+        self._unreadable = False
+        self._closing: asyncio.Future[None] | None = None
+        self._stopping = False
+        self._writer = Writer(self._folder, self._files, loop.call_soon_threadsafe, self, retry)
+        self._writer.start()
+        if gate is not None:
+            gate.watch(self.committed)
+        self._tidy()
+
+    def queue(self, incarnation: int) -> QueueLog:
+        """The handle of a queue, new or recovered."""
+        queue = self._queues.get(incarnation)
+        if queue is None:
+            queue = QueueLog(incarnation)
+            self._queues[incarnation] = queue
+        return queue
+
+    def message(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> None:
+        """One persistent message; `head + content` is what recovery gives back."""
+        length: i64 = len(head) + len(content)
+        if self._group is not None:
+            self._group.append(entry(MESSAGE, queue.incarnation, sequence, head + content))
+            self._group_added.append((queue, sequence, length))
+            return
+        size: i64 = HEADER + length
+        if self._offset + size > self._stop:
+            self._make_room(size)
+        header = pack_header(MESSAGE, length, queue.incarnation, sequence, crc32(content, crc32(head)))
+        if self._offset + size > self._stop:
+            self._split(b"".join((header, pack_crc(crc32(header, self._seed)), head, content)))
+        else:
+            pieces = self._pieces
+            pieces.append(header)
+            pieces.append(pack_crc(crc32(header, self._seed)))
+            pieces.append(head)
+            pieces.append(content)
+            self._offset += size
+        self._size += size
+        self.unwritten += size
+        queue.added_bytes += size
+        if sequence == queue.added_last + 1:
+            queue.added_last = sequence
+        else:
+            self._added(queue, sequence)
+        if self._idle:
+            self._wake()
+
+    def fan_out(self, targets: list[tuple[QueueLog, int]], head: bytes, content: bytes) -> None:
+        """One message for several queues, of which each target names one and the message's sequence there:
+        the content is written once, and after a crash all of them have it or none."""
+        table: list[int] = []
+        for queue, sequence in targets:
+            table.append(queue.incarnation)
+            table.append(sequence)
+        payload = b"".join((fan_out_table(table), head, content))
+        share: i64 = (HEADER + len(payload)) // len(targets)
+        if self._group is not None:
+            self._group.append(entry(FAN_OUT, table[0], table[1], payload))
+            for queue, sequence in targets:
+                self._group_added.append((queue, sequence, share))
+            return
+        self._make_room(HEADER + len(payload))
+        self._put(FAN_OUT, table[0], table[1], payload)
+        for queue, sequence in targets:
+            queue.added_bytes += share
+            self._added(queue, sequence)
+        if self._idle:
+            self._wake()
+
+    def acknowledge(self, queue: QueueLog, sequence: i64) -> None:
+        """The message is gone: acknowledged, expired, dropped or purged. Written after `ack_delay` at the
+        latest."""
+        if self._group is not None:
+            self._group.append(entry(ACK, queue.incarnation, sequence, pairs([sequence, sequence])))
+            self._group_gone.append((queue, sequence))
+        elif sequence == queue.gone_last + 1:
+            queue.gone_last = sequence
+        else:
+            if queue.gone_last != NONE:
+                queue.gone.append(queue.gone_first)
+                queue.gone.append(queue.gone_last)
+            queue.gone_first = sequence
+            queue.gone_last = sequence
+            self._touch(queue)
+            self._expect_acks()
+
+    def mark(self, queue: QueueLog, sequence: i64, count: i64) -> None:
+        """The message has been delivered `count` times. Counts only grow: recovery gives the highest."""
+        if self._group is not None:
+            self._group.append(entry(MARK, queue.incarnation, sequence, pairs([sequence, count])))
+        elif count > queue.marks.get(sequence, 0):
+            queue.marks[sequence] = count
+            self._touch(queue)
+            self._expect_acks()
+
+    def begin(self) -> None:
+        """What is appended up to `end` is one record: after a crash it counts whole or not at all. Nothing is
+        awaited in between, and groups do not nest."""
+        assert self._group is None, "groups of the log do not nest"
+        self._group = []
+
+    def end(self) -> None:
+        """The group ends."""
+        group = self._group
+        assert group is not None, "no group of the log has begun"
+        self._group = None
+        if not group:
+            return
+        payload = b"".join(group)
+        self._make_room(HEADER + len(payload))
+        self._put(GROUP, 0, len(group), payload)
+        for queue, sequence, size in self._group_added:
+            queue.added_bytes += size
+            self._added(queue, sequence)
+        for queue, sequence in self._group_gone:
+            # At once, not when the batch is cut: compaction must not copy a message behind the record of its
+            # removal.
+            self._settle(queue)
+            queue.live.clear([sequence, sequence], self.batch)
+        self._group_added = []
+        self._group_gone = []
+        if self._idle:
+            self._wake()
+
+    def drop(self, queue: QueueLog) -> None:
+        """The queue is deleted, its deletion submitted to the definitions before: all its messages are
+        dead."""
+        if queue.dropped:
+            return
+        self._settle(queue)
+        queue.dropped = True
+        queue.live.clear_all(self._gate.submitted if self._gate is not None else 0)
+        self._queues.pop(queue.incarnation, None)
+
+    async def close(self) -> None:
+        """Write and sync everything, mark the stop as clean, end the worker.
+
+        :raises StoreError: there is no room on the disk; what was not confirmed is not written.
+        """
+        if self._closing is None:
+            self._closing = self._loop.create_future()
+            if self._idle:
+                self._cut()
+            self._finish()
+        await asyncio.shield(self._closing)
+        self._writer.join()
+        if self.full:
+            raise StoreError(f"no room left in {self._folder}: not all of the log was written", Exit.IO)
+
+    # Appending
+
+    def _added(self, queue: QueueLog, sequence: i64) -> None:
+        """A message was appended to the current segment."""
+        if sequence == queue.added_last + 1:
+            queue.added_last = sequence
+            return
+        if queue.added_last != NONE:
+            queue.added.append(queue.added_first)
+            queue.added.append(queue.added_last)
+        queue.added_first = sequence
+        queue.added_last = sequence
+        self._touch(queue)
+
+    def _touch(self, queue: QueueLog) -> None:
+        if not queue.touched:
+            queue.touched = True
+            self._touched.append(queue)
+
+    def _put(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> None:
+        """A record other than a message; `_fit` has been called."""
+        size: i64 = HEADER + len(payload)
+        data = encode(kind, incarnation, sequence, payload, self._seed)
+        if self._offset + size > self._stop:
+            self._split(data)
+        else:
+            self._pieces.append(data)
+            self._offset += size
+        self._size += size
+        self.unwritten += size
+
+    def _make_room(self, size: i64) -> None:
+        """Before a record that does not fit in this block: close a batch that has become large, then
+        `_fit`."""
+        if self._size > self._batch_size:
+            self._seal()
+        self._fit(size)
+
+    def _fit(self, size: i64) -> None:
+        """Begin a new segment if a record of `size` bytes would make this one too large."""
+        if self._offset > 0 and self._offset + size > self._segment_size:
+            self._roll()
+
+    def _split(self, data: bytes) -> None:
+        """A record that begins at the end of a block or runs over it: put the headers of blocks in
+        between."""
+        at: i64 = 0
+        size: i64 = len(data)
+        while at < size:
+            within: i64 = self._offset % self._block
+            if within == 0:
+                rest: i64 = BLOCK_HEADER + size - at
+                first: i64 = BLOCK_HEADER
+                if at > 0:
+                    first = rest if rest < self._block else 0
+                self._pieces.append(block_header(self._seed, self._offset // self._block, first))
+                self._offset += BLOCK_HEADER
+                within = BLOCK_HEADER
+            part: i64 = min(size - at, self._block - within)
+            self._pieces.append(data[at : at + part])
+            self._offset += part
+            at += part
+        self._set_stop()
+
+    def _set_stop(self) -> None:
+        self._stop = min((self._offset + self._block - 1) // self._block * self._block, self._segment_size)
+
+    def _enter(self, segment: Segment, offset: i64) -> None:
+        self._segment = segment
+        self._seed = seed_of(self._identity, segment.number)
+        self._offset = offset
+        self._start = offset
+        self._set_stop()
+
+    def _begin_segment(self, number: i64) -> None:
+        segment = Segment(number, 0)
+        self._segments.held.append(segment)
+        self._enter(segment, 0)
+
+    def _roll(self) -> None:
+        for queue in self._touched:
+            self._settle(queue)
+        self._chunk()
+        self._begin_segment(self._segment.number + 1)
+
+    def _chunk(self) -> None:
+        """What was appended to this segment becomes a part of the batch."""
+        if self._pieces:
+            self._chunks.append(Chunk(self._segment.number, self._start, self._pieces))
+            self._pieces = []
+            self._start = self._offset
+            self._segment.size = self._offset
+            self._segment.batch = self.batch
+
+    def _settle(self, queue: QueueLog) -> None:
+        """The messages that were appended for a queue are live in the current segment."""
+        runs = queue.take_added()
+        if runs and not queue.dropped:
+            queue.live.add(self._segment, runs, queue.added_bytes)
+        queue.added_bytes = 0
+
+    # Batches
+
+    def _wake(self) -> None:
+        self._idle = False
+        self._loop.call_soon(self._cut)
+
+    def _expect_acks(self) -> None:
+        if self._ack_timer is None:
+            self._ack_timer = self._loop.call_later(self._ack_delay, self._ack_time)
+
+    def _ack_time(self) -> None:
+        self._ack_timer = None
+        if self._idle:
+            self._cut()
+        else:
+            self._acks_due = True
+
+    def _cut(self) -> None:
+        """Hand the next batch to the worker, unless it has one."""
+        self._idle = False
+        if self._in_flight is not None or self.failed:
+            return
+        if not self._ready:
+            self._seal()
+        if self._ready:
+            self._in_flight = self._ready.popleft()
+            self._writer.jobs.put(self._in_flight)
+        else:
+            self._idle = True
+
+    def _seal(self) -> None:
+        """Close the batch that collects: its acknowledgements become records, and what it changes becomes
+        known."""
+        touched = self._touched
+        for queue in touched:
+            if not queue.dropped:
+                self._seal_queue(queue)
+            queue.touched = False
+            queue.added_last = NONE
+        self._touched = []
+        self._acks_due = False
+        self._chunk()
+        if self._chunks:
+            change = self._gate.submitted if self._gate is not None else 0
+            self._ready.append(Batch(self.batch, self._chunks, self._size, change))
+            self._chunks = []
+            self._size = 0
+            self.batch += 1
+
+    def _seal_queue(self, queue: QueueLog) -> None:
+        gone = queue.gone_runs()
+        if gone:
+            payload = pairs(gone)
+            self._fit(HEADER + len(payload))
+            self._put(ACK, queue.incarnation, gone[0], payload)
+            queue.gone = []
+            queue.gone_last = NONE
+        if queue.marks:
+            values: list[int] = []
+            for sequence, count in queue.marks.items():
+                values.append(sequence)
+                values.append(count)
+            payload = pairs(values)
+            self._fit(HEADER + len(payload))
+            self._put(MARK, queue.incarnation, values[0], payload)
+            queue.marks = {}
+        self._settle(queue)
+        if gone:
+            queue.live.clear(gone, 0)
+
+    def _release(self) -> None:
+        """Tell of batches that are written and whose definitions are committed, in order."""
+        while self._written:
+            batch = self._written[0]
+            if self._gate is not None and batch.change > self._gate.committed:
+                break
+            self._written.popleft()
+            self.synced = batch.number
+            self.on_synced(batch.number)
+
+    def _tidy(self) -> None:
+        """Remove the segments that nobody needs, and copy forward what keeps too many of them."""
+        if self.failed or self._stopping:
+            return
+        committed = self._gate.committed if self._gate is not None else 0
+        removed = self._segments.removable(self.synced, committed)
+        if removed:
+            self._writer.jobs.put(Unlink([segment.number for segment in removed]))
+        if self.full or self._closing is not None:
+            return
+        if self._compaction is None:
+            segment = self._segments.wasteful(self.synced)
+            if segment is not None and not self._unreadable:
+                self._compaction = Compaction(
+                    segment,
+                    SegmentReader(
+                        self._files,
+                        segment_path(self._folder, segment.number),
+                        segment.number,
+                        seed_of(self._identity, segment.number),
+                        self._block,
+                    ),
+                )
+        if self._compaction is not None and self._compaction.may_read(self.synced):
+            self._writer.jobs.put(self._compaction.slice())
+
+    def _finish(self) -> None:
+        """When the log is being closed: end the worker once nothing is left to write, or nothing can be
+        written."""
+        if self._closing is None or self._stopping:
+            return
+        if self.failed or self.full:
+            self._stopping = True
+            self._writer.jobs.put(Stop(None))
+        elif self._in_flight is None and self._idle:
+            self._stopping = True
+            self._writer.jobs.put(Stop((self._segment.number, self._offset)))
+
+    # What the worker reports, on the loop
+
+    def wrote(self, batch: Batch) -> None:
+        """A batch is on the disk."""
+        self._in_flight = None
+        self.unwritten -= batch.size
+        self._written.append(batch)
+        self._release()
+        if self._ready or self._size > 0 or self._acks_due or self._closing is not None:
+            self._cut()
+        else:
+            self._idle = True
+        self._tidy()
+        self._finish()
+
+    def read(self, part: Slice) -> None:
+        """A part of the segment that is being compacted was read."""
+        compaction = self._compaction
+        if compaction is None or self.failed or self._closing is not None:
+            return
+        if part.error:
+            logger.error("event=log_unreadable detail=%s", part.error)
+            self._unreadable = True
+            self._compaction = None
+            return
+        for line in compaction.copy(part, self, self._queues):
+            logger.error("event=log_damaged detail=%s", line)
+        if part.finished:
+            self._compaction = None
+        self._tidy()
+
+    def room(self, enough: bool) -> None:
+        """The disk is full, still full, or has room again."""
+        if self.full == enough:
+            self.full = not enough
+            self.on_full(self.full)
+        if self.full:
+            # Their records wait for room; but what they let go of makes room.
+            for queue in self._touched:
+                queue.live.clear(queue.gone_runs(), 0)
+            self._tidy()
+        self._finish()
+
+    def failure(self, text: str) -> None:
+        """The disk failed: nothing is written any more."""
+        if not self.failed:
+            self.failed = True
+            self.on_failed(text)
+        self._finish()
+
+    def stopped(self) -> None:
+        """The worker has ended."""
+        if not self._stopping:
+            self.failure(f"the thread that writes the log in {self._folder} has ended")
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(None)
+
+    def committed(self) -> None:
+        """Definitions were committed."""
+        self._release()
+        self._tidy()
+
+
+def _ignore(_: object) -> None:
+    return
+
+
+__all__ = ["Gate", "Log", "QueueLog"]

@@ -1,0 +1,249 @@
+"""The log's worker thread: writes and syncs batches, unlinks segments, reads for compaction."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from .errors import reason
+from .files import Files
+from .reader import SegmentReader, segment_path
+from .record import Record
+
+_Argument = TypeVar("_Argument")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+CLEAN = "clean"
+"""The file in the log's folder that says that the last stop was clean. It holds the last segment's number and
+size."""
+
+
+class Chunk:
+    """What a batch writes to one segment: `pieces`, back to back, from `start` on."""
+
+    def __init__(self, segment: int, start: int, pieces: list[bytes]) -> None:
+        self.segment = segment
+        self.start = start
+        self.pieces = pieces
+
+
+class Batch:
+    """What is made durable by one sync; it counts once change `change` of the definitions is committed
+    too."""
+
+    def __init__(self, number: int, chunks: list[Chunk], size: int, change: int) -> None:
+        self.number = number
+        self.chunks = chunks
+        self.size = size
+        self.change = change
+
+
+class Unlink:
+    """Segments to remove, oldest first."""
+
+    def __init__(self, segments: list[int]) -> None:
+        self.segments = segments
+
+
+class Slice:
+    """Some records of a segment that is being compacted; `finished` says that there are no more."""
+
+    def __init__(self, reader: SegmentReader, size: int) -> None:
+        self.reader = reader
+        self.size = size
+        self.records: list[Record] = []
+        self.finished = False
+        self.error = ""
+
+
+class Stop:
+    """Ends the worker; with `end`, the last segment's number and size, the stop is marked as clean."""
+
+    def __init__(self, end: tuple[int, int] | None) -> None:
+        self.end = end
+
+
+class Listener(Protocol):
+    """What the worker reports to. The calls are made on the loop."""
+
+    def wrote(self, batch: Batch) -> None: ...
+
+    def read(self, part: Slice) -> None: ...
+
+    def room(self, enough: bool) -> None: ...
+
+    def failure(self, text: str) -> None: ...
+
+    def stopped(self) -> None: ...
+
+
+class Post(Protocol):
+    """`loop.call_soon_threadsafe`."""
+
+    def __call__(self, callback: Callable[..., object], *arguments: object) -> object: ...
+
+
+class Writer:
+    """One thread that works its jobs off in order.
+
+    After a write or sync that failed nothing more is written: what the disk holds of that file is unknown,
+    and the kernel may have dropped the pages, so that a second sync could succeed without them. Only a full
+    disk is waited for: the file is cut back to where the batch began, and the batch tried again.
+    """
+
+    def __init__(self, folder: str, files: Files, post: Post, listener: Listener, retry: float) -> None:
+        self.jobs: queue.SimpleQueue[Batch | Unlink | Slice | Stop] = queue.SimpleQueue()
+        self._folder = folder
+        self._files = files
+        self._post = post
+        self._listener = listener
+        self._retry = retry
+        self._segment = 0
+        self._handle = -1
+        self._failed = False
+        self._thread = threading.Thread(target=self._run, name="warren-log", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        stop = None
+        try:
+            while stop is None:
+                stop = self._work(self.jobs.get())
+        finally:
+            self._close()
+            self._post(self._listener.stopped)
+
+    def _work(self, job: Batch | Unlink | Slice | Stop) -> Stop | None:
+        if isinstance(job, Batch):
+            return None if self._failed else self._batch(job)
+        if isinstance(job, Stop):
+            if job.end is not None and not self._failed:
+                self._guard("mark the log as closed", lambda end: self._mark(*end), job.end)
+            return job
+        if self._failed:
+            return None
+        if isinstance(job, Unlink):
+            self._guard("remove old segments of the log", self._unlink, job.segments)
+        else:
+            self._read(job)
+        return None
+
+    def _guard(self, doing: str, work: Callable[[_Argument], object], argument: _Argument) -> None:
+        try:
+            work(argument)
+        except OSError as error:
+            self._fail(f"cannot {doing} in {self._folder}: {reason(error)}")
+
+    def _fail(self, text: str) -> None:
+        self._failed = True
+        self._post(self._listener.failure, text)
+
+    def _batch(self, batch: Batch) -> Stop | None:
+        for chunk in batch.chunks:
+            data = b"".join(chunk.pieces)
+            waited = False
+            while True:
+                try:
+                    fitted = self._write(chunk, data)
+                except OSError as error:
+                    self._fail(f"cannot write the log in {self._folder}: {reason(error)}")
+                    return None
+                if fitted:
+                    break
+                waited = True
+                self._post(self._listener.room, False)
+                if (stop := self._wait()) is not None:
+                    return stop
+                if self._failed:
+                    return None
+            if waited:
+                self._post(self._listener.room, True)
+        self._post(self._listener.wrote, batch)
+        return None
+
+    def _wait(self) -> Stop | None:
+        """Other jobs for a while: old segments that are removed make the room that is waited for."""
+        try:
+            return self._work(self.jobs.get(timeout=self._retry))
+        except queue.Empty:
+            return None
+
+    def _write(self, chunk: Chunk, data: bytes) -> bool:
+        """Write and sync; whether there was room.
+
+        A batch that goes on in a new segment syncs the old one first: a segment that has a successor is
+        whole.
+        """
+        files = self._files
+        created = False
+        if chunk.segment != self._segment:
+            self._close()
+            try:
+                self._handle = files.open(segment_path(self._folder, chunk.segment))
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    return False
+                raise
+            self._segment = chunk.segment
+            created = True
+        try:
+            files.write(self._handle, data, chunk.start)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            files.truncate(self._handle, chunk.start)
+            if created:
+                self._close()
+            return False
+        files.sync(self._handle)
+        if created:
+            files.sync_folder(self._folder)
+        return True
+
+    def _unlink(self, segments: list[int]) -> None:
+        for segment in segments:
+            if segment == self._segment:
+                self._close()
+            self._files.unlink(segment_path(self._folder, segment))
+            # One at a time: if a younger segment could vanish before an older one, the older one's dead would
+            # rise.
+            self._files.sync_folder(self._folder)
+
+    def _read(self, part: Slice) -> None:
+        size = 0
+        try:
+            while size < part.size:
+                record = part.reader.next()
+                if record is None:
+                    part.finished = True
+                    break
+                part.records.append(record)
+                size += len(record.payload) + 64
+        except OSError as error:
+            part.error = f"cannot read the log in {self._folder}: {reason(error)}"
+        self._post(self._listener.read, part)
+
+    def _mark(self, segment: int, size: int) -> None:
+        files = self._files
+        handle = files.open(f"{self._folder}/{CLEAN}")
+        try:
+            files.write(handle, b"%d %d\n" % (segment, size), 0)
+            files.sync(handle)
+        finally:
+            files.close(handle)
+        files.sync_folder(self._folder)
+
+    def _close(self) -> None:
+        if self._handle >= 0:
+            handle, self._handle, self._segment = self._handle, -1, 0
+            self._files.close(handle)
+
+
+__all__ = ["CLEAN", "Batch", "Chunk", "Listener", "Post", "Slice", "Stop", "Unlink", "Writer"]
