@@ -25,7 +25,7 @@ test-compiled: .venv-compiled/.installed system-runtime
 lint: .venv/.ready
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy $(ROOTS) tests benchmarks setup.py
+	.venv/bin/mypy $(ROOTS) tests benchmarks
 	.venv/bin/lint-imports
 
 docs: .venv/.ready

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -20,16 +20,25 @@ def warren(*arguments: str | Path) -> list[str | Path]:
 class BrokerProcess:
     """A `warren broker` on a data folder; it keeps its port over restarts, so `url` stays true."""
 
-    def __init__(self, data_dir: Path, *options: str, port: int = 0, python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *options: str,
+        port: int = 0,
+        python: str | Path = sys.executable,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         """
         :param options: further arguments of `warren broker`
         :param port: 0 picks a free one at the first start
         :param python: the interpreter whose Warren is run
+        :param env: added to this process's environment
         """
         self.data_dir = data_dir
         self.options: Sequence[str] = options
         self.port = port
         self.python = python
+        self.env = env
         self.url = ""
         self.child: Child | None = None
 
@@ -42,7 +51,7 @@ class BrokerProcess:
         """Start it and wait until it accepts connections."""
         assert self.child is None, "the broker runs already"
         words = warren("broker", "--port", str(self.port), "--data-dir", self.data_dir, *self.options)
-        child = Child([self.python, *words[1:]])
+        child = Child([self.python, *words[1:]], env=self.env)
         try:
             self.url = child.wait_for_line(READY, timeout).removeprefix(READY)
         except BaseException:
