@@ -1,0 +1,6 @@
+"""A RabbitMQ-compatible AMQP 0-9-1 broker in typed Python: `async with Broker() as broker: broker.url`."""
+
+from warren.broker.broker import Broker
+from warren.broker.config import BrokerConfig
+
+__all__ = ["Broker", "BrokerConfig"]

@@ -1,0 +1,227 @@
+"""The broker as a whole: opens the disk, restores what was there, listens, and stops in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+from warren.broker.config import BrokerConfig
+from warren.broker.model.clock import Clock, RealClock
+from warren.broker.model.dead_letter import ASIDE_SHIFT, aside_reason
+from warren.broker.model.stored import read_message
+from warren.broker.model.topology import Topology
+from warren.broker.model.vhost import VirtualHost
+from warren.broker.server import listen
+from warren.broker.session.access import Access
+from warren.broker.session.limits import Limits
+from warren.broker.session.node import Node
+from warren.broker.store.definitions import Definitions
+from warren.broker.store.folder import DataFolder
+from warren.broker.store.log import Log
+from warren.broker.store.recovery import Recovery, recover
+from warren.wire import tables
+from warren.wire.replies import AmqpError, Reply
+
+logger = logging.getLogger(__name__)
+
+FOLLOWS = "4.2.0"
+"""The RabbitMQ version whose behaviour is followed: clients look at it to decide what they may use."""
+
+
+class Broker:
+    """An AMQP 0-9-1 broker in this process.
+
+    `async with Broker() as broker: broker.url` runs it in memory at a free port of the loopback address; with `data_dir`,
+    durable queues and persistent messages outlive it. It lives on the event loop that started it.
+
+    :param config: how it runs; keyword arguments are those of `BrokerConfig`.
+    :param clock: the time that TTLs and expiries go by.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig | None = None,
+        *,
+        data_dir: str | Path | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        if config is None:
+            config = BrokerConfig(data_dir=None if data_dir is None else Path(data_dir), host=host, port=port)
+        self.config = config
+        self.failure: asyncio.Future[str] | None = None
+        """Resolved with one line when the disk has failed: the broker confirms nothing any more and has to be stopped."""
+        self._clock = clock or RealClock()
+        self._folder: DataFolder | None = None
+        self._definitions: Definitions | None = None
+        self._log: Log | None = None
+        self._node: Node | None = None
+        self._server: asyncio.Server | None = None
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once started."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """Its AMQP URL, with the credentials of its first user."""
+        user, password = next(iter(self.config.users.items()))
+        return f"amqp://{quote(user, safe='')}:{quote(password, safe='')}@{self.config.host}:{self.port}/"
+
+    async def __aenter__(self) -> Broker:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Restore what is on disk and listen.
+
+        :raises StoreError: if the data folder is in use, of an unknown version, or cannot be read or written.
+        :raises OSError: if the address is taken.
+        """
+        loop = asyncio.get_running_loop()
+        self.failure = loop.create_future()
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self._close_store)
+            recovery = self._open_store(loop) if self.config.data_dir is not None else None
+            vhost = VirtualHost(b"/", self._clock, self._log)
+            topology = Topology(vhost, self._definitions)
+            limits = Limits(
+                self.config.channel_max,
+                self.config.frame_max,
+                self.config.heartbeat,
+                self.config.max_message_size,
+                self.config.handshake_timeout,
+            )
+            node = Node(
+                loop,
+                Access(self.config.users),
+                limits,
+                {vhost.name: topology},
+                self._log,
+                self._definitions,
+                server_properties(),
+            )
+            if recovery is not None:
+                self._restore(topology, recovery)
+                self._connect_store(node)
+            self._server = await listen(node, self.config.host, self.config.port)
+            self._port = self._server.sockets[0].getsockname()[1]
+            self._node = node
+            undo.pop_all()
+
+    def _open_store(self, loop: asyncio.AbstractEventLoop) -> Recovery:
+        assert self.config.data_dir is not None
+        self._folder = DataFolder.open(self.config.data_dir)
+        self._definitions = Definitions.open(self._folder, loop)
+        self._snapshot = self._definitions.load()
+        recovery = recover(self._folder, {row.incarnation for row in self._snapshot.queues})
+        for line in recovery.damage:
+            logger.error("event=damage %s", line)
+        self._log = Log(recovery, loop, gate=self._definitions)
+        return recovery
+
+    def _restore(self, topology: Topology, recovery: Recovery) -> None:
+        snapshot = self._snapshot
+        queues = topology.restore(list(snapshot.exchanges), list(snapshot.queues), list(snapshot.bindings))
+        count = 0
+        for incarnation, queue in queues.items():
+            recovered = recovery.queues.pop(incarnation, None)
+            if recovered is not None:
+                queue.next_sequence = recovered.last_sequence + 1
+                for sequence, payload, mark in recovered.messages:
+                    message = read_message(sequence, payload, mark & ((1 << ASIDE_SHIFT) - 1))
+                    message.redelivered = not recovery.clean or message.deliveries > 0
+                    reason = aside_reason(mark)
+                    if reason is None:
+                        queue.recovered(message)
+                    else:
+                        queue.vhost.dead_letters.keep_aside(queue, message, reason)
+                count += len(recovered.messages)
+            queue.expiry.touch()
+            queue.expiry.drop_expired()
+            queue.expiry.watch()
+        logger.info("event=restored queues=%d messages=%d clean=%s", len(queues), count, recovery.clean)
+
+    def _connect_store(self, node: Node) -> None:
+        log, definitions = self._log, self._definitions
+        assert log is not None
+        assert definitions is not None
+        log.on_synced = node.on_synced
+        log.on_full = node.on_full
+        log.on_failed = lambda line: self._failed(node, line)
+        definitions.on_committed = node.on_committed
+        definitions.on_failed = lambda line: self._failed(node, line)
+
+    def _failed(self, node: Node, line: str) -> None:
+        """After a failed write or sync nothing is tried again on that file: refuse what waits, and have the process end."""
+        logger.critical("event=disk_failed %s", line)
+        node.alarm = b"low on disk"
+        node.on_failed()
+        if self.failure is not None and not self.failure.done():
+            self.failure.set_result(line)
+
+    async def stop(self) -> None:
+        """Close every connection with 320 CONNECTION_FORCED, write and sync what waits, release the data folder."""
+        server, node = self._server, self._node
+        self._server = self._node = None
+        if server is not None:
+            server.close()
+        if node is not None:
+            reason = AmqpError(
+                Reply.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"
+            )
+            await node.settle()
+            for connection in list(node.connections):
+                connection.conversation.close(connection, reason)
+                connection.conversation.drop(connection)
+        if server is not None:
+            await server.wait_closed()
+        await self._close_store()
+
+    async def _close_store(self) -> None:
+        log, definitions, folder = self._log, self._definitions, self._folder
+        self._log = self._definitions = self._folder = None
+        if log is not None:
+            await log.close()
+        if definitions is not None:
+            await definitions.close()
+        if folder is not None:
+            folder.close()
+
+
+def server_properties() -> bytes:
+    """What connection.start says of the server (https://www.rabbitmq.com/docs/connections#capabilities)."""
+    try:
+        own = version("warren")
+    except PackageNotFoundError:
+        own = "unknown"
+    return tables.encode(
+        {
+            "product": "Warren",
+            "version": FOLLOWS,
+            "warren_version": own,
+            "platform": "Python",
+            "capabilities": {
+                "publisher_confirms": True,
+                "exchange_exchange_bindings": True,
+                "basic.nack": True,
+                "consumer_cancel_notify": True,
+                "connection.blocked": True,
+                "authentication_failure_close": True,
+                "per_consumer_qos": True,
+            },
+        }
+    )

@@ -1,0 +1,112 @@
+"""`warren broker`: runs the broker in the foreground until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from warren.broker.broker import Broker
+from warren.broker.config import BrokerConfig
+from warren.broker.store.errors import StoreError
+from warren.command import Exit, UsageError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a broker. Prints one line on standard output when it accepts connections; logs to standard error."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(
+        level=options.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    try:
+        config = BrokerConfig(data_dir=options.data_dir, host=options.host, port=options.port)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    raise_file_limit()
+    return asyncio.run(run(config))
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="warren broker", description="Run an AMQP 0-9-1 broker in the foreground."
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=5672, help="port to listen at, 0 for any free one (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="where durable queues and messages are kept; without it they live in memory and end with the broker",
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="default: %(default)s",
+    )
+    return parser
+
+
+async def run(config: BrokerConfig) -> int:
+    broker = Broker(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await broker.start()
+    except StoreError as error:
+        print(f"warren broker: {error}", file=sys.stderr)
+        return error.status
+    except OSError as error:
+        raise UsageError(cannot_listen(config, error)) from None
+    print(f"warren broker ready: amqp://{config.host}:{broker.port}", flush=True)
+    stopping = asyncio.ensure_future(stop.wait())
+    assert broker.failure is not None
+    await asyncio.wait((stopping, broker.failure), return_when=asyncio.FIRST_COMPLETED)
+    if broker.failure.done():
+        # Nothing can be saved any more, and waiting for the disk could last for ever: what was refused is known, and the
+        # log on the disk is as whole as it will be.
+        print(f"warren broker: {broker.failure.result()}", file=sys.stderr, flush=True)
+        await asyncio.sleep(0)
+        os._exit(Exit.IO)
+    stopping.cancel()
+    try:
+        await broker.stop()
+    except StoreError as error:
+        print(f"warren broker: {error}", file=sys.stderr)
+        return error.status
+    return Exit.DONE
+
+
+def cannot_listen(config: BrokerConfig, error: OSError) -> str:
+    where = f"{config.host}:{config.port}"
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {config.port} at {config.host} is taken; choose another with --port, or 0 for any free one"
+        )
+    if error.errno == errno.EACCES:
+        return f"not allowed to listen at {where}; choose a port above 1023 with --port"
+    return (
+        f"cannot listen at {where}: {error.strerror or error}; choose an address of this machine with --host"
+    )
+
+
+def raise_file_limit() -> None:
+    """Each connection takes a file; the soft limit is often 1,024, the hard one is what the system means."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Some systems refuse the hard limit itself; the soft one then stands.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

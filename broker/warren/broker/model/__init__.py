@@ -1,0 +1,1 @@
+"""What a virtual host holds: exchanges, queues and messages. No sockets, no files."""

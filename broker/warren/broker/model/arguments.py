@@ -1,0 +1,218 @@
+"""What a queue's arguments mean, and RabbitMQ's words for those that mean nothing.
+
+Source: https://www.rabbitmq.com/docs/queues#optional-arguments and RabbitMQ's checks of them (rabbit_amqqueue).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from warren.wire.replies import AmqpError, Reply
+from warren.wire.tables import Field, TableError, decode_fields
+
+MAX_EXPIRY_MS = 315_360_000_000
+"""Ten years: RabbitMQ's bound for TTLs."""
+
+QUORUM_DELIVERY_LIMIT = 20
+"""What a quorum queue has since RabbitMQ 4.0 when it is declared without a limit."""
+
+
+class Overflow(Enum):
+    DROP_HEAD = "drop-head"
+    REJECT_PUBLISH = "reject-publish"
+
+
+@dataclass(frozen=True)
+class QueueArguments:
+    """A queue's optional arguments, checked; times in milliseconds, -1 where there is no limit."""
+
+    quorum: bool = False
+    message_ttl: int = -1
+    expires: int = -1
+    max_length: int = -1
+    max_length_bytes: int = -1
+    overflow: Overflow = Overflow.DROP_HEAD
+    dead_letter_exchange: bytes | None = None
+    dead_letter_routing_key: bytes | None = None
+    at_least_once: bool = False
+    """Dead-lettering keeps a message aside until its target has taken it. As in RabbitMQ, only with reject-publish."""
+    delivery_limit: int = -1
+
+
+KNOWN = (
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-overflow",
+    "x-delivery-limit",
+    "x-queue-type",
+)
+"""The arguments that a redeclaration has to repeat, in the order in which RabbitMQ compares them."""
+
+LATER = ("x-max-priority", "x-single-active-consumer")
+"""Arguments that would change what a queue promises; accepting them without keeping the promise would be a lie."""
+
+
+class Invalid(Exception):
+    """The reason, as RabbitMQ prints it."""
+
+
+def queue_arguments(raw: bytes, described: str) -> QueueArguments:
+    """The meaning of an encoded argument table.
+
+    :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
+    :raises AmqpError: 406 with RabbitMQ's text for an invalid argument, 502 for a malformed table.
+    """
+    fields = argument_fields(raw)
+    name = ""
+    try:
+        for name in LATER:
+            if name in fields:
+                raise Invalid('"not supported by this broker"')
+        name = "x-queue-type"
+        quorum = _queue_type(fields.get(name))
+        name = "x-message-ttl"
+        message_ttl = _expiry(fields.get(name))
+        name = "x-expires"
+        expires = _expiry(fields.get(name))
+        if expires == 0:
+            raise Invalid("{value_zero,0}")
+        name = "x-max-length"
+        max_length = _count(fields.get(name))
+        name = "x-max-length-bytes"
+        max_length_bytes = _count(fields.get(name))
+        name = "x-delivery-limit"
+        delivery_limit = _limit(fields.get(name), QUORUM_DELIVERY_LIMIT if quorum else -1)
+        name = "x-overflow"
+        overflow = _overflow(fields.get(name))
+        name = "x-dead-letter-exchange"
+        exchange = _string(fields.get(name))
+        name = "x-dead-letter-routing-key"
+        routing_key = _string(fields.get(name))
+        if routing_key is not None and exchange is None:
+            raise Invalid("routing_key_but_no_dlx_defined")
+        name = "x-dead-letter-strategy"
+        strategy = _strategy(fields.get(name))
+    except Invalid as reason:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described}: {reason}"
+        ) from None
+    return QueueArguments(
+        quorum=quorum,
+        message_ttl=message_ttl,
+        expires=expires,
+        max_length=max_length,
+        max_length_bytes=max_length_bytes,
+        overflow=overflow,
+        dead_letter_exchange=exchange,
+        dead_letter_routing_key=routing_key,
+        at_least_once=strategy and exchange is not None and overflow is Overflow.REJECT_PUBLISH,
+        delivery_limit=delivery_limit,
+    )
+
+
+def argument_fields(raw: bytes) -> dict[str, Field]:
+    try:
+        return decode_fields(raw)
+    except TableError as error:
+        raise AmqpError(Reply.SYNTAX_ERROR, str(error)) from None
+
+
+def assert_equivalent(required: bytes, current: bytes, names: tuple[str, ...], described: str) -> None:
+    """Arguments that a redeclaration gives must be those that the thing has.
+
+    :raises AmqpError: 406 naming the first that differs.
+    """
+    given, have = argument_fields(required), argument_fields(current)
+    for name in names:
+        new, old = given.get(name), have.get(name)
+        if not _same(new, old):
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"inequivalent arg '{name}' for {described}: received {_told(new)} but current is {_told(old)}",
+            )
+
+
+def _same(new: Field | None, old: Field | None) -> bool:
+    if new is None or old is None:
+        return new is old
+    if new.is_integer and old.is_integer:
+        return new.value == old.value
+    return new.kind == old.kind and new.value == old.value
+
+
+def _told(field: Field | None) -> str:
+    if field is None:
+        return "none"
+    value = str(field.value).lower() if isinstance(field.value, bool) else str(field.value)
+    return f"the value '{value}' of type '{field.type_name}'"
+
+
+def _integer(field: Field) -> int:
+    if not field.is_integer:
+        raise Invalid(f'"expected integer, got {field.type_name}"')
+    assert isinstance(field.value, int)
+    return field.value
+
+
+def _count(field: Field | None) -> int:
+    if field is None:
+        return -1
+    value = _integer(field)
+    if value < 0:
+        raise Invalid(f"{{value_negative,{value}}}")
+    return value
+
+
+def _limit(field: Field | None, default: int) -> int:
+    if field is None:
+        return default
+    value = _integer(field)
+    if value < -1:
+        raise Invalid(f"{{value_negative,{value}}}")
+    return value
+
+
+def _expiry(field: Field | None) -> int:
+    value = _count(field)
+    if value > MAX_EXPIRY_MS:
+        raise Invalid(f"{{value_too_big,{value}}}")
+    return value
+
+
+def _string(field: Field | None) -> bytes | None:
+    if field is None:
+        return None
+    if field.kind != "S":
+        raise Invalid(f"{{unacceptable_type,{field.type_name}}}")
+    return field.raw[5:]
+
+
+def _overflow(field: Field | None) -> Overflow:
+    value = _string(field)
+    if value is None:
+        return Overflow.DROP_HEAD
+    try:
+        return Overflow(value.decode())
+    except ValueError:
+        raise Invalid("invalid_overflow") from None
+
+
+def _strategy(field: Field | None) -> bool:
+    value = _string(field)
+    if value not in (None, b"at-most-once", b"at-least-once"):
+        raise Invalid("invalid_dlx_strategy")
+    return value == b"at-least-once"
+
+
+def _queue_type(field: Field | None) -> bool:
+    value = _string(field)
+    if value not in (None, b"classic", b"quorum"):
+        assert value is not None
+        raise Invalid(f"\"unsupported queue type '{value.decode(errors='replace')}'\"")
+    return value == b"quorum"

@@ -1,0 +1,259 @@
+"""Dead-lettering: a message that a queue is done with goes to the queue's dead letter exchange, with its history.
+
+Rules: https://www.rabbitmq.com/docs/dlx and, for the strategy at-least-once,
+https://www.rabbitmq.com/docs/quorum-queues#dead-lettering. The removal and all copies are one atomic record of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from warren.broker.model.message import Message
+from warren.wire import tables
+from warren.wire.content import body_payload, header_payload, join_content
+from warren.wire.properties import decode, encode
+
+if TYPE_CHECKING:
+    from warren.broker.model.queue import Queue
+    from warren.broker.model.vhost import VirtualHost
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 1.0
+"""How often a kept-aside dead letter is tried again."""
+
+REASONS: Final = ("rejected", "expired", "maxlen", "delivery_limit")
+ASIDE_SHIFT: Final = 32
+"""A mark in the log carries the delivery count and, above this bit, the reason (counted from 1) of a letter kept aside."""
+
+
+class DeadLetters:
+    """The dead-lettering of one virtual host."""
+
+    def __init__(self, vhost: VirtualHost) -> None:
+        self.vhost = vhost
+        self.pending: deque[tuple[Queue, list[Message], str]] = deque()
+        self.busy = False
+        self.waiting: dict[Queue, bool] = {}
+        """The queues that keep letters aside."""
+        self.timed = False
+        self.dropped = 0
+        """Messages that ended here: no dead letter exchange, none that routes, a cycle, or a target that refused."""
+
+    def bury(self, queue: Queue, messages: list[Message], reason: str) -> None:
+        """The queue is done with these messages, for this reason; they are no longer in it."""
+        self.pending.append((queue, messages, reason))
+        if self.busy:
+            # A copy overflowed its target: that is the next piece of work, not a deeper call.
+            return
+        self.busy = True
+        try:
+            while self.pending:
+                source, buried, why = self.pending.popleft()
+                for message in buried:
+                    self.transfer(source, message, why)
+        finally:
+            self.busy = False
+
+    def transfer(self, queue: Queue, message: Message, reason: str) -> None:
+        vhost = self.vhost
+        arguments = queue.arguments
+        if arguments.dead_letter_exchange is None:
+            self.drop(queue, message, reason, "")
+            return
+        exchange = vhost.exchanges.get(arguments.dead_letter_exchange)
+        key = arguments.dead_letter_routing_key
+        letter = self.letter(queue, message, reason)
+        targets: list[Queue] = []
+        if exchange is not None:
+            found = vhost.route(exchange, letter.routing_key)
+            targets = found if reason == "rejected" else without_cycles(found, letter)
+            if found and not targets:
+                self.drop(queue, message, reason, "it would go round in a cycle")
+                return
+        if arguments.at_least_once and (
+            not targets or any(target.rejects and target.would_overflow(letter) for target in targets)
+        ):
+            self.keep_aside(queue, message, reason)
+            return
+        if not targets:
+            name = arguments.dead_letter_exchange.decode(errors="replace")
+            self.drop(
+                queue, message, reason, f"exchange '{name}' did not route key {key or message.routing_key!r}"
+            )
+            return
+        log = vhost.log
+        if log is not None and (message.stored or letter.persistent):
+            log.begin()
+            vhost.deliver(targets, letter)
+            if message.stored:
+                queue.forget(message)
+            log.end()
+        else:
+            vhost.deliver(targets, letter)
+
+    def drop(self, queue: Queue, message: Message, reason: str, why: str) -> None:
+        self.dropped += 1
+        if why:
+            logger.info(
+                "event=dead_letter_dropped queue=%r reason=%s why=%r",
+                queue.name.decode(errors="replace"),
+                reason,
+                why,
+            )
+        if message.stored:
+            queue.forget(message)
+
+    # -- at least once
+
+    def keep_aside(self, queue: Queue, message: Message, reason: str) -> None:
+        if message.stored and queue.log is not None and queue.records is not None:
+            mark = (REASONS.index(reason) + 1) << ASIDE_SHIFT | message.deliveries
+            queue.log.mark(queue.records, message.sequence, mark)
+        queue.aside.append((message, reason))
+        self.waiting[queue] = True
+        if not self.timed:
+            self.timed = True
+            self.vhost.clock.call_at(self.vhost.clock.now() + RETRY_SECONDS, self.retry)
+
+    def retry(self) -> None:
+        self.timed = False
+        queues = list(self.waiting)
+        self.waiting.clear()
+        for queue in queues:
+            aside = queue.aside
+            queue.aside = []
+            if queue.deleted:
+                continue
+            for message, reason in aside:
+                self.bury(queue, [message], reason)
+
+    # -- the letter
+
+    def letter(self, queue: Queue, message: Message, reason: str) -> Message:
+        """The message as the dead letter exchange gets it."""
+        properties = decode(header_payload(message.content))
+        headers = dict(properties.headers)
+        override = queue.arguments.dead_letter_routing_key
+        keys = [message.routing_key, *listed_keys(headers, "CC")]
+        if override is not None:
+            headers.pop("CC", None)
+        headers.pop("BCC", None)
+        record_death(
+            headers,
+            interpreted=message.died,
+            queue=queue.name,
+            reason=reason,
+            time=int(self.vhost.clock.now()),
+            exchange=message.exchange,
+            keys=keys,
+            expiration=properties.data("expiration"),
+        )
+        properties.pop("expiration", None)
+        properties["headers"] = headers
+        body = body_payload(message.content)
+        letter = Message(
+            queue.arguments.dead_letter_exchange or b"",
+            message.routing_key if override is None else override,
+            join_content(message.channel, encode(properties, len(body)), body),
+            len(body),
+            message.channel,
+        )
+        letter.persistent = message.persistent
+        letter.died = True
+        return letter
+
+
+def aside_reason(mark: int) -> str | None:
+    """The reason in a recovered mark, if the message was kept aside."""
+    code = mark >> ASIDE_SHIFT
+    return REASONS[code - 1] if code else None
+
+
+def listed_keys(headers: dict[str, tables.Field], name: str) -> list[bytes]:
+    field = headers.get(name)
+    if field is None or not isinstance(field.value, list):
+        return []
+    return [item.encode("utf-8", "surrogateescape") for item in field.value if isinstance(item, str)]
+
+
+def record_death(
+    headers: dict[str, tables.Field],
+    *,
+    interpreted: bool,
+    queue: bytes,
+    reason: str,
+    time: int,
+    exchange: bytes,
+    keys: list[bytes],
+    expiration: bytes | None,
+) -> None:
+    """Put this death at the head of x-death; one entry a queue and reason, its count raised when it repeats.
+
+    What a client published as x-death is data and no history (RabbitMQ 4.0), and is replaced.
+    """
+    deaths: list[dict[str, tables.Field]] = []
+    if interpreted and "x-death" in headers:
+        deaths = decode_deaths(headers["x-death"])
+    name = text(queue)
+    known = [death for death in deaths if death["queue"].value == name and death["reason"].value == reason]
+    if known:
+        death = dict(known[0])
+        count = death["count"].value
+        assert isinstance(count, int)
+        death["count"] = tables.long_field(count + 1)
+        deaths.remove(known[0])
+    else:
+        death = {
+            "count": tables.long_field(1),
+            "reason": tables.field_of(reason),
+            "queue": tables.field_of(name),
+            "time": tables.field_of(tables.Timestamp(time)),
+            "exchange": tables.field_of(text(exchange)),
+            "routing-keys": tables.field_of([text(key) for key in keys]),
+        }
+        if expiration is not None:
+            death["original-expiration"] = tables.field_of(text(expiration))
+    deaths.insert(0, death)
+    headers["x-death"] = encode_deaths(deaths)
+    last = {"reason": reason, "queue": name, "exchange": text(exchange)}
+    for part, value in last.items():
+        if not interpreted or f"x-first-death-{part}" not in headers:
+            headers[f"x-first-death-{part}"] = tables.field_of(value)
+        headers[f"x-last-death-{part}"] = tables.field_of(value)
+
+
+def without_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
+    """The targets that the letter does not reach for a second time by expiry and overflow alone."""
+    deaths = decode_deaths(decode(header_payload(letter.content)).headers["x-death"])
+    left = []
+    for target in targets:
+        name = text(target.name)
+        places = [index for index, death in enumerate(deaths) if death["queue"].value == name]
+        if places and all(death["reason"].value != "rejected" for death in deaths[: places[0] + 1]):
+            continue
+        left.append(target)
+    return left
+
+
+def decode_deaths(field: tables.Field) -> list[dict[str, tables.Field]]:
+    """The entries of x-death with the types of their fields."""
+    deaths: list[dict[str, tables.Field]] = []
+    data, position = field.raw, 5
+    while position < len(data):
+        size = int.from_bytes(data[position + 1 : position + 5])
+        deaths.append(tables.decode_fields(data[position + 5 : position + 5 + size]))
+        position += 5 + size
+    return deaths
+
+
+def encode_deaths(deaths: list[dict[str, tables.Field]]) -> tables.Field:
+    encoded = [tables.join(death) for death in deaths]
+    items = b"".join(b"F" + len(table).to_bytes(4) + table for table in encoded)
+    return tables.Field("A", None, b"A" + len(items).to_bytes(4) + items)
+
+
+def text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")

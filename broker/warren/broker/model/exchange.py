@@ -1,0 +1,92 @@
+"""Exchanges: from a routing key to the destinations that are bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Union
+
+from warren.broker.model.topic import TopicTrie
+
+if TYPE_CHECKING:
+    from warren.broker.model.queue import Queue
+
+TYPES = (b"direct", b"fanout", b"topic")
+
+
+class Binding:
+    """One binding; it is identified by source, destination, key and arguments together."""
+
+    def __init__(self, destination: Union[Queue, Exchange], routing_key: bytes, arguments: bytes) -> None:  # noqa: UP007
+        self.destination = destination
+        self.routing_key = routing_key
+        self.arguments = arguments
+
+    @property
+    def durable(self) -> bool:
+        return self.destination.durable
+
+
+class Exchange:
+    """A named exchange and the bindings from it.
+
+    The key of `bindings` is (destination is a queue, destination's name, routing key, encoded arguments): declaring one
+    twice makes one.
+    """
+
+    def __init__(
+        self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.internal = internal
+        self.arguments = arguments
+        self.alternate: bytes | None = None
+        self.bindings: dict[tuple[bool, bytes, bytes, bytes], Binding] = {}
+        self.incoming: dict[tuple[bytes, bytes, bytes], bool] = {}
+        """The bindings to this one: (source, routing key, encoded arguments)."""
+        self.direct: dict[bytes, list[Binding]] = {}
+        self.topic = TopicTrie()
+        self.routes: dict[bytes, list[Queue]] = {}
+        """The queues that a key leads to in the end, as found by the virtual host; valid while its epoch stands."""
+        self.routes_epoch = -1
+        self.unroutable_dropped = 0
+        self.unroutable_returned = 0
+
+    def bind(self, binding: Binding, is_queue: bool) -> bool:
+        """Add a binding. False if it is there already."""
+        key = (is_queue, binding.destination.name, binding.routing_key, binding.arguments)
+        if key in self.bindings:
+            return False
+        self.bindings[key] = binding
+        binding.destination.incoming[self.name, binding.routing_key, binding.arguments] = True
+        if self.kind == b"topic":
+            self.topic.add(binding.routing_key, binding.destination)
+        else:
+            self.direct.setdefault(binding.routing_key, []).append(binding)
+        return True
+
+    def unbind(
+        self, is_queue: bool, destination: bytes, routing_key: bytes, arguments: bytes
+    ) -> Binding | None:
+        """Take a binding away and return it; None if there is none."""
+        binding = self.bindings.pop((is_queue, destination, routing_key, arguments), None)
+        if binding is None:
+            return None
+        del binding.destination.incoming[self.name, routing_key, arguments]
+        if self.kind == b"topic":
+            self.topic.remove(routing_key, binding.destination)
+        else:
+            same_key = self.direct[routing_key]
+            same_key.remove(binding)
+            if not same_key:
+                del self.direct[routing_key]
+        return binding
+
+    def match(self, routing_key: bytes) -> list[Union[Queue, Exchange]]:  # noqa: UP007
+        """Where a message with this key goes next; a destination may come twice, the caller takes it once."""
+        if self.kind == b"topic":
+            return list(self.topic.match(routing_key))  # type: ignore[arg-type]
+        if self.kind == b"fanout":
+            return [binding.destination for binding in self.bindings.values()]
+        return [binding.destination for binding in self.direct.get(routing_key, ())]

@@ -1,0 +1,114 @@
+"""The ends that time brings: a message's, by its TTL or its queue's, and a queue's, when nobody uses it.
+
+Messages leave from the head only; one with a longer TTL in front keeps those behind it
+(https://www.rabbitmq.com/docs/ttl).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.model.clock import Timer
+from warren.broker.model.message import Message
+
+if TYPE_CHECKING:
+    from warren.broker.model.queue import Queue
+
+SLICE: Final = 500
+"""How many expire in one go before the loop gets its turn: about 5 ms."""
+
+
+class Expiry:
+    """The timers of one queue."""
+
+    used: bool = False
+    """A message with an expiry has been here, so the head has to be looked at before it is delivered."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.head_timer: Optional[Timer] = None  # noqa: UP045
+        self.head_due: i64 = 0
+        self.queue_timer: Optional[Timer] = None  # noqa: UP045
+        self.last_used: float = 0.0
+
+    def now_ms(self) -> i64:
+        return i64(self.queue.vhost.clock.now() * 1000)
+
+    def date(self, message: Message) -> None:
+        """Set when the message dies: by the smaller of the two TTLs."""
+        ttl: i64 = self.queue.message_ttl
+        if ttl < 0 or 0 <= message.ttl < ttl:
+            ttl = message.ttl
+        message.expires = self.now_ms() + ttl
+
+    def arrived(self, message: Message) -> None:
+        """A message with an expiry waits in the queue."""
+        self.used = True
+        if self.queue.waiting.head() is message:
+            self.drop_expired()
+            self.watch()
+
+    def drop_expired(self) -> bool:
+        """Dead-letter what is dead at the head, a slice of it; True if there was any."""
+        waiting = self.queue.waiting
+        head = waiting.head()
+        if head is None or not head.expires:
+            return False
+        now = self.now_ms()
+        dead: list[Message] = []
+        while head is not None and head.expires and head.expires <= now and len(dead) < SLICE:
+            dead.append(waiting.take())
+            head = waiting.head()
+        if not dead:
+            return False
+        self.queue.vhost.dead_letters.bury(self.queue, dead, "expired")
+        return True
+
+    def watch(self) -> None:
+        """Have a timer for the head's end, if it has one."""
+        head = self.queue.waiting.head()
+        if head is None or not head.expires:
+            return
+        if self.head_timer is not None:
+            if self.head_due <= head.expires:
+                return
+            self.head_timer.cancel()
+        self.head_due = head.expires
+        self.head_timer = self.queue.vhost.clock.call_at(head.expires / 1000, self.head_expired)
+
+    def head_expired(self) -> None:
+        self.head_timer = None
+        if not self.queue.deleted:
+            self.drop_expired()
+            self.watch()
+
+    def touch(self) -> None:
+        """The queue was used: x-expires counts from now (https://www.rabbitmq.com/docs/ttl#queue-ttl)."""
+        queue = self.queue
+        if queue.arguments.expires < 0:
+            return
+        self.last_used = queue.vhost.clock.now()
+        if self.queue_timer is None:
+            self.queue_timer = queue.vhost.clock.call_at(self.queue_due(), self.unused)
+
+    def queue_due(self) -> float:
+        return self.last_used + self.queue.arguments.expires / 1000
+
+    def unused(self) -> None:
+        queue = self.queue
+        self.queue_timer = None
+        if queue.deleted or queue.consumers:
+            return
+        if queue.vhost.clock.now() >= self.queue_due():
+            queue.vhost.remove_queue(queue)
+        else:
+            self.queue_timer = queue.vhost.clock.call_at(self.queue_due(), self.unused)
+
+    def stop(self) -> None:
+        for timer in (self.head_timer, self.queue_timer):
+            if timer is not None:
+                timer.cancel()
+        self.head_timer = None
+        self.queue_timer = None

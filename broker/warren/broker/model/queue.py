@@ -1,0 +1,337 @@
+"""The queue process: it takes messages, hands them to consumers that have room, and ends or keeps what comes back.
+
+A queue works when a consumer arrives, when a message arrives, and when an acknowledgement makes room; otherwise nothing runs
+(https://www.rabbitmq.com/docs/queues, https://www.rabbitmq.com/docs/consumers).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.model.arguments import Overflow, QueueArguments
+from warren.broker.model.backing import Backing
+from warren.broker.model.expiry import Expiry
+from warren.broker.model.message import Message
+from warren.broker.model.stored import message_head
+
+if TYPE_CHECKING:
+    from warren.broker.model.vhost import VirtualHost
+    from warren.broker.store.log import Log, QueueLog
+
+TAKEN: Final = 0
+"""The message is in the queue, or on its way to a consumer; nothing has to be waited for."""
+STORED: Final = 1
+"""As TAKEN, and it counts once the log's collecting batch is on disk."""
+REFUSED: Final = 2
+"""The queue is full and rejects publishes."""
+
+
+class Consumer:
+    """Who takes a queue's messages; a session's kind of consumer says how they are sent."""
+
+    unacked: i64 = 0
+    prefetch: i64 = 0
+    """How many may be unacknowledged at once; 0 is no limit."""
+    stalled: bool = False
+    """It has no room and waits outside the queue's round."""
+    waking: bool = False
+    """An acknowledgement that covers several messages will look at it once, at its end."""
+
+    def __init__(self, queue: Queue, tag: bytes, no_ack: bool, exclusive: bool) -> None:
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+
+    def has_room(self) -> bool:
+        """Whether it can be sent another message now."""
+        raise NotImplementedError
+
+    def deliver(self, message: Message) -> bool:
+        """Send it; True if there is room for another."""
+        raise NotImplementedError
+
+    def cancelled(self) -> None:
+        """Its queue has gone."""
+        raise NotImplementedError
+
+
+class Queue:
+    """One queue of a virtual host. All its methods run on the broker's one loop, so that it needs no lock."""
+
+    next_sequence: i64 = 1
+    unacked: i64 = 0
+    deleted: bool = False
+    had_consumer: bool = False
+    """An auto-delete queue goes with its last consumer, but only after a first one."""
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        name: bytes,
+        durable: bool,
+        auto_delete: bool,
+        owner: Optional[object],  # noqa: UP045
+        raw_arguments: bytes,
+        arguments: QueueArguments,
+        incarnation: i64,
+    ) -> None:
+        self.vhost = vhost
+        self.name = name
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.owner = owner
+        """The connection that an exclusive queue belongs to."""
+        self.raw_arguments = raw_arguments
+        self.arguments = arguments
+        self.incarnation = incarnation
+        self.waiting = Backing()
+        self.consumers: list[Consumer] = []
+        self.active: deque[Consumer] = deque()
+        """The consumers that have room, the next one first."""
+        self.incoming: dict[tuple[bytes, bytes, bytes], bool] = {}
+        """The bindings to this queue: (source, routing key, encoded arguments)."""
+        self.log: Log | None = None
+        self.records: QueueLog | None = None
+        self.aside: list[tuple[Message, str]] = []
+        """Dead letters that no target has taken yet (at-least-once strategy)."""
+        self.rejects: bool = arguments.overflow is Overflow.REJECT_PUBLISH
+        self.limited: bool = arguments.max_length >= 0 or arguments.max_length_bytes >= 0
+        self.message_ttl: i64 = arguments.message_ttl
+        self.delivery_limit: i64 = arguments.delivery_limit
+        self.expiry = Expiry(self)
+        self.last_exchange = b""
+        self.last_key = b""
+        self.last_head = b""
+
+    # -- publishing
+
+    def publish(self, message: Message) -> i64:
+        """Take a message: TAKEN, STORED or REFUSED."""
+        if self.limited and self.rejects and self.would_overflow(message):
+            return REFUSED
+        message.sequence = self.next_sequence
+        self.next_sequence += 1
+        if self.message_ttl >= 0 or message.ttl >= 0:
+            self.expiry.date(message)
+        if self.active and not self.waiting.count:
+            consumer = self.active[0]
+            # What an automatically acknowledging consumer has been sent is over; it need not be written first.
+            if message.persistent and self.log is not None and not consumer.no_ack:
+                self.store(message)
+                self.hand(consumer, message)
+                return STORED
+            self.hand(consumer, message)
+            return TAKEN
+        outcome: i64 = TAKEN
+        if message.persistent and self.log is not None:
+            self.store(message)
+            outcome = STORED
+        self.enqueue(message)
+        return outcome
+
+    def take_in(self, message: Message) -> None:
+        """Take a message whose sequence is set and whose record is written by the caller (a fan-out shares one)."""
+        if self.active and not self.waiting.count:
+            self.hand(self.active[0], message)
+        else:
+            self.enqueue(message)
+
+    def number(self, message: Message) -> None:
+        """Give a message its place and its expiry without taking it in yet."""
+        message.sequence = self.next_sequence
+        self.next_sequence += 1
+        if self.message_ttl >= 0 or message.ttl >= 0:
+            self.expiry.date(message)
+
+    def enqueue(self, message: Message) -> None:
+        self.waiting.append(message)
+        if self.limited and not self.rejects:
+            self.drop_overflow()
+        if message.expires:
+            self.expiry.arrived(message)
+
+    def store(self, message: Message) -> None:
+        log = self.log
+        records = self.records
+        assert log is not None
+        assert records is not None
+        if message.expires or message.died:
+            head = message_head(message)
+        elif message.exchange is self.last_exchange and message.routing_key is self.last_key:
+            head = self.last_head
+        else:
+            head = message_head(message)
+            self.last_exchange = message.exchange
+            self.last_key = message.routing_key
+            self.last_head = head
+        log.message(records, message.sequence, head, message.content)
+        message.stored = True
+
+    def would_overflow(self, message: Message) -> bool:
+        """As RabbitMQ judges reject-publish: before a consumer is looked for. What is kept aside counts."""
+        arguments = self.arguments
+        kept = len(self.aside)
+        if 0 <= arguments.max_length < self.waiting.count + kept + 1:
+            return True
+        return 0 <= arguments.max_length_bytes < self.waiting.bytes + message.body_size
+
+    def drop_overflow(self) -> None:
+        arguments = self.arguments
+        dropped: list[Message] = []
+        while self.waiting.count and (
+            0 <= arguments.max_length < self.waiting.count
+            or 0 <= arguments.max_length_bytes < self.waiting.bytes
+        ):
+            dropped.append(self.waiting.take())
+        if dropped:
+            self.vhost.dead_letters.bury(self, dropped, "maxlen")
+
+    # -- delivering
+
+    def hand(self, consumer: Consumer, message: Message) -> None:
+        """Give a message to the consumer at the head of the round, which then goes to its tail or, without room, out."""
+        if not consumer.no_ack:
+            self.unacked += 1
+        elif message.stored:
+            self.forget(message)
+        if not consumer.deliver(message):
+            self.active.popleft()
+            consumer.stalled = True
+        elif len(self.active) > 1:
+            self.active.rotate(-1)
+
+    def drain(self) -> None:
+        """Message first, then a consumer with room, until one of the two is missing."""
+        waiting = self.waiting
+        while waiting.count and self.active:
+            if self.expiry.used and self.expiry.drop_expired():
+                continue
+            self.hand(self.active[0], waiting.take())
+        if self.expiry.used:
+            self.expiry.watch()
+
+    def get(self) -> Message | None:
+        """The head for basic.get, now unacknowledged unless the caller settles it; None if nothing is ready."""
+        self.expiry.touch()
+        if self.expiry.used:
+            self.expiry.drop_expired()
+        if not self.waiting.count:
+            return None
+        message = self.waiting.take()
+        self.unacked += 1
+        if self.expiry.used:
+            self.expiry.watch()
+        return message
+
+    def resume(self, consumer: Consumer) -> None:
+        """A stalled consumer has room again."""
+        consumer.stalled = False
+        self.active.append(consumer)
+        if self.waiting.count:
+            self.drain()
+
+    # -- what comes back
+
+    def acknowledged(self, message: Message) -> None:
+        self.unacked -= 1
+        if message.stored:
+            self.forget(message)
+
+    def forget(self, message: Message) -> None:
+        """The message is over; the log has to know."""
+        if self.deleted:
+            return
+        log = self.log
+        records = self.records
+        assert log is not None
+        assert records is not None
+        log.acknowledge(records, message.sequence)
+        message.stored = False
+
+    def rejected(self, messages: list[Message]) -> None:
+        """Rejected without requeue: the dead letter exchange has them, if there is one."""
+        self.unacked -= len(messages)
+        if not self.deleted:
+            self.vhost.dead_letters.bury(self, messages, "rejected")
+
+    def requeue(self, messages: list[Message]) -> None:
+        """Unacknowledged messages return to their places, marked redelivered, or end at the delivery limit."""
+        self.unacked -= len(messages)
+        if self.deleted:
+            return
+        spent: list[Message] = []
+        for message in messages:
+            message.redelivered = True
+            message.deliveries += 1
+            if 0 <= self.delivery_limit < message.deliveries:
+                spent.append(message)
+                continue
+            self.put_back(message)
+        if spent:
+            self.vhost.dead_letters.bury(self, spent, "delivery_limit")
+        if self.waiting.count:
+            self.drain()
+
+    def put_back(self, message: Message) -> None:
+        if message.stored:
+            log = self.log
+            records = self.records
+            assert log is not None
+            assert records is not None
+            log.mark(records, message.sequence, message.deliveries)
+        self.waiting.put_back(message)
+
+    def recovered(self, message: Message) -> None:
+        """A message that the log has kept; they come in the order of their sequence."""
+        self.waiting.append(message)
+        if message.sequence >= self.next_sequence:
+            self.next_sequence = message.sequence + 1
+        if message.expires:
+            self.expiry.used = True
+
+    # -- consumers, and the end
+
+    def subscribe(self, consumer: Consumer) -> None:
+        """Add a consumer; deliveries start with the next `drain`, after its consume-ok."""
+        self.consumers.append(consumer)
+        self.active.append(consumer)
+        self.had_consumer = True
+        self.expiry.touch()
+
+    def unsubscribe(self, consumer: Consumer) -> None:
+        """Take a consumer away; what it has unacknowledged stays with its channel."""
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        if consumer in self.active:
+            self.active.remove(consumer)
+        # What it still has unacknowledged may come back later, and must not bring it back.
+        consumer.stalled = False
+        self.expiry.touch()
+        if self.auto_delete and self.had_consumer and not self.consumers and not self.deleted:
+            self.vhost.remove_queue(self)
+
+    def purge(self) -> i64:
+        """Drop what is ready; what is unacknowledged stays. How many they were."""
+        messages = self.waiting.clear()
+        for message in messages:
+            if message.stored:
+                self.forget(message)
+        return len(messages)
+
+    def ended(self) -> None:
+        """The queue is deleted: its messages vanish, its consumers are told."""
+        self.deleted = True
+        self.expiry.stop()
+        self.waiting.clear()
+        self.aside.clear()
+        consumers = self.consumers
+        self.consumers = []
+        self.active.clear()
+        for consumer in consumers:
+            consumer.stalled = False
+            consumer.cancelled()

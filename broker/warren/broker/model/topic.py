@@ -1,0 +1,78 @@
+"""The bindings of a topic exchange as a trie of words, so that a publish costs its own words and what matches.
+
+`*` stands for exactly one word, `#` for none or more (https://www.rabbitmq.com/tutorials/tutorial-five-python).
+"""
+
+from __future__ import annotations
+
+
+class Node:
+    """The bindings whose pattern ends here, and the words that may follow."""
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, Node] = {}
+        self.ends: dict[object, int] = {}
+
+
+class TopicTrie:
+    """Patterns and what each leads to; the same destination may stand under one pattern several times."""
+
+    def __init__(self) -> None:
+        self.root = Node()
+
+    def add(self, pattern: bytes, destination: object) -> None:
+        node = self.root
+        for word in pattern.split(b"."):
+            child = node.children.get(word)
+            if child is None:
+                child = Node()
+                node.children[word] = child
+            node = child
+        node.ends[destination] = node.ends.get(destination, 0) + 1
+
+    def remove(self, pattern: bytes, destination: object) -> None:
+        """Take one away; the caller knows that it is there."""
+        path: list[tuple[Node, bytes]] = []
+        node = self.root
+        for word in pattern.split(b"."):
+            path.append((node, word))
+            node = node.children[word]
+        left = node.ends[destination] - 1
+        if left:
+            node.ends[destination] = left
+            return
+        del node.ends[destination]
+        while path and not node.ends and not node.children:
+            node, word = path.pop()
+            del node.children[word]
+
+    def match(self, routing_key: bytes) -> dict[object, bool]:
+        """The destinations that the key reaches, each once, as the keys of a dict (a set that keeps its order)."""
+        words = routing_key.split(b".")
+        count = len(words)
+        found: dict[object, bool] = {}
+        # Each position of the trie is visited once for each number of words used up: with several `#` in a pattern, the
+        # ways to reach a node multiply, its continuations do not.
+        seen: set[tuple[int, int]] = set()
+        stack: list[tuple[Node, int]] = [(self.root, 0)]
+        while stack:
+            node, used = stack.pop()
+            state = (id(node), used)
+            if state in seen:
+                continue
+            seen.add(state)
+            if used == count:
+                for destination in node.ends:
+                    found[destination] = True
+            any_words = node.children.get(b"#")
+            if any_words is not None:
+                stack.extend([(any_words, rest) for rest in range(used, count + 1)])
+            if used < count:
+                one = node.children.get(words[used])
+                # A key may itself contain the words `*` and `#`: they are found as wildcards, once.
+                if one is not None and words[used] not in (b"*", b"#"):
+                    stack.append((one, used + 1))
+                star = node.children.get(b"*")
+                if star is not None:
+                    stack.append((star, used + 1))
+        return found

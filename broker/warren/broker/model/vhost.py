@@ -1,0 +1,126 @@
+"""A virtual host: its exchanges and queues by name, where a key leads, and how a message gets there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.broker.model.clock import Clock
+from warren.broker.model.dead_letter import DeadLetters
+from warren.broker.model.exchange import Exchange
+from warren.broker.model.message import Message
+from warren.broker.model.queue import REFUSED, STORED, TAKEN, Queue
+from warren.broker.model.stored import message_head
+
+if TYPE_CHECKING:
+    from warren.broker.model.topology import Topology
+    from warren.broker.store.log import Log, QueueLog
+
+ROUTES_KEPT: Final = 4096
+"""How many keys an exchange remembers the queues of; beyond that it starts anew."""
+
+
+class VirtualHost:
+    """What one virtual host holds. `topology` changes it; this is what a publish goes through."""
+
+    epoch: i64 = 0
+    """Raised by every change that could lead a message elsewhere."""
+
+    def __init__(self, name: bytes, clock: Clock, log: Log | None) -> None:
+        self.name = name
+        self.clock = clock
+        self.log = log
+        self.exchanges: dict[bytes, Exchange] = {}
+        self.queues: dict[bytes, Queue] = {}
+        self.dead_letters = DeadLetters(self)
+        self.topology: Topology | None = None
+
+    def route(self, exchange: Exchange, routing_key: bytes) -> list[Queue]:
+        """The queues that a message reaches, each once. The list is shared: it is not to be changed."""
+        if exchange.routes_epoch != self.epoch or len(exchange.routes) > ROUTES_KEPT:
+            exchange.routes.clear()
+            exchange.routes_epoch = int(self.epoch)
+        found = exchange.routes.get(routing_key)
+        if found is None:
+            found = self.find(exchange, routing_key)
+            exchange.routes[routing_key] = found
+        return found
+
+    def find(self, first: Exchange, routing_key: bytes) -> list[Queue]:
+        """Follow bindings, and where an exchange matches nothing its alternate, each exchange once.
+
+        Source: https://www.rabbitmq.com/docs/ae and .../docs/e2e.
+        """
+        queues: dict[Queue, bool] = {}
+        seen: dict[Exchange, bool] = {first: True}
+        work = [first]
+        while work:
+            exchange = work.pop()
+            if exchange.name == b"":
+                queue = self.queues.get(routing_key)
+                if queue is not None:
+                    queues[queue] = True
+                continue
+            matched = exchange.match(routing_key)
+            if not matched and exchange.alternate is not None:
+                alternate = self.exchanges.get(exchange.alternate)
+                if alternate is not None:
+                    matched = [alternate]
+            for destination in matched:
+                if isinstance(destination, Queue):
+                    queues[destination] = True
+                elif destination not in seen:
+                    seen[destination] = True
+                    work.append(destination)
+        return list(queues)
+
+    def deliver(self, queues: list[Queue], message: Message) -> i64:
+        """Put a message into the queues that it was routed to: TAKEN, STORED or REFUSED.
+
+        A fan-out is one unit: STORED if any queue had to store it, REFUSED if any refused it (the others keep it).
+        """
+        if len(queues) == 1:
+            return queues[0].publish(message)
+        refused = False
+        copies: list[tuple[Queue, Message]] = []
+        by_expiry: dict[int, list[tuple[Queue, Message]]] = {}
+        for queue in queues:
+            if queue.limited and queue.rejects and queue.would_overflow(message):
+                refused = True
+                continue
+            copy = message.copy()
+            queue.number(copy)
+            copies.append((queue, copy))
+            if message.persistent and queue.log is not None:
+                by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
+        for stored in by_expiry.values():
+            self.store(stored)
+        for queue, copy in copies:
+            queue.take_in(copy)
+        if refused:
+            return REFUSED
+        return STORED if by_expiry else TAKEN
+
+    def store(self, copies: list[tuple[Queue, Message]]) -> None:
+        """One record for all queues: the content is stored once."""
+        if len(copies) == 1:
+            queue, copy = copies[0]
+            queue.store(copy)
+            return
+        log = self.log
+        assert log is not None
+        targets: list[tuple[QueueLog, int]] = []
+        for queue, copy in copies:
+            records = queue.records
+            assert records is not None
+            targets.append((records, int(copy.sequence)))
+            copy.stored = True
+        copy = copies[0][1]
+        log.fan_out(targets, message_head(copy), copy.content)
+
+    def remove_queue(self, queue: Queue) -> None:
+        """Delete a queue that has come to its own end: unused for its x-expires, or without its last consumer."""
+        topology = self.topology
+        assert topology is not None
+        topology.delete_queue(queue)

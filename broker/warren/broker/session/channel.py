@@ -1,0 +1,437 @@
+"""One channel: publishes and their confirms, deliveries and their acknowledgements."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.model.exchange import Exchange
+from warren.broker.model.message import Message
+from warren.broker.model.queue import REFUSED, STORED, Consumer, Queue
+from warren.broker.model.vhost import VirtualHost
+from warren.broker.session.redelivery import with_delivery_count
+from warren.wire.content import Look, content_frames
+from warren.wire.methods import frame
+from warren.wire.replies import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.session.connection import Connection
+
+_pack_head = struct.Struct(">BHIHH").pack
+_pack_tag = struct.Struct(">QB").pack
+_pack_settled = struct.Struct(">BHIHHQBB").pack
+
+BASIC: Final = 60
+RETURN: Final = 50
+DELIVER: Final = 60
+ACK: Final = 80
+NACK: Final = 120
+
+
+class Target:
+    """What a basic.publish method frame asked for, kept as long as the same frame comes again."""
+
+    def __init__(
+        self, channel: Channel, raw: bytes, exchange: bytes, routing_key: bytes, mandatory: bool
+    ) -> None:
+        self.channel = channel
+        self.raw = raw
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.mandatory = mandatory
+        self.epoch: i64 = -1
+        self.found: Optional[Exchange] = None  # noqa: UP045
+        self.queues: list[Queue] = []
+
+
+class Run:
+    """Publishes in a row that one batch of the log confirms, or one that is refused."""
+
+    def __init__(self, batch: i64, last: i64, refused: bool) -> None:
+        self.batch = batch
+        self.last = last
+        self.refused = refused
+
+
+class Subscription(Consumer):
+    """A consumer of this protocol: how a message is framed for it, and whether it has room."""
+
+    def __init__(
+        self, channel: Channel, queue: Queue, tag: bytes, no_ack: bool, exclusive: bool, prefetch: i64
+    ) -> None:
+        super().__init__(queue, tag, no_ack, exclusive)
+        self.channel = channel
+        self.prefetch = prefetch
+        self.last_exchange: Optional[bytes] = None  # noqa: UP045
+        self.last_key = b""
+        self.before_tag = b""
+        self.after_tag = b""
+        self.framing: i64 = 0
+
+    def has_room(self) -> bool:
+        channel = self.channel
+        if channel.connection.choked:
+            return False
+        if self.no_ack:
+            return True
+        if self.prefetch and self.unacked >= self.prefetch:
+            return False
+        return not (channel.prefetch and channel.outstanding >= channel.prefetch)
+
+    def deliver(self, message: Message) -> bool:
+        channel = self.channel
+        connection = channel.connection
+        tag: i64 = channel.last_tag + 1
+        channel.last_tag = tag
+        if message.exchange is not self.last_exchange or message.routing_key is not self.last_key:
+            self.prepare(message)
+        content = message.content
+        if message.deliveries:
+            content = with_delivery_count(self.queue, message)
+        if message.channel != channel.number or len(content) > connection.frame_max:
+            content = content_frames(content, channel.number, connection.frame_max)
+        out = connection.out
+        out.append(self.before_tag)
+        out.append(_pack_tag(tag, message.redelivered))
+        out.append(self.after_tag)
+        out.append(content)
+        connection.wrote(self.framing + len(content))
+        if self.no_ack:
+            return not connection.choked
+        message.tag = tag
+        message.consumer = self
+        channel.unacked[int(tag)] = message
+        self.unacked += 1
+        channel.outstanding += 1
+        if self.prefetch and self.unacked >= self.prefetch:
+            return False
+        if channel.prefetch and channel.outstanding >= channel.prefetch:
+            return False
+        return not connection.choked
+
+    def prepare(self, message: Message) -> None:
+        """The bytes of basic.deliver around the tag stay the same for one exchange and key."""
+        exchange, key, tag = message.exchange, message.routing_key, self.tag
+        self.last_exchange = exchange
+        self.last_key = key
+        size = 4 + 1 + len(tag) + 9 + 1 + len(exchange) + 1 + len(key)
+        self.before_tag = b"".join(
+            (_pack_head(1, self.channel.number, size, BASIC, DELIVER), bytes((len(tag),)), tag)
+        )
+        self.after_tag = b"".join((bytes((len(exchange),)), exchange, bytes((len(key),)), key, b"\xce"))
+        self.framing = size + 8
+
+    def cancelled(self) -> None:
+        self.channel.subscriptions.pop(self.tag, None)
+        self.channel.connection.consumer_gone(self.channel.number, self.tag)
+
+
+class Channel:
+    """The state of one channel, and its hot methods. The others stand in `commands`."""
+
+    prefetch: i64 = 0
+    """The limit for the whole channel (basic.qos with global=true); 0 is none."""
+    next_prefetch: i64 = 0
+    """The limit of consumers that are yet to come."""
+    outstanding: i64 = 0
+    """What its consumers have unacknowledged; basic.get does not count."""
+    last_tag: i64 = 0
+    lowest_tag: i64 = 1
+    """No lower tag is unacknowledged."""
+    confirming: bool = False
+    published: i64 = 0
+    confirmable: i64 = 0
+    confirmed: i64 = 0
+    listed: bool = False
+    """It is on its connection's list of channels with confirms to send."""
+    waiting: bool = False
+    """It is on the node's list of channels that wait for the log."""
+    closing: bool = False
+    """A close has been sent; all but its answer is discarded."""
+    body_size: i64 = 0
+
+    def __init__(self, connection: Connection, number: i64, vhost: VirtualHost) -> None:
+        self.connection = connection
+        self.number = number
+        self.vhost = vhost
+        self.unacked: dict[int, Message] = {}
+        self.subscriptions: dict[bytes, Subscription] = {}
+        self.getters: dict[Queue, Consumer] = {}
+        self.runs: deque[Run] = deque()
+        self.last_queue = b""
+        """The queue that an empty name stands for."""
+        self.target: Optional[Target] = None  # noqa: UP045
+        """The publish whose content is on its way."""
+        self.header: Optional[bytes] = None  # noqa: UP045
+        self.body: list[bytes] = []
+        self.body_received: i64 = 0
+
+    # -- publishing
+
+    def resolve(self, target: Target) -> None:
+        """Find out where the target's messages go, as things stand now.
+
+        :raises AmqpError: 404 without the exchange, 403 if it is internal.
+        """
+        exchange = self.vhost.exchanges.get(target.exchange)
+        if exchange is None or exchange.internal:
+            raise self.cannot_publish(target.exchange, exchange is None)
+        target.found = exchange
+        target.queues = self.vhost.route(exchange, target.routing_key)
+        target.epoch = self.vhost.epoch
+
+    def cannot_publish(self, name: bytes, missing: bool) -> AmqpError:
+        shown = name.decode(errors="replace")
+        vhost = self.vhost.name.decode(errors="replace")
+        if missing:
+            return AmqpError(Reply.NOT_FOUND, f"no exchange '{shown}' in vhost '{vhost}'", BASIC, 40)
+        return AmqpError(
+            Reply.ACCESS_REFUSED,
+            f"cannot publish to internal exchange '{shown}' in vhost '{vhost}'",
+            BASIC,
+            40,
+        )
+
+    def publish(self, target: Target, content: bytes, body_size: i64, look: Look) -> None:
+        """A message is complete: route it, and remember what its confirm waits for."""
+        if target.epoch != self.vhost.epoch:
+            self.resolve(target)
+        message = Message(target.exchange, target.routing_key, content, body_size, self.number)
+        if look.delivery_mode == 2:
+            message.persistent = True
+        if look.has_expiration:
+            message.ttl = expiration_ms(look.expiration)
+        if look.has_user_id and look.user_id != self.connection.user:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"user_id property set to '{look.user_id.decode(errors='replace')}' but authenticated user was "
+                f"'{self.connection.user.decode(errors='replace')}'",
+                BASIC,
+                40,
+            )
+        queues = target.queues
+        if not queues:
+            self.unroutable(target, content)
+            outcome: i64 = 0
+        elif len(queues) == 1:
+            outcome = queues[0].publish(message)
+        else:
+            outcome = self.vhost.deliver(queues, message)
+        if self.confirming:
+            self.published += 1
+            if outcome == 0 and not self.runs:
+                self.confirmable = self.published
+            else:
+                self.confirm_later(outcome)
+            if not self.listed:
+                self.connection.has_confirms(self)
+
+    def unroutable(self, target: Target, content: bytes) -> None:
+        """Returned if mandatory, before its confirm; else dropped, and counted."""
+        exchange = target.found
+        assert exchange is not None
+        if not target.mandatory:
+            exchange.unroutable_dropped += 1
+            return
+        exchange.unroutable_returned += 1
+        connection = self.connection
+        returned = frame(
+            int(self.number), "basic.return", 312, b"NO_ROUTE", target.exchange, target.routing_key
+        )
+        if len(content) > connection.frame_max:
+            content = content_frames(content, self.number, connection.frame_max)
+        connection.out.append(returned)
+        connection.out.append(content)
+        connection.wrote(len(returned) + len(content))
+
+    def confirm_later(self, outcome: i64) -> None:
+        """Confirms leave in the order of the publishes, so what needs no disk waits for what went before it."""
+        runs = self.runs
+        last = runs[-1] if runs else None
+        if outcome == REFUSED:
+            runs.append(Run(last.batch if last is not None else 0, self.published, True))
+        elif outcome == STORED:
+            batch = self.connection.node.collecting()
+            if last is not None and last.batch == batch and not last.refused:
+                last.last = self.published
+            else:
+                runs.append(Run(batch, self.published, False))
+            if not self.waiting:
+                self.waiting = True
+                self.connection.node.channel_waits(self)
+        else:
+            assert last is not None
+            if last.refused:
+                runs.append(Run(last.batch, self.published, False))
+            else:
+                last.last = self.published
+
+    def send_confirms(self, synced: i64, failed: bool) -> None:
+        """Write what can be confirmed now: acks over several publishes at once, nacks one by one."""
+        runs = self.runs
+        while runs and (runs[0].batch <= synced or failed):
+            run = runs.popleft()
+            if run.refused:
+                self.send_settled(run.last - 1, ACK)
+                self.send_settled(run.last, NACK)
+            elif run.batch <= synced:
+                self.confirmable = run.last
+            else:
+                self.send_settled(self.confirmable, ACK)
+                self.send_settled(run.last, NACK)
+        self.send_settled(self.confirmable, ACK)
+
+    def send_settled(self, last: i64, method: i64) -> None:
+        count = last - self.confirmed
+        if count <= 0:
+            return
+        self.confirmed = last
+        self.confirmable = max(self.confirmable, last)
+        out = self.connection.out
+        out.append(_pack_settled(1, self.number, 13, BASIC, method, last, 1 if count > 1 else 0, 0xCE))
+        self.connection.out_bytes += 21
+
+    # -- acknowledging
+
+    def acknowledge(self, tag: i64, multiple: bool) -> None:
+        """basic.ack.
+
+        :raises AmqpError: 406 for a tag that is not outstanding.
+        """
+        if not multiple:
+            message = self.unacked.pop(int(tag), None)
+            if message is None:
+                raise unknown_tag(tag, ACK)
+            consumer = message.consumer
+            assert consumer is not None
+            message.consumer = None
+            consumer.queue.acknowledged(message)
+            self.release(consumer)
+            if consumer.stalled:
+                self.wake(consumer)
+            return
+        woken: list[Consumer] = []
+        for message in self.take(tag, ACK):
+            consumer = message.consumer
+            assert consumer is not None
+            message.consumer = None
+            consumer.queue.acknowledged(message)
+            self.release(consumer)
+            if consumer.stalled and not consumer.waking:
+                consumer.waking = True
+                woken.append(consumer)
+        for consumer in woken:
+            consumer.waking = False
+            if consumer.stalled:
+                self.wake(consumer)
+
+    def reject(self, tag: i64, multiple: bool, requeue: bool, method: i64) -> None:
+        """basic.reject and basic.nack.
+
+        :raises AmqpError: 406 for a tag that is not outstanding.
+        """
+        if multiple:
+            messages = self.take(tag, method)
+        else:
+            message = self.unacked.pop(int(tag), None)
+            if message is None:
+                raise unknown_tag(tag, method)
+            messages = [message]
+        self.give_back(messages, requeue)
+
+    def give_back(self, messages: list[Message], requeue: bool) -> None:
+        """Return unacknowledged messages to their queues, or have them dead-lettered; then see who has room."""
+        by_queue: dict[Queue, list[Message]] = {}
+        consumers: dict[Consumer, bool] = {}
+        for message in messages:
+            consumer = message.consumer
+            assert consumer is not None
+            message.consumer = None
+            self.release(consumer)
+            consumers[consumer] = True
+            by_queue.setdefault(consumer.queue, []).append(message)
+        for queue, returned in by_queue.items():
+            if requeue:
+                queue.requeue(returned)
+            else:
+                queue.rejected(returned)
+        for consumer in consumers:
+            if consumer.stalled:
+                self.wake(consumer)
+
+    def take(self, tag: i64, method: i64) -> list[Message]:
+        """What is outstanding up to a tag, in order, and no longer outstanding; tag 0 stands for all."""
+        unacked = self.unacked
+        if tag and int(tag) not in unacked:
+            raise unknown_tag(tag, method)
+        last = tag if tag else self.last_tag
+        messages: list[Message] = []
+        low = self.lowest_tag
+        while low <= last:
+            message = unacked.pop(int(low), None)
+            if message is not None:
+                messages.append(message)
+            low += 1
+        self.lowest_tag = low
+        return messages
+
+    def release(self, consumer: Consumer) -> None:
+        if isinstance(consumer, Subscription):
+            consumer.unacked -= 1
+            self.outstanding -= 1
+
+    def wake(self, consumer: Consumer) -> None:
+        """A consumer that stood still may have room; with a limit for the channel, so may its others."""
+        if self.prefetch:
+            self.wake_all()
+        elif consumer.has_room():
+            consumer.queue.resume(consumer)
+
+    def wake_all(self) -> None:
+        for subscription in list(self.subscriptions.values()):
+            if subscription.stalled and subscription.has_room():
+                subscription.queue.resume(subscription)
+
+    # -- the end
+
+    def close(self) -> None:
+        """Consumers end, what they had unacknowledged returns to its places."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.queue.unsubscribe(subscription)
+        self.subscriptions.clear()
+        self.target = None
+        if self.unacked:
+            messages = list(self.unacked.values())
+            self.unacked.clear()
+            self.give_back(messages, True)
+        self.runs.clear()
+
+
+def unknown_tag(tag: i64, method: i64) -> AmqpError:
+    return AmqpError(
+        Reply.PRECONDITION_FAILED, f"unknown delivery tag {int(tag) % 2**64}", BASIC, int(method)
+    )
+
+
+def expiration_ms(value: bytes) -> i64:
+    """The `expiration` property in milliseconds.
+
+    :raises AmqpError: 406 with RabbitMQ's text if it is no number, has something after it, or is negative.
+    """
+    shown = value.decode(errors="replace")
+    digits = shown[1:] if shown[:1] in ("-", "+") else shown
+    leading = len(digits) - len(digits.lstrip("0123456789"))
+    if leading == 0:
+        reason = "no_integer"
+    elif leading < len(digits):
+        reason = f'{{leftover_string,"{digits[leading:]}"}}'
+    elif shown[0] == "-" and int(digits):
+        reason = f"{{value_negative,{int(shown)}}}"
+    elif len(digits) > 15:
+        reason = f"{{value_too_big,{int(digits)}}}"
+    else:
+        return i64(int(digits))
+    raise AmqpError(Reply.PRECONDITION_FAILED, f"invalid expiration '{shown}': {reason}", BASIC, 40)

@@ -1,0 +1,341 @@
+"""The methods of an open channel that are not about single messages: declare, bind, consume, get, qos and their like.
+
+Each one's meaning: https://www.rabbitmq.com/amqp-0-9-1-reference.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from warren.broker.model.queue import Consumer, Queue
+from warren.broker.session.channel import Channel, Subscription
+from warren.broker.session.redelivery import with_delivery_count
+from warren.wire.content import content_frames
+from warren.wire.methods import Argument, Arguments, frame
+from warren.wire.replies import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.model.topology import Topology
+    from warren.broker.session.connection import Connection
+
+REJECT = 90
+NACK = 120
+
+
+class Call:
+    """One method in the middle of being answered."""
+
+    def __init__(self, connection: Connection, channel: Channel, arguments: Arguments) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.arguments = arguments
+        self.topology: Topology = connection.node.vhosts[connection.vhost]
+        definitions = connection.node.definitions
+        self._before = definitions.submitted if definitions is not None else 0
+
+    def reply(self, name: str, *values: Argument) -> None:
+        """Answer now, or when the definitions that this method changed are on disk; not at all if nowait."""
+        if self.arguments.get("nowait") is True:
+            return
+        encoded = frame(int(self.channel.number), name, *values)
+        definitions = self.connection.node.definitions
+        if definitions is not None and definitions.submitted != self._before:
+            self.connection.reply_when_committed(encoded, definitions.submitted)
+        else:
+            self.connection.send(encoded)
+
+    def queue_name(self) -> bytes:
+        """The name given, or that of the channel's last declared queue if it is empty."""
+        name = self.arguments.data("queue").translate(None, b"\r\n")
+        if name:
+            return name
+        if not self.channel.last_queue:
+            raise AmqpError(Reply.NOT_FOUND, "no previously declared queue")
+        return self.channel.last_queue
+
+    def queue(self) -> Queue:
+        return self.topology.queue(self.queue_name(), self.connection)
+
+    def exchange_name(self, field: str = "exchange") -> bytes:
+        return self.arguments.data(field).translate(None, b"\r\n")
+
+
+Handler: TypeAlias = Callable[[Call], None]
+
+
+def run(connection: Connection, channel: Channel, name: str, arguments: Arguments) -> None:
+    """Carry out one method.
+
+    :raises AmqpError: whatever is wrong with it.
+    """
+    handler = HANDLERS.get(name)
+    if handler is None:
+        if name in NOT_YET:
+            raise AmqpError(Reply.NOT_IMPLEMENTED, name)
+        raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
+    handler(Call(connection, channel, arguments))
+
+
+# -- exchanges
+
+
+def exchange_declare(call: Call) -> None:
+    arguments = call.arguments
+    name = call.exchange_name()
+    if arguments.flag("passive"):
+        call.topology.exchange(name)
+    else:
+        call.topology.declare_exchange(
+            name,
+            arguments.data("type"),
+            arguments.flag("durable"),
+            arguments.flag("auto_delete"),
+            arguments.flag("internal"),
+            arguments.data("arguments"),
+        )
+    call.reply("exchange.declare-ok")
+
+
+def exchange_delete(call: Call) -> None:
+    call.topology.delete_exchange(call.exchange_name(), call.arguments.flag("if_unused"))
+    call.reply("exchange.delete-ok")
+
+
+def exchange_bind(call: Call) -> None:
+    source, destination = call.exchange_name("source"), call.exchange_name("destination")
+    call.topology.bind(
+        source,
+        call.topology.exchange(destination),
+        call.arguments.data("routing_key"),
+        call.arguments.data("arguments"),
+    )
+    call.reply("exchange.bind-ok")
+
+
+def exchange_unbind(call: Call) -> None:
+    call.topology.unbind(
+        call.exchange_name("source"),
+        call.topology.vhost.exchanges.get(call.exchange_name("destination")),
+        call.arguments.data("routing_key"),
+        call.arguments.data("arguments"),
+    )
+    call.reply("exchange.unbind-ok")
+
+
+# -- queues
+
+
+def queue_declare(call: Call) -> None:
+    arguments, connection = call.arguments, call.connection
+    name = arguments.data("queue").translate(None, b"\r\n")
+    if arguments.flag("passive"):
+        queue = call.queue()
+        queue.expiry.touch()
+    else:
+        queue = call.topology.declare_queue(
+            name,
+            arguments.flag("durable"),
+            arguments.flag("exclusive"),
+            arguments.flag("auto_delete"),
+            arguments.data("arguments"),
+            connection,
+        )
+        if queue.owner is connection:
+            connection.exclusive[queue] = True
+    call.channel.last_queue = queue.name
+    call.reply("queue.declare-ok", queue.name, int(queue.waiting.count), len(queue.consumers))
+
+
+def queue_bind(call: Call) -> None:
+    arguments = call.arguments
+    routing_key = arguments.data("routing_key")
+    if not arguments.data("queue") and not routing_key:
+        routing_key = call.queue_name()
+    call.topology.bind(call.exchange_name(), call.queue(), routing_key, arguments.data("arguments"))
+    call.reply("queue.bind-ok")
+
+
+def queue_unbind(call: Call) -> None:
+    arguments = call.arguments
+    queue = call.topology.vhost.queues.get(call.queue_name())
+    if queue is not None:
+        queue = call.queue()
+    call.topology.unbind(
+        call.exchange_name(), queue, arguments.data("routing_key"), arguments.data("arguments")
+    )
+    call.reply("queue.unbind-ok")
+
+
+def queue_purge(call: Call) -> None:
+    call.reply("queue.purge-ok", int(call.queue().purge()))
+
+
+def queue_delete(call: Call) -> None:
+    name = call.queue_name()
+    count = 0
+    if name in call.topology.vhost.queues:
+        queue = call.queue()
+        described = call.topology.described("queue", name)
+        if call.arguments.flag("if_unused") and queue.consumers:
+            raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} in use")
+        if call.arguments.flag("if_empty") and queue.waiting.count:
+            raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} not empty")
+        call.connection.exclusive.pop(queue, None)
+        count = call.topology.delete_queue(queue)
+    call.reply("queue.delete-ok", count)
+
+
+# -- consuming
+
+
+def basic_qos(call: Call) -> None:
+    arguments, channel = call.arguments, call.channel
+    size = arguments.number("prefetch_size")
+    if size:
+        raise AmqpError(Reply.NOT_IMPLEMENTED, f"prefetch_size!=0 ({size})")
+    count = arguments.number("prefetch_count")
+    if arguments.flag("global"):
+        channel.prefetch = count
+        call.reply("basic.qos-ok")
+        channel.wake_all()
+    else:
+        channel.next_prefetch = count
+        call.reply("basic.qos-ok")
+
+
+def basic_consume(call: Call) -> None:
+    arguments, channel, connection = call.arguments, call.channel, call.connection
+    queue = call.queue()
+    tag = arguments.data("consumer_tag") or b"amq.ctag-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(
+        b"="
+    )
+    if tag in channel.subscriptions:
+        raise AmqpError(Reply.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag.decode(errors='replace')}'")
+    exclusive = arguments.flag("exclusive")
+    if any(consumer.exclusive for consumer in queue.consumers) or (exclusive and queue.consumers):
+        raise AmqpError(
+            Reply.ACCESS_REFUSED, f"{call.topology.described('queue', queue.name)} in exclusive use"
+        )
+    subscription = Subscription(
+        channel, queue, tag, arguments.flag("no_ack"), exclusive, channel.next_prefetch
+    )
+    channel.subscriptions[tag] = subscription
+    if not arguments.flag("nowait"):
+        connection.send(frame(int(channel.number), "basic.consume-ok", tag))
+    queue.subscribe(subscription)
+    if not subscription.has_room():
+        queue.active.pop()
+        subscription.stalled = True
+    queue.drain()
+
+
+def basic_cancel(call: Call) -> None:
+    tag = call.arguments.data("consumer_tag")
+    subscription = call.channel.subscriptions.pop(tag, None)
+    call.reply("basic.cancel-ok", tag)
+    if subscription is not None:
+        subscription.queue.unsubscribe(subscription)
+
+
+def basic_get(call: Call) -> None:
+    channel, connection = call.channel, call.connection
+    queue = call.queue()
+    message = queue.get()
+    if message is None:
+        call.reply("basic.get-empty", b"")
+        return
+    channel.last_tag += 1
+    tag = int(channel.last_tag)
+    content = with_delivery_count(queue, message) if message.deliveries else message.content
+    encoded = frame(
+        int(channel.number),
+        "basic.get-ok",
+        tag,
+        bool(message.redelivered),
+        message.exchange,
+        message.routing_key,
+        int(queue.waiting.count),
+    ) + content_frames(content, channel.number, connection.frame_max)
+    connection.send(encoded)
+    if call.arguments.flag("no_ack"):
+        queue.acknowledged(message)
+        return
+    getter = channel.getters.get(queue)
+    if getter is None:
+        getter = Consumer(queue, b"", False, False)
+        channel.getters[queue] = getter
+    message.tag = tag
+    message.consumer = getter
+    channel.unacked[tag] = message
+
+
+def basic_reject(call: Call) -> None:
+    arguments = call.arguments
+    call.channel.reject(arguments.number("delivery_tag"), False, arguments.flag("requeue"), REJECT)
+
+
+def basic_nack(call: Call) -> None:
+    arguments = call.arguments
+    call.channel.reject(
+        arguments.number("delivery_tag"), arguments.flag("multiple"), arguments.flag("requeue"), NACK
+    )
+
+
+def basic_recover(call: Call) -> None:
+    recover(call)
+    call.reply("basic.recover-ok")
+
+
+def recover(call: Call) -> None:
+    """Everything unacknowledged on the channel returns to its queues."""
+    if not call.arguments.flag("requeue"):
+        raise AmqpError(Reply.NOT_IMPLEMENTED, "requeue=false")
+    call.channel.reject(0, True, True, REJECT)
+
+
+def cancel_answered(call: Call) -> None:
+    """The client has seen that its consumer is gone."""
+
+
+# -- confirms and flow
+
+
+def confirm_select(call: Call) -> None:
+    call.channel.confirming = True
+    call.reply("confirm.select-ok")
+
+
+def channel_flow(call: Call) -> None:
+    if not call.arguments.flag("active"):
+        raise AmqpError(Reply.NOT_IMPLEMENTED, "active=false")
+    call.reply("channel.flow-ok", True)
+
+
+NOT_YET = frozenset(("tx.select", "tx.commit", "tx.rollback"))
+"""Methods of the protocol that this broker does not carry out yet; it says so instead of pretending."""
+
+HANDLERS: dict[str, Handler] = {
+    "exchange.declare": exchange_declare,
+    "exchange.delete": exchange_delete,
+    "exchange.bind": exchange_bind,
+    "exchange.unbind": exchange_unbind,
+    "queue.declare": queue_declare,
+    "queue.bind": queue_bind,
+    "queue.unbind": queue_unbind,
+    "queue.purge": queue_purge,
+    "queue.delete": queue_delete,
+    "basic.qos": basic_qos,
+    "basic.consume": basic_consume,
+    "basic.cancel": basic_cancel,
+    "basic.cancel-ok": cancel_answered,
+    "basic.get": basic_get,
+    "basic.reject": basic_reject,
+    "basic.nack": basic_nack,
+    "basic.recover": basic_recover,
+    "basic.recover-async": recover,
+    "confirm.select": confirm_select,
+    "channel.flow": channel_flow,
+}

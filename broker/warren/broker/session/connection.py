@@ -1,0 +1,486 @@
+"""One client's connection: bytes in, frames to their channels, bytes out, and the order in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import TYPE_CHECKING, Final, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.session.channel import Channel, Target
+from warren.broker.session.limits import UNWRITTEN_LIMIT
+from warren.wire.content import HEADER_FIXED, Look, MalformedProperties, join_content
+from warren.wire.methods import frame
+from warren.wire.replies import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.model.queue import Queue
+    from warren.broker.session.handshake import Conversation
+    from warren.broker.session.node import Node
+
+logger = logging.getLogger(__name__)
+
+_frame_head = struct.Struct(">BHI").unpack_from
+_method_head = struct.Struct(">HH").unpack_from
+_ack = struct.Struct(">qB").unpack_from
+_content_head = struct.Struct(">BHIH2xqH").unpack_from
+# Sizes and tags are unsigned on the wire. As signed numbers the impossible ones are negative, and caught as such.
+_header = struct.Struct(">H2xq").unpack_from
+
+METHOD: Final = 1
+HEADER: Final = 2
+BODY: Final = 3
+HEARTBEAT: Final = 8
+END: Final = 0xCE
+BASIC: Final = 60
+HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+FLUSH_BYTES: Final = 65536
+"""So much output is written at once; less waits until the loop would sleep."""
+FRAME_MAX_FUDGE: Final = 8
+"""RabbitMQ lets frames exceed frame_max by the frame's own overhead, for clients that forget it."""
+BEFORE_TUNE_FRAME_MAX: Final = 8192
+
+
+class Connection:
+    """A session. It knows frames, content and output; what the methods mean stands in `channel` and `commands`."""
+
+    choked: bool = False
+    """More output waits than a consumer should be ahead of: nothing is delivered until it has drained."""
+    flushing: bool = False
+    stalled: bool = False
+    """A reply waits for the disk; what the client sends after it waits with it."""
+    reading: bool = True
+    closed: bool = False
+    closing: bool = False
+    """A connection.close was sent; only its answer counts."""
+    open: bool = False
+    publishes: bool = False
+    blocked: bool = False
+    can_block: bool = False
+    can_cancel: bool = False
+    sent: bool = False
+    """Something was written since the heartbeat timer last looked."""
+    received: bool = False
+    out_bytes: i64 = 0
+    frame_max: i64 = BEFORE_TUNE_FRAME_MAX
+    position: i64 = 0
+    number: i64 = 0
+    """The channel, class and method that are being worked on: an error names them."""
+    class_id: i64 = 0
+    method_id: i64 = 0
+
+    def __init__(
+        self, node: Node, conversation: Conversation, transport: asyncio.Transport, peer: str
+    ) -> None:
+        self.node = node
+        self.conversation = conversation
+        self.transport = transport
+        self.peer = peer
+        self.user = b""
+        self.vhost = b""
+        self.buffer = b""
+        self.out: list[bytes] = []
+        self.channels: dict[int, Channel] = {}
+        self.confirms: list[Channel] = []
+        self.exclusive: dict[Queue, bool] = {}
+        self.last: Optional[Target] = None  # noqa: UP045
+        self.look = Look()
+        self.max_message_size: i64 = node.limits.max_message_size
+
+    # -- input
+
+    def feed(self, data: bytes) -> None:
+        """Bytes from the client; every whole frame in them is worked off."""
+        self.received = True
+        self.buffer = self.buffer + data if self.buffer else data
+        if not self.stalled:
+            self.work()
+
+    def work(self) -> None:
+        """Work off the buffer until it holds no whole frame, or until a reply has to wait for the disk."""
+        self.position = 0
+        while not self.closed:
+            try:
+                self.scan()
+                break
+            except AmqpError as error:
+                self.refuse(error)
+            except MalformedProperties as error:
+                self.refuse(AmqpError(Reply.SYNTAX_ERROR, str(error), BASIC, 40))
+            except Exception:
+                logger.exception("event=internal_error peer=%s", self.peer)
+                self.refuse(AmqpError(Reply.INTERNAL_ERROR, "internal error"))
+        if self.position:
+            self.buffer = self.buffer[self.position :]
+        if self.publishes and self.reading:
+            self.hold_back()
+
+    def scan(self) -> None:
+        """The frame loop. Each frame is taken off (`position`) before it is acted on, so that an error passes it once."""
+        buffer = self.buffer
+        size: i64 = len(buffer)
+        position = self.position
+        if not self.open:
+            position = self.scan_opening(buffer, size)
+        while size - position >= 8 and not self.stalled:
+            last = self.last
+            if last is not None and buffer.startswith(last.raw, position):
+                # The same publish as before: nothing of it has to be looked at.
+                channel = last.channel
+                start: i64 = position + len(last.raw)
+                after = self.content(channel, last, buffer, start, size)
+                if after > start:
+                    position = after
+                    continue
+            kind: i64
+            number: i64
+            length: i64
+            kind, number, length = _frame_head(buffer, position)
+            end: i64 = position + 7 + length
+            if length > self.frame_max + FRAME_MAX_FUDGE - 8:
+                raise self.frame_too_large(kind, buffer, position, length)
+            if end >= size:
+                break
+            if buffer[end] != END:
+                raise self.bad_frame(kind, buffer, position, f"{{invalid_frame_end_marker,{buffer[end]}}}")
+            self.position = end + 1
+            self.number = number
+            if kind == METHOD:
+                self.method(number, buffer, position + 7, end)
+                if self.closed:
+                    return
+            elif kind == HEADER:
+                self.header_frame(number, buffer[position + 7 : end])
+            elif kind == BODY:
+                self.body_frame(number, buffer[position + 7 : end])
+            elif kind == HEARTBEAT:
+                if number:
+                    raise AmqpError(Reply.UNEXPECTED_FRAME, "type 8, all octets = <<>>")
+            else:
+                raise self.bad_frame(kind, buffer, position, "unknown_frame")
+            position = self.position
+        self.position = position
+
+    def scan_opening(self, buffer: bytes, size: i64) -> i64:
+        """Before the connection is open: the protocol header comes first."""
+        position = self.position
+        conversation = self.conversation
+        if not conversation.greeted and size - position >= 8:
+            conversation.greet(self, buffer[position : position + 8])
+            position += 8
+            self.position = position
+            if self.closed:
+                return size
+        elif not conversation.greeted:
+            return size
+        return position
+
+    def method(self, number: i64, buffer: bytes, start: i64, end: i64) -> None:
+        class_id: i64
+        method_id: i64
+        if end - start < 4:
+            raise AmqpError(Reply.SYNTAX_ERROR, "method frame without a method")
+        class_id, method_id = _method_head(buffer, start)
+        self.class_id = class_id
+        self.method_id = method_id
+        channel = self.channels.get(int(number))
+        if channel is None or channel.closing or self.closing or class_id != BASIC:
+            self.conversation.method(self, int(number), buffer[start:end])
+            return
+        if channel.target is not None:
+            raise self.content_expected(channel, "method")
+        if method_id == 40:
+            self.publish_method(channel, buffer, start, end)
+        elif method_id == 80:
+            if end - start != 13:
+                raise AmqpError(Reply.SYNTAX_ERROR, "malformed basic.ack")
+            tag: i64
+            flags: i64
+            tag, flags = _ack(buffer, start + 4)
+            channel.acknowledge(tag, flags & 1 == 1)
+        else:
+            self.conversation.method(self, int(number), buffer[start:end])
+
+    def publish_method(self, channel: Channel, buffer: bytes, start: i64, end: i64) -> None:
+        """basic.publish: ticket, exchange, routing key, mandatory and immediate."""
+        if end - start < 9:
+            raise AmqpError(Reply.SYNTAX_ERROR, "malformed basic.publish")
+        exchange_start: i64 = start + 7
+        key_start: i64 = exchange_start + i64(buffer[start + 6]) + 1
+        if key_start > end:
+            raise AmqpError(Reply.SYNTAX_ERROR, "malformed basic.publish")
+        flags_at: i64 = key_start + i64(buffer[key_start - 1])
+        if flags_at + 1 != end:
+            raise AmqpError(Reply.SYNTAX_ERROR, "malformed basic.publish")
+        flags: i64 = i64(buffer[flags_at])
+        if flags & 2:
+            raise AmqpError(Reply.NOT_IMPLEMENTED, "immediate=true")
+        target = Target(
+            channel,
+            buffer[start - 7 : end + 1],
+            buffer[exchange_start : key_start - 1],
+            buffer[key_start:flags_at],
+            flags & 1 == 1,
+        )
+        channel.resolve(target)
+        self.last = target
+        self.publishes = True
+        start = self.position
+        if self.content(channel, target, buffer, start, len(buffer)) == start:
+            channel.target = target
+
+    def content(self, channel: Channel, target: Target, buffer: bytes, start: i64, size: i64) -> i64:
+        """Publish the header frame and the one body frame at `start`, if both are whole and well-formed.
+
+        The position after them; `start` if they are not, and the frame loop takes them apart and finds the error.
+        """
+        if size - start < 22:
+            return start
+        kind: i64
+        number: i64
+        length: i64
+        class_id: i64
+        body_size: i64
+        flags: i64
+        kind, number, length, class_id, body_size, flags = _content_head(buffer, start)
+        end: i64 = start + 7 + length
+        if kind != HEADER or number != channel.number or class_id != BASIC or length < HEADER_FIXED:
+            return start
+        if end >= size or buffer[end] != END or not 0 <= body_size <= self.max_message_size:
+            return start
+        after: i64 = end + 1
+        if body_size:
+            after = end + 9 + body_size
+            if after > size or body_size > self.frame_max - 8:
+                return start
+            kind, number, length = _frame_head(buffer, end + 1)
+            if kind != BODY or number != channel.number or length != body_size or buffer[after - 1] != END:
+                return start
+        if channel.target is not None:
+            return start
+        self.position = after
+        self.number = number
+        look = self.look
+        look.look(buffer, start + 7 + HEADER_FIXED, end, flags)
+        channel.publish(target, buffer[start:after], body_size, look)
+        return after
+
+    def header_frame(self, number: i64, payload: bytes) -> None:
+        channel = self.channels.get(int(number))
+        if channel is not None and (channel.closing or self.closing):
+            return
+        if channel is None or self.closing:
+            self.conversation.stray_frame(self, int(number))
+            return
+        target = channel.target
+        if target is None:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
+        if channel.header is not None:
+            raise self.content_expected(channel, "non content body")
+        if len(payload) < HEADER_FIXED:
+            raise AmqpError(Reply.SYNTAX_ERROR, "malformed content header", BASIC, 40)
+        class_id: i64
+        body_size: i64
+        class_id, body_size = _header(payload, 0)
+        if class_id != BASIC:
+            raise AmqpError(
+                Reply.UNEXPECTED_FRAME,
+                f"expected content header for class 60, got one for class {class_id} instead",
+                BASIC,
+                40,
+            )
+        if not 0 <= body_size <= self.max_message_size:
+            channel.target = None
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"message size {int(body_size) % 2**64} is larger than configured max size {self.max_message_size}",
+                BASIC,
+                40,
+            )
+        channel.header = payload
+        channel.body_size = body_size
+        channel.body_received = 0
+        if body_size == 0:
+            self.complete(channel, target)
+
+    def body_frame(self, number: i64, payload: bytes) -> None:
+        channel = self.channels.get(int(number))
+        if channel is not None and (channel.closing or self.closing):
+            return
+        if channel is None or self.closing:
+            self.conversation.stray_frame(self, int(number))
+            return
+        target = channel.target
+        if target is None:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
+        if channel.header is None:
+            raise self.content_expected(channel, "non content header")
+        channel.body_received += len(payload)
+        if channel.body_received > channel.body_size:
+            raise AmqpError(Reply.FRAME_ERROR, "content body frame exceeds remaining content size", BASIC, 40)
+        channel.body.append(payload)
+        if channel.body_received == channel.body_size:
+            self.complete(channel, target)
+
+    def complete(self, channel: Channel, target: Target) -> None:
+        """A message whose content came in several pieces is whole."""
+        header = channel.header
+        assert header is not None
+        body = b"".join(channel.body)
+        channel.target = None
+        channel.header = None
+        channel.body.clear()
+        flags: i64 = (i64(header[12]) << 8) | i64(header[13])
+        self.look.look(header, HEADER_FIXED, len(header), flags)
+        channel.publish(target, join_content(channel.number, header, body), channel.body_size, self.look)
+
+    # -- errors
+
+    def content_expected(self, channel: Channel, got: str) -> AmqpError:
+        if channel.header is None:
+            if got == "method":
+                got = "non content header"
+            text = f"expected content header for class 60, got {got} frame instead"
+        else:
+            text = "expected content body, got non content body frame instead"
+        return AmqpError(Reply.UNEXPECTED_FRAME, text, BASIC, 40)
+
+    def frame_too_large(self, kind: i64, buffer: bytes, start: i64, length: i64) -> AmqpError:
+        limit = self.frame_max - 8
+        return self.bad_frame(kind, buffer, start, f"{{frame_too_large,{length},{limit}}}")
+
+    def bad_frame(self, kind: i64, buffer: bytes, start: i64, why: str) -> AmqpError:
+        """After a frame error the stream has no meaning any more: what follows in the buffer is not looked at."""
+        octets = ",".join(str(octet) for octet in buffer[start + 7 : start + 23])
+        self.position = len(buffer)
+        return AmqpError(Reply.FRAME_ERROR, f"type {kind}, first 16 octets = <<{octets}>>: {why}")
+
+    def refuse(self, error: AmqpError) -> None:
+        self.conversation.refuse(self, error)
+
+    # -- output
+
+    def send(self, data: bytes) -> None:
+        """Append a frame to the output."""
+        self.out.append(data)
+        self.wrote(len(data))
+
+    def wrote(self, size: i64) -> None:
+        """So much was appended to `out`: have it flushed."""
+        self.out_bytes += size
+        if self.out_bytes >= FLUSH_BYTES:
+            self.flush()
+        elif not self.flushing:
+            self.flushing = True
+            self.node.loop.call_soon(self.flush_soon)
+
+    def flush_soon(self) -> None:
+        self.flushing = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what has been collected; confirms come last, so that they cover all that came before."""
+        if self.confirms:
+            synced = self.node.synced()
+            failed = self.node.failed()
+            for channel in self.confirms:
+                channel.listed = False
+                channel.send_confirms(synced, failed)
+            self.confirms.clear()
+        out = self.out
+        if out:
+            self.out = []
+            self.out_bytes = 0
+            if not self.closed:
+                self.sent = True
+                self.transport.write(b"".join(out))
+
+    def has_confirms(self, channel: Channel) -> None:
+        channel.listed = True
+        self.confirms.append(channel)
+        if not self.flushing:
+            self.flushing = True
+            self.node.loop.call_soon(self.flush_soon)
+
+    def choke(self) -> None:
+        """The client does not read as fast as it is sent to."""
+        self.choked = True
+
+    def unchoke(self) -> None:
+        self.choked = False
+        for channel in list(self.channels.values()):
+            channel.wake_all()
+
+    # -- waiting for the disk
+
+    def reply_when_committed(self, reply: bytes, change: int) -> None:
+        """Answer when the definitions are on disk up to a change; until then the client's next frames wait."""
+        self.stalled = True
+        self.transport.pause_reading()
+        self.node.commit_waiters.append((change, self, reply))
+
+    def committed(self, reply: bytes) -> None:
+        self.stalled = False
+        if self.closed:
+            return
+        if self.reading:
+            self.transport.resume_reading()
+        self.send(reply)
+        if self.buffer:
+            self.work()
+
+    def hold_back(self) -> None:
+        """A publisher is not read while the disk is behind, or while an alarm stands."""
+        node = self.node
+        if node.alarm:
+            self.conversation.block(self)
+        elif not node.overfull(UNWRITTEN_LIMIT):
+            return
+        self.reading = False
+        self.transport.pause_reading()
+        node.paused.append(self)
+
+    def stop_reading(self) -> None:
+        self.reading = False
+        if not self.closed:
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.closed:
+            return
+        self.reading = True
+        self.conversation.unblock(self)
+        if not self.stalled:
+            self.transport.resume_reading()
+
+    # -- consumers and the end
+
+    def consumer_gone(self, number: i64, tag: bytes) -> None:
+        """A consumer's queue was deleted (https://www.rabbitmq.com/docs/consumer-cancel)."""
+        if self.can_cancel and not self.closed:
+            self.send(frame(int(number), "basic.cancel", tag, True))
+
+    def end(self) -> None:
+        """Leave: consumers, unacknowledged messages, exclusive queues, in that order; nothing is awaited in between."""
+        if not self.closed:
+            self.closed = True
+            self.leave()
+
+    def leave(self) -> None:
+        """End all that the client had here, while the socket may still wait for the answer to a close."""
+        self.buffer = b""
+        self.position = 0
+        self.last = None
+        self.confirms.clear()
+        for channel in list(self.channels.values()):
+            channel.close()
+        self.channels.clear()
+        topology = self.node.vhosts.get(self.vhost)
+        if topology is not None:
+            for queue in list(self.exclusive):
+                topology.delete_queue(queue)
+        self.exclusive.clear()
+        self.node.connections.pop(self, None)

@@ -1,0 +1,332 @@
+"""The life of a connection around its channels: greeting, login, tuning, opening, heartbeats, blocking, closing.
+
+AMQP 0-9-1 sections 2.2.4 and 4.2.2; where RabbitMQ says more (limits, texts, silent closes), its rabbit_reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from warren.broker.session import commands
+from warren.broker.session.channel import Channel
+from warren.wire import tables
+from warren.wire.methods import BY_ID, Arguments, decode, frame
+from warren.wire.replies import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.session.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+GREETINGS: Final = (b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09")
+MECHANISMS: Final = b"PLAIN"
+FRAME_MIN: Final = 4096
+"""AMQP 0-9-1's frame-min-size: no peer may negotiate less."""
+HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+CLOSE_TIMEOUT: Final = 3.0
+"""How long the answer to a connection.close is waited for, in seconds."""
+
+
+class State(Enum):
+    GREETING = auto()
+    START = auto()
+    TUNE = auto()
+    OPENING = auto()
+    RUNNING = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+class Conversation:
+    """The connection's state, and what is not about messages."""
+
+    def __init__(self) -> None:
+        self.state = State.GREETING
+        self.channel_max = 0
+        self.heartbeat = 0
+        self.silent_checks = 0
+        self.timers: list[asyncio.TimerHandle] = []
+        self.capabilities: dict[str, tables.Value] = {}
+
+    @property
+    def greeted(self) -> bool:
+        return self.state is not State.GREETING
+
+    # -- opening
+
+    def greet(self, connection: Connection, header: bytes) -> None:
+        """Answer the protocol header; a wrong one is told the right one and let go (section 2.2.4)."""
+        if header not in GREETINGS:
+            connection.transport.write(GREETINGS[0])
+            self.drop(connection)
+            return
+        self.state = State.START
+        self.later(connection, connection.node.limits.handshake_timeout, self.handshake_timeout)
+        connection.send(
+            frame(0, "connection.start", 0, 9, connection.node.server_properties, MECHANISMS, b"en_US")
+        )
+
+    def handshake_timeout(self, connection: Connection) -> None:
+        if self.state not in (State.RUNNING, State.CLOSED):
+            logger.warning(
+                "event=handshake_timeout peer=%s state=%s", connection.peer, self.state.name.lower()
+            )
+            self.drop(connection)
+
+    def method(self, connection: Connection, number: int, payload: bytes) -> None:
+        """A method that is not on the hot path."""
+        method = BY_ID.get(int.from_bytes(payload[:4]))
+        if self.state is State.CLOSING:
+            if method is not None and method.name == "connection.close-ok":
+                self.drop(connection)
+            elif method is not None and method.name == "connection.close":
+                connection.send(frame(0, "connection.close-ok"))
+                self.drop(connection)
+            return
+        if method is None:
+            raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
+        arguments = decode(method, payload)
+        if number == 0:
+            self.connection_method(connection, method.name, arguments)
+        elif self.state is not State.RUNNING:
+            raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
+        else:
+            self.channel_method(connection, number, method.name, arguments)
+
+    def connection_method(self, connection: Connection, name: str, arguments: Arguments) -> None:
+        if name == "connection.close" and self.state is not State.START:
+            # Everything that the client sees as its own ends before it reads close-ok.
+            connection.flush()
+            connection.end()
+            connection.transport.write(frame(0, "connection.close-ok"))
+            self.drop(connection)
+        elif name == "connection.start-ok" and self.state is State.START:
+            self.start_ok(connection, arguments)
+        elif name == "connection.tune-ok" and self.state is State.TUNE:
+            self.tune_ok(connection, arguments)
+        elif name == "connection.open" and self.state is State.OPENING:
+            self.open(connection, arguments)
+        elif name == "connection.close-ok":
+            self.drop(connection)
+        else:
+            raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
+
+    def start_ok(self, connection: Connection, arguments: Arguments) -> None:
+        properties = tables.decode(arguments.data("client_properties"))
+        capabilities = properties.get("capabilities")
+        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
+        connection.can_block = self.capabilities.get("connection.blocked") is True
+        connection.can_cancel = self.capabilities.get("consumer_cancel_notify") is True
+        mechanism = arguments.data("mechanism")
+        if mechanism != MECHANISMS:
+            raise AmqpError(
+                Reply.COMMAND_INVALID,
+                f"unknown authentication mechanism '{mechanism.decode(errors='replace')}'",
+            )
+        user = connection.node.access.plain(arguments.data("response"), connection.peer)
+        if user is None:
+            logger.warning("event=login_refused peer=%s", connection.peer)
+            if self.capabilities.get("authentication_failure_close") is True:
+                raise AmqpError(
+                    Reply.ACCESS_REFUSED,
+                    "Login was refused using authentication mechanism PLAIN. For details see the broker logfile.",
+                )
+            self.drop(connection)
+            return
+        connection.user = user
+        limits = connection.node.limits
+        self.state = State.TUNE
+        connection.send(frame(0, "connection.tune", limits.channel_max, limits.frame_max, limits.heartbeat))
+
+    def tune_ok(self, connection: Connection, arguments: Arguments) -> None:
+        limits = connection.node.limits
+        self.channel_max = negotiated("channel_max", arguments.number("channel_max"), 0, limits.channel_max)
+        frame_max = negotiated("frame_max", arguments.number("frame_max"), FRAME_MIN, limits.frame_max)
+        connection.frame_max = frame_max
+        self.heartbeat = arguments.number("heartbeat")
+        self.state = State.OPENING
+
+    def open(self, connection: Connection, arguments: Arguments) -> None:
+        vhost = arguments.data("virtual_host")
+        if vhost not in connection.node.vhosts:
+            raise AmqpError(Reply.NOT_ALLOWED, f"vhost {vhost.decode(errors='replace')} not found")
+        connection.vhost = vhost
+        connection.open = True
+        self.state = State.RUNNING
+        connection.node.connections[connection] = True
+        connection.send(frame(0, "connection.open-ok", b""))
+        if self.heartbeat:
+            self.send_heartbeat(connection)
+            connection.received = True
+            self.check_heartbeat(connection)
+
+    # -- channels
+
+    def channel_method(self, connection: Connection, number: int, name: str, arguments: Arguments) -> None:
+        channel = connection.channels.get(number)
+        if channel is None:
+            if name == "channel.open":
+                self.open_channel(connection, number)
+            elif name == "channel.close-ok":
+                return
+            else:
+                raise AmqpError(Reply.CHANNEL_ERROR, "expected 'channel.open'")
+            return
+        if channel.closing:
+            if name == "channel.close-ok":
+                del connection.channels[number]
+            elif name == "channel.close":
+                connection.send(frame(number, "channel.close-ok"))
+                del connection.channels[number]
+            return
+        if channel.target is not None:
+            raise connection.content_expected(channel, "method")
+        if name == "channel.open":
+            raise AmqpError(Reply.CHANNEL_ERROR, "second 'channel.open' seen")
+        if name == "channel.close":
+            connection.flush()
+            connection.last = None
+            channel.close()
+            del connection.channels[number]
+            connection.send(frame(number, "channel.close-ok"))
+            return
+        commands.run(connection, channel, name, arguments)
+
+    def open_channel(self, connection: Connection, number: int) -> None:
+        limit = self.channel_max
+        if number > limit:
+            raise AmqpError(
+                Reply.NOT_ALLOWED,
+                f"number of channels opened ({len(connection.channels)}) has reached the negotiated channel_max ({limit})",
+            )
+        vhost = connection.node.vhosts[connection.vhost].vhost
+        connection.channels[number] = Channel(connection, number, vhost)
+        connection.send(frame(number, "channel.open-ok", b""))
+
+    def stray_frame(self, connection: Connection, number: int) -> None:
+        """A header or body frame for a channel that is not open."""
+        if self.state is State.CLOSING:
+            return
+        if self.state is not State.RUNNING or number == 0:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
+        raise AmqpError(Reply.CHANNEL_ERROR, "expected 'channel.open'")
+
+    # -- errors and closing
+
+    def refuse(self, connection: Connection, error: AmqpError) -> None:
+        """Close the channel or the connection, as the error's code demands."""
+        class_id = error.class_id or int(connection.class_id)
+        method_id = error.method_id or int(connection.method_id)
+        number = int(connection.number)
+        channel = connection.channels.get(number)
+        connection.flush()
+        if error.code.closes_channel_only and channel is not None and self.state is State.RUNNING:
+            logger.info(
+                "event=channel_error peer=%s channel=%d error=%r", connection.peer, number, error.text
+            )
+            connection.last = None
+            channel.close()
+            channel.closing = True
+            connection.send(
+                frame(number, "channel.close", error.code, error.text.encode(), class_id, method_id)
+            )
+            return
+        logger.warning(
+            "event=connection_error peer=%s state=%s error=%r",
+            connection.peer,
+            self.state.name.lower(),
+            error.text,
+        )
+        login = self.state is State.START and error.code is Reply.ACCESS_REFUSED
+        if self.state in (State.GREETING, State.START, State.TUNE) and not login:
+            # RabbitMQ tells nothing to a peer that has not come so far; it drops the socket.
+            self.drop(connection)
+            return
+        self.close(connection, error, class_id, method_id)
+
+    def close(self, connection: Connection, error: AmqpError, class_id: int = 0, method_id: int = 0) -> None:
+        """Send connection.close, and end what the client had."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return
+        self.state = State.CLOSING
+        connection.closing = True
+        connection.flush()
+        connection.transport.write(
+            frame(0, "connection.close", error.code, error.text.encode(), class_id, method_id)
+        )
+        connection.leave()
+        self.later(connection, CLOSE_TIMEOUT, self.drop)
+
+    def drop(self, connection: Connection) -> None:
+        """End the session and the socket, after what is already written has left."""
+        self.state = State.CLOSED
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()
+        connection.end()
+        connection.transport.close()
+
+    # -- heartbeats: https://www.rabbitmq.com/docs/heartbeats
+
+    def later(self, connection: Connection, delay: float, call: Callable[[Connection], None]) -> None:
+        self.timers = [timer for timer in self.timers if timer.when() > connection.node.loop.time()]
+        self.timers.append(connection.node.loop.call_later(delay, call, connection))
+
+    def send_heartbeat(self, connection: Connection) -> None:
+        """Twice in an interval: say something if nothing was said."""
+        if connection.closed:
+            return
+        if not connection.sent:
+            connection.transport.write(HEARTBEAT_FRAME)
+        connection.sent = False
+        self.later(connection, self.heartbeat / 2, self.send_heartbeat)
+
+    def check_heartbeat(self, connection: Connection) -> None:
+        """Once in an interval: two of them in a row without a byte, and the client is gone."""
+        if connection.closed:
+            return
+        if connection.received or not connection.reading or connection.stalled:
+            self.silent_checks = 0
+        else:
+            self.silent_checks += 1
+        connection.received = False
+        if self.silent_checks >= 2:
+            logger.warning("event=heartbeat_missed peer=%s timeout=%d", connection.peer, self.heartbeat)
+            self.drop(connection)
+            return
+        self.later(connection, self.heartbeat, self.check_heartbeat)
+
+    # -- blocking: https://www.rabbitmq.com/docs/connection-blocked
+
+    def block(self, connection: Connection) -> None:
+        if not connection.blocked:
+            connection.blocked = True
+            if connection.can_block:
+                connection.send(frame(0, "connection.blocked", connection.node.alarm))
+
+    def unblock(self, connection: Connection) -> None:
+        if connection.blocked:
+            connection.blocked = False
+            if connection.can_block:
+                connection.send(frame(0, "connection.unblocked"))
+
+
+def negotiated(field: str, wanted: int, least: int, most: int) -> int:
+    """The client's choice, if it lies within what the server offered; 0 means without limit, and is too much.
+
+    :raises AmqpError: 530 with RabbitMQ's text.
+    """
+    if wanted and wanted < least:
+        bound, limit, side = "minimum", least, "lower"
+    elif not wanted or wanted > most:
+        bound, limit, side = "maximum", most, "higher"
+    else:
+        return wanted
+    raise AmqpError(
+        Reply.NOT_ALLOWED,
+        f"negotiated {field} = {wanted} is {side} than the {bound} allowed value ({limit})",
+    )

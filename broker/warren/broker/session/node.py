@@ -1,0 +1,144 @@
+"""What all sessions of one broker share: its virtual hosts, its users, its disk, and who waits for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.session.access import Access
+from warren.broker.session.limits import UNWRITTEN_LIMIT, Limits
+
+if TYPE_CHECKING:
+    from warren.broker.model.topology import Topology
+    from warren.broker.session.channel import Channel
+    from warren.broker.session.connection import Connection
+    from warren.broker.store.definitions import Definitions
+    from warren.broker.store.log import Log
+
+logger = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 5.0
+"""How long a stop waits for the confirms of what was published before it."""
+
+
+class Node:
+    """One broker's shared state, as its sessions see it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        access: Access,
+        limits: Limits,
+        vhosts: dict[bytes, Topology],
+        log: Optional[Log],  # noqa: UP045
+        definitions: Optional[Definitions],  # noqa: UP045
+        server_properties: bytes,
+    ) -> None:
+        self.loop = loop
+        self.access = access
+        self.limits = limits
+        self.vhosts = vhosts
+        self.log = log
+        self.definitions = definitions
+        self.server_properties = server_properties
+        self.connections: dict[Connection, bool] = {}
+        self.confirm_waiters: list[Channel] = []
+        self.paused: list[Connection] = []
+        self.commit_waiters: deque[tuple[int, Connection, bytes]] = deque()
+        self.settled: Optional[asyncio.Future[None]] = None  # noqa: UP045
+        self.alarm = b""
+        """Why publishers are blocked: the reason that connection.blocked gives; empty if they are not."""
+
+    # -- confirms
+
+    def collecting(self) -> i64:
+        """The batch of the log that what was just stored will be part of."""
+        log = self.log
+        assert log is not None
+        return log.batch
+
+    def synced(self) -> i64:
+        log = self.log
+        return log.synced if log is not None else 0
+
+    def failed(self) -> bool:
+        log = self.log
+        return log is not None and log.failed
+
+    def channel_waits(self, channel: Channel) -> None:
+        self.confirm_waiters.append(channel)
+
+    def on_synced(self, batch: int) -> None:
+        """The log has a batch on disk: confirm what waited for it, and read on where reading had stopped."""
+        waiters = self.confirm_waiters
+        self.confirm_waiters = []
+        for channel in waiters:
+            runs = channel.runs
+            if not runs:
+                channel.waiting = False
+                continue
+            if runs[0].batch <= batch and not channel.listed:
+                channel.connection.has_confirms(channel)
+            if runs[-1].batch > batch:
+                self.confirm_waiters.append(channel)
+            else:
+                channel.waiting = False
+        if not self.confirm_waiters and self.settled is not None and not self.settled.done():
+            self.settled.set_result(None)
+        if self.paused and not self.alarm and not self.overfull(UNWRITTEN_LIMIT // 2):
+            self.resume_reading()
+
+    def on_failed(self) -> None:
+        """The disk has failed: what waits for it is refused."""
+        waiters = self.confirm_waiters
+        self.confirm_waiters = []
+        for channel in waiters:
+            channel.waiting = False
+            channel.connection.has_confirms(channel)
+            channel.connection.flush()
+
+    async def settle(self) -> None:
+        """Before a stop: read nothing more, and wait until what was published has its confirm."""
+        for connection in list(self.connections):
+            connection.stop_reading()
+        if self.confirm_waiters and not self.alarm:
+            self.settled = self.loop.create_future()
+            try:
+                async with asyncio.timeout(SETTLE_SECONDS):
+                    await self.settled
+            except TimeoutError:
+                logger.warning("event=stop_without_confirms channels=%d", len(self.confirm_waiters))
+        for connection in list(self.connections):
+            connection.flush()
+
+    # -- back pressure
+
+    def overfull(self, limit: int) -> bool:
+        log = self.log
+        return log is not None and log.unwritten > limit
+
+    def on_full(self, full: bool) -> None:
+        """The disk has no room, or has it again: the disk alarm blocks publishers and nobody else."""
+        self.alarm = b"low on disk" if full else b""
+        logger.warning("event=%s", "disk_alarm_set" if full else "disk_alarm_cleared")
+        if not full:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        paused = self.paused
+        self.paused = []
+        for connection in paused:
+            connection.resume_reading()
+
+    # -- definitions
+
+    def on_committed(self, change: int) -> None:
+        """Definitions are on disk up to a change: the replies that waited for it leave."""
+        waiters = self.commit_waiters
+        while waiters and waiters[0][0] <= change:
+            _, connection, reply = waiters.popleft()
+            connection.committed(reply)

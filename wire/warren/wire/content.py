@@ -1,0 +1,170 @@
+"""Message content as it travels: one header frame and one body frame, side by side in one bytes object.
+
+A broker that forwards a message needs nothing of it but what routes it and what makes it durable, so the header's properties
+are looked at in place and never rebuilt (AMQP 0-9-1, section 4.2.6).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from mypy_extensions import i64
+
+CONTENT_TYPE: Final = 0x8000
+CONTENT_ENCODING: Final = 0x4000
+HEADERS: Final = 0x2000
+DELIVERY_MODE: Final = 0x1000
+PRIORITY: Final = 0x0800
+CORRELATION_ID: Final = 0x0400
+REPLY_TO: Final = 0x0200
+EXPIRATION: Final = 0x0100
+MESSAGE_ID: Final = 0x0080
+TIMESTAMP: Final = 0x0040
+TYPE: Final = 0x0020
+USER_ID: Final = 0x0010
+APP_ID: Final = 0x0008
+CLUSTER_ID: Final = 0x0004
+MORE_FLAGS: Final = 0x0001
+
+HEADER_FIXED: Final = 14
+"""Bytes of a header frame's payload before its properties: class, weight, body size, flags."""
+
+_FRAME: Final = struct.Struct(">BHI")
+_HEADER: Final = struct.Struct(">HHQH")
+_U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+
+
+class MalformedProperties(ValueError):
+    """The property list of a content header ends before its flags say."""
+
+
+class Look:
+    """What a broker wants to know of a message's properties; filled by `look`, and used again for the next message."""
+
+    def __init__(self) -> None:
+        self.delivery_mode: i64 = 0
+        self.priority: i64 = 0
+        self.headers = b""
+        self.reply_to = b""
+        self.expiration = b""
+        self.user_id = b""
+        self.has_expiration = False
+        self.has_user_id = False
+
+    def look(self, data: bytes, start: i64, end: i64, flags: i64) -> None:
+        """Walk the properties in `data[start:end]` that `flags` announces.
+
+        :raises MalformedProperties: if they end early or go on longer than the frame says.
+        """
+        self.delivery_mode = 0
+        self.priority = 0
+        self.has_expiration = False
+        self.has_user_id = False
+        if flags == DELIVERY_MODE and end == start + 1:
+            self.delivery_mode = data[start]
+            return
+        if self.headers:
+            self.headers = b""
+        if self.reply_to:
+            self.reply_to = b""
+        p: i64 = start
+        if flags & MORE_FLAGS:
+            raise MalformedProperties("more than one word of property flags")
+        try:
+            if flags & CONTENT_TYPE:
+                p += 1 + i64(data[p])
+            if flags & CONTENT_ENCODING:
+                p += 1 + i64(data[p])
+            if flags & HEADERS:
+                size: i64 = _U32.unpack_from(data, p)[0]
+                if p + 4 + size > end:
+                    raise MalformedProperties("the header table reaches past its frame")
+                self.headers = data[p + 4 : p + 4 + size]
+                p += 4 + size
+            if flags & DELIVERY_MODE:
+                self.delivery_mode = data[p]
+                p += 1
+            if flags & PRIORITY:
+                self.priority = data[p]
+                p += 1
+            if flags & CORRELATION_ID:
+                p += 1 + i64(data[p])
+            if flags & REPLY_TO:
+                length: i64 = data[p]
+                self.reply_to = data[p + 1 : p + 1 + length]
+                p += 1 + length
+            if flags & EXPIRATION:
+                length = data[p]
+                self.expiration = data[p + 1 : p + 1 + length]
+                self.has_expiration = True
+                p += 1 + length
+            if flags & MESSAGE_ID:
+                p += 1 + i64(data[p])
+            if flags & TIMESTAMP:
+                p += 8
+            if flags & TYPE:
+                p += 1 + i64(data[p])
+            if flags & USER_ID:
+                length = data[p]
+                self.user_id = data[p + 1 : p + 1 + length]
+                self.has_user_id = True
+                p += 1 + length
+            if flags & APP_ID:
+                p += 1 + i64(data[p])
+            if flags & CLUSTER_ID:
+                p += 1 + i64(data[p])
+        except (IndexError, struct.error):
+            raise MalformedProperties("the properties end early") from None
+        if p != end:
+            raise MalformedProperties("the properties do not fill their frame")
+
+
+def join_content(channel: i64, header: bytes, body: bytes) -> bytes:
+    """A header payload and a body as the two frames of `channel`; an empty body has no frame."""
+    head = _FRAME.pack(2, channel, len(header)) + header + b"\xce"
+    if not body:
+        return head
+    return b"".join((head, _FRAME.pack(3, channel, len(body)), body, b"\xce"))
+
+
+def header_payload(content: bytes) -> bytes:
+    """The payload of the content's header frame."""
+    size: i64 = _U32.unpack_from(content, 3)[0]
+    return content[7 : 7 + size]
+
+
+def body_payload(content: bytes) -> bytes:
+    """The whole body."""
+    size: i64 = _U32.unpack_from(content, 3)[0]
+    return content[15 + size : len(content) - 1]
+
+
+def body_size(content: bytes) -> i64:
+    size: i64 = _U64.unpack_from(content, 11)[0]
+    return size
+
+
+def content_frames(content: bytes, channel: i64, frame_max: i64) -> bytes:
+    """The content as frames of another channel, its body in pieces that fit into `frame_max`."""
+    header = header_payload(content)
+    body = body_payload(content)
+    room: i64 = frame_max - 8
+    size: i64 = len(body)
+    if size <= room:
+        return join_content(channel, header, body)
+    parts = [_FRAME.pack(2, channel, len(header)), header, b"\xce"]
+    position: i64 = 0
+    while position < size:
+        piece = body[position : position + room]
+        parts.append(_FRAME.pack(3, channel, len(piece)))
+        parts.append(piece)
+        parts.append(b"\xce")
+        position += room
+    return b"".join(parts)
+
+
+def make_header(body_length: i64, properties: bytes, flags: i64) -> bytes:
+    """A header payload of class basic from encoded properties and the flags that announce them."""
+    return _HEADER.pack(60, 0, body_length, flags) + properties

@@ -1,0 +1,71 @@
+"""The reply codes of AMQP 0-9-1: their names, what each one closes, and the text that goes with them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Reply(IntEnum):
+    """AMQP 0-9-1 section 1.2 (constants); the names are spelled as RabbitMQ puts them into reply texts."""
+
+    SUCCESS = 200
+    CONTENT_TOO_LARGE = 311
+    NO_ROUTE = 312
+    NO_CONSUMERS = 313
+    CONNECTION_FORCED = 320
+    INVALID_PATH = 402
+    ACCESS_REFUSED = 403
+    NOT_FOUND = 404
+    RESOURCE_LOCKED = 405
+    PRECONDITION_FAILED = 406
+    FRAME_ERROR = 501
+    SYNTAX_ERROR = 502
+    COMMAND_INVALID = 503
+    CHANNEL_ERROR = 504
+    UNEXPECTED_FRAME = 505
+    RESOURCE_ERROR = 506
+    NOT_ALLOWED = 530
+    NOT_IMPLEMENTED = 540
+    INTERNAL_ERROR = 541
+
+    @property
+    def closes_channel_only(self) -> bool:
+        """Soft errors close the channel, the others the connection."""
+        return self in SOFT
+
+
+SOFT = frozenset(
+    (
+        Reply.CONTENT_TOO_LARGE,
+        Reply.NO_CONSUMERS,
+        Reply.ACCESS_REFUSED,
+        Reply.NOT_FOUND,
+        Reply.RESOURCE_LOCKED,
+        Reply.PRECONDITION_FAILED,
+    )
+)
+
+TEXT_LIMIT = 255
+
+
+def reply_text(code: Reply, explanation: str) -> str:
+    """`NAME - explanation`, cut to the 255 characters that a short string holds, as RabbitMQ writes it."""
+    text = f"{code.name} - {explanation}"
+    while len(text.encode()) > TEXT_LIMIT:
+        text = text[:-1]
+    return text
+
+
+class AmqpError(Exception):
+    """What a peer did wrong: the code, the explanation, and the method that failed (0, 0 if none did)."""
+
+    def __init__(self, code: Reply, explanation: str, class_id: int = 0, method_id: int = 0) -> None:
+        super().__init__(f"{code.name} - {explanation}")
+        self.code = code
+        self.explanation = explanation
+        self.class_id = class_id
+        self.method_id = method_id
+
+    @property
+    def text(self) -> str:
+        return reply_text(self.code, self.explanation)

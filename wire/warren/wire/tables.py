@@ -1,0 +1,221 @@
+"""Field tables: the typed name-value lists in arguments and headers.
+
+The types stand in RabbitMQ's errata to section 4.2.1 of AMQP 0-9-1
+(https://www.rabbitmq.com/amqp-0-9-1-errata). A field keeps its type and its bytes, because a broker has to report the type
+in its errors and must hand on what it only forwards unchanged: an integer that came as a byte leaves as a byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from decimal import Decimal
+from typing import NamedTuple, TypeAlias
+
+
+class Timestamp(int):
+    """Seconds since 1970 (type `T`)."""
+
+
+Value: TypeAlias = "bool | int | float | str | bytes | Decimal | list[Value] | dict[str, Value] | None"
+
+
+class Field(NamedTuple):
+    """One value of a table."""
+
+    kind: str
+    """The type's letter on the wire."""
+    value: Value
+    raw: bytes
+    """The letter and the encoded value."""
+
+    @property
+    def type_name(self) -> str:
+        """RabbitMQ's name of the type, as its error texts have it."""
+        return TYPE_NAMES[self.kind]
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in INTEGERS
+
+
+TYPE_NAMES = {
+    "t": "bool",
+    "b": "byte",
+    "B": "unsignedbyte",
+    "s": "short",
+    "u": "unsignedshort",
+    "I": "signedint",
+    "i": "unsignedint",
+    "l": "long",
+    "L": "long",
+    "f": "float",
+    "d": "double",
+    "D": "decimal",
+    "S": "longstr",
+    "A": "array",
+    "T": "timestamp",
+    "F": "table",
+    "V": "void",
+    "x": "binary",
+}
+INTEGERS = frozenset("bBsuIilL")
+
+_FIXED = {
+    "b": struct.Struct(">b"),
+    "B": struct.Struct(">B"),
+    "s": struct.Struct(">h"),
+    "u": struct.Struct(">H"),
+    "I": struct.Struct(">i"),
+    "i": struct.Struct(">I"),
+    "l": struct.Struct(">q"),
+    "L": struct.Struct(">q"),
+    "f": struct.Struct(">f"),
+    "d": struct.Struct(">d"),
+}
+_LENGTH = struct.Struct(">I")
+_LONG = struct.Struct(">q")
+_UNSIGNED_LONG = struct.Struct(">Q")
+_DECIMAL = struct.Struct(">BI")
+
+MAX_DEPTH = 64
+"""Tables and arrays nested deeper than this are refused, so that a peer cannot exhaust the stack."""
+
+
+class TableError(ValueError):
+    """The bytes are no field table."""
+
+
+def decode_fields(table: bytes) -> dict[str, Field]:
+    """The fields of an encoded table (without its own length), in their order.
+
+    :raises TableError: if the bytes end early, a type is unknown, or tables are nested too deep.
+    """
+    try:
+        return _fields(table, 0, len(table), 0)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise TableError(f"malformed field table: {error}") from error
+
+
+def decode(table: bytes) -> dict[str, Value]:
+    """The values of an encoded table."""
+    return {name: field.value for name, field in decode_fields(table).items()}
+
+
+def encode(table: dict[str, Value]) -> bytes:
+    """An encoded table, without its own length. Integers become `I` where they fit in 32 bits, else `l`."""
+    return b"".join(name_bytes(name) + encode_value(value) for name, value in table.items())
+
+
+def join(fields: dict[str, Field]) -> bytes:
+    """Fields back into an encoded table, each exactly as it came."""
+    return b"".join(name_bytes(name) + field.raw for name, field in fields.items())
+
+
+def field_of(value: Value) -> Field:
+    raw = encode_value(value)
+    return Field(chr(raw[0]), value, raw)
+
+
+def long_field(value: int) -> Field:
+    """A 64-bit integer, whatever its size: RabbitMQ writes its counters so."""
+    return Field("l", value, b"l" + _LONG.pack(value))
+
+
+def name_bytes(name: str) -> bytes:
+    encoded = name.encode("utf-8", "surrogateescape")
+    return bytes((len(encoded),)) + encoded
+
+
+def encode_value(value: Value) -> bytes:
+    if value is None:
+        return b"V"
+    if isinstance(value, bool):
+        return b"t\x01" if value else b"t\x00"
+    if isinstance(value, Timestamp):
+        return b"T" + _UNSIGNED_LONG.pack(value)
+    if isinstance(value, int):
+        return b"I" + _FIXED["I"].pack(value) if -(2**31) <= value < 2**31 else b"l" + _LONG.pack(value)
+    if isinstance(value, float):
+        return b"d" + _FIXED["d"].pack(value)
+    if isinstance(value, str):
+        encoded = value.encode("utf-8", "surrogateescape")
+        return b"S" + _LENGTH.pack(len(encoded)) + encoded
+    if isinstance(value, bytes):
+        return b"x" + _LENGTH.pack(len(value)) + value
+    if isinstance(value, Decimal):
+        exponent = value.as_tuple().exponent
+        scale = max(0, -int(exponent))
+        unscaled = int(value.scaleb(scale))
+        return b"D" + _DECIMAL.pack(scale, unscaled & 0xFFFFFFFF)
+    if isinstance(value, list):
+        items = b"".join(encode_value(item) for item in value)
+        return b"A" + _LENGTH.pack(len(items)) + items
+    items = encode(value)
+    return b"F" + _LENGTH.pack(len(items)) + items
+
+
+def _fields(data: bytes, start: int, end: int, depth: int) -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    position = start
+    while position < end:
+        length = data[position]
+        name = data[position + 1 : position + 1 + length].decode("utf-8", "surrogateescape")
+        position += 1 + length
+        after, kind, value = _value(data, position, end, depth)
+        fields[name] = Field(kind, value, data[position:after])
+        position = after
+    if position != end:
+        raise TableError("malformed field table: a field reaches past the end of its table")
+    return fields
+
+
+def _value(data: bytes, position: int, end: int, depth: int) -> tuple[int, str, Value]:
+    if position >= end:
+        raise TableError("malformed field table: a name without a value")
+    kind = chr(data[position])
+    position += 1
+    value: Value
+    if kind in _FIXED:
+        fixed = _FIXED[kind]
+        (value,) = fixed.unpack_from(data, position)
+        position += fixed.size
+    elif kind in "Sx":
+        (length,) = _LENGTH.unpack_from(data, position)
+        position += 4
+        raw = data[position : position + length]
+        position += length
+        value = raw.decode("utf-8", "surrogateescape") if kind == "S" else raw
+    elif kind == "t":
+        value = data[position] != 0
+        position += 1
+    elif kind == "T":
+        value = Timestamp(_UNSIGNED_LONG.unpack_from(data, position)[0])
+        position += 8
+    elif kind == "V":
+        value = None
+    elif kind == "D":
+        scale, unscaled = _DECIMAL.unpack_from(data, position)
+        value = Decimal(unscaled).scaleb(-scale)
+        position += 5
+    elif kind in "FA":
+        (length,) = _LENGTH.unpack_from(data, position)
+        position += 4
+        inner = position + length
+        if inner > end:
+            raise TableError("malformed field table: a nested value reaches past the end of its table")
+        if depth >= MAX_DEPTH:
+            raise TableError(f"field table nested deeper than {MAX_DEPTH}")
+        if kind == "F":
+            value = {name: field.value for name, field in _fields(data, position, inner, depth + 1).items()}
+        else:
+            items: list[Value] = []
+            while position < inner:
+                position, _, item = _value(data, position, inner, depth + 1)
+                items.append(item)
+            value = items
+        position = inner
+    else:
+        raise TableError(f"unknown field type {kind!r}")
+    if position > end:
+        raise TableError("malformed field table: a value reaches past the end of its table")
+    return position, kind, value
