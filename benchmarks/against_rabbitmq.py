@@ -120,8 +120,9 @@ def _conditions(runs: int, seconds: float) -> str:
     rabbitmq = subprocess.run(package, capture_output=True, text=True).stdout.strip()
     return (
         f"{datetime.now(UTC):%Y-%m-%d}, commit {commit}, Python {platform.python_version()}, "
-        f"RabbitMQ {rabbitmq}, {os.cpu_count()} cores; medians of {runs} alternating runs of {seconds:g} s after 1 s of warm-up; "
-        "16 B, one publisher, one consumer, confirm window 1,000, prefetch 1,000, acknowledged by the 500."
+        f"RabbitMQ {rabbitmq}, {os.cpu_count()} cores; "
+        f"medians of {runs} alternating runs of {seconds:g} s after 1 s of warm-up; 16 B, one publisher, "
+        "one consumer, confirm window 1,000, prefetch 1,000, acknowledged by the 500."
     )
 
 

@@ -1,7 +1,7 @@
 """Does a change make the hot path slower? Two commits, alternating runs, processor time a message.
 
-Both are checked out and built apart, and driven by the same load tool. A commit is slower if its median is more
-than 5 % above the other's highest run.
+Both are checked out and built apart, and driven by the same load tool. A commit is slower if its median is
+more than 5 % above the other's highest run.
 """
 
 from __future__ import annotations

@@ -114,6 +114,7 @@ class RawClient:
         self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
+        self._position = 0
         user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
         virtual_host = unquote(parts.path[1:]) or "/"
         self.frame_max = 131072
@@ -242,13 +243,15 @@ class RawClient:
         self._socket.close()
 
     def _take(self, count: int) -> bytes:
-        while len(self._buffer) < count:
+        while len(self._buffer) - self._position < count:
             data = self._socket.recv(65536)
             if not data:
                 raise ConnectionError("the broker closed the connection")
-            self._buffer += data
-        taken, self._buffer = self._buffer[:count], self._buffer[count:]
-        return taken
+            self._buffer = self._buffer[self._position :] + data
+            self._position = 0
+        start = self._position
+        self._position += count
+        return self._buffer[start : self._position]
 
     def __enter__(self) -> RawClient:
         return self
