@@ -1,0 +1,156 @@
+"""`warren bench` measures what it says, notices what a broker does wrong, and says in one line what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import uuid
+
+import pytest
+
+from tests.support.broker import BrokerProcess, warren
+from tests.support.frames import RawClient
+from tests.support.processes import free_port
+from warren.broker.bench.flow import Batch, Confirms, Deliveries, bucket, bucket_value, prefix_of
+from warren.wire.content import join_content, make_header
+from warren.wire.methods import frame
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in warren("bench", *arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=100)
+
+
+def short_run(url: str, *arguments: str) -> dict[str, object]:
+    done = bench("--url", url, "--seconds", "0.3", "--warmup", "0.1", "--json", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, object] = json.loads(done.stdout)
+    return report
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--publishers", "2", "--consumers", "2", "--ack-every", "1"),
+        ("--no-confirms", "--auto-ack", "--size", "64"),
+        ("--persistent", "--window", "1", "--prefetch", "1"),
+        ("--size", "300000", "--window", "10"),
+        ("--size", "0"),
+        ("--rate", "500"),
+    ],
+)
+def test_every_message_of_a_run_is_accounted_for(amqp_url: str, arguments: tuple[str, ...]) -> None:
+    report = short_run(amqp_url, *arguments)
+    verdict = report["verdict"]
+    assert isinstance(verdict, dict)
+    assert verdict["published"] == verdict["consumed"] > 0
+    assert verdict["checked"] == ("0" not in arguments)
+    assert (verdict["lost"], verdict["duplicated"], verdict["reordered"]) == (0, 0, 0)
+    assert float(str(report["consumed_per_second"])) > 0
+
+
+def test_a_rate_is_kept(amqp_url: str) -> None:
+    report = short_run(amqp_url, "--rate", "200", "--seconds", "1")
+    assert 190 < float(str(report["published_per_second"])) < 210
+
+
+def test_processor_time_of_the_broker(broker: BrokerProcess) -> None:
+    report = short_run(broker.url, "--pid", str(broker.pid))
+    assert 0.1 < float(str(report["processor_us_per_message"])) < 1000
+
+
+def test_a_named_queue_stays_and_what_was_in_it_is_told_apart(amqp_url: str) -> None:
+    name = f"bench-{uuid.uuid4().hex}"
+    with RawClient(amqp_url) as client:
+        client.open_channel()
+        client.declare_queue(name)
+        client.publish("", name, struct.pack(">QQ", 1, 1))
+        report = short_run(amqp_url, "--queue", name)
+        assert isinstance(report["verdict"], dict)
+        assert report["verdict"]["foreign"] == 1
+        assert report["verdict"]["lost"] == 0
+        assert client.declare_queue(name) == (name, 0, 0)
+        client.delete_queue(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (("--url", "http://h"), 2, "--url: not an AMQP URL"),
+        (("--url", "amqp://guest:wrong@HOST"), 2, "403 ACCESS_REFUSED"),
+        (("--url", "amqp://HOST/missing"), 2, "530 NOT_ALLOWED"),
+        (("--url", "amqp://127.0.0.1:FREE"), 74, "no AMQP broker answers at amqp://guest@127.0.0.1"),
+        (("--window", "0"), 2, "--window must be between"),
+        (("--seconds", "long"), 2, "argument --seconds: invalid float value: 'long'"),
+        (("--publishers", "0", "--consumers", "0"), 2, "nothing to do"),
+        (("--prefetch", "10", "--ack-every", "11"), 2, "--ack-every must not be greater than --prefetch"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    amqp_url: str, arguments: tuple[str, ...], status: int, text: str
+) -> None:
+    place = amqp_url.rpartition("//")[2].rpartition("@")[2].rstrip("/")
+    words = [word.replace("HOST", place).replace("FREE", str(free_port())) for word in arguments]
+    done = bench(*words)
+    assert done.returncode == status
+    assert text in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "wrong" not in done.stderr
+
+
+def deliver(number: int, body: bytes, *, redelivered: bool = False) -> bytes:
+    arguments = (b"tag", number, redelivered, b"", b"queue")
+    return frame(1, "basic.deliver", *arguments) + join_content(1, make_header(len(body), b"", 0), body)
+
+
+def test_deliveries_are_checked_wherever_the_bytes_are_cut() -> None:
+    stream = b"".join(
+        deliver(tag, struct.pack(">QQ", prefix_of(7, 0) + number, 0), redelivered=number == 2)
+        for tag, number in enumerate([1, 2, 4, 3, 5], start=1)
+    )
+    for cut in range(1, len(stream)):
+        deliveries = Deliveries(run=7, publishers=1, ack_every=2, channel=1)
+        deliveries.feed(stream[:cut], 0)
+        deliveries.feed(stream[cut:], 0)
+        assert (deliveries.count, list(deliveries.counts), list(deliveries.sums)) == (5, [5], [15])
+        assert (deliveries.reordered, deliveries.redelivered, deliveries.foreign) == (1, 1, 0)
+        assert deliveries.acks == [frame(1, "basic.ack", 2, True), frame(1, "basic.ack", 4, True)]
+
+
+def test_messages_of_another_run_are_not_mixed_in() -> None:
+    deliveries = Deliveries(run=7, publishers=1, ack_every=0, channel=1)
+    deliveries.feed(deliver(1, struct.pack(">QQ", prefix_of(8, 0) + 1, 0)), 0)
+    deliveries.feed(deliver(2, struct.pack(">QQ", prefix_of(7, 1) + 1, 0)), 0)
+    assert (deliveries.count, deliveries.foreign, list(deliveries.counts)) == (2, 2, [0])
+    assert deliveries.acks == []
+
+
+def test_confirms_in_any_order() -> None:
+    confirms = Confirms()
+    frames = [("basic.ack", 2, False), ("basic.ack", 1, False), ("basic.ack", 5, True)]
+    stream = b"".join(frame(1, name, *values) for name, *values in frames)
+    stream += frame(1, "basic.nack", 7, True, False) + frame(0, "connection.blocked", b"full")
+    for cut in range(1, len(stream)):
+        confirms = Confirms()
+        confirms.feed(stream[:cut])
+        confirms.feed(stream[cut:])
+        assert (confirms.settled, confirms.nacked) == (7, 2)
+        assert confirms.other == [frame(0, "connection.blocked", b"full")]
+
+
+def test_a_batch_numbers_its_messages() -> None:
+    batch = Batch(b"queue", 16, True, capacity=3, frame_max=131072, channel=1, prefix=prefix_of(7, 2))
+    batch.stamp(41, 2, 99)
+    one = frame(1, "basic.publish", 0, b"", b"queue", False, False)
+    header = make_header(16, b"\x02", 0x1000)
+    expected = [
+        one + join_content(1, header, struct.pack(">QQ", prefix_of(7, 2) + number, 99)) for number in (41, 42)
+    ]
+    assert bytes(batch.data[: 2 * batch.length]) == b"".join(expected)
+
+
+def test_latency_buckets_are_narrow() -> None:
+    for value in (0, 1, 127, 128, 1_000, 999_999, 60_000_000):
+        assert bucket_value(bucket(value)) <= value <= bucket_value(bucket(value)) * 65 / 64
