@@ -63,6 +63,6 @@ system-python system-runtime system-compiler: system-%:
 	rm -rf .venv-compiled/src && mkdir .venv-compiled/src
 	cp -r pyproject.toml setup.py README.md $(ROOTS) .venv-compiled/src/
 	WARREN_COMPILE=1 .venv-compiled/bin/pip install $(PIP_FLAGS) --no-deps --force-reinstall .venv-compiled/src
-	cd / && "$(CURDIR)/.venv-compiled/bin/python" -c 'import warren.wire.scan as m; assert m.__file__.endswith(".so")'
+	cd / && "$(CURDIR)/.venv-compiled/bin/python" -c 'import warren.wire.content as m; assert m.__file__.endswith(".so")'
 	rm -rf .venv-compiled/src
 	touch $@

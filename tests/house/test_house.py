@@ -1,0 +1,112 @@
+"""The rules of the house that no tool knows: what starts fast, how long files are, what stands in them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LONGEST = 450
+LONG: dict[str, str] = {
+    # Each with the reason why it is not two files.
+}
+"""Files that may be longer."""
+
+FOREIGN = [
+    # Paths and addresses of some machine: they mean nothing elsewhere.
+    r"/(home|Users)/[a-z]",
+    r"/root/",
+    r"/work/",
+    r"/tmp/[a-z]",
+    r"https?://(10|192\.168|172\.(1[6-9]|2\d|3[01]))\.\d",
+    r"index-url",
+    r"PIP_INDEX",
+]
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
+
+
+def imported_by(*modules: str) -> set[str]:
+    """The top-level packages that importing these brings with it, in a fresh interpreter."""
+    program = f"import sys, {', '.join(modules)}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT / "docs")
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["broker", "bench"])
+def test_what_starts_fast_imports_no_heavy_package(command: str) -> None:
+    (point,) = [point for point in entry_points(group="warren.commands") if point.name == command]
+    brought = imported_by("warren.command.dispatch", point.module)
+    heavy = {"aio_pika", "aiormq", "pydantic", "typer", "rich", "opentelemetry", "redis", "pyspark", "pytest"}
+    assert not brought & heavy
+
+
+def test_every_command_is_there_to_be_called() -> None:
+    for point in entry_points(group="warren.commands"):
+        assert callable(point.load()), point
+
+
+def test_no_file_has_grown_past_what_one_reason_needs() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in tracked()
+        if path.suffix == ".py" and (lines := len(path.read_text().splitlines())) > LONGEST
+    }
+    assert set(long) <= set(LONG), f"longer than {LONGEST} lines: {long}; what is the second reason?"
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in tracked()
+        if path.suffix == ".py" and not path.read_text().lstrip().startswith(('"""', "#!/"))
+    ]
+    assert not silent, f"no docstring at the top of {silent}"
+
+
+def test_no_package_file_stands_directly_in_the_namespace() -> None:
+    """`warren` is one namespace over several roots (PEP 420): an `__init__.py` in it would hide the others."""
+    assert not [path for path in tracked() if path.name == "__init__.py" and path.parent.name == "warren"]
+
+
+def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
+    found = []
+    for path in tracked():
+        if path == Path(__file__) or path.suffix in {".parquet", ".png", ".log"}:
+            continue
+        text = path.read_text(errors="replace")
+        found += [
+            f"{path.relative_to(ROOT)}: {hit}" for rule in FOREIGN for hit in re.findall(f".*{rule}.*", text)
+        ]
+    assert not found
+
+
+def test_the_example_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    program = tmp_path / "example.py"
+    program.write_text(block[1])
+    command = [sys.executable, "-P", "-W", "error", str(program)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AMQP")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stdout) == (0, "billed 42\n"), done.stderr
+
+
+def test_the_documentation_shows_only_files_that_exist() -> None:
+    for page in (ROOT / "docs").glob("**/*.md"):
+        text = page.read_text()
+        assert "```python" not in re.sub(r"```python[^`]*--8<--[^`]*```", "", text), (
+            f"{page.name}: code that no test runs; show a file with --8<--"
+        )
+        for name in re.findall(r'--8<-- "([^":]+)', text):
+            assert (ROOT / name).is_file(), f"{page.name}: {name}"
