@@ -212,6 +212,7 @@ class Log:
         self._unreadable = False
         self._closing: asyncio.Future[None] | None = None
         self._stopping = False
+        self._attempts = 0
         self._writer = Writer(self._folder, self._files, loop.call_soon_threadsafe, self, retry)
         self._writer.start()
         if gate is not None:
@@ -225,6 +226,11 @@ class Log:
             queue = QueueLog(incarnation)
             self._queues[incarnation] = queue
         return queue
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that was appended is on the disk and known to be there."""
+        return self.synced == self.batch - 1 and self._size == 0 and not self._touched
 
     def message(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> None:
         """One persistent message; `head + content` is what recovery gives back."""
@@ -355,7 +361,7 @@ class Log:
             self._finish()
         await asyncio.shield(self._closing)
         self._writer.join()
-        if self.full:
+        if self.full and not self.failed:
             raise StoreError(f"no room left in {self._folder}: not all of the log was written", Exit.IO)
 
     # Appending
@@ -570,7 +576,7 @@ class Log:
         written."""
         if self._closing is None or self._stopping:
             return
-        if self.failed or self.full:
+        if self.failed or (self.full and self._attempts > 1):
             self._stopping = True
             self._writer.jobs.put(Stop(None))
         elif self._in_flight is None and self._idle:
@@ -618,6 +624,9 @@ class Log:
             for queue in self._touched:
                 queue.live.clear(queue.gone_runs(), 0)
             self._tidy()
+            if self._closing is not None:
+                # The first report may be of an attempt that was made before.
+                self._attempts += 1
         self._finish()
 
     def failure(self, text: str) -> None:

@@ -121,7 +121,7 @@ class _Reading:
         end = self._clean_end() if CLEAN in names else None
         reports = [
             (number, Damage(0, f"segment {number} is missing"))
-            for number in range(numbers[0] if numbers else 1, max(last, end[0] if end else 0) + 1)
+            for number in range(numbers[0] if numbers else 1, max(last, end[0] if end and end[1] else 0) + 1)
             if number not in numbers
         ]
         for number in reversed(numbers):

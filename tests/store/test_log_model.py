@@ -1,0 +1,315 @@
+"""The log against a plain model, through crashes: what was synced stays, what was acknowledged stays gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.store.disk import Disk
+from tests.store.node import Node
+
+FIRM = 0
+"""The batch of what was there when the log was opened."""
+
+
+@dataclass
+class Held:
+    """A message of the model: in which batch it was appended, and in which it was acknowledged, if it was."""
+
+    payload: bytes
+    batch: int
+    group: int = 0
+    gone: int | None = None
+    gone_group: int = 0
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """Delivery counts, each with its batch."""
+
+
+@dataclass
+class Together:
+    """What holds together: the messages that were added and removed, by queue and sequence."""
+
+    added: list[tuple[int, int]]
+    removed: list[tuple[int, int]]
+
+
+class LogMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = Random(0)
+        self.queues: dict[int, dict[int, Held]] = {}
+        self.next: dict[int, int] = {}
+        self.dropped: dict[int, int] = {}
+        """Incarnations and the change that deletes them."""
+        self.gone_queues: dict[int, dict[int, Held]] = {}
+        self.groups: dict[int, Together] = {}
+        self.incarnations = 0
+        self.node: Node | None = None
+        self.stopped = False
+
+    @property
+    def at(self) -> Node:
+        assert self.node is not None
+        return self.node
+
+    @initialize(seed=st.integers(0, 2**32))
+    def start(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.node = Node(Disk(), ())
+        for _ in range(3):
+            self.add_queue()
+
+    # What the broker does
+
+    @rule()
+    @precondition(lambda self: len(self.queues) < 5)
+    def add_queue(self) -> None:
+        self.incarnations += 1
+        self.queues[self.incarnations] = {}
+        self.next[self.incarnations] = 1
+        self.at.gate.submitted += 1
+
+    @rule(count=st.integers(1, 30), size=st.sampled_from([0, 5, 60, 200, 700, 5000]), gap=st.integers(0, 3))
+    @precondition(lambda self: self.queues)
+    def publish(self, count: int, size: int, gap: int) -> None:
+        incarnation = self.random.choice(sorted(self.queues))
+        self.next[incarnation] += gap
+        for _ in range(count):
+            self.put(incarnation, size)
+
+    @rule(size=st.sampled_from([0, 40, 300]))
+    @precondition(lambda self: self.queues)
+    def fan_out(self, size: int) -> None:
+        targets = self.random.sample(sorted(self.queues), self.random.randint(1, len(self.queues)))
+        payload = self.random.randbytes(size)
+        places = [(incarnation, self.number(incarnation)) for incarnation in targets]
+        log = self.at.log
+        log.fan_out([(log.queue(i), s) for i, s in places], payload[: size // 3], payload[size // 3 :])
+        group = self.group(Together(places, []))
+        for incarnation, sequence in places:
+            self.queues[incarnation][sequence] = Held(payload, log.batch, group)
+
+    @rule(share=st.sampled_from([0.1, 0.5, 0.9, 1.0]), in_order=st.booleans())
+    def acknowledge(self, share: float, in_order: bool) -> None:
+        live = self.live()
+        chosen = (
+            live[: int(len(live) * share)] if in_order else self.random.sample(live, int(len(live) * share))
+        )
+        for incarnation, sequence in chosen:
+            self.at.log.acknowledge(self.at.queue(incarnation), sequence)
+            self.queues[incarnation][sequence].gone = self.at.log.batch
+
+    @rule()
+    def mark(self) -> None:
+        live = self.live()
+        for incarnation, sequence in self.random.sample(live, min(len(live), 3)):
+            held = self.queues[incarnation][sequence]
+            count = max([0, *(count for count, _ in held.marks)]) + 1
+            self.at.log.mark(self.at.queue(incarnation), sequence, count)
+            held.marks.append((count, self.at.log.batch))
+
+    @rule(removals=st.integers(0, 4), copies=st.integers(0, 4), size=st.sampled_from([3, 150, 900]))
+    @precondition(lambda self: self.queues)
+    def dead_letter(self, removals: int, copies: int, size: int) -> None:
+        log = self.at.log
+        live = self.live()
+        removed = self.random.sample(live, min(removals, len(live)))
+        added = []
+        log.begin()
+        for incarnation, sequence in removed:
+            log.acknowledge(log.queue(incarnation), sequence)
+        for _ in range(copies):
+            incarnation = self.random.choice(sorted(self.queues))
+            added.append((incarnation, self.put(incarnation, size)))
+        log.end()
+        group = self.group(Together(added, removed))
+        for incarnation, sequence in added:
+            held = self.queues[incarnation][sequence]
+            held.batch, held.group = log.batch, group
+        for incarnation, sequence in removed:
+            held = self.queues[incarnation][sequence]
+            held.gone, held.gone_group = log.batch, group
+
+    @rule()
+    @precondition(lambda self: len(self.queues) > 2)
+    def drop(self) -> None:
+        incarnation = self.random.choice(sorted(self.queues))
+        gate = self.at.gate
+        gate.submitted += 1
+        self.dropped[incarnation] = gate.submitted
+        self.at.log.drop(self.at.queue(incarnation))
+        self.gone_queues[incarnation] = self.queues.pop(incarnation)
+
+    # What the machine does
+
+    @rule()
+    def turn(self) -> None:
+        self.at.step()
+
+    @rule()
+    def commit(self) -> None:
+        self.at.gate.commit()
+
+    @rule()
+    def sync(self) -> None:
+        self.at.disk.room = None
+        self.at.gate.commit()
+        self.at.settle()
+
+    @rule(share=st.sampled_from([0.5, 0.9, 0.97]), settle=st.booleans())
+    @precondition(lambda self: self.queues)
+    def churn(self, share: float, settle: bool) -> None:
+        """Much comes and much of it goes: segments empty, and what is left in them is copied forward."""
+        for _ in range(3):
+            for _ in range(4):
+                self.publish(10, 60, 0)
+            self.sync()
+            self.acknowledge(share, in_order=False)
+            if settle:
+                self.sync()
+            else:
+                self.at.step()
+
+    @rule(room=st.integers(0, 3000))
+    def fill(self, room: int) -> None:
+        self.at.disk.room = room
+        self.at.step()
+
+    @rule()
+    @precondition(lambda self: self.queues)
+    def run_out_of_room(self) -> None:
+        self.at.disk.room = 500
+        self.publish(10, 200, 0)
+        # Segments that go may make the room that lacks.
+        self.at.run_until(lambda: self.at.log.full or self.at.log.unwritten == 0)
+
+    @rule()
+    def free(self) -> None:
+        self.at.disk.room = None
+
+    # How it ends
+
+    @rule()
+    def power_cut(self) -> None:
+        node = self.at
+        disk = node.disk.cut_power(self.random)
+        node.end()
+        self.open(disk, clean=False)
+
+    @rule()
+    def kill(self) -> None:
+        self.open(self.at.kill(), clean=False)
+
+    @rule()
+    def close(self) -> None:
+        self.at.disk.room = None
+        self.at.gate.commit()
+        disk = self.at.close()
+        self.open(disk, clean=True)
+
+    # The model
+
+    def put(self, incarnation: int, size: int) -> int:
+        log = self.at.log
+        sequence = self.number(incarnation)
+        payload = self.random.randbytes(size)
+        log.message(log.queue(incarnation), sequence, payload[: size // 3], payload[size // 3 :])
+        self.queues[incarnation][sequence] = Held(payload, log.batch)
+        return sequence
+
+    def number(self, incarnation: int) -> int:
+        number = self.next[incarnation]
+        self.next[incarnation] += 1
+        return number
+
+    def group(self, together: Together) -> int:
+        number = len(self.groups) + 1
+        self.groups[number] = together
+        return number
+
+    def live(self) -> list[tuple[int, int]]:
+        return [
+            (i, s) for i, held in self.queues.items() for s, message in held.items() if message.gone is None
+        ]
+
+    def open(self, disk: Disk, clean: bool) -> None:
+        before = self.at
+        synced, committed = before.log.synced, before.gate.committed
+        # A drop that was not committed did not happen: the queue is there again, with all it held.
+        for incarnation, change in self.dropped.items():
+            if change > committed:
+                self.queues[incarnation] = self.gone_queues[incarnation]
+        self.node = node = Node(
+            disk,
+            sorted(self.queues),
+            segment_size=self.random.choice([600, 2000, 8000]),
+            slack=self.random.choice([0, 500, 5000]),
+            batch_size=self.random.choice([300, 1 << 20]),
+        )
+        assert node.recovery.clean is clean
+        assert node.recovery.damage == [] or not clean
+        for incarnation, model in self.queues.items():
+            found = node.recovery.queues[incarnation].messages
+            assert [number for number, _, _ in found] == sorted({number for number, _, _ in found})
+            there = {number: (payload, count) for number, payload, count in found}
+            for sequence, (payload, count) in there.items():
+                held = model[sequence]
+                assert payload == held.payload
+                assert held.gone is None or held.gone > synced, "what was acknowledged came back"
+                counts = [count for count, batch in held.marks if batch <= synced]
+                assert max(counts, default=0) <= count <= max((c for c, _ in held.marks), default=0)
+            for sequence, held in model.items():
+                if held.batch <= synced and held.gone is None:
+                    assert sequence in there, "what was synced is lost"
+            assert node.recovery.queues[incarnation].last_sequence >= max(there, default=0)
+        self.check_groups({i: {n for n, _, _ in node.recovery.queues[i].messages} for i in self.queues})
+        for incarnation, model in self.queues.items():
+            recovered = node.recovery.queues[incarnation]
+            self.queues[incarnation] = {
+                number: Held(payload, FIRM, marks=[(count, FIRM)] if count else [])
+                for number, payload, count in recovered.messages
+            }
+            self.next[incarnation] = max(self.next[incarnation], recovered.last_sequence + 1)
+            del model
+        self.dropped, self.gone_queues, self.groups = {}, {}, {}
+
+    def check_groups(self, there: dict[int, set[int]]) -> None:
+        """A group is on the disk whole or not at all, as far as nothing else ended what it added."""
+        for number, group in self.groups.items():
+            traces = set()
+            for incarnation, sequence in group.added:
+                if incarnation in there:
+                    held = self.queues[incarnation][sequence]
+                    if sequence in there[incarnation]:
+                        traces.add(True)
+                    elif held.gone is None:
+                        traces.add(False)
+            for incarnation, sequence in group.removed:
+                if incarnation in there:
+                    held = self.queues[incarnation][sequence]
+                    if sequence in there[incarnation]:
+                        traces.add(False)
+                    elif held.batch == FIRM:
+                        traces.add(True)
+            assert len(traces) < 2, f"group {number} is on the disk in part"
+
+    @invariant()
+    def unfailed(self) -> None:
+        if self.node is not None:
+            assert self.at.failures == []
+
+    def teardown(self) -> None:
+        if self.node is not None:
+            disk = self.at.disk
+            disk.room = None
+            self.at.gate.commit()
+            self.open(self.at.close(), clean=True)
+            self.at.kill()
+
+
+LogMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLogModel = LogMachine.TestCase
