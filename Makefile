@@ -29,7 +29,7 @@ lint: .venv/.ready
 	.venv/bin/lint-imports
 
 docs: .venv/.ready
-	.venv/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
 # Processor time a message of this checkout against another commit: make bench-hot BASE=main~1
 bench-hot: .venv/.ready
