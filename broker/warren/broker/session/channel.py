@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import struct
-from collections import deque
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
 from warren.broker.model.exchange import Exchange
 from warren.broker.model.message import Message
-from warren.broker.model.queue import REFUSED, STORED, Consumer, Queue
+from warren.broker.model.queue import TAKEN, Consumer, Queue
 from warren.broker.model.vhost import VirtualHost
-from warren.broker.session.redelivery import with_delivery_count
+from warren.broker.session.confirms import Confirms
+from warren.broker.session.incoming import Incoming
+from warren.broker.session.subscription import Subscription
 from warren.wire.content import Look, content_frames
 from warren.wire.methods import frame
 from warren.wire.replies import AmqpError, Reply
@@ -20,15 +20,8 @@ from warren.wire.replies import AmqpError, Reply
 if TYPE_CHECKING:
     from warren.broker.session.connection import Connection
 
-_pack_head = struct.Struct(">BHIHH").pack
-_pack_tag = struct.Struct(">QB").pack
-_pack_settled = struct.Struct(">BHIHHQBB").pack
-
 BASIC: Final = 60
-RETURN: Final = 50
-DELIVER: Final = 60
 ACK: Final = 80
-NACK: Final = 120
 
 
 class Target:
@@ -47,88 +40,6 @@ class Target:
         self.queues: list[Queue] = []
 
 
-class Run:
-    """Publishes in a row that one batch of the log confirms, or one that is refused."""
-
-    def __init__(self, batch: i64, last: i64, refused: bool) -> None:
-        self.batch = batch
-        self.last = last
-        self.refused = refused
-
-
-class Subscription(Consumer):
-    """A consumer of this protocol: how a message is framed for it, and whether it has room."""
-
-    def __init__(
-        self, channel: Channel, queue: Queue, tag: bytes, no_ack: bool, exclusive: bool, prefetch: i64
-    ) -> None:
-        super().__init__(queue, tag, no_ack, exclusive)
-        self.channel = channel
-        self.prefetch = prefetch
-        self.last_exchange: Optional[bytes] = None  # noqa: UP045
-        self.last_key = b""
-        self.before_tag = b""
-        self.after_tag = b""
-        self.framing: i64 = 0
-
-    def has_room(self) -> bool:
-        channel = self.channel
-        if channel.connection.choked:
-            return False
-        if self.no_ack:
-            return True
-        if self.prefetch and self.unacked >= self.prefetch:
-            return False
-        return not (channel.prefetch and channel.outstanding >= channel.prefetch)
-
-    def deliver(self, message: Message) -> bool:
-        channel = self.channel
-        connection = channel.connection
-        tag: i64 = channel.last_tag + 1
-        channel.last_tag = tag
-        if message.exchange is not self.last_exchange or message.routing_key is not self.last_key:
-            self.prepare(message)
-        content = message.content
-        if message.deliveries:
-            content = with_delivery_count(self.queue, message)
-        if message.channel != channel.number or len(content) > connection.frame_max:
-            content = content_frames(content, channel.number, connection.frame_max)
-        out = connection.out
-        out.append(self.before_tag)
-        out.append(_pack_tag(tag, message.redelivered))
-        out.append(self.after_tag)
-        out.append(content)
-        connection.wrote(self.framing + len(content))
-        if self.no_ack:
-            return not connection.choked
-        message.tag = tag
-        message.consumer = self
-        channel.unacked[int(tag)] = message
-        self.unacked += 1
-        channel.outstanding += 1
-        if self.prefetch and self.unacked >= self.prefetch:
-            return False
-        if channel.prefetch and channel.outstanding >= channel.prefetch:
-            return False
-        return not connection.choked
-
-    def prepare(self, message: Message) -> None:
-        """The bytes of basic.deliver around the tag stay the same for one exchange and key."""
-        exchange, key, tag = message.exchange, message.routing_key, self.tag
-        self.last_exchange = exchange
-        self.last_key = key
-        size = 4 + 1 + len(tag) + 9 + 1 + len(exchange) + 1 + len(key)
-        self.before_tag = b"".join(
-            (_pack_head(1, self.channel.number, size, BASIC, DELIVER), bytes((len(tag),)), tag)
-        )
-        self.after_tag = b"".join((bytes((len(exchange),)), exchange, bytes((len(key),)), key, b"\xce"))
-        self.framing = size + 8
-
-    def cancelled(self) -> None:
-        self.channel.subscriptions.pop(self.tag, None)
-        self.channel.connection.consumer_gone(self.channel.number, self.tag)
-
-
 class Channel:
     """The state of one channel, and its hot methods. The others stand in `commands`."""
 
@@ -142,16 +53,8 @@ class Channel:
     lowest_tag: i64 = 1
     """No lower tag is unacknowledged."""
     confirming: bool = False
-    published: i64 = 0
-    confirmable: i64 = 0
-    confirmed: i64 = 0
-    listed: bool = False
-    """It is on its connection's list of channels with confirms to send."""
-    waiting: bool = False
-    """It is on the node's list of channels that wait for the log."""
     closing: bool = False
     """A close has been sent; all but its answer is discarded."""
-    body_size: i64 = 0
 
     def __init__(self, connection: Connection, number: i64, vhost: VirtualHost) -> None:
         self.connection = connection
@@ -160,14 +63,10 @@ class Channel:
         self.unacked: dict[int, Message] = {}
         self.subscriptions: dict[bytes, Subscription] = {}
         self.getters: dict[Queue, Consumer] = {}
-        self.runs: deque[Run] = deque()
+        self.confirms = Confirms(self)
+        self.incoming = Incoming(self)
         self.last_queue = b""
         """The queue that an empty name stands for."""
-        self.target: Optional[Target] = None  # noqa: UP045
-        """The publish whose content is on its way."""
-        self.header: Optional[bytes] = None  # noqa: UP045
-        self.body: list[bytes] = []
-        self.body_received: i64 = 0
 
     # -- publishing
 
@@ -215,19 +114,13 @@ class Channel:
         queues = target.queues
         if not queues:
             self.unroutable(target, content)
-            outcome: i64 = 0
+            outcome: i64 = TAKEN
         elif len(queues) == 1:
             outcome = queues[0].publish(message)
         else:
             outcome = self.vhost.deliver(queues, message)
         if self.confirming:
-            self.published += 1
-            if outcome == 0 and not self.runs:
-                self.confirmable = self.published
-            else:
-                self.confirm_later(outcome)
-            if not self.listed:
-                self.connection.has_confirms(self)
+            self.confirms.add(outcome)
 
     def unroutable(self, target: Target, content: bytes) -> None:
         """Returned if mandatory, before its confirm; else dropped, and counted."""
@@ -246,53 +139,6 @@ class Channel:
         connection.out.append(returned)
         connection.out.append(content)
         connection.wrote(len(returned) + len(content))
-
-    def confirm_later(self, outcome: i64) -> None:
-        """Confirms leave in the order of the publishes, so what needs no disk waits for what went before it."""
-        runs = self.runs
-        last = runs[-1] if runs else None
-        if outcome == REFUSED:
-            runs.append(Run(last.batch if last is not None else 0, self.published, True))
-        elif outcome == STORED:
-            batch = self.connection.node.collecting()
-            if last is not None and last.batch == batch and not last.refused:
-                last.last = self.published
-            else:
-                runs.append(Run(batch, self.published, False))
-            if not self.waiting:
-                self.waiting = True
-                self.connection.node.channel_waits(self)
-        else:
-            assert last is not None
-            if last.refused:
-                runs.append(Run(last.batch, self.published, False))
-            else:
-                last.last = self.published
-
-    def send_confirms(self, synced: i64, failed: bool) -> None:
-        """Write what can be confirmed now: acks over several publishes at once, nacks one by one."""
-        runs = self.runs
-        while runs and (runs[0].batch <= synced or failed):
-            run = runs.popleft()
-            if run.refused:
-                self.send_settled(run.last - 1, ACK)
-                self.send_settled(run.last, NACK)
-            elif run.batch <= synced:
-                self.confirmable = run.last
-            else:
-                self.send_settled(self.confirmable, ACK)
-                self.send_settled(run.last, NACK)
-        self.send_settled(self.confirmable, ACK)
-
-    def send_settled(self, last: i64, method: i64) -> None:
-        count = last - self.confirmed
-        if count <= 0:
-            return
-        self.confirmed = last
-        self.confirmable = max(self.confirmable, last)
-        out = self.connection.out
-        out.append(_pack_settled(1, self.number, 13, BASIC, method, last, 1 if count > 1 else 0, 0xCE))
-        self.connection.out_bytes += 21
 
     # -- acknowledging
 
@@ -402,12 +248,12 @@ class Channel:
         for subscription in list(self.subscriptions.values()):
             subscription.queue.unsubscribe(subscription)
         self.subscriptions.clear()
-        self.target = None
+        self.incoming.clear()
         if self.unacked:
             messages = list(self.unacked.values())
             self.unacked.clear()
             self.give_back(messages, True)
-        self.runs.clear()
+        self.confirms.runs.clear()
 
 
 def unknown_tag(tag: i64, method: i64) -> AmqpError:

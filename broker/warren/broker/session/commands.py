@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from warren.broker.model.queue import Consumer, Queue
-from warren.broker.session.channel import Channel, Subscription
+from warren.broker.session.channel import Channel
 from warren.broker.session.redelivery import with_delivery_count
+from warren.broker.session.subscription import Subscription
 from warren.wire.content import content_frames
 from warren.wire.methods import Argument, Arguments, frame
 from warren.wire.replies import AmqpError, Reply

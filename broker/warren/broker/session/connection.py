@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.session.channel import Channel, Target
+from warren.broker.session.confirms import Confirms
 from warren.broker.session.limits import UNWRITTEN_LIMIT
-from warren.wire.content import HEADER_FIXED, Look, MalformedProperties, join_content
+from warren.wire.content import HEADER_FIXED, Look, MalformedProperties
 from warren.wire.methods import frame
 from warren.wire.replies import AmqpError, Reply
 
@@ -27,7 +28,6 @@ _method_head = struct.Struct(">HH").unpack_from
 _ack = struct.Struct(">qB").unpack_from
 _content_head = struct.Struct(">BHIH2xqH").unpack_from
 # Sizes and tags are unsigned on the wire. As signed numbers the impossible ones are negative, and caught as such.
-_header = struct.Struct(">H2xq").unpack_from
 
 METHOD: Final = 1
 HEADER: Final = 2
@@ -84,7 +84,7 @@ class Connection:
         self.buffer = b""
         self.out: list[bytes] = []
         self.channels: dict[int, Channel] = {}
-        self.confirms: list[Channel] = []
+        self.confirms: list[Confirms] = []
         self.exclusive: dict[Queue, bool] = {}
         self.last: Optional[Target] = None  # noqa: UP045
         self.look = Look()
@@ -152,10 +152,8 @@ class Connection:
                 self.method(number, buffer, position + 7, end)
                 if self.closed:
                     return
-            elif kind == HEADER:
-                self.header_frame(number, buffer[position + 7 : end])
-            elif kind == BODY:
-                self.body_frame(number, buffer[position + 7 : end])
+            elif kind in (HEADER, BODY):
+                self.content_frame(kind, number, buffer[position + 7 : end])
             elif kind == HEARTBEAT:
                 if number:
                     raise AmqpError(Reply.UNEXPECTED_FRAME, "type 8, all octets = <<>>")
@@ -190,8 +188,8 @@ class Connection:
         if channel is None or channel.closing or self.closing or class_id != BASIC:
             self.conversation.method(self, int(number), buffer[start:end])
             return
-        if channel.target is not None:
-            raise self.content_expected(channel, "method")
+        if channel.incoming.target is not None:
+            raise channel.incoming.unexpected("non content header")
         if method_id == 40:
             self.publish_method(channel, buffer, start, end)
         elif method_id == 80:
@@ -230,7 +228,7 @@ class Connection:
         self.publishes = True
         start = self.position
         if self.content(channel, target, buffer, start, len(buffer)) == start:
-            channel.target = target
+            channel.incoming.target = target
 
     def content(self, channel: Channel, target: Target, buffer: bytes, start: i64, size: i64) -> i64:
         """Publish the header frame and the one body frame at `start`, if both are whole and well-formed.
@@ -259,7 +257,7 @@ class Connection:
             kind, number, length = _frame_head(buffer, end + 1)
             if kind != BODY or number != channel.number or length != body_size or buffer[after - 1] != END:
                 return start
-        if channel.target is not None:
+        if channel.incoming.target is not None:
             return start
         self.position = after
         self.number = number
@@ -268,85 +266,19 @@ class Connection:
         channel.publish(target, buffer[start:after], body_size, look)
         return after
 
-    def header_frame(self, number: i64, payload: bytes) -> None:
+    def content_frame(self, kind: i64, number: i64, payload: bytes) -> None:
+        """A header or body frame that `content` did not take in one go."""
         channel = self.channels.get(int(number))
-        if channel is not None and (channel.closing or self.closing):
-            return
         if channel is None or self.closing:
             self.conversation.stray_frame(self, int(number))
+        elif channel.closing:
             return
-        target = channel.target
-        if target is None:
-            raise AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
-        if channel.header is not None:
-            raise self.content_expected(channel, "non content body")
-        if len(payload) < HEADER_FIXED:
-            raise AmqpError(Reply.SYNTAX_ERROR, "malformed content header", BASIC, 40)
-        class_id: i64
-        body_size: i64
-        class_id, body_size = _header(payload, 0)
-        if class_id != BASIC:
-            raise AmqpError(
-                Reply.UNEXPECTED_FRAME,
-                f"expected content header for class 60, got one for class {class_id} instead",
-                BASIC,
-                40,
-            )
-        if not 0 <= body_size <= self.max_message_size:
-            channel.target = None
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED,
-                f"message size {int(body_size) % 2**64} is larger than configured max size {self.max_message_size}",
-                BASIC,
-                40,
-            )
-        channel.header = payload
-        channel.body_size = body_size
-        channel.body_received = 0
-        if body_size == 0:
-            self.complete(channel, target)
-
-    def body_frame(self, number: i64, payload: bytes) -> None:
-        channel = self.channels.get(int(number))
-        if channel is not None and (channel.closing or self.closing):
-            return
-        if channel is None or self.closing:
-            self.conversation.stray_frame(self, int(number))
-            return
-        target = channel.target
-        if target is None:
-            raise AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
-        if channel.header is None:
-            raise self.content_expected(channel, "non content header")
-        channel.body_received += len(payload)
-        if channel.body_received > channel.body_size:
-            raise AmqpError(Reply.FRAME_ERROR, "content body frame exceeds remaining content size", BASIC, 40)
-        channel.body.append(payload)
-        if channel.body_received == channel.body_size:
-            self.complete(channel, target)
-
-    def complete(self, channel: Channel, target: Target) -> None:
-        """A message whose content came in several pieces is whole."""
-        header = channel.header
-        assert header is not None
-        body = b"".join(channel.body)
-        channel.target = None
-        channel.header = None
-        channel.body.clear()
-        flags: i64 = (i64(header[12]) << 8) | i64(header[13])
-        self.look.look(header, HEADER_FIXED, len(header), flags)
-        channel.publish(target, join_content(channel.number, header, body), channel.body_size, self.look)
+        elif kind == HEADER:
+            channel.incoming.take_header(payload, self.max_message_size)
+        else:
+            channel.incoming.take_body(payload)
 
     # -- errors
-
-    def content_expected(self, channel: Channel, got: str) -> AmqpError:
-        if channel.header is None:
-            if got == "method":
-                got = "non content header"
-            text = f"expected content header for class 60, got {got} frame instead"
-        else:
-            text = "expected content body, got non content body frame instead"
-        return AmqpError(Reply.UNEXPECTED_FRAME, text, BASIC, 40)
 
     def frame_too_large(self, kind: i64, buffer: bytes, start: i64, length: i64) -> AmqpError:
         limit = self.frame_max - 8
@@ -386,9 +318,9 @@ class Connection:
         if self.confirms:
             synced = self.node.synced()
             failed = self.node.failed()
-            for channel in self.confirms:
-                channel.listed = False
-                channel.send_confirms(synced, failed)
+            for confirms in self.confirms:
+                confirms.listed = False
+                confirms.send(synced, failed)
             self.confirms.clear()
         out = self.out
         if out:
@@ -398,9 +330,9 @@ class Connection:
                 self.sent = True
                 self.transport.write(b"".join(out))
 
-    def has_confirms(self, channel: Channel) -> None:
-        channel.listed = True
-        self.confirms.append(channel)
+    def has_confirms(self, confirms: Confirms) -> None:
+        confirms.listed = True
+        self.confirms.append(confirms)
         if not self.flushing:
             self.flushing = True
             self.node.loop.call_soon(self.flush_soon)

@@ -183,8 +183,8 @@ class Conversation:
                 connection.send(frame(number, "channel.close-ok"))
                 del connection.channels[number]
             return
-        if channel.target is not None:
-            raise connection.content_expected(channel, "method")
+        if channel.incoming.target is not None:
+            raise channel.incoming.unexpected("non content header")
         if name == "channel.open":
             raise AmqpError(Reply.CHANNEL_ERROR, "second 'channel.open' seen")
         if name == "channel.close":

@@ -14,7 +14,7 @@ from warren.broker.session.limits import UNWRITTEN_LIMIT, Limits
 
 if TYPE_CHECKING:
     from warren.broker.model.topology import Topology
-    from warren.broker.session.channel import Channel
+    from warren.broker.session.confirms import Confirms
     from warren.broker.session.connection import Connection
     from warren.broker.store.definitions import Definitions
     from warren.broker.store.log import Log
@@ -46,7 +46,7 @@ class Node:
         self.definitions = definitions
         self.server_properties = server_properties
         self.connections: dict[Connection, bool] = {}
-        self.confirm_waiters: list[Channel] = []
+        self.confirm_waiters: list[Confirms] = []
         self.paused: list[Connection] = []
         self.commit_waiters: deque[tuple[int, Connection, bytes]] = deque()
         self.settled: Optional[asyncio.Future[None]] = None  # noqa: UP045
@@ -69,24 +69,21 @@ class Node:
         log = self.log
         return log is not None and log.failed
 
-    def channel_waits(self, channel: Channel) -> None:
-        self.confirm_waiters.append(channel)
-
     def on_synced(self, batch: int) -> None:
         """The log has a batch on disk: confirm what waited for it, and read on where reading had stopped."""
         waiters = self.confirm_waiters
         self.confirm_waiters = []
-        for channel in waiters:
-            runs = channel.runs
+        for confirms in waiters:
+            runs = confirms.runs
             if not runs:
-                channel.waiting = False
+                confirms.waiting = False
                 continue
-            if runs[0].batch <= batch and not channel.listed:
-                channel.connection.has_confirms(channel)
+            if runs[0].batch <= batch and not confirms.listed:
+                confirms.channel.connection.has_confirms(confirms)
             if runs[-1].batch > batch:
-                self.confirm_waiters.append(channel)
+                self.confirm_waiters.append(confirms)
             else:
-                channel.waiting = False
+                confirms.waiting = False
         if not self.confirm_waiters and self.settled is not None and not self.settled.done():
             self.settled.set_result(None)
         if self.paused and not self.alarm and not self.overfull(UNWRITTEN_LIMIT // 2):
@@ -96,10 +93,10 @@ class Node:
         """The disk has failed: what waits for it is refused."""
         waiters = self.confirm_waiters
         self.confirm_waiters = []
-        for channel in waiters:
-            channel.waiting = False
-            channel.connection.has_confirms(channel)
-            channel.connection.flush()
+        for confirms in waiters:
+            confirms.waiting = False
+            confirms.channel.connection.has_confirms(confirms)
+            confirms.channel.connection.flush()
 
     async def settle(self) -> None:
         """Before a stop: read nothing more, and wait until what was published has its confirm."""
