@@ -1,0 +1,22 @@
+"""A broker inside this process, on any free port: what a test or a small service needs."""
+
+import asyncio
+
+import aio_pika
+
+from warren.broker import Broker
+
+
+async def main() -> None:
+    async with Broker() as broker:  # Broker(data_dir="data") keeps durable queues and persistent messages
+        connection = await aio_pika.connect(broker.url)
+        async with connection, await connection.channel() as channel:
+            queue = await channel.declare_queue("greetings")
+            await channel.default_exchange.publish(aio_pika.Message(b"hello"), "greetings")
+            message = await queue.get()
+            await message.ack()
+            print(message.body.decode())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
