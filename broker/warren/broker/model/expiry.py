@@ -34,7 +34,9 @@ class Expiry:
         self.last_used: float = 0.0
 
     def now_ms(self) -> i64:
-        return i64(self.queue.vhost.clock.now() * 1000)
+        # A time that is a whole number of milliseconds may lie a hair below it as a float; without the microsecond a timer
+        # could fire at its time and find nothing due.
+        return i64(self.queue.vhost.clock.now() * 1000 + 0.001)
 
     def date(self, message: Message) -> None:
         """Set when the message dies: by the smaller of the two TTLs."""
