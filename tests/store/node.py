@@ -79,7 +79,9 @@ class Node:
         async def wait() -> None:
             until = time.monotonic() + seconds
             while not condition():
-                assert time.monotonic() < until, "the condition never came to hold"
+                assert time.monotonic() < until, (
+                    f"it never came to hold: {vars(self.log) if hasattr(self.log, '__dict__') else self.log}"
+                )
                 await asyncio.sleep(0)
 
         self.loop.run_until_complete(wait())

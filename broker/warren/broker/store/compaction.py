@@ -45,10 +45,14 @@ class Compaction:
     def copy(self, part: Slice, log: Log, queues: Mapping[int, QueueLog]) -> list[str]:
         """Append what is live in the slice; returns a line for each damage that was met."""
         self._reading = False
+        items = [item for record in part.records for item in entries(record)]
         copied = False
-        for record in part.records:
-            for item in entries(record):
-                copied = self._copy(item, log, queues) or copied
+        for item in items:
+            copied = self._copy(item, log, queues) or copied
+        # A mark goes along if its message is live, which a message of this slice is by now as a copy.
+        log.settle()
+        for item in items:
+            copied = self._copy_marks(item, log, queues) or copied
         report = [damage.text for damage in self._reader.damage[self._damage :]]
         self._damage = len(self._reader.damage)
         if part.finished:
@@ -77,17 +81,18 @@ class Compaction:
             elif targets:
                 log.fan_out(targets, content, b"")
             return bool(targets)
-        if record.kind == MARK:
-            queue = queues.get(record.incarnation)
-            if queue is None:
-                return False
-            values = unpack_pairs(record.payload)
-            held = [(s, c) for s, c in zip(values[::2], values[1::2], strict=True) if queue.live.holds(s)]
-            for sequence, count in held:
-                log.mark(queue, sequence, count)
-            return bool(held)
         # An acknowledgement speaks of messages in this segment or in older ones, which are gone.
         return False
+
+    def _copy_marks(self, record: Record, log: Log, queues: Mapping[int, QueueLog]) -> bool:
+        queue = queues.get(record.incarnation)
+        if record.kind != MARK or queue is None:
+            return False
+        values = unpack_pairs(record.payload)
+        held = [(s, c) for s, c in zip(values[::2], values[1::2], strict=True) if queue.live.holds(s)]
+        for sequence, count in held:
+            log.mark(queue, sequence, count)
+        return bool(held)
 
     def _give_up(self, queues: Mapping[int, QueueLog]) -> list[str]:
         """Messages that should have been in the segment and could not be read: on the disk they are lost."""

@@ -19,17 +19,15 @@ from warren.command import Exit
 
 from .compaction import Compaction
 from .errors import StoreError
+from .queue_log import NONE, QueueLog
 from .reader import SegmentReader, segment_path
 from .record import (
     ACK,
-    BLOCK_HEADER,
     FAN_OUT,
     GROUP,
     HEADER,
     MARK,
     MESSAGE,
-    block_header,
-    encode,
     entry,
     fan_out_table,
     pack_crc,
@@ -38,14 +36,13 @@ from .record import (
     seed_of,
 )
 from .recovery import Recovery
-from .segments import Live, Segment, Segments
-from .writer import Batch, Chunk, Slice, Stop, Unlink, Writer
+from .segments import Segment, Segments
+from .tail import SEGMENT_SIZE, Tail
+from .writer import Batch, Slice, Stop, Unlink, Writer
 
 logger = logging.getLogger(__name__)
 
 crc32: Final = zlib.crc32
-SEGMENT_SIZE: Final = 64 * 1024 * 1024
-"""Default size of a segment in bytes."""
 SLACK: Final = 4 * SEGMENT_SIZE
 """Default of how many bytes the log may use beyond twice its live ones."""
 BATCH_SIZE: Final = 8 * 1024 * 1024
@@ -54,8 +51,6 @@ ACK_DELAY: Final = 0.2
 """Seconds after which acknowledgements are written, if no message takes them along before."""
 RETRY: Final = 1.0
 """Seconds between attempts to write to a full disk."""
-NONE: Final = -2
-"""No sequence: the one that follows it is none either."""
 
 
 class Gate(Protocol):
@@ -70,66 +65,6 @@ class Gate(Protocol):
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Have `callback` called on the loop whenever `committed` has grown."""
-
-
-class QueueLog:
-    """A durable queue's handle in the log. Only `incarnation` is for others to read."""
-
-    def __init__(self, incarnation: i64) -> None:
-        self.incarnation = incarnation
-        self.live = Live()
-        self.dropped = False
-        self.touched = False
-        self.added_first: i64 = 0
-        self.added_last: i64 = NONE
-        self.added_bytes: i64 = 0
-        self.added: list[int] = []
-        self.gone_first: i64 = 0
-        self.gone_last: i64 = NONE
-        self.gone: list[int] = []
-        self.marks: dict[int, int] = {}
-
-    def take_added(self) -> list[int]:
-        """The runs that were appended since the last call, as first, last, first, last, ..."""
-        runs = self.added
-        if self.added_last != NONE:
-            runs.append(self.added_first)
-            runs.append(self.added_last)
-        self.added = []
-        self.added_last = NONE
-        return runs
-
-    def gone_runs(self) -> list[int]:
-        """The acknowledged runs in order, adjacent ones as one."""
-        if not self.gone:
-            return [self.gone_first, self.gone_last] if self.gone_last != NONE else []
-        if self.gone_last != NONE:
-            self.gone.append(self.gone_first)
-            self.gone.append(self.gone_last)
-            self.gone_last = NONE
-        merged = merge(self.gone)
-        self.gone = merged
-        return merged[:]
-
-
-def merge(runs: list[int]) -> list[int]:
-    """Runs (first, last, first, last, ...) in order, adjacent and overlapping ones as one."""
-    starts = runs[::2]
-    order = sorted(range(len(starts)), key=starts.__getitem__)
-    merged: list[int] = []
-    end: i64 = NONE
-    for at in order:
-        first: i64 = runs[2 * at]
-        last: i64 = runs[2 * at + 1]
-        if end != NONE and first <= end + 1:
-            if last > end:
-                end = last
-                merged[-1] = last
-        else:
-            merged.append(first)
-            merged.append(last)
-            end = last
-    return merged
 
 
 class Log:
@@ -172,7 +107,6 @@ class Log:
         self._folder = recovery.folder
         self._files = recovery.files
         self._block: i64 = recovery.block
-        self._segment_size: i64 = segment_size
         self._batch_size: i64 = batch_size
         self._ack_delay = ack_delay
         self._queues: dict[int, QueueLog] = {}
@@ -182,25 +116,18 @@ class Log:
             self._queues[incarnation] = queue
 
         # What collects for the next batch.
-        self._pieces: list[bytes] = []
-        self._chunks: list[Chunk] = []
-        self._size: i64 = 0
         self._touched: list[QueueLog] = []
         self._group: list[bytes] | None = None
         self._group_added: list[tuple[QueueLog, int, int]] = []
         self._group_gone: list[tuple[QueueLog, int]] = []
 
-        # Where the next record goes: bytes fit until `_stop`, the end of the block or of the segment.
-        self._segments = Segments(recovery.segments, slack)
-        self._segment: Segment
-        self._seed = 0
-        self._offset: i64 = 0
-        self._start: i64 = 0
-        self._stop: i64 = 0
-        if recovery.segments and recovery.append_at >= 0:
-            self._enter(recovery.segments[-1], recovery.append_at)
-        else:
-            self._begin_segment(recovery.next_segment)
+        held = recovery.segments
+        offset = recovery.append_at
+        if not held or offset < 0:
+            held.append(Segment(recovery.next_segment, 0))
+            offset = 0
+        self._segments = Segments(held, slack)
+        self._tail = Tail(recovery.identity, recovery.block, segment_size, held[-1], offset)
 
         self._idle = True
         self._in_flight: Batch | None = None
@@ -230,29 +157,30 @@ class Log:
     @property
     def settled(self) -> bool:
         """Whether everything that was appended is on the disk and known to be there."""
-        return self.synced == self.batch - 1 and self._size == 0 and not self._touched
+        return self.synced == self.batch - 1 and self._tail.size == 0 and not self._touched
 
     def message(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> None:
         """One persistent message; `head + content` is what recovery gives back."""
         length: i64 = len(head) + len(content)
         if self._group is not None:
             self._group.append(entry(MESSAGE, queue.incarnation, sequence, head + content))
-            self._group_added.append((queue, sequence, length))
+            self._group_added.append((queue, sequence, HEADER + length))
             return
         size: i64 = HEADER + length
-        if self._offset + size > self._stop:
+        tail = self._tail
+        if tail.offset + size > tail.stop:
             self._make_room(size)
         header = pack_header(MESSAGE, length, queue.incarnation, sequence, crc32(content, crc32(head)))
-        if self._offset + size > self._stop:
-            self._split(b"".join((header, pack_crc(crc32(header, self._seed)), head, content)))
+        if tail.offset + size > tail.stop:
+            tail.split(b"".join((header, pack_crc(crc32(header, tail.seed)), head, content)))
         else:
-            pieces = self._pieces
+            pieces = tail.pieces
             pieces.append(header)
-            pieces.append(pack_crc(crc32(header, self._seed)))
+            pieces.append(pack_crc(crc32(header, tail.seed)))
             pieces.append(head)
             pieces.append(content)
-            self._offset += size
-        self._size += size
+            tail.offset += size
+        tail.size += size
         self.unwritten += size
         queue.added_bytes += size
         if sequence == queue.added_last + 1:
@@ -383,87 +311,43 @@ class Log:
             queue.touched = True
             self._touched.append(queue)
 
-    def _put(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> None:
-        """A record other than a message; `_fit` has been called."""
-        size: i64 = HEADER + len(payload)
-        data = encode(kind, incarnation, sequence, payload, self._seed)
-        if self._offset + size > self._stop:
-            self._split(data)
-        else:
-            self._pieces.append(data)
-            self._offset += size
-        self._size += size
-        self.unwritten += size
-
     def _make_room(self, size: i64) -> None:
-        """Before a record that does not fit in this block: close a batch that has become large, then
-        `_fit`."""
-        if self._size > self._batch_size:
+        """Before a record that does not fit in this block: close a batch that has become large; begin a new
+        segment where this one would become too large."""
+        if self._tail.size > self._batch_size:
             self._seal()
-        self._fit(size)
-
-    def _fit(self, size: i64) -> None:
-        """Begin a new segment if a record of `size` bytes would make this one too large."""
-        if self._offset > 0 and self._offset + size > self._segment_size:
+        if self._tail.overflows(size):
             self._roll()
 
-    def _split(self, data: bytes) -> None:
-        """A record that begins at the end of a block or runs over it: put the headers of blocks in
-        between."""
-        at: i64 = 0
-        size: i64 = len(data)
-        while at < size:
-            within: i64 = self._offset % self._block
-            if within == 0:
-                rest: i64 = BLOCK_HEADER + size - at
-                first: i64 = BLOCK_HEADER
-                if at > 0:
-                    first = rest if rest < self._block else 0
-                self._pieces.append(block_header(self._seed, self._offset // self._block, first))
-                self._offset += BLOCK_HEADER
-                within = BLOCK_HEADER
-            part: i64 = min(size - at, self._block - within)
-            self._pieces.append(data[at : at + part])
-            self._offset += part
-            at += part
-        self._set_stop()
-
-    def _set_stop(self) -> None:
-        self._stop = min((self._offset + self._block - 1) // self._block * self._block, self._segment_size)
-
-    def _enter(self, segment: Segment, offset: i64) -> None:
-        self._segment = segment
-        self._seed = seed_of(self._identity, segment.number)
-        self._offset = offset
-        self._start = offset
-        self._set_stop()
-
-    def _begin_segment(self, number: i64) -> None:
-        segment = Segment(number, 0)
-        self._segments.held.append(segment)
-        self._enter(segment, 0)
+    def _put(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> None:
+        if self._tail.overflows(HEADER + len(payload)):
+            self._roll()
+        self.unwritten += self._tail.put(kind, incarnation, sequence, payload)
 
     def _roll(self) -> None:
+        self.settle()
+        self._tail.cut(self.batch)
+        segment = Segment(self._tail.segment.number + 1, 0)
+        self._segments.held.append(segment)
+        self._tail.enter(segment, 0)
+
+    def settle(self) -> None:
+        """What was appended is known as live in the segment that it was appended to."""
         for queue in self._touched:
             self._settle(queue)
-        self._chunk()
-        self._begin_segment(self._segment.number + 1)
-
-    def _chunk(self) -> None:
-        """What was appended to this segment becomes a part of the batch."""
-        if self._pieces:
-            self._chunks.append(Chunk(self._segment.number, self._start, self._pieces))
-            self._pieces = []
-            self._start = self._offset
-            self._segment.size = self._offset
-            self._segment.batch = self.batch
 
     def _settle(self, queue: QueueLog) -> None:
         """The messages that were appended for a queue are live in the current segment."""
         runs = queue.take_added()
         if runs and not queue.dropped:
-            queue.live.add(self._segment, runs, queue.added_bytes)
+            queue.live.add(self._tail.segment, runs, queue.added_bytes)
         queue.added_bytes = 0
+
+    def _forget_gone(self) -> None:
+        """What was acknowledged since the last batch is dead, though the records of that are yet to be
+        written."""
+        for queue in self._touched:
+            queue.live.clear(queue.gone_runs(), 0)
 
     # Batches
 
@@ -506,19 +390,18 @@ class Log:
             queue.added_last = NONE
         self._touched = []
         self._acks_due = False
-        self._chunk()
-        if self._chunks:
+        tail = self._tail
+        tail.cut(self.batch)
+        size: i64 = tail.size
+        if size > 0:
             change = self._gate.submitted if self._gate is not None else 0
-            self._ready.append(Batch(self.batch, self._chunks, self._size, change))
-            self._chunks = []
-            self._size = 0
+            self._ready.append(Batch(self.batch, tail.take(), size, change))
             self.batch += 1
 
     def _seal_queue(self, queue: QueueLog) -> None:
         gone = queue.gone_runs()
         if gone:
             payload = pairs(gone)
-            self._fit(HEADER + len(payload))
             self._put(ACK, queue.incarnation, gone[0], payload)
             queue.gone = []
             queue.gone_last = NONE
@@ -528,7 +411,6 @@ class Log:
                 values.append(sequence)
                 values.append(count)
             payload = pairs(values)
-            self._fit(HEADER + len(payload))
             self._put(MARK, queue.incarnation, values[0], payload)
             queue.marks = {}
         self._settle(queue)
@@ -581,7 +463,7 @@ class Log:
             self._writer.jobs.put(Stop(None))
         elif self._in_flight is None and self._idle:
             self._stopping = True
-            self._writer.jobs.put(Stop((self._segment.number, self._offset)))
+            self._writer.jobs.put(Stop((self._tail.segment.number, self._tail.offset)))
 
     # What the worker reports, on the loop
 
@@ -591,7 +473,7 @@ class Log:
         self.unwritten -= batch.size
         self._written.append(batch)
         self._release()
-        if self._ready or self._size > 0 or self._acks_due or self._closing is not None:
+        if self._ready or self._tail.size > 0 or self._acks_due or self._closing is not None:
             self._cut()
         else:
             self._idle = True
@@ -608,6 +490,8 @@ class Log:
             self._unreadable = True
             self._compaction = None
             return
+        # A message whose acknowledgement has yet to be written must not be copied behind it.
+        self._forget_gone()
         for line in compaction.copy(part, self, self._queues):
             logger.error("event=log_damaged detail=%s", line)
         if part.finished:
@@ -620,9 +504,8 @@ class Log:
             self.full = not enough
             self.on_full(self.full)
         if self.full:
-            # Their records wait for room; but what they let go of makes room.
-            for queue in self._touched:
-                queue.live.clear(queue.gone_runs(), 0)
+            # The acknowledgements wait for room, but what they let go of makes room.
+            self._forget_gone()
             self._tidy()
             if self._closing is not None:
                 # The first report may be of an attempt that was made before.

@@ -14,6 +14,7 @@ from .record import (
     ACK,
     BLOCK,
     FAN_OUT,
+    HEADER,
     MARK,
     MESSAGE,
     Record,
@@ -168,13 +169,14 @@ class _Reading:
             for item in entries(record):
                 if item.kind == FAN_OUT:
                     table, content = fan_out_targets(item.payload)
-                    share = len(item.payload) * 2 // len(table)
+                    share = (HEADER + len(item.payload)) * 2 // len(table)
                     for incarnation, sequence in zip(table[::2], table[1::2], strict=True):
                         if self._seen(incarnation, sequence):
                             messages.append((incarnation, sequence, content, share))
                 elif item.kind == MESSAGE:
                     if self._seen(item.incarnation, item.sequence):
-                        messages.append((item.incarnation, item.sequence, item.payload, len(item.payload)))
+                        size = HEADER + len(item.payload)
+                        messages.append((item.incarnation, item.sequence, item.payload, size))
                 elif item.incarnation in self._known:
                     self._ends_or_marks(item, ended)
         for incarnation, runs in ended.items():
