@@ -24,6 +24,7 @@ COMPILED = [
     "broker/warren/broker/session/confirms.py",
     "broker/warren/broker/session/incoming.py",
     "broker/warren/broker/session/subscription.py",
+    "broker/warren/broker/session/transaction.py",
     "broker/warren/broker/session/connection.py",
     "broker/warren/broker/session/node.py",
     "broker/warren/broker/store/log.py",

@@ -45,6 +45,9 @@ class DeadLetters:
     def bury(self, queue: Queue, messages: list[Message], reason: str) -> None:
         """The queue is done with these messages, for this reason; they are no longer in it."""
         self.pending.append((queue, messages, reason))
+        self.work()
+
+    def work(self) -> None:
         if self.busy:
             # A copy overflowed its target: that is the next piece of work, not a deeper call.
             return
@@ -56,6 +59,14 @@ class DeadLetters:
                     self.transfer(source, message, why)
         finally:
             self.busy = False
+
+    def hold(self) -> None:
+        """What is buried from now on waits: a record of the log is being put together. Ends with `release`."""
+        self.busy = True
+
+    def release(self) -> None:
+        self.busy = False
+        self.work()
 
     def transfer(self, queue: Queue, message: Message, reason: str) -> None:
         vhost = self.vhost

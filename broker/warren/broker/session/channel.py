@@ -13,6 +13,7 @@ from warren.broker.model.vhost import VirtualHost
 from warren.broker.session.confirms import Confirms
 from warren.broker.session.incoming import Incoming
 from warren.broker.session.subscription import Subscription
+from warren.broker.session.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from warren.wire.content import Look, content_frames
 from warren.wire.methods import frame
 from warren.wire.replies import AmqpError, Reply
@@ -65,6 +66,7 @@ class Channel:
         self.getters: dict[Queue, Consumer] = {}
         self.confirms = Confirms(self)
         self.incoming = Incoming(self)
+        self.tx: Optional[Transaction] = None  # noqa: UP045
         self.last_queue = b""
         """The queue that an empty name stands for."""
 
@@ -112,6 +114,9 @@ class Channel:
                 40,
             )
         queues = target.queues
+        if self.tx is not None:
+            self.tx.publish(target, message)
+            return
         if not queues:
             self.unroutable(target, content)
             outcome: i64 = TAKEN
@@ -147,7 +152,11 @@ class Channel:
 
         :raises AmqpError: 406 for a tag that is not outstanding.
         """
-        if not multiple:
+        if self.tx is not None:
+            self.tx.settle(self.outstanding_up_to(tag, multiple, ACK), ACKED)
+        elif multiple:
+            self.settle(self.take(tag, ACK))
+        else:
             message = self.unacked.pop(int(tag), None)
             if message is None:
                 raise unknown_tag(tag, ACK)
@@ -158,9 +167,14 @@ class Channel:
             self.release(consumer)
             if consumer.stalled:
                 self.wake(consumer)
-            return
+            elif self.prefetch:
+                # A cancelled consumer had it: others of the channel may have waited for this.
+                self.wake_all()
+
+    def settle(self, messages: list[Message]) -> None:
+        """These messages are over. Their consumers get the next ones when all of them are."""
         woken: list[Consumer] = []
-        for message in self.take(tag, ACK):
+        for message in messages:
             consumer = message.consumer
             assert consumer is not None
             message.consumer = None
@@ -173,20 +187,28 @@ class Channel:
             consumer.waking = False
             if consumer.stalled:
                 self.wake(consumer)
+        if self.prefetch:
+            self.wake_all()
 
     def reject(self, tag: i64, multiple: bool, requeue: bool, method: i64) -> None:
         """basic.reject and basic.nack.
 
         :raises AmqpError: 406 for a tag that is not outstanding.
         """
-        if multiple:
-            messages = self.take(tag, method)
+        messages = self.outstanding_up_to(tag, multiple, method)
+        if self.tx is not None:
+            self.tx.settle(messages, REQUEUED if requeue else REJECTED)
         else:
-            message = self.unacked.pop(int(tag), None)
-            if message is None:
-                raise unknown_tag(tag, method)
-            messages = [message]
-        self.give_back(messages, requeue)
+            self.give_back(messages, requeue)
+
+    def outstanding_up_to(self, tag: i64, multiple: bool, method: i64) -> list[Message]:
+        """The message of a tag, or all up to it; outstanding no longer."""
+        if multiple:
+            return self.take(tag, method)
+        message = self.unacked.pop(int(tag), None)
+        if message is None:
+            raise unknown_tag(tag, method)
+        return [message]
 
     def give_back(self, messages: list[Message], requeue: bool) -> None:
         """Return unacknowledged messages to their queues, or have them dead-lettered; then see who has room."""
@@ -207,6 +229,8 @@ class Channel:
         for consumer in consumers:
             if consumer.stalled:
                 self.wake(consumer)
+        if self.prefetch:
+            self.wake_all()
 
     def take(self, tag: i64, method: i64) -> list[Message]:
         """What is outstanding up to a tag, in order, and no longer outstanding; tag 0 stands for all."""
@@ -216,6 +240,11 @@ class Channel:
         last = tag if tag else self.last_tag
         messages: list[Message] = []
         low = self.lowest_tag
+        if last - low > 2 * len(unacked) + 64:
+            # Most tags in between were acknowledged one by one, perhaps millions of them.
+            messages.extend([unacked.pop(key) for key in sorted(unacked) if key <= last])
+            self.lowest_tag = last + 1
+            return messages
         while low <= last:
             message = unacked.pop(int(low), None)
             if message is not None:
@@ -237,18 +266,52 @@ class Channel:
             consumer.queue.resume(consumer)
 
     def wake_all(self) -> None:
-        for subscription in list(self.subscriptions.values()):
+        """Let all that have room into their queues' rounds before the first of them is served: they share the room."""
+        woken: list[Subscription] = []
+        for subscription in self.subscriptions.values():
             if subscription.stalled and subscription.has_room():
-                subscription.queue.resume(subscription)
+                subscription.stalled = False
+                subscription.queue.active.append(subscription)
+                woken.append(subscription)
+        for subscription in woken:
+            subscription.queue.drain()
+
+    def limit(self, count: i64) -> None:
+        """Set the limit for the whole channel; 0 is none."""
+        self.prefetch = count
+        if count and self.outstanding >= count:
+            self.limit_reached(None)
+        else:
+            self.wake_all()
+
+    def limit_reached(self, last: Optional[Subscription]) -> None:  # noqa: UP045
+        """The channel has as much unacknowledged as it may: no consumer of it has room until an acknowledgement.
+
+        :param last: who was given the last message; the others come before it when there is room again. Its queue takes it
+            out of the round.
+        """
+        if last is not None:
+            del self.subscriptions[last.tag]
+            self.subscriptions[last.tag] = last
+        for subscription in self.subscriptions.values():
+            if subscription is not last and not subscription.stalled and not subscription.no_ack:
+                subscription.queue.active.remove(subscription)
+                subscription.stalled = True
 
     # -- the end
 
-    def close(self) -> None:
-        """Consumers end, what they had unacknowledged returns to its places."""
+    def cancel_all(self) -> None:
+        """The channel's consumers end; what they have unacknowledged stays."""
         for subscription in list(self.subscriptions.values()):
             subscription.queue.unsubscribe(subscription)
         self.subscriptions.clear()
+
+    def close(self) -> None:
+        """Consumers end, what they had unacknowledged returns to its places."""
+        self.cancel_all()
         self.incoming.clear()
+        if self.tx is not None:
+            self.tx.rollback()
         if self.unacked:
             messages = list(self.unacked.values())
             self.unacked.clear()

@@ -10,10 +10,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from warren.broker.model.queue import Consumer, Queue
+from warren.broker.model.queue import REFUSED, STORED, Consumer, Queue
 from warren.broker.session.channel import Channel
 from warren.broker.session.redelivery import with_delivery_count
 from warren.broker.session.subscription import Subscription
+from warren.broker.session.transaction import Transaction
 from warren.wire.content import content_frames
 from warren.wire.methods import Argument, Arguments, frame
 from warren.wire.replies import AmqpError, Reply
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from warren.broker.session.connection import Connection
 
 REJECT = 90
+RECOVER = 110
 NACK = 120
 
 
@@ -74,8 +76,6 @@ def run(connection: Connection, channel: Channel, name: str, arguments: Argument
     """
     handler = HANDLERS.get(name)
     if handler is None:
-        if name in NOT_YET:
-            raise AmqpError(Reply.NOT_IMPLEMENTED, name)
         raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
     handler(Call(connection, channel, arguments))
 
@@ -199,9 +199,8 @@ def basic_qos(call: Call) -> None:
         raise AmqpError(Reply.NOT_IMPLEMENTED, f"prefetch_size!=0 ({size})")
     count = arguments.number("prefetch_count")
     if arguments.flag("global"):
-        channel.prefetch = count
         call.reply("basic.qos-ok")
-        channel.wake_all()
+        channel.limit(count)
     else:
         channel.next_prefetch = count
         call.reply("basic.qos-ok")
@@ -291,10 +290,10 @@ def basic_recover(call: Call) -> None:
 
 
 def recover(call: Call) -> None:
-    """Everything unacknowledged on the channel returns to its queues."""
+    """Everything unacknowledged on the channel returns to its queues, in a transaction as well: it is no acknowledgement."""
     if not call.arguments.flag("requeue"):
         raise AmqpError(Reply.NOT_IMPLEMENTED, "requeue=false")
-    call.channel.reject(0, True, True, REJECT)
+    call.channel.give_back(call.channel.take(0, RECOVER), True)
 
 
 def cancel_answered(call: Call) -> None:
@@ -305,8 +304,42 @@ def cancel_answered(call: Call) -> None:
 
 
 def confirm_select(call: Call) -> None:
+    if call.channel.tx is not None:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     call.channel.confirming = True
     call.reply("confirm.select-ok")
+
+
+def tx_select(call: Call) -> None:
+    channel = call.channel
+    if channel.confirming:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    if channel.tx is None:
+        channel.tx = Transaction(channel)
+    call.reply("tx.select-ok")
+
+
+def transaction(call: Call) -> Transaction:
+    if call.channel.tx is None:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "channel is not transactional")
+    return call.channel.tx
+
+
+def tx_commit(call: Call) -> None:
+    """commit-ok leaves when what the transaction stored, and what it acknowledged, is on the disk."""
+    outcome = transaction(call).commit()
+    if outcome == REFUSED:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "partial tx completion")
+    reply = frame(int(call.channel.number), "tx.commit-ok")
+    if outcome == STORED:
+        call.connection.reply_when_synced(reply)
+    else:
+        call.connection.send(reply)
+
+
+def tx_rollback(call: Call) -> None:
+    transaction(call).rollback()
+    call.reply("tx.rollback-ok")
 
 
 def channel_flow(call: Call) -> None:
@@ -314,9 +347,6 @@ def channel_flow(call: Call) -> None:
         raise AmqpError(Reply.NOT_IMPLEMENTED, "active=false")
     call.reply("channel.flow-ok", True)
 
-
-NOT_YET = frozenset(("tx.select", "tx.commit", "tx.rollback"))
-"""Methods of the protocol that this broker does not carry out yet; it says so instead of pretending."""
 
 HANDLERS: dict[str, Handler] = {
     "exchange.declare": exchange_declare,
@@ -339,4 +369,7 @@ HANDLERS: dict[str, Handler] = {
     "basic.recover-async": recover,
     "confirm.select": confirm_select,
     "channel.flow": channel_flow,
+    "tx.select": tx_select,
+    "tx.commit": tx_commit,
+    "tx.rollback": tx_rollback,
 }

@@ -354,6 +354,12 @@ class Connection:
         self.transport.pause_reading()
         self.node.commit_waiters.append((change, self, reply))
 
+    def reply_when_synced(self, reply: bytes) -> None:
+        """Answer when the log is on disk up to here; until then the client's next frames wait."""
+        self.stalled = True
+        self.transport.pause_reading()
+        self.node.sync_waiters.append((int(self.node.collecting()), self, reply))
+
     def committed(self, reply: bytes) -> None:
         self.stalled = False
         if self.closed:
@@ -407,6 +413,9 @@ class Connection:
         self.position = 0
         self.last = None
         self.confirms.clear()
+        for channel in list(self.channels.values()):
+            # All of them, before the first message returns: it must not go to another channel that is about to end.
+            channel.cancel_all()
         for channel in list(self.channels.values()):
             channel.close()
         self.channels.clear()

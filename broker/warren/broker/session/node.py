@@ -49,6 +49,7 @@ class Node:
         self.confirm_waiters: list[Confirms] = []
         self.paused: list[Connection] = []
         self.commit_waiters: deque[tuple[int, Connection, bytes]] = deque()
+        self.sync_waiters: deque[tuple[int, Connection, bytes]] = deque()
         self.settled: Optional[asyncio.Future[None]] = None  # noqa: UP045
         self.alarm = b""
         """Why publishers are blocked: the reason that connection.blocked gives; empty if they are not."""
@@ -84,6 +85,9 @@ class Node:
                 self.confirm_waiters.append(confirms)
             else:
                 confirms.waiting = False
+        while self.sync_waiters and self.sync_waiters[0][0] <= batch:
+            _, connection, reply = self.sync_waiters.popleft()
+            connection.committed(reply)
         if not self.confirm_waiters and self.settled is not None and not self.settled.done():
             self.settled.set_result(None)
         if self.paused and not self.alarm and not self.overfull(UNWRITTEN_LIMIT // 2):

@@ -72,9 +72,10 @@ class Subscription(Consumer):
         channel.unacked[int(tag)] = message
         self.unacked += 1
         channel.outstanding += 1
-        if self.prefetch and self.unacked >= self.prefetch:
-            return False
         if channel.prefetch and channel.outstanding >= channel.prefetch:
+            channel.limit_reached(self)
+            return False
+        if self.prefetch and self.unacked >= self.prefetch:
             return False
         return not connection.choked
 

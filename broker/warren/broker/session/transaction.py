@@ -1,0 +1,93 @@
+"""A channel's transaction: publishes and acknowledgements that wait for tx.commit.
+
+https://www.rabbitmq.com/docs/semantics#tx. Where a message goes is settled when it is published; it goes there at the commit. What is
+persistent in it is one record of the log: after a crash all of it is there, or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.broker.model.message import Message
+from warren.broker.model.queue import STORED, TAKEN, Queue
+
+if TYPE_CHECKING:
+    from warren.broker.session.channel import Channel, Target
+
+ACKED: Final = 0
+REQUEUED: Final = 1
+REJECTED: Final = 2
+
+
+class Publish:
+    """A message, and the queues that it was routed to."""
+
+    def __init__(self, target: Target, queues: list[Queue], message: Message) -> None:
+        self.target = target
+        self.queues = queues
+        self.message = message
+
+
+class Transaction:
+    """What one channel has done since tx.select, the last commit, or the last rollback."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.publishes: list[Publish] = []
+        self.settled: list[tuple[Message, int]] = []
+
+    def publish(self, target: Target, message: Message) -> None:
+        self.publishes.append(Publish(target, target.queues, message))
+
+    def settle(self, messages: list[Message], how: i64) -> None:
+        """Messages that are no longer outstanding, unless the transaction is rolled back."""
+        for message in messages:
+            self.settled.append((message, int(how)))
+
+    def commit(self) -> i64:
+        """Carry it all out, publishes first.
+
+        STORED if something of it goes to the log's collecting batch, REFUSED if a queue refused a publish, else TAKEN.
+        """
+        channel = self.channel
+        publishes, settled = self.publishes, self.settled
+        self.publishes, self.settled = [], []
+        vhost = channel.vhost
+        outcome: i64 = TAKEN
+        # Dead letters that a publish or a rejection causes are records of their own; they follow.
+        vhost.dead_letters.hold()
+        log = vhost.log
+        if log is not None:
+            log.begin()
+        for publish in publishes:
+            queues = [queue for queue in publish.queues if not queue.deleted]
+            if not queues:
+                channel.unroutable(publish.target, publish.message.content)
+            else:
+                outcome = max(outcome, vhost.deliver(queues, publish.message))
+        by_way: tuple[list[Message], list[Message], list[Message]] = ([], [], [])
+        for message, how in settled:
+            by_way[how].append(message)
+            if message.stored and outcome == TAKEN:
+                outcome = STORED
+        channel.settle(by_way[ACKED])
+        if log is not None:
+            log.end()
+        vhost.dead_letters.release()
+        if by_way[REQUEUED]:
+            channel.give_back(by_way[REQUEUED], True)
+        if by_way[REJECTED]:
+            channel.give_back(by_way[REJECTED], False)
+        return outcome
+
+    def rollback(self) -> None:
+        """Forget the publishes; what was acknowledged is outstanding again."""
+        self.publishes = []
+        settled = self.settled
+        self.settled = []
+        channel = self.channel
+        for message, _ in settled:
+            channel.unacked[int(message.tag)] = message
+            channel.lowest_tag = min(channel.lowest_tag, message.tag)

@@ -1,0 +1,201 @@
+"""Transactions: publishes and acknowledgements that count at the commit, all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pamqp.commands import Basic, Confirm, Tx
+
+from tests.broker.conftest import Connect
+from tests.support.broker import BrokerProcess
+from tests.support.client import Channel, Connection, Message
+
+
+@pytest.fixture
+def queue(channel: Channel) -> str:
+    return channel.declare(exclusive=True)
+
+
+@pytest.fixture
+def tx(channel: Channel) -> Channel:
+    """The channel, in a transaction."""
+    channel.call(Tx.Select(), Tx.SelectOk)
+    return channel
+
+
+def commit(channel: Channel) -> None:
+    channel.call(Tx.Commit(), Tx.CommitOk)
+
+
+def rollback(channel: Channel) -> None:
+    channel.call(Tx.Rollback(), Tx.RollbackOk)
+
+
+def taken(channel: Channel, queue: str) -> Message:
+    message = channel.get(queue)
+    assert message is not None
+    return message
+
+
+def test_publishes_arrive_at_the_commit_and_in_order(tx: Channel, queue: str) -> None:
+    for letter in "abc":
+        tx.publish(queue, letter)
+    assert tx.ready(queue) == 0
+    commit(tx)
+    assert tx.drain(queue) == [b"a", b"b", b"c"]
+
+
+def test_a_rollback_forgets_the_publishes_and_the_next_commit_does_not_find_them(
+    tx: Channel, queue: str
+) -> None:
+    tx.publish(queue, "forgotten")
+    rollback(tx)
+    tx.publish(queue, "kept")
+    commit(tx)
+    assert tx.drain(queue) == [b"kept"]
+
+
+def test_acknowledgements_count_at_the_commit(tx: Channel, queue: str) -> None:
+    tx.publish(queue, "a")
+    commit(tx)
+    message = taken(tx, queue)
+    tx.ack(message.tag)
+    rollback(tx)
+    tx.ack(message.tag)
+    commit(tx)
+    tx.recover()
+    assert tx.ready(queue) == 0
+
+
+def test_a_message_acknowledged_in_a_transaction_that_never_commits_comes_back(
+    tx: Channel, queue: str
+) -> None:
+    tx.publish(queue, "a")
+    commit(tx)
+    tx.ack(taken(tx, queue).tag)
+    rollback(tx)
+    tx.recover()
+    again = taken(tx, queue)
+    assert (again.body, again.redelivered) == (b"a", True)
+
+
+def test_a_channel_that_closes_rolls_back(connect: Connect, tx: Channel, queue: str) -> None:
+    tx.publish(queue, "a")
+    commit(tx)
+    tx.ack(taken(tx, queue).tag)
+    tx.publish(queue, "lost")
+    other = tx.connection.channel()
+    tx.close()
+    assert other.drain(queue) == [b"a"]
+
+
+@pytest.mark.parametrize(("requeue", "left"), [(True, [b"a", b"b"]), (False, [b"b"])])
+def test_rejections_count_at_the_commit(tx: Channel, queue: str, requeue: bool, left: list[bytes]) -> None:
+    tx.publish(queue, "a")
+    tx.publish(queue, "b")
+    commit(tx)
+    tx.nack(taken(tx, queue).tag, requeue=requeue)
+    assert tx.ready(queue) == 1
+    commit(tx)
+    assert tx.drain(queue) == left
+
+
+def test_several_are_acknowledged_at_once(tx: Channel, queue: str) -> None:
+    for letter in "abc":
+        tx.publish(queue, letter)
+    commit(tx)
+    for _ in range(3):
+        last = taken(tx, queue)
+    tx.ack(last.tag, multiple=True)
+    rollback(tx)
+    tx.ack(last.tag - 1, multiple=True)
+    commit(tx)
+    tx.recover()
+    assert tx.drain(queue) == [b"c"]
+
+
+def test_an_unroutable_mandatory_message_is_returned_at_the_commit_before_its_answer(
+    tx: Channel, name: str
+) -> None:
+    tx.publish(name, "nobody", mandatory=True)
+    tx.send(Tx.Commit())
+    returned = tx.next()
+    assert isinstance(returned, Message)
+    assert isinstance(returned.carrier, Basic.Return)
+    assert returned.body == b"nobody"
+    assert isinstance(tx.next(), Tx.CommitOk)
+
+
+def test_where_a_message_goes_is_settled_when_it_is_published(tx: Channel, queue: str, name: str) -> None:
+    exchange = tx.declare_exchange(name)
+    tx.publish("", "before", exchange=exchange)
+    tx.bind(queue, exchange)
+    tx.publish("", "after", exchange=exchange)
+    commit(tx)
+    assert tx.drain(queue) == [b"after"]
+    tx.delete_exchange(exchange)
+
+
+def test_a_missing_exchange_is_an_error_at_once(tx: Channel, name: str) -> None:
+    tx.publish("", "x", exchange=name)
+    assert tx.closed().code == 404
+
+
+def test_a_queue_that_refuses_a_publish_fails_the_commit(tx: Channel) -> None:
+    queue = tx.declare(exclusive=True, x_max_length=1, x_overflow="reject-publish")
+    tx.publish(queue, "a")
+    tx.publish(queue, "b")
+    tx.send(Tx.Commit())
+    assert (error := tx.closed()).code == 406
+    assert error.text == "PRECONDITION_FAILED - partial tx completion"
+
+
+@pytest.mark.parametrize(
+    ("before", "method", "text"),
+    [
+        (None, Tx.Commit(), "channel is not transactional"),
+        (None, Tx.Rollback(), "channel is not transactional"),
+        ((Confirm.Select(), Confirm.SelectOk), Tx.Select(), "cannot switch from confirm to tx mode"),
+        ((Tx.Select(), Tx.SelectOk), Confirm.Select(), "cannot switch from tx to confirm mode"),
+    ],
+)
+def test_modes_do_not_mix(
+    channel: Channel,
+    before: tuple[Confirm.Select | Tx.Select, type[Confirm.SelectOk] | type[Tx.SelectOk]] | None,
+    method: Confirm.Select | Tx.Select | Tx.Commit | Tx.Rollback,
+    text: str,
+) -> None:
+    if before is not None:
+        channel.call(*before)
+    channel.send(method)
+    error = channel.closed()
+    assert (error.code, error.text) == (406, f"PRECONDITION_FAILED - {text}")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path) as process:
+        yield process
+
+
+def test_what_is_committed_survives_a_kill_and_what_is_not_leaves_nothing(broker: BrokerProcess) -> None:
+    connection = Connection(broker.url)
+    channel = connection.channel()
+    queue, dead = (channel.declare(name, durable=True) for name in ("queue", "dead"))
+    channel.publish(queue, "taken", delivery_mode=2)
+    channel.call(Tx.Select(), Tx.SelectOk)
+    for letter in "abc":
+        channel.publish(dead if letter == "b" else queue, letter, delivery_mode=2)
+    channel.ack(taken(channel, queue).tag)
+    commit(channel)
+    channel.publish(queue, "uncommitted", delivery_mode=2)
+    assert channel.ready(dead) == 1, "a fence: the publish before it was read"
+    broker.kill()
+    connection.abort()
+    broker.start()
+    with Connection(broker.url) as again:
+        after = again.channel()
+        assert after.drain(queue) == [b"a", b"c"]
+        assert after.drain(dead) == [b"b"]

@@ -1,0 +1,92 @@
+"""A broker of this process, on a loop in a thread of its own, so that a blocking client can talk to it.
+
+Its clock stands still until a test moves it; its disk can be made to fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from warren.broker import Broker
+from warren.broker.model.clock import VirtualClock
+from warren.broker.store.files import Files
+
+Result = TypeVar("Result")
+
+
+class InProcess:
+    """`Broker` with a virtual clock. Leaving the `with` block stops it cleanly."""
+
+    def __init__(
+        self, data_dir: Path | None = None, *, files: Files | None = None, clock: VirtualClock | None = None
+    ) -> None:
+        self.data_dir = data_dir
+        self.files = files
+        self.clock = clock or VirtualClock()
+        self.broker: Broker | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        assert self.broker is not None
+        return self.broker.url
+
+    def start(self) -> None:
+        broker = Broker(data_dir=self.data_dir, clock=self.clock, files=self.files)
+        self._run(broker.start())
+        self.broker = broker
+
+    def stop(self) -> None:
+        broker, self.broker = self.broker, None
+        if broker is not None:
+            self._run(broker.stop())
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def crash(self) -> None:
+        """Go on as if the process had been killed now: with what is on the disk at this moment."""
+        assert self.data_dir is not None
+        image = self.data_dir.with_name(self.data_dir.name + "+")
+        self.call(lambda: shutil.copytree(str(self.data_dir), image))
+        self.stop()
+        self.data_dir = image
+        self.start()
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock on; what falls due on the way happens in order."""
+        self.call(lambda: self.clock.advance(seconds))
+
+    def call(self, function: Callable[[], Result]) -> Result:
+        """Call something on the broker's loop."""
+
+        async def run() -> Result:
+            return function()
+
+        return self._run(run())
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def __enter__(self) -> InProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(10)
+            self._loop.close()
