@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from .reader import SegmentReader
-from .record import FAN_OUT, MARK, MESSAGE, Record, entries, fan_out_targets, unpack_pairs
+from .record import FAN_OUT, MESSAGE, Record, entries, fan_out_targets
 from .segments import Segment
 from .writer import Slice
 
@@ -45,14 +45,10 @@ class Compaction:
     def copy(self, part: Slice, log: Log, queues: Mapping[int, QueueLog]) -> list[str]:
         """Append what is live in the slice; returns a line for each damage that was met."""
         self._reading = False
-        items = [item for record in part.records for item in entries(record)]
         copied = False
-        for item in items:
-            copied = self._copy(item, log, queues) or copied
-        # A mark goes along if its message is live, which a message of this slice is by now as a copy.
-        log.settle()
-        for item in items:
-            copied = self._copy_marks(item, log, queues) or copied
+        for record in part.records:
+            for item in entries(record):
+                copied = self._copy(item, log, queues) or copied
         report = [damage.text for damage in self._reader.damage[self._damage :]]
         self._damage = len(self._reader.damage)
         if part.finished:
@@ -68,6 +64,7 @@ class Compaction:
             if queue is None or not queue.live.take(self._segment, record.sequence):
                 return False
             log.message(queue, record.sequence, record.payload, b"")
+            log.mark_again(queue, record.sequence)
             return True
         if record.kind == FAN_OUT:
             table, content = fan_out_targets(record.payload)
@@ -80,19 +77,11 @@ class Compaction:
                 log.message(*targets[0], content, b"")
             elif targets:
                 log.fan_out(targets, content, b"")
+            for queue, sequence in targets:
+                log.mark_again(queue, sequence)
             return bool(targets)
-        # An acknowledgement speaks of messages in this segment or in older ones, which are gone.
+        # Acknowledgements and counts speak of messages in this segment or in older ones, which are gone.
         return False
-
-    def _copy_marks(self, record: Record, log: Log, queues: Mapping[int, QueueLog]) -> bool:
-        queue = queues.get(record.incarnation)
-        if record.kind != MARK or queue is None:
-            return False
-        values = unpack_pairs(record.payload)
-        held = [(s, c) for s, c in zip(values[::2], values[1::2], strict=True) if queue.live.holds(s)]
-        for sequence, count in held:
-            log.mark(queue, sequence, count)
-        return bool(held)
 
     def _give_up(self, queues: Mapping[int, QueueLog]) -> list[str]:
         """Messages that should have been in the segment and could not be read: on the disk they are lost."""

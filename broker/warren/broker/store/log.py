@@ -113,6 +113,7 @@ class Log:
         for incarnation, live in recovery.live.items():
             queue = QueueLog(incarnation)
             queue.live = live
+            queue.counts = recovery.counts.get(incarnation, {})
             self._queues[incarnation] = queue
 
         # What collects for the next batch.
@@ -231,9 +232,19 @@ class Log:
 
     def mark(self, queue: QueueLog, sequence: i64, count: i64) -> None:
         """The message has been delivered `count` times. Counts only grow: recovery gives the highest."""
+        if count <= queue.counts.get(sequence, 0):
+            return
+        queue.counts[sequence] = count
         if self._group is not None:
             self._group.append(entry(MARK, queue.incarnation, sequence, pairs([sequence, count])))
-        elif count > queue.marks.get(sequence, 0):
+        else:
+            self.mark_again(queue, sequence)
+
+    def mark_again(self, queue: QueueLog, sequence: i64) -> None:
+        """Write the delivery count of a message, if it has one: the message has been copied forward, and the
+        record of its count must not go before it."""
+        count = queue.counts.get(sequence, 0)
+        if count:
             queue.marks[sequence] = count
             self._touch(queue)
             self._expect_acks()
@@ -261,7 +272,7 @@ class Log:
             # At once, not when the batch is cut: compaction must not copy a message behind the record of its
             # removal.
             self._settle(queue)
-            queue.live.clear([sequence, sequence], self.batch)
+            queue.end([sequence, sequence], self.batch)
         self._group_added = []
         self._group_gone = []
         if self._idle:
@@ -325,16 +336,12 @@ class Log:
         self.unwritten += self._tail.put(kind, incarnation, sequence, payload)
 
     def _roll(self) -> None:
-        self.settle()
+        for queue in self._touched:
+            self._settle(queue)
         self._tail.cut(self.batch)
         segment = Segment(self._tail.segment.number + 1, 0)
         self._segments.held.append(segment)
         self._tail.enter(segment, 0)
-
-    def settle(self) -> None:
-        """What was appended is known as live in the segment that it was appended to."""
-        for queue in self._touched:
-            self._settle(queue)
 
     def _settle(self, queue: QueueLog) -> None:
         """The messages that were appended for a queue are live in the current segment."""
@@ -347,7 +354,7 @@ class Log:
         """What was acknowledged since the last batch is dead, though the records of that are yet to be
         written."""
         for queue in self._touched:
-            queue.live.clear(queue.gone_runs(), 0)
+            queue.end(queue.gone_runs(), 0)
 
     # Batches
 
@@ -415,7 +422,7 @@ class Log:
             queue.marks = {}
         self._settle(queue)
         if gone:
-            queue.live.clear(gone, 0)
+            queue.end(gone, 0)
 
     def _release(self) -> None:
         """Tell of batches that are written and whose definitions are committed, in order."""

@@ -28,6 +28,9 @@ class QueueLog:
         self.gone_last: i64 = NONE
         self.gone: list[int] = []
         self.marks: dict[int, int] = {}
+        """Delivery counts that are yet to be written."""
+        self.counts: dict[int, int] = {}
+        """Delivery counts of live messages, where they are not 0."""
 
     def take_added(self) -> list[int]:
         """The runs that were appended since the last call, as first, last, first, last, ..."""
@@ -38,6 +41,22 @@ class QueueLog:
         self.added = []
         self.added_last = NONE
         return runs
+
+    def end(self, runs: list[int], batch: i64) -> None:
+        """The messages of `runs` are dead; their segments stay until `batch` is on the disk (0: nothing to
+        wait for)."""
+        self.live.clear(runs, batch)
+        if self.counts:
+            at: i64 = 0
+            while at < len(runs):
+                first: i64 = runs[at]
+                last: i64 = runs[at + 1]
+                if last - first < len(self.counts):
+                    for sequence in range(first, last + 1):
+                        self.counts.pop(sequence, 0)
+                else:
+                    self.counts = {s: n for s, n in self.counts.items() if s < first or s > last}
+                at += 2
 
     def gone_runs(self) -> list[int]:
         """The acknowledged runs in order, adjacent ones as one."""

@@ -55,6 +55,7 @@ class Recovery:
         self.block = block
         self.segments: list[Segment] = []
         self.live: dict[int, Live] = {}
+        self.counts: dict[int, dict[int, int]] = {}
         self.next_segment = 1
         self.append_at = -1
         """Where the last segment goes on; -1: begin a new one."""
@@ -230,6 +231,7 @@ class _Reading:
             queue.last_sequence = self._last[incarnation]
             counts = self._counts[incarnation]
             live = self._live.pop(incarnation)
+            self._to.counts[incarnation] = {number: n for number, n in counts.items() if number in live and n}
             queue.messages = [
                 (sequence, live[sequence], counts.get(sequence, 0)) for sequence in sorted(live)
             ]

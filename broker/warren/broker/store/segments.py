@@ -1,8 +1,9 @@
 """Which messages of which segment are live, what may be deleted, and what is worth copying forward.
 
-An acknowledgement stands in the same segment as its message or in a later one. So a segment without live
-messages may be deleted when it is the oldest: no acknowledgement in it speaks of a message that outlives it.
-Were a later one deleted first, messages whose acknowledgements it held would come back.
+An acknowledgement, and the delivery count, stand in the same segment as their message or in a later one. So a
+segment without live messages may be deleted when it is the oldest: no acknowledgement in it speaks of a
+message that outlives it. Were a later one deleted first, messages whose acknowledgements it held would come
+back.
 """
 
 from __future__ import annotations
@@ -171,10 +172,6 @@ class Live:
             if change > segment.change:
                 segment.change = change
         self.extents = []
-
-    def holds(self, sequence: i64) -> bool:
-        """Whether that message is live."""
-        return any(extent.holds(sequence) for extent in self.extents)
 
     def take(self, segment: Segment, sequence: i64) -> bool:
         """Whether that message is live in that segment; from now on it is not, since it stands elsewhere."""
