@@ -14,6 +14,7 @@ COMPILED = [
     "wire/warren/wire/content.py",
     "broker/warren/broker/model/message.py",
     "broker/warren/broker/model/backing.py",
+    "broker/warren/broker/model/priority.py",
     "broker/warren/broker/model/expiry.py",
     "broker/warren/broker/model/exchange.py",
     "broker/warren/broker/model/topic.py",
@@ -28,7 +29,10 @@ COMPILED = [
     "broker/warren/broker/session/connection.py",
     "broker/warren/broker/session/node.py",
     "broker/warren/broker/store/log.py",
+    "broker/warren/broker/store/queue_log.py",
     "broker/warren/broker/store/record.py",
+    "broker/warren/broker/store/segments.py",
+    "broker/warren/broker/store/tail.py",
     "broker/warren/broker/bench/flow.py",
 ]
 
