@@ -109,7 +109,10 @@ def publish_frames(
 class RawClient:
     """A blocking connection with one frame after another; every wait has a deadline of `timeout` seconds."""
 
-    def __init__(self, url: str, *, heartbeat: int = 0, timeout: float = 20.0) -> None:
+    def __init__(
+        self, url: str, *, heartbeat: int = 0, timeout: float = 20.0, properties: bytes = b""
+    ) -> None:
+        """:param properties: the client's properties, an encoded table without its length"""
         parts = urlsplit(url)
         self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -118,13 +121,18 @@ class RawClient:
         user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
         virtual_host = unquote(parts.path[1:]) or "/"
         self.frame_max = 131072
+        self.properties = properties
         self._handshake(user, password, virtual_host, heartbeat)
 
     def _handshake(self, user: str, password: str, virtual_host: str, heartbeat: int) -> None:
         self.send(b"AMQP\x00\x00\x09\x01")
-        self.expect(CONNECTION_START)
+        self.start = self.expect(CONNECTION_START)
         login = f"\0{user}\0{password}".encode()
-        self.send(method(0, CONNECTION_START_OK, long(b"") + short("PLAIN") + long(login) + short("en_US")))
+        self.send(
+            method(
+                0, CONNECTION_START_OK, long(self.properties) + short("PLAIN") + long(login) + short("en_US")
+            )
+        )
         channel_max, frame_max, _ = struct.unpack(">HLH", self.expect(CONNECTION_TUNE).arguments)
         self.frame_max = frame_max or self.frame_max
         self.send(method(0, CONNECTION_TUNE_OK, struct.pack(">HLH", channel_max, self.frame_max, heartbeat)))

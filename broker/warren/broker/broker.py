@@ -21,6 +21,7 @@ from warren.broker.session.access import Access
 from warren.broker.session.limits import Limits
 from warren.broker.session.node import Node
 from warren.broker.store.definitions import Definitions
+from warren.broker.store.files import Files
 from warren.broker.store.folder import DataFolder
 from warren.broker.store.log import Log
 from warren.broker.store.recovery import Recovery, recover
@@ -41,6 +42,7 @@ class Broker:
 
     :param config: how it runs; keyword arguments are those of `BrokerConfig`.
     :param clock: the time that TTLs and expiries go by.
+    :param files: the file system that the log is written to; the operating system's unless a test says otherwise.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Broker:
         host: str = "127.0.0.1",
         port: int = 0,
         clock: Clock | None = None,
+        files: Files | None = None,
     ) -> None:
         if config is None:
             config = BrokerConfig(data_dir=None if data_dir is None else Path(data_dir), host=host, port=port)
@@ -58,6 +61,7 @@ class Broker:
         self.failure: asyncio.Future[str] | None = None
         """Resolved with one line when the disk has failed: the broker confirms nothing any more and has to be stopped."""
         self._clock = clock or RealClock()
+        self._files = files
         self._folder: DataFolder | None = None
         self._definitions: Definitions | None = None
         self._log: Log | None = None
@@ -124,7 +128,7 @@ class Broker:
 
     def _open_store(self, loop: asyncio.AbstractEventLoop) -> Recovery:
         assert self.config.data_dir is not None
-        self._folder = DataFolder.open(self.config.data_dir)
+        self._folder = DataFolder.open(self.config.data_dir, self._files)
         self._definitions = Definitions.open(self._folder, loop)
         self._snapshot = self._definitions.load()
         recovery = recover(self._folder, {row.incarnation for row in self._snapshot.queues})

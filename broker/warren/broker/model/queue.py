@@ -218,7 +218,8 @@ class Queue:
         """The head for basic.get, now unacknowledged unless the caller settles it; None if nothing is ready."""
         self.expiry.touch()
         if self.expiry.used:
-            self.expiry.drop_expired()
+            while self.expiry.drop_expired():
+                pass
         if not self.waiting.count:
             return None
         message = self.waiting.take()
@@ -273,6 +274,10 @@ class Queue:
             self.put_back(message)
         if spent:
             self.vhost.dead_letters.bury(self, spent, "delivery_limit")
+        if self.limited and not self.rejects:
+            self.drop_overflow()
+        if self.expiry.used:
+            self.expiry.drop_expired()
         if self.waiting.count:
             self.drain()
 

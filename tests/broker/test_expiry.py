@@ -1,0 +1,310 @@
+"""What time ends: messages by their TTL or their queue's, and queues that nobody uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.client import Channel, Closed, Connection, Message
+from tests.support.inprocess import InProcess
+from tests.support.processes import wait_until
+
+
+@pytest.fixture
+def timed(inprocess: InProcess) -> Iterator[Channel]:
+    """A channel to the broker whose clock the test moves."""
+    with Connection(inprocess.url) as connection:
+        yield connection.channel()
+
+
+def dead_lettering(channel: Channel, **arguments: Any) -> tuple[str, str]:
+    """A queue and the one that its dead letters go to."""
+    grave = channel.declare(exclusive=True)
+    queue = channel.declare(
+        exclusive=True, x_dead_letter_exchange="", x_dead_letter_routing_key=grave, **arguments
+    )
+    return queue, grave
+
+
+def exists(channel: Channel, queue: str) -> bool:
+    other = channel.connection.channel()
+    try:
+        other.state(queue)
+    except Closed:
+        del channel.connection.channels[other.number]
+        return False
+    other.close()
+    return True
+
+
+# -- messages, at their exact time
+
+
+def test_a_message_dies_at_its_millisecond(timed: Channel, inprocess: InProcess) -> None:
+    queue, grave = dead_lettering(timed)
+    timed.publish(queue, b"x", expiration="1500")
+    assert timed.ready(queue) == 1
+    inprocess.advance(1.499)
+    assert (timed.ready(queue), timed.ready(grave)) == (1, 0)
+    inprocess.advance(0.001)
+    assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("of_queue", "of_message", "seconds"),
+    [(1000, None, 1), (1000, "500", 0.5), (500, "1000", 0.5), (0, "9", 0)],
+)
+def test_the_smaller_ttl_wins(
+    timed: Channel, inprocess: InProcess, of_queue: int, of_message: str | None, seconds: float
+) -> None:
+    queue, grave = dead_lettering(timed, x_message_ttl=of_queue)
+    if of_message is None:
+        timed.publish(queue, b"x")
+    else:
+        timed.publish(queue, b"x", expiration=of_message)
+    timed.ready(queue)
+    if seconds:
+        inprocess.advance(seconds - 0.001)
+        assert (timed.ready(queue), timed.ready(grave)) == (1, 0)
+        inprocess.advance(0.001)
+    assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
+
+
+def test_with_a_queue_ttl_each_dies_in_its_turn(timed: Channel, inprocess: InProcess) -> None:
+    queue, grave = dead_lettering(timed, x_message_ttl=1000)
+    for number in range(5):
+        timed.publish(queue, b"%d" % number)
+        timed.ready(queue)
+        inprocess.advance(0.1)
+    inprocess.advance(0.5)
+    for number in range(5):
+        assert timed.ready(grave) == number + 1
+        inprocess.advance(0.1)
+    assert timed.drain(grave) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_longer_ttl_in_front_keeps_those_behind_it(timed: Channel, inprocess: InProcess) -> None:
+    queue, grave = dead_lettering(timed)
+    timed.publish(queue, b"long", expiration="5000")
+    timed.publish(queue, b"short", expiration="1000")
+    timed.publish(queue, b"none")
+    timed.ready(queue)
+    inprocess.advance(4)
+    assert (timed.ready(queue), timed.ready(grave)) == (3, 0)
+    inprocess.advance(1)
+    assert timed.drain(grave) == [b"long", b"short"]
+    assert timed.drain(queue) == [b"none"]
+
+
+def test_the_one_in_front_taken_away_frees_those_behind_it(timed: Channel, inprocess: InProcess) -> None:
+    queue, grave = dead_lettering(timed)
+    timed.publish(queue, b"none")
+    timed.publish(queue, b"short", expiration="1000")
+    timed.publish(queue, b"last")
+    timed.ready(queue)
+    inprocess.advance(2)
+    assert timed.ready(grave) == 0
+    timed.consume(queue, "tag")
+    assert [message.body for message in timed.deliveries(2)] == [b"none", b"last"]
+    assert timed.drain(grave) == [b"short"]
+
+
+def test_a_purge_sets_the_clock_for_what_comes_after(timed: Channel, inprocess: InProcess) -> None:
+    queue, grave = dead_lettering(timed)
+    timed.publish(queue, b"purged", expiration="1000")
+    assert timed.purge(queue) == 1
+    timed.publish(queue, b"long", expiration="3000")
+    timed.ready(queue)
+    inprocess.advance(2.999)
+    assert timed.ready(grave) == 0
+    inprocess.advance(0.001)
+    assert timed.drain(grave) == [b"long"]
+
+
+def test_a_requeue_keeps_the_time_of_death(timed: Channel, inprocess: InProcess) -> None:
+    queue, grave = dead_lettering(timed, x_message_ttl=1000)
+    timed.publish(queue, b"x")
+    message = timed.get(queue)
+    assert message is not None
+    inprocess.advance(0.9)
+    timed.nack(message.tag)
+    assert timed.ready(queue) == 1
+    inprocess.advance(0.1)
+    assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
+
+
+def test_what_is_requeued_too_late_dies_at_once(timed: Channel, inprocess: InProcess) -> None:
+    queue, grave = dead_lettering(timed, x_message_ttl=1000)
+    for body in (b"a", b"b"):
+        timed.publish(queue, body)
+    timed.consume(queue, "tag")
+    timed.deliveries(2)
+    timed.cancel("tag")
+    inprocess.advance(5)
+    assert timed.ready(grave) == 0
+    timed.nack(2)
+    assert timed.drain(grave) == [b"b"]
+    timed.consume(queue, "tag")
+    timed.nack(1)
+    assert timed.drain(grave) == [b"a"]
+    assert timed.delivered(queue) == []
+
+
+def test_the_dead_are_never_delivered(timed: Channel, inprocess: InProcess) -> None:
+    """However many died in the same moment, what lives is what the next consumer gets."""
+    queue = timed.declare(exclusive=True)
+    timed.connection.raw.send(
+        b"".join(timed.encoded(queue, b"dead", expiration="1000") for _ in range(1600))
+        + timed.encoded(queue, b"alive")
+    )
+    assert timed.ready(queue) == 1601
+    inprocess.jump(2)
+    found = timed.get(queue)
+    assert found is not None
+    assert found.body == b"alive"
+
+
+def test_the_dead_do_not_count_for_a_consumers_prefetch(timed: Channel, inprocess: InProcess) -> None:
+    queue = timed.declare(exclusive=True)
+    for number in range(10):
+        timed.publish(queue, b"%d" % number, expiration="1000" if number % 2 else "9000")
+    timed.ready(queue)
+    inprocess.advance(2)
+    timed.qos(3)
+    timed.consume(queue)
+    assert [message.body for message in timed.delivered(queue)] == [b"0", b"2", b"4"]
+
+
+def test_the_longest_ttl(timed: Channel, inprocess: InProcess) -> None:
+    """Ten years: RabbitMQ's bound."""
+    queue, grave = dead_lettering(timed, x_message_ttl=315_360_000_000)
+    timed.publish(queue, b"x")
+    timed.ready(queue)
+    inprocess.advance(315_359_999)
+    assert timed.ready(grave) == 0
+    inprocess.advance(1)
+    assert timed.ready(grave) == 1
+
+
+# -- queues, at their exact time
+
+
+def test_an_unused_queue_goes(timed: Channel, inprocess: InProcess) -> None:
+    queue = timed.declare(x_expires=1000)
+    inprocess.advance(0.999)
+    assert exists(timed, queue)
+    # That was a declare: its time starts anew.
+    inprocess.advance(0.999)
+    assert exists(timed, queue)
+    inprocess.advance(1)
+    assert not exists(timed, queue)
+
+
+def test_get_uses_a_queue_and_publishing_does_not(timed: Channel, inprocess: InProcess) -> None:
+    queue = timed.declare(x_expires=1000)
+    inprocess.advance(0.6)
+    assert timed.get(queue) is None
+    inprocess.advance(0.6)
+    assert timed.get(queue) is None
+    inprocess.advance(0.6)
+    other = timed.declare(exclusive=True)
+    timed.publish(queue, b"x")
+    timed.ready(other)
+    inprocess.advance(0.6)
+    assert not exists(timed, queue)
+
+
+def test_a_consumer_keeps_its_queue(timed: Channel, inprocess: InProcess) -> None:
+    queue = timed.declare(x_expires=1000)
+    timed.consume(queue, "tag")
+    inprocess.advance(100)
+    timed.publish(queue, b"x")
+    assert timed.deliveries(1)
+    timed.cancel("tag")
+    inprocess.advance(0.999)
+    timed.consume(queue, "tag")
+    inprocess.advance(100)
+    timed.cancel("tag")
+    inprocess.advance(1)
+    assert not exists(timed, queue)
+
+
+def test_the_messages_of_an_unused_queue_are_not_dead_lettered(timed: Channel, inprocess: InProcess) -> None:
+    queue, grave = dead_lettering(timed, x_expires=1000)
+    timed.publish(queue, b"x")
+    timed.ready(queue)
+    inprocess.advance(5)
+    assert not exists(timed, queue)
+    assert timed.ready(grave) == 0
+
+
+# -- on any broker, in real time
+
+
+def test_ttl_0_without_a_ready_consumer(channel: Channel) -> None:
+    queue, grave = dead_lettering(channel, x_message_ttl=0)
+    channel.publish(queue, b"nobody there")
+    assert channel.drain(queue) == []
+    wait_until(lambda: channel.ready(grave) == 1, "the message is dead-lettered")
+
+
+@pytest.mark.parametrize("by", ["queue", "message"])
+def test_ttl_0_with_a_ready_consumer(channel: Channel, by: str) -> None:
+    queue, grave = dead_lettering(channel, **({"x_message_ttl": 0} if by == "queue" else {}))
+    properties: dict[str, Any] = {"expiration": "0"} if by == "message" else {}
+    channel.qos(1)
+    channel.consume(queue)
+    channel.publish(queue, b"taken", **properties)
+    channel.publish(queue, b"one too many", **properties)
+    assert [message.body for message in channel.deliveries(1)] == [b"taken"]
+    wait_until(lambda: channel.ready(grave) == 1, "the second is dead-lettered")
+    channel.ack(1)
+    assert channel.delivered(queue) == []
+
+
+def test_ttl_0_behind_a_message_without(channel: Channel) -> None:
+    queue, grave = dead_lettering(channel)
+    channel.publish(queue, b"first")
+    channel.publish(queue, b"second", expiration="0")
+    assert channel.ready(queue) == 2
+    assert channel.drain(queue) == [b"first"]
+    wait_until(lambda: channel.ready(grave) == 1, "the second is dead-lettered")
+
+
+def test_ttl_in_real_time(channel: Channel) -> None:
+    queue, grave = dead_lettering(channel, x_message_ttl=60_000)
+    channel.publish(queue, b"x", expiration="100")
+    began = time.monotonic()
+    wait_until(lambda: channel.ready(grave) == 1, "the message is dead-lettered")
+    assert time.monotonic() - began > 0.09
+
+
+def test_expires_in_real_time(channel: Channel, name: str) -> None:
+    channel.declare(name, x_expires=100)
+    channel.confirm()
+
+    def gone() -> bool:
+        # A publish does not use the queue, and comes back when there is none.
+        channel.publish(name, b"", mandatory=True)
+        return isinstance(channel.next(), Message)
+
+    wait_until(gone, "the queue is deleted")
+
+
+@pytest.mark.parametrize(
+    ("expiration", "reason"),
+    [
+        ("abc", "no_integer"),
+        ("10ms", '{leftover_string,"ms"}'),
+        ("-1", "{value_negative,-1}"),
+    ],
+)
+def test_an_expiration_that_is_none(channel: Channel, expiration: str, reason: str) -> None:
+    queue = channel.declare(exclusive=True)
+    channel.publish(queue, b"x", expiration=expiration)
+    error = channel.closed()
+    assert (error.code, error.method) == (406, (60, 40))
+    assert error.text == f"PRECONDITION_FAILED - invalid expiration '{expiration}': {reason}"
