@@ -14,6 +14,8 @@ from warren.wire.tables import Field, TableError, decode_fields
 MAX_EXPIRY_MS = 315_360_000_000
 """Ten years: RabbitMQ's bound for TTLs."""
 
+MAX_PRIORITY = 255
+
 QUORUM_DELIVERY_LIMIT = 20
 """What a quorum queue has since RabbitMQ 4.0 when it is declared without a limit."""
 
@@ -38,6 +40,7 @@ class QueueArguments:
     at_least_once: bool = False
     """Dead-lettering keeps a message aside until its target has taken it. As in RabbitMQ, only with reject-publish."""
     delivery_limit: int = -1
+    max_priority: int = -1
 
 
 KNOWN = (
@@ -50,11 +53,12 @@ KNOWN = (
     "x-max-length-bytes",
     "x-overflow",
     "x-delivery-limit",
+    "x-max-priority",
     "x-queue-type",
 )
 """The arguments that a redeclaration has to repeat, in the order in which RabbitMQ compares them."""
 
-LATER = ("x-max-priority", "x-single-active-consumer")
+LATER = ("x-single-active-consumer",)
 """Arguments that would change what a queue promises; accepting them without keeping the promise would be a lie."""
 
 
@@ -88,6 +92,8 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         max_length_bytes = _count(fields.get(name))
         name = "x-delivery-limit"
         delivery_limit = _limit(fields.get(name), QUORUM_DELIVERY_LIMIT if quorum else -1)
+        name = "x-max-priority"
+        max_priority = _priority(fields.get(name))
         name = "x-overflow"
         overflow = _overflow(fields.get(name))
         name = "x-dead-letter-exchange"
@@ -102,6 +108,11 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described}: {reason}"
         ) from None
+    if quorum and max_priority >= 0:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"invalid arg 'x-max-priority' for {described} of queue type rabbit_quorum_queue",
+        )
     return QueueArguments(
         quorum=quorum,
         message_ttl=message_ttl,
@@ -113,6 +124,7 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         dead_letter_routing_key=routing_key,
         at_least_once=strategy and exchange is not None and overflow is Overflow.REJECT_PUBLISH,
         delivery_limit=delivery_limit,
+        max_priority=max_priority,
     )
 
 
@@ -166,6 +178,13 @@ def _count(field: Field | None) -> int:
     value = _integer(field)
     if value < 0:
         raise Invalid(f"{{value_negative,{value}}}")
+    return value
+
+
+def _priority(field: Field | None) -> int:
+    value = _count(field)
+    if value > MAX_PRIORITY:
+        raise Invalid(f"{{max_value_exceeded,{value}}}")
     return value
 
 

@@ -44,6 +44,20 @@ class Backing:
         self.bytes -= message.body_size
         return message
 
+    def take_expired(self, now: i64, limit: i64) -> list[Message]:
+        """What is dead at the head, removed, at most so many; a time in milliseconds since 1970."""
+        dead: list[Message] = []
+        head = self.head()
+        while head is not None and head.expires and head.expires <= now and len(dead) < limit:
+            dead.append(self.take())
+            head = self.head()
+        return dead
+
+    def next_expiry(self) -> i64:
+        """When the head dies, in milliseconds since 1970; 0 if it does not."""
+        head = self.head()
+        return 0 if head is None else head.expires
+
     def clear(self) -> list[Message]:
         """All of them in order; none is left."""
         messages = [pair[1] for pair in sorted(self.returned)]

@@ -172,6 +172,7 @@ class DeadLetters:
             len(body),
             message.channel,
         )
+        letter.priority = message.priority
         letter.persistent = message.persistent
         letter.died = True
         return letter

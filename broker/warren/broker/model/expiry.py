@@ -48,21 +48,17 @@ class Expiry:
     def arrived(self, message: Message) -> None:
         """A message with an expiry waits in the queue."""
         self.used = True
-        if self.queue.waiting.head() is message:
+        due = self.queue.waiting.next_expiry()
+        if due and due == message.expires:
             self.drop_expired()
             self.watch()
 
     def drop_expired(self) -> bool:
         """Dead-letter what is dead at the head, a slice of it; True if there was any."""
         waiting = self.queue.waiting
-        head = waiting.head()
-        if head is None or not head.expires:
+        if not waiting.next_expiry():
             return False
-        now = self.now_ms()
-        dead: list[Message] = []
-        while head is not None and head.expires and head.expires <= now and len(dead) < SLICE:
-            dead.append(waiting.take())
-            head = waiting.head()
+        dead = waiting.take_expired(self.now_ms(), SLICE)
         if not dead:
             return False
         self.queue.vhost.dead_letters.bury(self.queue, dead, "expired")
@@ -70,15 +66,15 @@ class Expiry:
 
     def watch(self) -> None:
         """Have a timer for the head's end, if it has one."""
-        head = self.queue.waiting.head()
-        if head is None or not head.expires:
+        due = self.queue.waiting.next_expiry()
+        if not due:
             return
         if self.head_timer is not None:
-            if self.head_due <= head.expires:
+            if self.head_due <= due:
                 return
             self.head_timer.cancel()
-        self.head_due = head.expires
-        self.head_timer = self.queue.vhost.clock.call_at(head.expires / 1000, self.head_expired)
+        self.head_due = due
+        self.head_timer = self.queue.vhost.clock.call_at(due / 1000, self.head_expired)
 
     def head_expired(self) -> None:
         self.head_timer = None

@@ -27,6 +27,7 @@ class Message:
     """The delivery tag while it is unacknowledged."""
     deliveries: i64 = 0
     """How often it came back after a delivery (the header x-delivery-count)."""
+    priority: i64 = 0
     persistent: bool = False
     redelivered: bool = False
     died: bool = False
@@ -49,6 +50,7 @@ class Message:
         """The same content for another queue."""
         other = Message(self.exchange, self.routing_key, self.content, self.body_size, self.channel)
         other.ttl = self.ttl
+        other.priority = self.priority
         other.persistent = self.persistent
         other.died = self.died
         return other

@@ -15,6 +15,7 @@ from warren.broker.model.arguments import Overflow, QueueArguments
 from warren.broker.model.backing import Backing
 from warren.broker.model.expiry import Expiry
 from warren.broker.model.message import Message
+from warren.broker.model.priority import PriorityBacking
 from warren.broker.model.stored import message_head
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ class Queue:
         self.raw_arguments = raw_arguments
         self.arguments = arguments
         self.incarnation = incarnation
-        self.waiting = Backing()
+        self.waiting: Backing = Backing()
+        if arguments.max_priority >= 0:
+            self.waiting = PriorityBacking(arguments.max_priority)
         self.consumers: list[Consumer] = []
         self.active: deque[Consumer] = deque()
         """The consumers that have room, the next one first."""
@@ -159,7 +162,7 @@ class Queue:
         records = self.records
         assert log is not None
         assert records is not None
-        if message.expires or message.died:
+        if message.expires or message.died or message.priority:
             head = message_head(message)
         elif message.exchange is self.last_exchange and message.routing_key is self.last_key:
             head = self.last_head

@@ -7,18 +7,25 @@ import struct
 from warren.broker.model.message import Message
 from warren.wire.content import body_size
 
-_HEAD = struct.Struct(">BBqBB")
+_HEAD = struct.Struct(">BBBqBB")
 _U16 = struct.Struct(">H")
 VERSION = 1
 DIED = 1
 
 
 def message_head(message: Message) -> bytes:
-    """Version, flags, expiry in milliseconds since 1970 (0 is never), exchange and routing key."""
+    """Version, flags, priority, expiry in milliseconds since 1970 (0 is never), exchange and routing key."""
     flags = DIED if message.died else 0
     return b"".join(
         (
-            _HEAD.pack(VERSION, flags, message.expires, len(message.exchange), len(message.routing_key)),
+            _HEAD.pack(
+                VERSION,
+                flags,
+                message.priority,
+                message.expires,
+                len(message.exchange),
+                len(message.routing_key),
+            ),
             message.exchange,
             message.routing_key,
         )
@@ -27,7 +34,7 @@ def message_head(message: Message) -> bytes:
 
 def read_message(sequence: int, payload: bytes, deliveries: int) -> Message:
     """The message that `message_head` and its content were written for."""
-    _, flags, expires, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
+    _, flags, priority, expires, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     key = _HEAD.size + exchange_size
     content_start = key + key_size
     content = payload[content_start:]
@@ -41,6 +48,7 @@ def read_message(sequence: int, payload: bytes, deliveries: int) -> Message:
     message.sequence = sequence
     message.expires = expires
     message.deliveries = deliveries
+    message.priority = priority
     message.died = flags & DIED != 0
     message.persistent = True
     message.stored = True

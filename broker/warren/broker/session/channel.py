@@ -103,6 +103,8 @@ class Channel:
         message = Message(target.exchange, target.routing_key, content, body_size, self.number)
         if look.delivery_mode == 2:
             message.persistent = True
+        if look.priority:
+            message.priority = look.priority
         if look.has_expiration:
             message.ttl = expiration_ms(look.expiration)
         if look.has_user_id and look.user_id != self.connection.user:
