@@ -145,7 +145,11 @@ class Connection:
         return self.events.popleft()
 
     def close(self) -> None:
-        self.raw.close()
+        try:
+            self.raw.close()
+        except BaseException:
+            self.raw.abort()
+            raise
 
     def abort(self) -> None:
         """Drop the socket without a word."""

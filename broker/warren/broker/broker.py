@@ -16,7 +16,7 @@ from warren.broker.model.dead_letter import ASIDE_SHIFT, aside_reason
 from warren.broker.model.stored import read_message
 from warren.broker.model.topology import Topology
 from warren.broker.model.vhost import VirtualHost
-from warren.broker.server import listen
+from warren.broker.server import Listener
 from warren.broker.session.access import Access
 from warren.broker.session.limits import Limits
 from warren.broker.session.node import Node
@@ -66,7 +66,7 @@ class Broker:
         self._definitions: Definitions | None = None
         self._log: Log | None = None
         self._node: Node | None = None
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._port = 0
 
     @property
@@ -121,8 +121,9 @@ class Broker:
             if recovery is not None:
                 self._restore(topology, recovery)
                 self._connect_store(node)
-            self._server = await listen(node, self.config.host, self.config.port)
-            self._port = self._server.sockets[0].getsockname()[1]
+            listener = Listener(node)
+            self._port = await listener.open(self.config.host, self.config.port)
+            self._listener = listener
             self._node = node
             undo.pop_all()
 
@@ -154,6 +155,8 @@ class Broker:
                     else:
                         queue.vhost.dead_letters.keep_aside(queue, message, reason)
                 count += len(recovered.messages)
+        # Only now: what has died meanwhile may go to any of them.
+        for queue in queues.values():
             queue.expiry.touch()
             queue.expiry.drop_expired()
             queue.expiry.watch()
@@ -179,20 +182,19 @@ class Broker:
 
     async def stop(self) -> None:
         """Close every connection with 320 CONNECTION_FORCED, write and sync what waits, release the data folder."""
-        server, node = self._server, self._node
-        self._server = self._node = None
-        if server is not None:
-            server.close()
+        listener, node = self._listener, self._node
+        self._listener = self._node = None
+        if listener is not None:
+            listener.stop_accepting()
         if node is not None:
             reason = AmqpError(
                 Reply.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"
             )
             await node.settle()
             for connection in list(node.connections):
-                connection.conversation.close(connection, reason)
-                connection.conversation.drop(connection)
-        if server is not None:
-            await server.wait_closed()
+                connection.conversation.shut_down(connection, reason)
+        if listener is not None:
+            await listener.close()
         await self._close_store()
 
     async def _close_store(self) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.model.message import Message
+from warren.broker.model.queue import REFUSED
 from warren.wire import tables
 from warren.wire.content import body_payload, header_payload, join_content
 from warren.wire.properties import decode, encode
@@ -98,14 +99,21 @@ class DeadLetters:
         log = vhost.log
         if log is not None and (message.stored or letter.persistent):
             log.begin()
-            vhost.deliver(targets, letter)
+            refused = vhost.deliver(targets, letter) == REFUSED
             if message.stored:
                 queue.forget(message)
             log.end()
         else:
-            vhost.deliver(targets, letter)
+            refused = vhost.deliver(targets, letter) == REFUSED
+        if refused:
+            self.lost(queue, reason, "a full queue refused its copy")
 
     def drop(self, queue: Queue, message: Message, reason: str, why: str) -> None:
+        self.lost(queue, reason, why)
+        if message.stored:
+            queue.forget(message)
+
+    def lost(self, queue: Queue, reason: str, why: str) -> None:
         self.dropped += 1
         if why:
             logger.info(
@@ -114,8 +122,6 @@ class DeadLetters:
                 reason,
                 why,
             )
-        if message.stored:
-            queue.forget(message)
 
     # -- at least once
 
@@ -124,6 +130,7 @@ class DeadLetters:
             mark = (REASONS.index(reason) + 1) << ASIDE_SHIFT | message.deliveries
             queue.log.mark(queue.records, message.sequence, mark)
         queue.aside.append((message, reason))
+        queue.aside_bytes += message.body_size
         self.waiting[queue] = True
         if not self.timed:
             self.timed = True
@@ -136,6 +143,7 @@ class DeadLetters:
         for queue in queues:
             aside = queue.aside
             queue.aside = []
+            queue.aside_bytes = 0
             if queue.deleted:
                 continue
             for message, reason in aside:

@@ -65,6 +65,8 @@ class Queue:
 
     next_sequence: i64 = 1
     unacked: i64 = 0
+    aside_bytes: i64 = 0
+    """The bodies in `aside`."""
     deleted: bool = False
     had_consumer: bool = False
     """An auto-delete queue goes with its last consumer, but only after a first one."""
@@ -180,7 +182,7 @@ class Queue:
         kept = len(self.aside)
         if 0 <= arguments.max_length < self.waiting.count + kept + 1:
             return True
-        return 0 <= arguments.max_length_bytes < self.waiting.bytes + message.body_size
+        return 0 <= arguments.max_length_bytes < self.waiting.bytes + self.aside_bytes + message.body_size
 
     def drop_overflow(self) -> None:
         arguments = self.arguments
