@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection
+from typing import ClassVar
 
 from tests.store.disk import Disk
 from warren.broker.store.errors import StoreError
@@ -35,6 +36,9 @@ class GateInHand:
 class Node:
     """One run of the log on a disk, from recovery to its end."""
 
+    running: ClassVar[list[Node]] = []
+    """Those that have not ended."""
+
     def __init__(
         self,
         disk: Disk,
@@ -46,6 +50,7 @@ class Node:
         batch_size: int = 1 << 20,
     ) -> None:
         self.disk = disk
+        Node.running.append(self)
         self.loop = asyncio.new_event_loop()
         self.gate = GateInHand()
         self.recovery: Recovery = recover(disk.folder(), known, block=block)
@@ -103,13 +108,20 @@ class Node:
         """A clean stop; returns the disk for the next run."""
         self.loop.run_until_complete(self.log.close())
         self.loop.close()
+        Node.running.remove(self)
         return self.disk.kill()
+
+    def kill_synced(self) -> Disk:
+        """As `kill`, after all that was appended is on the disk."""
+        self.settle()
+        return self.kill()
 
     def end(self) -> None:
         """After the disk was killed: let the worker find out."""
         with contextlib.suppress(StoreError):
             self.loop.run_until_complete(self.log.close())
         self.loop.close()
+        Node.running.remove(self)
 
     def kill(self) -> Disk:
         """The process is killed; returns the disk for the next run."""

@@ -73,7 +73,7 @@ class LogMachine(RuleBasedStateMachine):
         self.next[self.incarnations] = 1
         self.at.gate.submitted += 1
 
-    @rule(count=st.integers(1, 30), size=st.sampled_from([0, 5, 60, 200, 700, 5000]), gap=st.integers(0, 3))
+    @rule(count=st.integers(1, 30), size=st.sampled_from([3, 20, 60, 200, 700, 5000]), gap=st.integers(0, 3))
     @precondition(lambda self: self.queues)
     def publish(self, count: int, size: int, gap: int) -> None:
         incarnation = self.random.choice(sorted(self.queues))
@@ -247,7 +247,7 @@ class LogMachine(RuleBasedStateMachine):
             disk,
             sorted(self.queues),
             segment_size=self.random.choice([600, 2000, 8000]),
-            slack=self.random.choice([0, 500, 5000]),
+            slack=self.random.choice([0, 3000]),
             batch_size=self.random.choice([300, 1 << 20]),
         )
         assert node.recovery.clean is clean

@@ -76,7 +76,7 @@ class Log:
 
     :param gate: the definitions that confirms depend on.
     :param segment_size: bytes after which a new segment is begun.
-    :param slack: bytes that the log may use beyond twice its live ones.
+    :param slack: bytes that the log may use beyond twice its live ones, at least a segment.
     :param retry: seconds between attempts to write to a full disk.
     """
 
@@ -127,7 +127,8 @@ class Log:
         if not held or offset < 0:
             held.append(Segment(recovery.next_segment, 0))
             offset = 0
-        self._segments = Segments(held, slack)
+        # What is dead in the segment that is written to cannot be freed.
+        self._segments = Segments(held, max(slack, segment_size))
         self._tail = Tail(recovery.identity, recovery.block, segment_size, held[-1], offset)
 
         self._idle = True

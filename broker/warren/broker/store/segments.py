@@ -227,25 +227,12 @@ class Segments:
         """The oldest segment, if the log is so much larger than what is live in it that copying forward pays.
 
         What it costs is bounded: when it begins more than half of the log is dead, so a round that copies all
-        live bytes frees more than it writes. What a round could not free (records that are not messages, the
-        headers of blocks) is no reason for another.
+        live bytes frees more than it writes.
         """
-        excess: i64 = self.size() - 2 * self.live_bytes()
-        if excess < self._unavoidable:
-            self._unavoidable = max(excess, 0)
-        if len(self.held) < 2 or excess <= self._unavoidable + self.slack:
-            self._round = 0
+        if len(self.held) < 2 or self.size() <= 2 * self.live_bytes() + self.slack:
             return None
         oldest = self.held[0]
-        if oldest.live == 0 or oldest.batch > synced:
-            return None
-        if self._round == 0:
-            self._round = self.held[-1].number
-        elif oldest.number >= self._round:
-            self._unavoidable = excess
-            self._round = 0
-            return None
-        return oldest
+        return oldest if oldest.live and oldest.batch <= synced else None
 
 
 __all__ = ["Extent", "Live", "Segment", "Segments"]
