@@ -1,0 +1,77 @@
+"""Reliable messaging for Python on AMQP 0-9-1: `App`, typed messages, and errors that say what became of them."""
+
+from warren.sdk.app import App
+from warren.sdk.clock import SystemClock
+from warren.sdk.consumer import ConsumerStatistics
+from warren.sdk.delivery import Delivery, current_delivery
+from warren.sdk.endpoint import HandlerStatistics
+from warren.sdk.errors import (
+    BatchError,
+    CallError,
+    CallTimeout,
+    ConfigError,
+    DeadLetter,
+    Nacked,
+    NoServer,
+    PublishError,
+    PublishTimeout,
+    RemoteError,
+    Requeue,
+    TopologyMismatch,
+    TransportUnavailable,
+    Unroutable,
+    WarrenError,
+)
+from warren.sdk.messages import Command, Event, Message, Request
+from warren.sdk.protocols import Clock, Component, DelayBackend, Once, RetryPolicy, Timer
+from warren.sdk.publisher import Failure, PublisherStatistics, PublishReport
+from warren.sdk.retry import InProcess
+from warren.sdk.rpc import CallStatistics
+from warren.sdk.runtime import State, Statistics
+from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
+
+__all__ = [
+    "DEAD_LETTER_EXCHANGE",
+    "App",
+    "BatchError",
+    "Binding",
+    "CallError",
+    "CallStatistics",
+    "CallTimeout",
+    "Clock",
+    "Command",
+    "Component",
+    "ConfigError",
+    "ConsumerStatistics",
+    "DeadLetter",
+    "Declarable",
+    "DelayBackend",
+    "Delivery",
+    "Event",
+    "Exchange",
+    "Failure",
+    "HandlerStatistics",
+    "InProcess",
+    "Message",
+    "Nacked",
+    "NoServer",
+    "Once",
+    "PublishError",
+    "PublishReport",
+    "PublishTimeout",
+    "PublisherStatistics",
+    "Queue",
+    "RemoteError",
+    "Request",
+    "Requeue",
+    "RetryPolicy",
+    "State",
+    "Statistics",
+    "SystemClock",
+    "Timer",
+    "TopologyMismatch",
+    "TransportUnavailable",
+    "Unroutable",
+    "WarrenError",
+    "current_delivery",
+]

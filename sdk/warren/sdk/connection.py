@@ -1,0 +1,199 @@
+"""Supervised connections: connect, set up, watch, and after a loss do all of it again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+
+from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, WarrenError
+from warren.sdk.transport import DataChannel, Session, translated
+
+log = logging.getLogger("warren.sdk")
+
+FIRST_RETRY_SECONDS = 0.05
+LONGEST_RETRY_SECONDS = 3.0
+STABLE_SECONDS = 1.0
+"""A connection that lives shorter counts as a failed attempt, so that one that always drops is not tried in a loop."""
+SETUP_SECONDS = 30.0
+
+Result = TypeVar("Result")
+
+
+class Control:
+    """Synchronous methods (declare, bind, check) on a channel of their own, one at a time.
+
+    The caller may be cancelled; the method runs on, because aiormq closes a channel whose method is cancelled.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._channel: DataChannel | None = None
+        self._lock = asyncio.Lock()
+
+    async def run(self, what: str, method: Callable[[DataChannel], Awaitable[Result]]) -> Result:
+        """Run `method`; `what` begins the text of the error.
+
+        :raises TopologyMismatch: if the broker closed the channel over it (403, 404, 405, 406).
+        :raises TransportUnavailable: if the connection is lost, or there is no answer within 30 s.
+        """
+        task = asyncio.ensure_future(self._run(what, method))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(task)
+
+    async def _run(self, what: str, method: Callable[[DataChannel], Awaitable[Result]]) -> Result:
+        async with self._lock:
+            if self._channel is None or self._channel.is_closed:
+                self._channel = await self._session.channel()
+            with translated(what):
+                async with asyncio.timeout(SETUP_SECONDS):
+                    return await method(self._channel)
+
+
+class Link:
+    """A connection that comes back.
+
+    :param setup: brings a new session to use (channels, topology); it is up after that.
+    :param went_up: called without a pause between `setup` and the first user of the session.
+    :param went_down: called when the session is lost or closed.
+    :param first_retry: seconds; the first wait is random below it, each later bound is doubled.
+    :param longest_retry: seconds; the cap of that bound.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        *,
+        setup: Callable[[Session, Control], Awaitable[None]],
+        went_up: Callable[[], None],
+        went_down: Callable[[], None],
+        on_blocked: Callable[[str | None], None],
+        first_retry: float = FIRST_RETRY_SECONDS,
+        longest_retry: float = LONGEST_RETRY_SECONDS,
+    ) -> None:
+        self._url = url
+        self._name = name
+        self._setup = setup
+        self._went_up = went_up
+        self._went_down = went_down
+        self._on_blocked = on_blocked
+        self._wait = wait_random_exponential(multiplier=first_retry, max=longest_retry)
+        self._task: asyncio.Task[None] | None = None
+        self._up = asyncio.Event()
+        self.session: Session | None = None
+        self.control: Control | None = None
+        self.connects = 0
+        self.error: WarrenError | None = None
+        """Why the last attempt failed."""
+
+    async def start(self, timeout: float) -> None:
+        """Connect and stay connected from here on.
+
+        :param timeout: seconds for the first connection.
+        :raises WarrenError: why there is none; at once where trying again cannot help.
+        """
+        self._task = asyncio.create_task(self._supervise(), name=f"{self._name} connection")
+        up = asyncio.create_task(self._up.wait())
+        try:
+            await asyncio.wait((up, self._task), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            up.cancel()
+        if self._task.done():
+            await self._task
+        if not self._up.is_set():
+            raise self.error or TransportUnavailable(f"cannot connect: no answer within {timeout:g} s")
+
+    async def wait_up(self) -> Session:
+        """The session, as soon as there is one."""
+        while self.session is None:
+            await self._up.wait()
+        return self.session
+
+    async def run(self, what: str, method: Callable[[DataChannel], Awaitable[Result]]) -> Result:
+        """Run a synchronous method; waits for a connection, and tries again on the next one if it is lost."""
+        while True:
+            await self.wait_up()
+            control = self.control
+            assert control is not None
+            try:
+                return await control.run(what, method)
+            except TransportUnavailable:
+                if self.control is control and self._up.is_set():
+                    raise
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _supervise(self) -> None:
+        try:
+            while True:
+                async for attempt in AsyncRetrying(
+                    wait=self._wait,
+                    retry=retry_if_exception(self._worth_retrying),
+                    before_sleep=self._report,
+                    reraise=True,
+                ):
+                    with attempt:
+                        session = await self._establish()
+                        if await _ends_within(session, STABLE_SECONDS):
+                            await self._drop()
+                            raise TransportUnavailable("the connection was lost soon after it was made")
+                await _ends_within(session, None)
+                log.warning("connection lost: name=%s", self._name)
+                await self._drop()
+        finally:
+            await self._drop()
+
+    async def _establish(self) -> Session:
+        session = await Session.open(self._url, self._name, self._on_blocked)
+        try:
+            control = Control(session)
+            with translated("cannot set up the connection"):
+                async with asyncio.timeout(SETUP_SECONDS):
+                    await self._setup(session, control)
+            if session.lost.done():
+                raise TransportUnavailable("the connection was lost while it was set up")
+        except BaseException:
+            await session.close()
+            raise
+        self.session, self.control, self.error = session, control, None
+        self.connects += 1
+        self._went_up()
+        self._up.set()
+        return session
+
+    async def _drop(self) -> None:
+        session, self.session, self.control = self.session, None, None
+        if session is None:
+            return
+        self._up.clear()
+        self._went_down()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETUP_SECONDS):
+                await session.close()
+
+    def _worth_retrying(self, error: BaseException) -> bool:
+        """Once it has worked, whatever is wrong may pass; before that, wrong use must be said at once."""
+        if isinstance(error, ConfigError | TopologyMismatch):
+            return self.connects > 0
+        return isinstance(error, WarrenError) and (error.retryable or self.connects > 0)
+
+    def _report(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, WarrenError):
+            if str(error) != str(self.error):
+                log.warning("connection attempt failed: name=%s error=%s", self._name, error)
+            self.error = error
+
+
+async def _ends_within(session: Session, seconds: float | None) -> bool:
+    done, _ = await asyncio.wait((session.lost,), timeout=seconds)
+    return bool(done)

@@ -1,0 +1,218 @@
+"""What happens to a delivery: decoded, handled with retries, answered, and ended as acknowledged, requeued or dead."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from warren.sdk import rpc, telemetry
+from warren.sdk.codec import Outgoing, decode, encode_result
+from warren.sdk.consumer import Settlement
+from warren.sdk.dead_letter import dead_letter
+from warren.sdk.delivery import Delivery, handling
+from warren.sdk.errors import (
+    ConfigError,
+    DeadLetter,
+    RemoteError,
+    Requeue,
+    Unroutable,
+    WarrenError,
+)
+from warren.sdk.handler import HandlerSpec
+from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
+from warren.sdk.retry import may_pass
+from warren.sdk.topology import Queue
+
+log = logging.getLogger("warren.sdk")
+
+Send = Callable[[Outgoing], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class HandlerStatistics:
+    """Counts since the App started. `dropped` is what no dead letter exchange took: it is gone, and logged."""
+
+    handled: int = 0
+    failed_attempts: int = 0
+    delayed: int = 0
+    dead_lettered: int = 0
+    dropped: int = 0
+    error_replies: int = 0
+    unclaimed_replies: int = 0
+
+
+class Endpoint:
+    """The handlers of one queue; several message types are told apart by the `type` property.
+
+    :param send: publishes with confirm and mandatory; used for replies and dead letters.
+    """
+
+    def __init__(
+        self,
+        queue: Callable[[], Queue],
+        *,
+        concurrency: int,
+        send: Send,
+        clock: Clock,
+        retry: RetryPolicy,
+        delay: DelayBackend | None,
+    ) -> None:
+        self.concurrency = concurrency
+        self.statistics = HandlerStatistics()
+        self._queue = queue
+        self._send = send
+        self._clock = clock
+        self._retry = retry
+        self._delay = delay
+        self._specs: dict[str, HandlerSpec] = {}
+
+    def add(self, handler: HandlerSpec) -> None:
+        """:raises ConfigError: if two handlers of the queue cannot be told apart."""
+        name = getattr(handler.kind, "wire_type", "")
+        if name in self._specs or (self._specs and ("" in self._specs or not name)):
+            raise ConfigError(f"queue {self._queue().name!r} has a handler for that already")
+        self._specs[name] = handler
+
+    @property
+    def onces(self) -> list[Once]:
+        return [handler.once for handler in self._specs.values() if handler.once is not None]
+
+    async def process(self, delivery: Delivery, delivery_tag: int) -> Settlement:
+        """Work on one delivery; only cancellation comes out as an exception, and it requeues."""
+        try:
+            with telemetry.processing(delivery, delivery_tag), handling(delivery):
+                return await self._process(delivery)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return await self._bury(delivery, "failed", error)
+        except Exception as error:
+            # The handler's own errors have ended above; this one is of the SDK or of a plug-in.
+            log.exception("delivery failed: queue=%s message_id=%s", delivery.queue, delivery.message_id)
+            return await self._bury(delivery, "failed", error)
+
+    async def _process(self, delivery: Delivery) -> Settlement:
+        handler = self._choose(delivery)
+        if handler is None:
+            return await self._bury(
+                delivery, "unknown_type", ValueError(f"no handler for type {delivery.type!r}")
+            )
+        try:
+            message = decode(handler.kind, delivery)
+        except ValueError as error:
+            if handler.reply is not None and delivery.properties.get("reply_to"):
+                return await self._answer(
+                    delivery,
+                    rpc.error_reply(delivery, RemoteError("undecodable", str(error)), self._clock.now()),
+                )
+            return await self._bury(delivery, "undecodable", error)
+        try:
+            result = await self._handle(handler, message, delivery)
+        except Requeue:
+            return Settlement.REQUEUE
+        except DeadLetter as chosen:
+            return await self._bury(delivery, "rejected", chosen)
+        except Exception as error:
+            return await self._failed(handler, delivery, error)
+        self.statistics.handled += 1
+        if handler.reply is not None and delivery.properties.get("reply_to"):
+            return await self._answer(delivery, rpc.reply(delivery, result, self._clock.now()))
+        return Settlement.ACK
+
+    def _choose(self, delivery: Delivery) -> HandlerSpec | None:
+        """The only handler takes whatever comes, also from publishers that set no type."""
+        if len(self._specs) == 1:
+            return next(iter(self._specs.values()))
+        return self._specs.get(delivery.type or "")
+
+    async def _handle(self, handler: HandlerSpec, message: object, delivery: Delivery) -> bytes:
+        async def run() -> bytes:
+            result = await handler.call(message, delivery)
+            return (
+                b""
+                if handler.once is None and handler.reply is None
+                else encode_result(handler.reply, result)
+            )
+
+        async def once() -> bytes:
+            if handler.once is None:
+                return await run()
+            return await handler.once.run(message, delivery, run)
+
+        try:
+            return await once()
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            failure: Exception | None = error
+
+        async def again() -> bytes:
+            # tenacity counts the attempt that was made without it, so that success costs nothing.
+            nonlocal failure
+            self.statistics.failed_attempts += 1
+            if failure is not None:
+                first, failure = failure, None
+                raise first
+            return await once()
+
+        retrying = (handler.retry or self._retry).attempts()
+        result: bytes = await retrying(again)
+        return result
+
+    async def _failed(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
+        if not isinstance(error, RemoteError):
+            log.warning(
+                "handler failed: queue=%s type=%s message_id=%s", delivery.queue, delivery.type, delivery.message_id,
+                exc_info=error,
+            )  # fmt: skip
+            after = (handler.retry or self._retry).delay(error, delivery)
+            if after is not None and self._delay is not None:
+                await self._delay.redeliver(delivery, delivery.queue, after)
+                self.statistics.delayed += 1
+                return Settlement.ACK
+        if handler.reply is not None and delivery.properties.get("reply_to"):
+            self.statistics.error_replies += 1
+            return await self._answer(delivery, rpc.error_reply(delivery, error, self._clock.now()))
+        return await self._bury(delivery, "failed", error)
+
+    async def _answer(self, delivery: Delivery, reply: Outgoing) -> Settlement:
+        """Confirmed before the request is acknowledged; a caller that has gone is no error."""
+        try:
+            await self._send(reply)
+        except Unroutable:
+            self.statistics.unclaimed_replies += 1
+        except WarrenError as error:
+            log.warning(
+                "reply not confirmed, the request is requeued: queue=%s error=%s", delivery.queue, error
+            )
+            return Settlement.REQUEUE
+        return Settlement.ACK
+
+    async def _bury(self, delivery: Delivery, reason: str, error: BaseException) -> Settlement:
+        """Publish the copy with the reason; if that fails, reject, so that the broker dead-letters it without."""
+        queue = self._queue()
+        copy = dead_letter(delivery, queue, reason, error, self._clock.now())
+        log.error(
+            "dead letter: queue=%s reason=%s type=%s message_id=%s error=%s: %s",
+            queue.name, reason, delivery.type, delivery.message_id, type(error).__name__, error,
+        )  # fmt: skip
+        if copy is None:
+            self.statistics.dropped += 1
+            log.error(
+                "dropped, queue %s has no dead letter exchange: message_id=%s",
+                queue.name,
+                delivery.message_id,
+            )
+            return Settlement.REJECT
+        self.statistics.dead_lettered += 1
+        try:
+            await self._send(copy)
+        except WarrenError as problem:
+            log.warning(
+                "dead letter copy not confirmed, rejected instead: queue=%s error=%s", queue.name, problem
+            )
+            return Settlement.REJECT
+        return Settlement.ACK

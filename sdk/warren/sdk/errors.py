@@ -1,0 +1,196 @@
+"""The SDK's errors: one tree, each saying whether trying again can help and what became of the message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from warren.sdk.publisher import PublishReport
+
+Outcome = Literal["not_sent", "refused", "unknown"]
+"""What became of the message: `not_sent`, the broker never saw it; `refused`, the broker saw it and no queue has it;
+`unknown`, it may have arrived, and a second try with the same message id may make a duplicate."""
+
+
+class WarrenError(Exception):
+    """Every error that the SDK raises.
+
+    :ivar retryable: whether the same call may succeed later without a change of code or configuration.
+    :ivar outcome: see `Outcome`.
+    """
+
+    retryable: bool = False
+    outcome: Outcome = "not_sent"
+
+    def __init__(self, text: str, *, retryable: bool | None = None, outcome: Outcome | None = None) -> None:
+        super().__init__(text)
+        if retryable is not None:
+            self.retryable = retryable
+        if outcome is not None:
+            self.outcome = outcome
+
+
+class ConfigError(WarrenError):
+    """The program or its configuration is wrong; the text is one line that says what to change."""
+
+
+class TransportUnavailable(WarrenError):
+    """There is no connection to the broker, and none came back within the deadline."""
+
+    retryable = True
+
+
+class TopologyMismatch(WarrenError):
+    """An exchange, queue or binding is missing, or exists with other arguments (406 PRECONDITION_FAILED).
+
+    :ivar reply_code: the broker's code (404, 405, 406), or 0.
+    """
+
+    def __init__(self, text: str, *, reply_code: int = 0) -> None:
+        super().__init__(text)
+        self.reply_code = reply_code
+
+
+class PublishError(WarrenError):
+    """A publish did not end in the broker's confirm."""
+
+
+class Unroutable(PublishError):
+    """No queue matched: the broker returned the message (`basic.return`, AMQP 0-9-1 section 1.8.3.9).
+
+    :ivar reply_code: 312 NO_ROUTE, or 313 NO_CONSUMERS.
+    :ivar properties: the AMQP properties that were set, by their AMQP names; `headers` among them.
+    """
+
+    outcome = "refused"
+
+    def __init__(
+        self,
+        *,
+        reply_code: int,
+        reply_text: str,
+        exchange: str,
+        routing_key: str,
+        properties: Mapping[str, Any],
+        body: bytes,
+    ) -> None:
+        super().__init__(
+            f"no queue takes routing key {routing_key!r} from exchange {exchange!r} ({reply_code} {reply_text}):"
+            " bind a queue, or name the audience of the event"
+        )
+        self.reply_code = reply_code
+        self.reply_text = reply_text
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.properties = properties
+        self.body = body
+
+
+class Nacked(PublishError):
+    """The broker refused the message (`basic.nack`): a queue is full with `reject-publish`, or its disk failed."""
+
+    retryable = True
+    outcome = "refused"
+
+
+class PublishTimeout(PublishError):
+    """No confirm came within the deadline; `outcome` says whether the message had been sent."""
+
+    retryable = True
+    outcome = "unknown"
+
+
+class BatchError(PublishError):
+    """Some messages of `publish_many` were not confirmed.
+
+    :ivar report: says which, and why each; publish again only those.
+    """
+
+    outcome = "unknown"
+
+    def __init__(self, report: PublishReport) -> None:
+        first = report.failures[0]
+        super().__init__(
+            f"{len(report.failures)} of {report.total} messages were not confirmed;"
+            f" the first is number {first.index}: {first.error}",
+            retryable=all(failure.error.retryable for failure in report.failures),
+        )
+        self.report = report
+
+
+class CallError(WarrenError):
+    """A call did not end in a reply of its type."""
+
+
+class RemoteError(CallError):
+    """The server answered with an error. A handler of a Request raises it to choose what the caller sees.
+
+    :ivar code: a short name that programs can compare.
+    :ivar details: anything that JSON can carry.
+    """
+
+    outcome = "refused"
+
+    def __init__(self, code: str, message: str, *, details: Any = None, retryable: bool = False) -> None:
+        super().__init__(f"{code}: {message}", retryable=retryable)
+        self.code = code
+        self.message = message
+        self.details = details
+
+
+class NoServer(CallError):
+    """The request's queue does not exist: nobody serves it. Raised at once, not after the deadline."""
+
+    retryable = True
+    outcome = "refused"
+
+
+class CallTimeout(CallError):
+    """No reply came within the deadline; the request may have been handled."""
+
+    retryable = True
+    outcome = "unknown"
+
+
+class HandlerOutcome(Exception):
+    """What a handler (or `Once`) raises to choose the end of its message; it is no failure and is not retried."""
+
+    counted_as: ClassVar[str]
+
+
+class Requeue(HandlerOutcome):
+    """Give the message back to its queue, for any consumer; it counts against the queue's delivery limit."""
+
+    counted_as = "requeued"
+
+
+class DeadLetter(HandlerOutcome):
+    """Dead-letter the message at once, with this reason."""
+
+    counted_as = "dead_lettered"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+__all__: Sequence[str] = [
+    "BatchError",
+    "CallError",
+    "CallTimeout",
+    "ConfigError",
+    "DeadLetter",
+    "HandlerOutcome",
+    "Nacked",
+    "NoServer",
+    "Outcome",
+    "PublishError",
+    "PublishTimeout",
+    "RemoteError",
+    "Requeue",
+    "TopologyMismatch",
+    "TransportUnavailable",
+    "Unroutable",
+    "WarrenError",
+]

@@ -1,0 +1,24 @@
+"""Message ids: UUID version 7 (RFC 9562 section 5.7), so that ids sort by the time they were made."""
+
+from __future__ import annotations
+
+import os
+from uuid import UUID
+
+_LAST = [0, 0]
+
+
+def uuid7(milliseconds: int) -> str:
+    """A new id for a Unix time in milliseconds; ids made in one process within one millisecond keep their order.
+
+    The 12 bits of `rand_a` count within the millisecond (RFC 9562 section 6.2, method 1); when they are used up,
+    or when the clock steps back, the time of the last id goes on.
+    """
+    if milliseconds > _LAST[0]:
+        _LAST[0], _LAST[1] = milliseconds, int.from_bytes(os.urandom(1))
+    else:
+        _LAST[1] += 1
+        if _LAST[1] > 0xFFF:
+            _LAST[0], _LAST[1] = _LAST[0] + 1, 0
+    random = int.from_bytes(os.urandom(8)) & (2**62 - 1)
+    return str(UUID(int=_LAST[0] << 80 | 7 << 76 | _LAST[1] << 64 | 2 << 62 | random))

@@ -1,0 +1,97 @@
+"""What the App takes from outside: retry, once, delay, clock, components. Implementations live in warren.patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tenacity import AsyncRetrying
+
+if TYPE_CHECKING:
+    from warren.sdk.app import App
+    from warren.sdk.delivery import Delivery
+
+
+class Timer(Protocol):
+    """A callback that is due; asyncio's `TimerHandle` is one."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time as the App and the patterns see it, so that a test can move it. Heartbeats and sockets do not use it."""
+
+    def now(self) -> float:
+        """Unix time in seconds."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
+        """Call back at a Unix time; at once if it is past. Needs a running event loop."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Component(Protocol):
+    """What `app.include` takes: a pattern with its own topology, handlers and background work."""
+
+    def register(self, app: App) -> None:
+        """Called once, by `app.include`: declare topology (`app.declare`), add handlers (`app.handle`)."""
+        ...
+
+    async def on_start(self) -> None:
+        """Called when the topology stands and publishing works, before any handler runs; must not block."""
+        ...
+
+    async def on_stop(self) -> None:
+        """Called after the last handler ended, while publishing still works; also if `on_start` failed."""
+        ...
+
+
+class Once(Protocol):
+    """`once=` of a handler: run it at most once with effect for each key, keep its result, return it again.
+
+    A duplicate returns the kept result without running the handler. While another consumer holds the claim,
+    wait, or raise `Requeue` to try again later.
+    """
+
+    async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Claim the key of `message`, run `handler` under the lease, keep what it returns, mark the key done.
+
+        :param message: the decoded message (for a key function).
+        :param handler: runs the user's function and returns its result encoded as JSON (`null` for None). Its
+            exceptions must come through unchanged, with the claim released; so must `CancelledError`.
+        :return: the encoded result, of this run or of the one that was kept. A Request is answered with it.
+        """
+        ...
+
+    async def on_stop(self) -> None:
+        """Called for every handler that has it, after the last handler ended; close the store. It may start again."""
+        ...
+
+
+class RetryPolicy(Protocol):
+    """`retry=` of a handler: attempts in this process first, then delayed redeliveries, then the dead letter queue."""
+
+    def attempts(self) -> AsyncRetrying:
+        """The attempts in this process, as a fresh tenacity object; it must reraise the last error."""
+        ...
+
+    def delay(self, error: Exception, delivery: Delivery) -> timedelta | None:
+        """After the last attempt: redeliver after so long (needs a `DelayBackend`), or None to dead-letter.
+
+        `delivery.attempt` counts the deliveries, from 1.
+        """
+        ...
+
+
+class DelayBackend(Protocol):
+    """Brings a message back to a queue later."""
+
+    async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
+        """Publish a copy that reaches `queue` after that time, with `warren-attempt` one higher.
+
+        Returns after the broker's confirm; the original is acknowledged then. Raises `PublishError`.
+        """
+        ...

@@ -1,0 +1,251 @@
+"""One run of an App: its two connections and what uses them, and their order of start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+from aiormq.exceptions import ChannelClosed
+
+from warren.sdk.connection import Control, Link
+from warren.sdk.consumer import ConsumerStatistics, Subscription
+from warren.sdk.embedded import EmbeddedBroker, embedded_broker
+from warren.sdk.endpoint import Endpoint, HandlerStatistics
+from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable, WarrenError
+from warren.sdk.protocols import Component, Once
+from warren.sdk.publisher import Publisher, PublisherStatistics
+from warren.sdk.registry import Registry
+from warren.sdk.rpc import Caller, CallStatistics
+from warren.sdk.topology import Declarable
+from warren.sdk.transport import DataChannel, Session, translate
+
+log = logging.getLogger("warren.sdk")
+
+FLUSH_SECONDS = 5.0
+PREFETCH_PER_HANDLER = 2
+
+
+class State(Enum):
+    """Where an App is in its life.
+
+    STOPPED -> STARTING -> READY <-> RECOVERING; any of them -> STOPPING -> STOPPED. BLOCKED is READY for consumers,
+    while the broker does not read what is published (`connection.blocked`).
+    """
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    BLOCKED = "blocked"
+    RECOVERING = "recovering"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What an App has done since it started; `subscriptions` and `handlers` are by queue."""
+
+    state: State
+    reconnects: int
+    publisher: PublisherStatistics
+    calls: CallStatistics
+    subscriptions: Mapping[str, ConsumerStatistics]
+    handlers: Mapping[str, HandlerStatistics]
+
+
+class Runtime:
+    """Made by `App.start`, thrown away by `App.stop`."""
+
+    def __init__(
+        self,
+        url: str | None,
+        name: str,
+        *,
+        registry: Registry,
+        endpoints: Mapping[str, Endpoint],
+        components: Sequence[Component],
+        window: int,
+        on_return: Callable[[Unroutable], None],
+        first_retry: float,
+        longest_retry: float,
+    ) -> None:
+        self.url = url
+        self._loop = asyncio.get_running_loop()
+        self._name = name
+        self._registry = registry
+        self._endpoints = endpoints
+        self._components = components
+        self._retry = {"first_retry": first_retry, "longest_retry": longest_retry}
+        self._broker: EmbeddedBroker | None = None
+        self.publisher = Publisher(window=window, on_return=on_return)
+        self.caller = Caller(self.publisher)
+        self._publishing: Link | None = None
+        self._consuming: Link | None = None
+        self._channels: tuple[DataChannel, DataChannel] | None = None
+        self._subscriptions: dict[str, Subscription] = {}
+        self._changed = asyncio.Event()
+        self._phase = State.STARTING
+
+    @property
+    def state(self) -> State:
+        if self._phase is not State.READY:
+            return self._phase
+        if not self._standing():
+            return State.RECOVERING
+        return State.READY if self.publisher.blocked is None else State.BLOCKED
+
+    async def start(self, timeout: float) -> None:
+        deadline = self._loop.time() + timeout
+        if self.url is None:
+            self._broker = embedded_broker()
+            await self._broker.__aenter__()
+            self.url = self._broker.url
+        self._publishing = Link(
+            self.url,
+            f"{self._name} publisher",
+            setup=self._set_up_publishing,
+            went_up=self._publishing_up,
+            went_down=self._publishing_down,
+            on_blocked=self._blocked,
+            **self._retry,
+        )
+        self._consuming = Link(
+            self.url,
+            f"{self._name} consumer",
+            setup=self._set_up_consuming,
+            went_up=self._changed.set,
+            went_down=self._consuming_down,
+            on_blocked=lambda reason: None,
+            **self._retry,
+        )
+        await self._publishing.start(timeout)
+        await self._consuming.start(max(0.0, deadline - self._loop.time()))
+        for component in self._components:
+            await component.on_start()
+        for name, endpoint in self._endpoints.items():
+            subscription = Subscription(
+                self._consuming,
+                self._registry.queue(name),
+                prefetch=endpoint.concurrency * PREFETCH_PER_HANDLER,
+                concurrency=endpoint.concurrency,
+                process=endpoint.process,
+                recover=self._redeclare,
+                on_change=self._changed.set,
+            )
+            self._subscriptions[name] = subscription
+            subscription.start()
+        await self._await_consumers(deadline)
+        self._phase = State.READY
+
+    async def stop(self, grace: float) -> None:
+        self._phase = State.STOPPING
+        try:
+            await asyncio.gather(*(subscription.stop(grace) for subscription in self._subscriptions.values()))
+            onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
+            parts: list[Component | Once] = [*reversed(self._components), *onces]
+            for part in parts:
+                try:
+                    await part.on_stop()
+                except Exception:
+                    log.exception("not stopped cleanly: part=%s", type(part).__name__)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(FLUSH_SECONDS, grace)):
+                    await self.publisher.flush()
+        finally:
+            self.publisher.close()
+            self.caller.detach()
+            for link in (self._consuming, self._publishing):
+                if link is not None:
+                    await link.close()
+            if self._broker is not None:
+                await self._broker.__aexit__(None, None, None)
+            self._phase = State.STOPPED
+
+    def check_loop(self) -> None:
+        """:raises ConfigError: if the caller runs on another event loop than the App."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise ConfigError("this App belongs to another event loop: use it from the one that started it")
+
+    async def declare(self, items: Iterable[Declarable]) -> None:
+        assert self._publishing is not None
+        await self._registry.declare(self._publishing, items)
+
+    def statistics(self) -> Statistics:
+        links = [link for link in (self._publishing, self._consuming) if link is not None]
+        return Statistics(
+            state=self.state,
+            reconnects=sum(max(0, link.connects - 1) for link in links),
+            publisher=self.publisher.snapshot(),
+            calls=self.caller.snapshot(),
+            subscriptions={name: one.snapshot() for name, one in self._subscriptions.items()},
+            handlers={name: one.statistics for name, one in self._endpoints.items()},
+        )
+
+    def _standing(self) -> bool:
+        links = all(
+            link is not None and link.session is not None for link in (self._publishing, self._consuming)
+        )
+        return links and self.caller.active and all(one.active for one in self._subscriptions.values())
+
+    async def _await_consumers(self, deadline: float) -> None:
+        """:raises WarrenError: if a consumer cannot stand, or not in time."""
+        while not all(one.active for one in self._subscriptions.values()):
+            self._changed.clear()
+            for one in self._subscriptions.values():
+                if isinstance(one.error, TopologyMismatch):
+                    raise one.error
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
+            except TimeoutError:
+                waiting = [name for name, one in self._subscriptions.items() if not one.active]
+                raise TransportUnavailable(
+                    f"no consumer on {', '.join(waiting)} within the deadline"
+                ) from None
+
+    async def _redeclare(self) -> None:
+        assert self._consuming is not None
+        await self._registry.declare_all(self._consuming)
+
+    async def _set_up_publishing(self, session: Session, control: Control) -> None:
+        await self._registry.declare_all(control)
+        confirmed, unconfirmed = await session.channel(confirms=True), await session.channel()
+        confirmed.closing.add_done_callback(partial(self._publish_channel_closed, confirmed))
+        unconfirmed.closing.add_done_callback(partial(self._publish_channel_closed, unconfirmed))
+        self._channels = confirmed, unconfirmed
+
+    def _publishing_up(self) -> None:
+        assert self._channels is not None
+        self.publisher.attach(*self._channels)
+        self._changed.set()
+
+    def _publishing_down(self) -> None:
+        self.publisher.detach()
+        self.publisher.set_blocked(None)
+
+    def _publish_channel_closed(self, channel: DataChannel, closing: asyncio.Future[None]) -> None:
+        """A publish that the broker answers by closing the channel: end it, and reach the others by a new connection."""
+        cause = None if closing.cancelled() else closing.exception()
+        if isinstance(cause, ChannelClosed) and cause.args:
+            error: WarrenError = translate("the broker refused a publish", cause)
+            log.error("publish channel closed: error=%s", error)
+            self.publisher.channel_refused(error)
+            channel.writer.transport.abort()
+
+    def _blocked(self, reason: str | None) -> None:
+        if reason is None:
+            log.warning("the broker reads publishers again")
+        else:
+            log.warning("the broker blocks publishers: reason=%s", reason)
+        self.publisher.set_blocked(reason)
+
+    async def _set_up_consuming(self, session: Session, control: Control) -> None:
+        await self._registry.declare_all(control)
+        await self.caller.attach(session)
+
+    def _consuming_down(self) -> None:
+        self.caller.detach()
