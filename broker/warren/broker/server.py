@@ -15,17 +15,23 @@ logger = logging.getLogger(__name__)
 
 READ_BYTES = 128 * 1024
 """What is read from one socket before the others get their turn."""
+SLOWED_BYTES = 16 * 1024
+"""The same for a connection that publishes faster than its queue is consumed."""
 CHOKE_BYTES = 1024 * 1024
 """A consumer's deliveries stop while its socket has this much unsent."""
+LAST_WORDS_SECONDS = 2.0
+"""How long a stop waits for clients to read what was written to them, the reason for it included."""
 
 
 class AmqpProtocol(asyncio.BufferedProtocol):
     """One socket. It reads into one buffer for ever: a fresh one for each read would cost the kernel new pages each time."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._node = listener.node
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
+        self._slowed = self._view[:SLOWED_BYTES]
         self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -37,12 +43,15 @@ class AmqpProtocol(asyncio.BufferedProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         conversation = Conversation()
         self._connection = Connection(self._node, conversation, stream, str(peer[0]) if peer else "")
+        self._node.connections[self._connection] = True
+        self._listener.opened(stream)
         conversation.later(
             self._connection, self._node.limits.handshake_timeout, conversation.handshake_timeout
         )
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view
+        assert self._connection is not None
+        return self._slowed if self._connection.crowding else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._connection is not None
@@ -62,12 +71,50 @@ class AmqpProtocol(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         assert self._connection is not None
         self._connection.conversation.drop(self._connection)
+        self._listener.lost(self._connection.transport)
 
 
-async def listen(node: Node, host: str, port: int) -> asyncio.Server:
-    """Accept connections at an address; port 0 takes a free one.
+class Listener:
+    """One address that connections are accepted at, and the sockets that came of it."""
 
-    :raises OSError: if the address is taken or not this machine's.
-    """
-    loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: AmqpProtocol(node), host, port, backlog=1024)
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._server: asyncio.Server | None = None
+        self._transports: set[asyncio.Transport] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def open(self, host: str, port: int) -> int:
+        """Accept connections; port 0 takes a free one. The port.
+
+        :raises OSError: if the address is taken or not this machine's.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: AmqpProtocol(self), host, port, backlog=1024)
+        number: int = self._server.sockets[0].getsockname()[1]
+        return number
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """Wait until the sockets, which their sessions have closed, are gone; cut off who does not read what is left."""
+        try:
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._empty.wait()
+        except TimeoutError:
+            for transport in self._transports:
+                transport.abort()
+            await self._empty.wait()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        self._transports.add(transport)
+        self._empty.clear()
+
+    def lost(self, transport: asyncio.Transport) -> None:
+        self._transports.discard(transport)
+        if not self._transports:
+            self._empty.set()

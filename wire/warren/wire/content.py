@@ -11,6 +11,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.wire.tables import MAX_DEPTH, VALUE_WIDTHS
+
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000
 HEADERS: Final = 0x2000
@@ -34,6 +36,7 @@ _FRAME: Final = struct.Struct(">BHI")
 _HEADER: Final = struct.Struct(">HHQH")
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
+_WIDTHS: Final = {ord(kind): width for kind, width in VALUE_WIDTHS.items()}
 
 
 class MalformedProperties(ValueError):
@@ -47,6 +50,8 @@ class Look:
         self.delivery_mode: i64 = 0
         self.priority: i64 = 0
         self.headers = b""
+        self.sound = b""
+        """The last header table that was walked: a publisher often sends the same one again."""
         self.reply_to = b""
         self.expiration = b""
         self.user_id = b""
@@ -56,19 +61,20 @@ class Look:
     def look(self, data: bytes, start: i64, end: i64, flags: i64) -> None:
         """Walk the properties in `data[start:end]` that `flags` announces.
 
-        :raises MalformedProperties: if they end early or go on longer than the frame says.
+        :raises MalformedProperties: if they end early or go on longer than the frame says, or if the headers are no
+            field table: who consumes the message, or dead-letters it, would have to find out.
         """
         self.delivery_mode = 0
         self.priority = 0
         self.has_expiration = False
         self.has_user_id = False
-        if flags == DELIVERY_MODE and end == start + 1:
-            self.delivery_mode = data[start]
-            return
         if self.headers:
             self.headers = b""
         if self.reply_to:
             self.reply_to = b""
+        if flags == DELIVERY_MODE and end == start + 1:
+            self.delivery_mode = data[start]
+            return
         p: i64 = start
         if flags & MORE_FLAGS:
             raise MalformedProperties("more than one word of property flags")
@@ -81,7 +87,11 @@ class Look:
                 size: i64 = _U32.unpack_from(data, p)[0]
                 if p + 4 + size > end:
                     raise MalformedProperties("the header table reaches past its frame")
-                self.headers = data[p + 4 : p + 4 + size]
+                headers = data[p + 4 : p + 4 + size]
+                if headers != self.sound:
+                    walk_table(headers, 0, size, 0)
+                    self.sound = headers
+                self.headers = headers
                 p += 4 + size
             if flags & DELIVERY_MODE:
                 self.delivery_mode = data[p]
@@ -119,6 +129,46 @@ class Look:
             raise MalformedProperties("the properties end early") from None
         if p != end:
             raise MalformedProperties("the properties do not fill their frame")
+
+
+def walk_table(data: bytes, start: i64, end: i64, depth: i64) -> None:
+    """Make sure that `data[start:end]` is a field table, without making its values.
+
+    :raises MalformedProperties: if it is none.
+    :raises IndexError: or struct.error, if it ends early.
+    """
+    p: i64 = start
+    while p < end:
+        p = walk_value(data, p + 1 + i64(data[p]), end, depth)
+
+
+def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
+    """The position after the value at `start`."""
+    if start >= end:
+        raise MalformedProperties("the header table is malformed")
+    kind: i64 = data[start]
+    p: i64 = start + 1
+    if kind == 0x53 or kind == 0x78:  # S, x
+        p += 4 + i64(_U32.unpack_from(data, p)[0])
+    elif kind == 0x46 or kind == 0x41:  # F, A
+        inner: i64 = p + 4 + i64(_U32.unpack_from(data, p)[0])
+        if inner > end or depth >= MAX_DEPTH:
+            raise MalformedProperties("the header table is malformed")
+        p += 4
+        if kind == 0x46:
+            walk_table(data, p, inner, depth + 1)
+        else:
+            while p < inner:
+                p = walk_value(data, p, inner, depth + 1)
+        p = inner
+    else:
+        width = _WIDTHS.get(kind)
+        if width is None:
+            raise MalformedProperties("the header table is malformed")
+        p += width
+    if p > end:
+        raise MalformedProperties("the header table is malformed")
+    return p
 
 
 def join_content(channel: i64, header: bytes, body: bytes) -> bytes:

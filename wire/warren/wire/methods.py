@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple, TypeAlias
 
-from warren.wire.replies import AmqpError, Reply
+from warren.wire.replies import TEXT_LIMIT, AmqpError, Reply, numbered
 
 Argument: TypeAlias = "int | bytes | bool"
 
@@ -131,7 +131,7 @@ class Arguments(dict[str, Argument]):
 def decode(method: Method, payload: bytes) -> Arguments:
     """The fields of a method frame's payload.
 
-    :raises AmqpError: 502 SYNTAX_ERROR if the payload is shorter than its fields.
+    :raises AmqpError: 501 FRAME_ERROR if the payload is shorter or longer than its fields.
     """
     arguments = Arguments()
     position, bit = 4, 0
@@ -157,10 +157,18 @@ def decode(method: Method, payload: bytes) -> Arguments:
                 raise IndexError
             arguments[name] = payload[start:position]
     except (IndexError, struct.error):
-        raise AmqpError(
-            Reply.SYNTAX_ERROR, f"malformed {method.name}", method.class_id, method.method_id
-        ) from None
+        raise undecodable(payload) from None
+    if position + (bit > 0) != len(payload):
+        raise undecodable(payload)
     return arguments
+
+
+def undecodable(payload: bytes) -> AmqpError:
+    """The error of a method frame whose fields do not fill it, in RabbitMQ's words."""
+    class_id, method_id = _IDS.unpack_from(payload)
+    return AmqpError(
+        Reply.FRAME_ERROR, f"cannot decode {numbered(payload[4 : 4 + TEXT_LIMIT])}", class_id, method_id
+    )
 
 
 def encode(name: str, *values: Argument) -> bytes:

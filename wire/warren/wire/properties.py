@@ -55,9 +55,11 @@ def decode(header: bytes) -> Properties:
     :raises tables.TableError: if they are malformed.
     """
     properties = Properties()
-    (flags,) = _U16.unpack_from(header, 12)
     position = 14
     try:
+        (flags,) = _U16.unpack_from(header, 12)
+        if flags & 1:
+            raise tables.TableError("more than one word of property flags")
         for flag, name, kind in _ORDER:
             if not flags & flag:
                 continue

@@ -50,10 +50,28 @@ TEXT_LIMIT = 255
 
 def reply_text(code: Reply, explanation: str) -> str:
     """`NAME - explanation`, cut to the 255 characters that a short string holds, as RabbitMQ writes it."""
-    text = f"{code.name} - {explanation}"
-    while len(text.encode()) > TEXT_LIMIT:
-        text = text[:-1]
-    return text
+    text = f"{code.name} - {explanation[:TEXT_LIMIT]}"
+    # A name may hold bytes that are no UTF-8 (they stand as surrogates), and the cut may go through a character.
+    return text.encode(errors="replace")[:TEXT_LIMIT].decode(errors="ignore")
+
+
+def shown(data: bytes) -> str:
+    """Bytes as Erlang prints a binary, for texts that quote a peer's bytes: `<<"abc">>` or `<<1,2,3>>`."""
+    if data and all(32 <= octet < 127 for octet in data):
+        text = data.decode("ascii").replace("\\", "\\\\").replace('"', '\\"')
+        return f'<<"{text}">>'
+    return numbered(data)
+
+
+def numbered(data: bytes) -> str:
+    """Bytes as Erlang prints a binary of which nothing is text."""
+    return f"<<{','.join(map(str, data))}>>"
+
+
+def snippet(kind: int, payload: bytes) -> str:
+    """A frame as RabbitMQ's texts name it: its type and its first octets."""
+    which = "all" if len(payload) <= 16 else "first 16"
+    return f"type {kind}, {which} octets = {shown(payload[:16])}"
 
 
 class AmqpError(Exception):

@@ -72,6 +72,8 @@ _FIXED = {
     "f": struct.Struct(">f"),
     "d": struct.Struct(">d"),
 }
+VALUE_WIDTHS = {"t": 1, "T": 8, "V": 0, "D": 5, **{kind: fixed.size for kind, fixed in _FIXED.items()}}
+"""Bytes of the values whose length is their type's."""
 _LENGTH = struct.Struct(">I")
 _LONG = struct.Struct(">q")
 _UNSIGNED_LONG = struct.Struct(">Q")
@@ -92,8 +94,8 @@ def decode_fields(table: bytes) -> dict[str, Field]:
     """
     try:
         return _fields(table, 0, len(table), 0)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise TableError(f"malformed field table: {error}") from error
+    except (struct.error, IndexError):
+        raise TableError("malformed field table: it ends early") from None
 
 
 def decode(table: bytes) -> dict[str, Value]:
@@ -102,7 +104,10 @@ def decode(table: bytes) -> dict[str, Value]:
 
 
 def encode(table: dict[str, Value]) -> bytes:
-    """An encoded table, without its own length. Integers become `I` where they fit in 32 bits, else `l`."""
+    """An encoded table, without its own length. Integers become `I` where they fit in 32 bits, else `l`.
+
+    :raises ValueError: for a name longer than 255 bytes or a number that no type can hold.
+    """
     return b"".join(name_bytes(name) + encode_value(value) for name, value in table.items())
 
 
@@ -123,6 +128,8 @@ def long_field(value: int) -> Field:
 
 def name_bytes(name: str) -> bytes:
     encoded = name.encode("utf-8", "surrogateescape")
+    if len(encoded) > 255:
+        raise ValueError(f"a field's name is longer than 255 bytes: {name[:40]!r}...")
     return bytes((len(encoded),)) + encoded
 
 
@@ -144,9 +151,15 @@ def encode_value(value: Value) -> bytes:
         return b"x" + _LENGTH.pack(len(value)) + value
     if isinstance(value, Decimal):
         exponent = value.as_tuple().exponent
-        scale = max(0, -int(exponent))
+        if not isinstance(exponent, int):
+            raise ValueError(f"a field table cannot hold {value}")
+        scale = max(0, -exponent)
         unscaled = int(value.scaleb(scale))
-        return b"D" + _DECIMAL.pack(scale, unscaled & 0xFFFFFFFF)
+        if not 0 <= unscaled < 2**32 or scale > 255:
+            raise ValueError(
+                f"a field table cannot hold the decimal {value}: its digits are an unsigned 32-bit number"
+            )
+        return b"D" + _DECIMAL.pack(scale, unscaled)
     if isinstance(value, list):
         items = b"".join(encode_value(item) for item in value)
         return b"A" + _LENGTH.pack(len(items)) + items

@@ -58,6 +58,29 @@ KNOWN = (
 )
 """The arguments that a redeclaration has to repeat, in the order in which RabbitMQ compares them."""
 
+DEFAULT_TYPE = "classic"
+"""What a queue is that is declared without a type."""
+
+OTHER_TYPES = {
+    False: (
+        "x-delivery-limit",
+        "x-dead-letter-strategy",
+        "x-quorum-initial-group-size",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-max-age",
+        "x-stream-max-segment-size-bytes",
+    ),
+    True: (
+        "x-max-priority",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-max-age",
+        "x-stream-max-segment-size-bytes",
+    ),
+}
+"""By whether a queue is a quorum queue: the arguments that belong to queues of another type, and are refused."""
+
 LATER = ("x-single-active-consumer",)
 """Arguments that would change what a queue promises; accepting them without keeping the promise would be a lie."""
 
@@ -75,44 +98,41 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
     fields = argument_fields(raw)
     name = ""
     try:
+        name = "x-queue-type"
+        quorum = _queue_type(fields.get(name))
+        _refuse_other_types(fields, quorum, described)
         for name in LATER:
             if name in fields:
                 raise Invalid('"not supported by this broker"')
-        name = "x-queue-type"
-        quorum = _queue_type(fields.get(name))
-        name = "x-message-ttl"
-        message_ttl = _expiry(fields.get(name))
+        # In RabbitMQ's order, which decides which of several faults is named.
         name = "x-expires"
         expires = _expiry(fields.get(name))
         if expires == 0:
             raise Invalid("{value_zero,0}")
-        name = "x-max-length"
-        max_length = _count(fields.get(name))
-        name = "x-max-length-bytes"
-        max_length_bytes = _count(fields.get(name))
-        name = "x-delivery-limit"
-        delivery_limit = _limit(fields.get(name), QUORUM_DELIVERY_LIMIT if quorum else -1)
-        name = "x-max-priority"
-        max_priority = _priority(fields.get(name))
-        name = "x-overflow"
-        overflow = _overflow(fields.get(name))
+        name = "x-message-ttl"
+        message_ttl = _expiry(fields.get(name))
         name = "x-dead-letter-exchange"
-        exchange = _string(fields.get(name))
+        exchange = _exchange(fields.get(name), name, described)
         name = "x-dead-letter-routing-key"
         routing_key = _string(fields.get(name))
         if routing_key is not None and exchange is None:
             raise Invalid("routing_key_but_no_dlx_defined")
         name = "x-dead-letter-strategy"
         strategy = _strategy(fields.get(name))
+        name = "x-max-length"
+        max_length = _count(fields.get(name))
+        name = "x-max-length-bytes"
+        max_length_bytes = _count(fields.get(name))
+        name = "x-max-priority"
+        max_priority = _priority(fields.get(name))
+        name = "x-overflow"
+        overflow = _overflow(fields.get(name))
+        name = "x-delivery-limit"
+        delivery_limit = _limit(fields.get(name), QUORUM_DELIVERY_LIMIT if quorum else -1)
     except Invalid as reason:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described}: {reason}"
         ) from None
-    if quorum and max_priority >= 0:
-        raise AmqpError(
-            Reply.PRECONDITION_FAILED,
-            f"invalid arg 'x-max-priority' for {described} of queue type rabbit_quorum_queue",
-        )
     return QueueArguments(
         quorum=quorum,
         message_ttl=message_ttl,
@@ -126,6 +146,16 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         delivery_limit=delivery_limit,
         max_priority=max_priority,
     )
+
+
+def _refuse_other_types(fields: dict[str, Field], quorum: bool, described: str) -> None:
+    for name in OTHER_TYPES[quorum]:
+        if name in fields:
+            kind = "quorum" if quorum else "classic"
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"invalid arg '{name}' for {described} of queue type rabbit_{kind}_queue",
+            )
 
 
 def argument_fields(raw: bytes) -> dict[str, Field]:
@@ -143,16 +173,18 @@ def assert_equivalent(required: bytes, current: bytes, names: tuple[str, ...], d
     given, have = argument_fields(required), argument_fields(current)
     for name in names:
         new, old = given.get(name), have.get(name)
-        if not _same(new, old):
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED,
-                f"inequivalent arg '{name}' for {described}: received {_told(new)} but current is {_told(old)}",
-            )
+        if not _same(name, new, old):
+            if new is not None and old is not None:
+                both = f"received '{shown(new)}' but current is '{shown(old)}'"
+            else:
+                both = f"received {_told(new)} but current is {_told(old)}"
+            raise AmqpError(Reply.PRECONDITION_FAILED, f"inequivalent arg '{name}' for {described}: {both}")
 
 
-def _same(new: Field | None, old: Field | None) -> bool:
+def _same(name: str, new: Field | None, old: Field | None) -> bool:
     if new is None or old is None:
-        return new is old
+        given = new or old
+        return given is None or (name == "x-queue-type" and given.value == DEFAULT_TYPE)
     if new.is_integer and old.is_integer:
         return new.value == old.value
     return new.kind == old.kind and new.value == old.value
@@ -161,8 +193,11 @@ def _same(new: Field | None, old: Field | None) -> bool:
 def _told(field: Field | None) -> str:
     if field is None:
         return "none"
-    value = str(field.value).lower() if isinstance(field.value, bool) else str(field.value)
-    return f"the value '{value}' of type '{field.type_name}'"
+    return f"the value '{shown(field)}' of type '{field.type_name}'"
+
+
+def shown(field: Field) -> str:
+    return str(field.value).lower() if isinstance(field.value, bool) else str(field.value)
 
 
 def _integer(field: Field) -> int:
@@ -200,7 +235,7 @@ def _limit(field: Field | None, default: int) -> int:
 def _expiry(field: Field | None) -> int:
     value = _count(field)
     if value > MAX_EXPIRY_MS:
-        raise Invalid(f"{{value_too_big,{value}}}")
+        raise Invalid(f"{{value_too_large,{value}}}")
     return value
 
 
@@ -210,6 +245,14 @@ def _string(field: Field | None) -> bytes | None:
     if field.kind != "S":
         raise Invalid(f"{{unacceptable_type,{field.type_name}}}")
     return field.raw[5:]
+
+
+def _exchange(field: Field | None, name: str, described: str) -> bytes | None:
+    if field is not None and field.kind != "S":
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED, f"invalid type '{field.type_name}' for arg '{name}' in {described}"
+        )
+    return _string(field)
 
 
 def _overflow(field: Field | None) -> Overflow:

@@ -14,7 +14,7 @@ from warren.broker.model.message import Message
 from warren.broker.model.queue import REFUSED
 from warren.wire import tables
 from warren.wire.content import body_payload, header_payload, join_content
-from warren.wire.properties import decode, encode
+from warren.wire.properties import Properties, decode, encode
 
 if TYPE_CHECKING:
     from warren.broker.model.queue import Queue
@@ -77,10 +77,11 @@ class DeadLetters:
             return
         exchange = vhost.exchanges.get(arguments.dead_letter_exchange)
         key = arguments.dead_letter_routing_key
-        letter = self.letter(queue, message, reason)
+        properties = decode(header_payload(message.content))
+        letter = self.letter(queue, message, reason, properties)
         targets: list[Queue] = []
         if exchange is not None:
-            found = vhost.route(exchange, letter.routing_key)
+            found = vhost.find(exchange, letter_keys(letter, key, properties), properties.headers)
             targets = found if reason == "rejected" else without_cycles(found, letter)
             if found and not targets:
                 self.drop(queue, message, reason, "it would go round in a cycle")
@@ -151,10 +152,10 @@ class DeadLetters:
 
     # -- the letter
 
-    def letter(self, queue: Queue, message: Message, reason: str) -> Message:
+    def letter(self, queue: Queue, message: Message, reason: str, original: Properties) -> Message:
         """The message as the dead letter exchange gets it."""
-        properties = decode(header_payload(message.content))
-        headers = dict(properties.headers)
+        properties = Properties(original)
+        headers = dict(original.headers)
         override = queue.arguments.dead_letter_routing_key
         keys = [message.routing_key, *listed_keys(headers, "CC")]
         if override is not None:
@@ -184,6 +185,16 @@ class DeadLetters:
         letter.persistent = message.persistent
         letter.died = True
         return letter
+
+
+def letter_keys(letter: Message, override: bytes | None, original: Properties) -> list[bytes]:
+    """Where a letter goes: by the queue's key alone, or by all that the message was published with."""
+    if override is not None:
+        return [override]
+    return [
+        letter.routing_key,
+        *(key for name in ("CC", "BCC") for key in listed_keys(original.headers, name)),
+    ]
 
 
 def aside_reason(mark: int) -> str | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Union
 
+from warren.broker.model.headers import Pattern
 from warren.broker.model.topic import TopicTrie
 
 if TYPE_CHECKING:
     from warren.broker.model.queue import Queue
+    from warren.wire.tables import Field
 
-TYPES = (b"direct", b"fanout", b"topic")
+TYPES = (b"direct", b"fanout", b"topic", b"headers")
 
 
 class Binding:
@@ -47,6 +49,7 @@ class Exchange:
         """The bindings to this one: (source, routing key, encoded arguments)."""
         self.direct: dict[bytes, list[Binding]] = {}
         self.topic = TopicTrie()
+        self.patterns: dict[Binding, Pattern] = {}
         self.routes: dict[bytes, list[Queue]] = {}
         """The queues that a key leads to in the end, as found by the virtual host; valid while its epoch stands."""
         self.routes_epoch = -1
@@ -54,10 +57,15 @@ class Exchange:
         self.unroutable_returned = 0
 
     def bind(self, binding: Binding, is_queue: bool) -> bool:
-        """Add a binding. False if it is there already."""
+        """Add a binding. False if it is there already.
+
+        :raises AmqpError: 406 if this is a headers exchange and the binding's x-match is none.
+        """
         key = (is_queue, binding.destination.name, binding.routing_key, binding.arguments)
         if key in self.bindings:
             return False
+        if self.kind == b"headers":
+            self.patterns[binding] = Pattern(binding.arguments)
         self.bindings[key] = binding
         binding.destination.incoming[self.name, binding.routing_key, binding.arguments] = True
         if self.kind == b"topic":
@@ -74,6 +82,7 @@ class Exchange:
         if binding is None:
             return None
         del binding.destination.incoming[self.name, routing_key, arguments]
+        self.patterns.pop(binding, None)
         if self.kind == b"topic":
             self.topic.remove(routing_key, binding.destination)
         else:
@@ -83,10 +92,19 @@ class Exchange:
                 del self.direct[routing_key]
         return binding
 
-    def match(self, routing_key: bytes) -> list[Union[Queue, Exchange]]:  # noqa: UP007
+    def match(self, routing_key: bytes, headers: dict[str, Field]) -> list[Union[Queue, Exchange]]:  # noqa: UP007
         """Where a message with this key goes next; a destination may come twice, the caller takes it once."""
         if self.kind == b"topic":
             return list(self.topic.match(routing_key))  # type: ignore[arg-type]
         if self.kind == b"fanout":
             return [binding.destination for binding in self.bindings.values()]
+        if self.kind == b"headers":
+            return [
+                binding.destination for binding, pattern in self.patterns.items() if pattern.matches(headers)
+            ]
         return [binding.destination for binding in self.direct.get(routing_key, ())]
+
+    @property
+    def leads_on(self) -> bool:
+        """An exchange is bound to this one."""
+        return any(not key[0] for key in self.bindings)

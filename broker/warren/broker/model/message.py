@@ -32,6 +32,8 @@ class Message:
     redelivered: bool = False
     died: bool = False
     """The broker has dead-lettered it before: its x-death header is the broker's own and not a client's."""
+    blind: bool = False
+    """Its header BCC is for the broker alone."""
     stored: bool = False
     """It is in the log, and its end has to go there as well."""
     consumer: Optional[Consumer] = None  # noqa: UP045  (a compiled class cannot evaluate the forward reference with |)
@@ -53,4 +55,5 @@ class Message:
         other.priority = self.priority
         other.persistent = self.persistent
         other.died = self.died
+        other.blind = self.blind
         return other

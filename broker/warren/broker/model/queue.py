@@ -164,7 +164,7 @@ class Queue:
         records = self.records
         assert log is not None
         assert records is not None
-        if message.expires or message.died or message.priority:
+        if message.expires or message.died or message.priority or message.blind:
             head = message_head(message)
         elif message.exchange is self.last_exchange and message.routing_key is self.last_key:
             head = self.last_head

@@ -11,11 +11,12 @@ _HEAD = struct.Struct(">BBBqBB")
 _U16 = struct.Struct(">H")
 VERSION = 1
 DIED = 1
+BLIND = 2
 
 
 def message_head(message: Message) -> bytes:
     """Version, flags, priority, expiry in milliseconds since 1970 (0 is never), exchange and routing key."""
-    flags = DIED if message.died else 0
+    flags = (DIED if message.died else 0) | (BLIND if message.blind else 0)
     return b"".join(
         (
             _HEAD.pack(
@@ -50,6 +51,7 @@ def read_message(sequence: int, payload: bytes, deliveries: int) -> Message:
     message.deliveries = deliveries
     message.priority = priority
     message.died = flags & DIED != 0
+    message.blind = flags & BLIND != 0
     message.persistent = True
     message.stored = True
     return message

@@ -22,7 +22,7 @@ class TopicTrie:
 
     def add(self, pattern: bytes, destination: object) -> None:
         node = self.root
-        for word in pattern.split(b"."):
+        for word in words_of(pattern):
             child = node.children.get(word)
             if child is None:
                 child = Node()
@@ -34,7 +34,7 @@ class TopicTrie:
         """Take one away; the caller knows that it is there."""
         path: list[tuple[Node, bytes]] = []
         node = self.root
-        for word in pattern.split(b"."):
+        for word in words_of(pattern):
             path.append((node, word))
             node = node.children[word]
         left = node.ends[destination] - 1
@@ -48,7 +48,7 @@ class TopicTrie:
 
     def match(self, routing_key: bytes) -> dict[object, bool]:
         """The destinations that the key reaches, each once, as the keys of a dict (a set that keeps its order)."""
-        words = routing_key.split(b".")
+        words = words_of(routing_key)
         count = len(words)
         found: dict[object, bool] = {}
         # Each position of the trie is visited once for each number of words used up: with several `#` in a pattern, the
@@ -76,3 +76,8 @@ class TopicTrie:
                 if star is not None:
                     stack.append((star, used + 1))
         return found
+
+
+def words_of(key: bytes) -> list[bytes]:
+    """The words between the dots. An empty key has none, so that `*` does not match it; a dot alone has two empty ones."""
+    return key.split(b".") if key else []

@@ -33,11 +33,14 @@ class Topology:
         self.vhost = vhost
         self.definitions = definitions
         self._incarnations = 0
+        self._owned: dict[object, dict[Queue, bool]] = {}
+        """The exclusive queues of each connection."""
         vhost.topology = self
         vhost.exchanges[b""] = Exchange(b"", b"direct", True, False, False, b"")
         for kind in TYPES:
             name = b"amq." + kind
             vhost.exchanges[name] = Exchange(name, kind, True, False, False, b"")
+        vhost.exchanges[b"amq.match"] = Exchange(b"amq.match", b"headers", True, False, False, b"")
 
     # -- names
 
@@ -85,6 +88,8 @@ class Topology:
         :raises AmqpError: 403 for a reserved name, 405 if it is another connection's, 406 if it is there and differs
             or an argument is invalid.
         """
+        # An exclusive queue ends with its connection, so it is never durable, whatever was asked.
+        durable = durable and not exclusive
         existing = self.vhost.queues.get(name) if name else None
         if existing is not None:
             self._assert_same_queue(existing, durable, exclusive, auto_delete, raw, owner)
@@ -97,10 +102,15 @@ class Topology:
             )
         arguments = queue_arguments(raw, self.described("queue", name))
         if arguments.quorum:
+            if not name:
+                raise AmqpError(
+                    Reply.PRECONDITION_FAILED,
+                    "Cannot declare a server-named queue for type rabbit_quorum_queue",
+                )
             self._assert_quorum(name, durable, exclusive, auto_delete)
         if not name:
             name = b"amq.gen-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
-        stored = durable and not exclusive and self.definitions is not None
+        stored = durable and self.definitions is not None
         queue = self._make_queue(
             name,
             durable,
@@ -116,6 +126,8 @@ class Topology:
             self.definitions.put_queue(
                 QueueRow(self.vhost.name, name, int(queue.incarnation), auto_delete, raw)
             )
+        if exclusive:
+            self._owned.setdefault(owner, {})[queue] = True
         queue.expiry.touch()
         return queue
 
@@ -160,7 +172,6 @@ class Topology:
         """What a quorum queue cannot be (https://www.rabbitmq.com/docs/quorum-queues#feature-matrix)."""
         described = self.described("queue", name)
         for wrong, what in (
-            (not name, "server-named"),
             (auto_delete, "auto-delete"),
             (exclusive, "exclusive-owner"),
             (not durable, "non-durable"),
@@ -175,6 +186,11 @@ class Topology:
         count = int(queue.waiting.count)
         del self.vhost.queues[queue.name]
         self.vhost.epoch += 1
+        if queue.owner is not None:
+            owned = self._owned[queue.owner]
+            del owned[queue]
+            if not owned:
+                del self._owned[queue.owner]
         self._unbind_all(queue, True)
         queue.ended()
         if queue.records is not None:
@@ -183,6 +199,11 @@ class Topology:
             self.definitions.delete_queue(self.vhost.name, queue.name)
             self.vhost.log.drop(queue.records)
         return count
+
+    def delete_owned(self, owner: object) -> None:
+        """A connection ends, and its exclusive queues with it."""
+        for queue in list(self._owned.get(owner, ())):
+            self.delete_queue(queue)
 
     # -- exchanges
 
@@ -197,6 +218,7 @@ class Topology:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED, f"unknown exchange type '{kind.decode(errors='replace')}'"
             )
+        refuse_default(name)
         existing = self.vhost.exchanges.get(name)
         if existing is not None:
             described = self.described("exchange", name)
@@ -232,8 +254,8 @@ class Topology:
             if alternate.kind != "S":
                 raise AmqpError(
                     Reply.PRECONDITION_FAILED,
-                    f"invalid arg 'alternate-exchange' for {self.described('exchange', name)}: "
-                    f"{{unacceptable_type,{alternate.type_name}}}",
+                    f"invalid type '{alternate.type_name}' for arg 'alternate-exchange' in "
+                    f"{self.described('exchange', name)}",
                 )
             exchange.alternate = alternate.raw[5:]
         self.vhost.exchanges[name] = exchange
@@ -245,8 +267,7 @@ class Topology:
 
         :raises AmqpError: 403 for the predeclared ones, 406 if it is in use and `if_unused`.
         """
-        if name == b"":
-            raise default_exchange_refused()
+        refuse_default(name)
         if name.startswith(b"amq."):
             raise AmqpError(
                 Reply.ACCESS_REFUSED, f"deletion of system {self.described('exchange', name)} not allowed"
@@ -285,14 +306,11 @@ class Topology:
 
     # -- bindings
 
-    def bind(self, source: bytes, destination: Queue | Exchange, routing_key: bytes, raw: bytes) -> None:
-        """Bind a destination to a source; a binding that is there already is no error.
+    def bind(self, exchange: Exchange, destination: Queue | Exchange, routing_key: bytes, raw: bytes) -> None:
+        """Bind a destination to a source, neither of them the default exchange; a binding that is there is no error.
 
-        :raises AmqpError: 403 for the default exchange, 404 for a source that is not there.
+        :raises AmqpError: 502 for malformed arguments.
         """
-        if source == b"" or destination.name == b"":
-            raise default_exchange_refused()
-        exchange = self.exchange(source)
         argument_fields(raw)
         is_queue = isinstance(destination, Queue)
         if not exchange.bind(Binding(destination, routing_key, raw), is_queue):
@@ -305,19 +323,14 @@ class Topology:
         elif exchange.durable != destination.durable and self.definitions is not None:
             logger.warning(
                 "event=binding_not_durable source=%r destination=%r",
-                source.decode(errors="replace"),
+                exchange.name.decode(errors="replace"),
                 destination.name.decode(errors="replace"),
             )
 
     def unbind(
         self, source: bytes, destination: Queue | Exchange | None, routing_key: bytes, raw: bytes
     ) -> None:
-        """Take a binding away; nothing is missed if it, or an end of it, is not there.
-
-        :raises AmqpError: 403 for the default exchange.
-        """
-        if source == b"":
-            raise default_exchange_refused()
+        """Take a binding away; nothing is missed if it, or an end of it, is not there."""
         exchange = self.vhost.exchanges.get(source)
         if exchange is None or destination is None:
             return
@@ -373,8 +386,13 @@ class Topology:
         return restored
 
 
-def default_exchange_refused() -> AmqpError:
-    return AmqpError(Reply.ACCESS_REFUSED, "operation not permitted on the default exchange")
+def refuse_default(*names: bytes) -> None:
+    """The default exchange is bound to every queue by its name, and to nothing else.
+
+    :raises AmqpError: 403 if one of the names is its own, the empty one.
+    """
+    if b"" in names:
+        raise AmqpError(Reply.ACCESS_REFUSED, "operation not permitted on the default exchange")
 
 
 def _assert_flag(name: str, received: bool, current: bool, described: str) -> None:

@@ -16,6 +16,7 @@ from warren.broker.model.stored import message_head
 if TYPE_CHECKING:
     from warren.broker.model.topology import Topology
     from warren.broker.store.log import Log, QueueLog
+    from warren.wire.tables import Field
 
 ROUTES_KEPT: Final = 4096
 """How many keys an exchange remembers the queues of; beyond that it starts anew."""
@@ -43,12 +44,26 @@ class VirtualHost:
             exchange.routes_epoch = int(self.epoch)
         found = exchange.routes.get(routing_key)
         if found is None:
-            found = self.find(exchange, routing_key)
+            found = self.find(exchange, [routing_key], {})
             exchange.routes[routing_key] = found
         return found
 
-    def find(self, first: Exchange, routing_key: bytes) -> list[Queue]:
+    def looks_at_headers(self, exchange: Exchange) -> bool:
+        """Whether a message's headers may decide where it goes from this exchange on."""
+        if exchange.name == b"":
+            return False
+        if exchange.kind == b"headers":
+            return True
+        if not exchange.leads_on and exchange.alternate is None:
+            return False
+        # Some headers exchange with bindings may be on the way; which keys lead there is not worth finding out.
+        return any(other.patterns for other in self.exchanges.values())
+
+    def find(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> list[Queue]:
         """Follow bindings, and where an exchange matches nothing its alternate, each exchange once.
+
+        :param keys: the routing key, and those that CC and BCC add.
+        :param headers: the message's, for headers exchanges.
 
         Source: https://www.rabbitmq.com/docs/ae and .../docs/e2e.
         """
@@ -58,11 +73,14 @@ class VirtualHost:
         while work:
             exchange = work.pop()
             if exchange.name == b"":
-                queue = self.queues.get(routing_key)
-                if queue is not None:
-                    queues[queue] = True
+                for key in keys:
+                    queue = self.queues.get(key)
+                    if queue is not None:
+                        queues[queue] = True
                 continue
-            matched = exchange.match(routing_key)
+            matched = exchange.match(keys[0], headers)
+            for key in keys[1:]:
+                matched.extend(exchange.match(key, headers))
             if not matched and exchange.alternate is not None:
                 alternate = self.exchanges.get(exchange.alternate)
                 if alternate is not None:

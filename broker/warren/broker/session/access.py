@@ -19,7 +19,8 @@ class Access:
     def plain(self, response: bytes, peer: str) -> bytes | None:
         """The user's name if a PLAIN response (RFC 4616) is right and the peer may be that user, else None."""
         parts = response.split(b"\0")
-        if len(parts) != 3:
+        # Nobody may act for another user, so the identity to act for stays empty.
+        if len(parts) != 3 or parts[0]:
             return None
         _, name, password = parts
         known = self._users.get(name)

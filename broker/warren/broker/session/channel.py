@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
+from warren.broker.model.arguments import argument_fields
 from warren.broker.model.exchange import Exchange
+from warren.broker.model.headers import further_keys, names_keys
 from warren.broker.model.message import Message
 from warren.broker.model.queue import TAKEN, Consumer, Queue
 from warren.broker.model.vhost import VirtualHost
@@ -38,6 +40,8 @@ class Target:
         self.mandatory = mandatory
         self.epoch: i64 = -1
         self.found: Optional[Exchange] = None  # noqa: UP045
+        self.by_headers: bool = False
+        """Each message's headers decide where it goes."""
         self.queues: list[Queue] = []
 
 
@@ -82,6 +86,7 @@ class Channel:
             raise self.cannot_publish(target.exchange, exchange is None)
         target.found = exchange
         target.queues = self.vhost.route(exchange, target.routing_key)
+        target.by_headers = self.vhost.looks_at_headers(exchange)
         target.epoch = self.vhost.epoch
 
     def cannot_publish(self, name: bytes, missing: bool) -> AmqpError:
@@ -116,8 +121,10 @@ class Channel:
                 40,
             )
         queues = target.queues
+        if target.by_headers or (look.headers and names_keys(look.headers)):
+            queues = self.route_by_headers(target, message, look)
         if self.tx is not None:
-            self.tx.publish(target, message)
+            self.tx.publish(target, queues, message)
             return
         if not queues:
             self.unroutable(target, content)
@@ -128,6 +135,17 @@ class Channel:
             outcome = self.vhost.deliver(queues, message)
         if self.confirming:
             self.confirms.add(outcome)
+
+    def route_by_headers(self, target: Target, message: Message, look: Look) -> list[Queue]:
+        """Where one message goes that its key alone does not decide.
+
+        :raises AmqpError: 406 if CC or BCC are no lists of keys, 502 if the headers are no table.
+        """
+        exchange = target.found
+        assert exchange is not None
+        headers = argument_fields(look.headers)
+        message.blind = "BCC" in headers
+        return self.vhost.find(exchange, [target.routing_key, *further_keys(headers)], headers)
 
     def unroutable(self, target: Target, content: bytes) -> None:
         """Returned if mandatory, before its confirm; else dropped, and counted."""

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from warren.broker.model.queue import REFUSED, STORED, Consumer, Queue
+from warren.broker.model.topology import refuse_default
 from warren.broker.session.channel import Channel
-from warren.broker.session.redelivery import with_delivery_count
+from warren.broker.session.redelivery import as_received
 from warren.broker.session.subscription import Subscription
 from warren.broker.session.transaction import Transaction
 from warren.wire.content import content_frames
@@ -62,6 +63,11 @@ class Call:
     def queue(self) -> Queue:
         return self.topology.queue(self.queue_name(), self.connection)
 
+    def routing_key(self, queue: bytes) -> bytes:
+        """The routing key given, or the queue's name if neither a queue nor a key is named."""
+        key = self.arguments.data("routing_key")
+        return key if key or self.arguments.data("queue") else queue
+
     def exchange_name(self, field: str = "exchange") -> bytes:
         return self.arguments.data(field).translate(None, b"\r\n")
 
@@ -87,6 +93,7 @@ def exchange_declare(call: Call) -> None:
     arguments = call.arguments
     name = call.exchange_name()
     if arguments.flag("passive"):
+        refuse_default(name)
         call.topology.exchange(name)
     else:
         call.topology.declare_exchange(
@@ -107,8 +114,9 @@ def exchange_delete(call: Call) -> None:
 
 def exchange_bind(call: Call) -> None:
     source, destination = call.exchange_name("source"), call.exchange_name("destination")
+    refuse_default(source, destination)
     call.topology.bind(
-        source,
+        call.topology.exchange(source),
         call.topology.exchange(destination),
         call.arguments.data("routing_key"),
         call.arguments.data("arguments"),
@@ -117,9 +125,11 @@ def exchange_bind(call: Call) -> None:
 
 
 def exchange_unbind(call: Call) -> None:
+    source, destination = call.exchange_name("source"), call.exchange_name("destination")
+    refuse_default(source, destination)
     call.topology.unbind(
-        call.exchange_name("source"),
-        call.topology.vhost.exchanges.get(call.exchange_name("destination")),
+        source,
+        call.topology.vhost.exchanges.get(destination),
         call.arguments.data("routing_key"),
         call.arguments.data("arguments"),
     )
@@ -133,7 +143,7 @@ def queue_declare(call: Call) -> None:
     arguments, connection = call.arguments, call.connection
     name = arguments.data("queue").translate(None, b"\r\n")
     if arguments.flag("passive"):
-        queue = call.queue()
+        queue = call.topology.queue(name, connection)
         queue.expiry.touch()
     else:
         queue = call.topology.declare_queue(
@@ -144,29 +154,29 @@ def queue_declare(call: Call) -> None:
             arguments.data("arguments"),
             connection,
         )
-        if queue.owner is connection:
-            connection.exclusive[queue] = True
     call.channel.last_queue = queue.name
     call.reply("queue.declare-ok", queue.name, int(queue.waiting.count), len(queue.consumers))
 
 
 def queue_bind(call: Call) -> None:
     arguments = call.arguments
-    routing_key = arguments.data("routing_key")
-    if not arguments.data("queue") and not routing_key:
-        routing_key = call.queue_name()
-    call.topology.bind(call.exchange_name(), call.queue(), routing_key, arguments.data("arguments"))
+    name, source = call.queue_name(), call.exchange_name()
+    refuse_default(source)
+    call.topology.bind(
+        call.topology.exchange(source),
+        call.topology.queue(name, call.connection),
+        call.routing_key(name),
+        arguments.data("arguments"),
+    )
     call.reply("queue.bind-ok")
 
 
 def queue_unbind(call: Call) -> None:
     arguments = call.arguments
-    queue = call.topology.vhost.queues.get(call.queue_name())
-    if queue is not None:
-        queue = call.queue()
-    call.topology.unbind(
-        call.exchange_name(), queue, arguments.data("routing_key"), arguments.data("arguments")
-    )
+    name, source = call.queue_name(), call.exchange_name()
+    refuse_default(source)
+    queue = call.queue() if name in call.topology.vhost.queues else None
+    call.topology.unbind(source, queue, call.routing_key(name), arguments.data("arguments"))
     call.reply("queue.unbind-ok")
 
 
@@ -184,7 +194,6 @@ def queue_delete(call: Call) -> None:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} in use")
         if call.arguments.flag("if_empty") and queue.waiting.count:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} not empty")
-        call.connection.exclusive.pop(queue, None)
         count = call.topology.delete_queue(queue)
     call.reply("queue.delete-ok", count)
 
@@ -249,7 +258,7 @@ def basic_get(call: Call) -> None:
         return
     channel.last_tag += 1
     tag = int(channel.last_tag)
-    content = with_delivery_count(queue, message) if message.deliveries else message.content
+    content = as_received(queue, message)
     encoded = frame(
         int(channel.number),
         "basic.get-ok",

@@ -13,11 +13,10 @@ from warren.broker.session.channel import Channel, Target
 from warren.broker.session.confirms import Confirms
 from warren.broker.session.limits import UNWRITTEN_LIMIT
 from warren.wire.content import HEADER_FIXED, Look, MalformedProperties
-from warren.wire.methods import frame
-from warren.wire.replies import AmqpError, Reply
+from warren.wire.methods import frame, undecodable
+from warren.wire.replies import AmqpError, Reply, snippet
 
 if TYPE_CHECKING:
-    from warren.broker.model.queue import Queue
     from warren.broker.session.handshake import Conversation
     from warren.broker.session.node import Node
 
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 _frame_head = struct.Struct(">BHI").unpack_from
 _method_head = struct.Struct(">HH").unpack_from
 _ack = struct.Struct(">qB").unpack_from
-_content_head = struct.Struct(">BHIH2xqH").unpack_from
+_content_head = struct.Struct(">BHIIqH").unpack_from
 # Sizes and tags are unsigned on the wire. As signed numbers the impossible ones are negative, and caught as such.
 
 METHOD: Final = 1
@@ -35,8 +34,11 @@ BODY: Final = 3
 HEARTBEAT: Final = 8
 END: Final = 0xCE
 BASIC: Final = 60
-HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+BASIC_WEIGHTLESS: Final = 60 << 16
+"""Class basic and the weight 0 that a content header has."""
 
+BACKLOG: Final = 2000
+"""Ready messages beyond which a queue counts as behind its publishers."""
 FLUSH_BYTES: Final = 65536
 """So much output is written at once; less waits until the loop would sleep."""
 FRAME_MAX_FUDGE: Final = 8
@@ -58,6 +60,8 @@ class Connection:
     """A connection.close was sent; only its answer counts."""
     open: bool = False
     publishes: bool = False
+    crowding: bool = False
+    """It publishes into a queue that is behind: it is read in smaller pieces, so that the consumers get more turns."""
     blocked: bool = False
     can_block: bool = False
     can_cancel: bool = False
@@ -85,7 +89,6 @@ class Connection:
         self.out: list[bytes] = []
         self.channels: dict[int, Channel] = {}
         self.confirms: list[Confirms] = []
-        self.exclusive: dict[Queue, bool] = {}
         self.last: Optional[Target] = None  # noqa: UP045
         self.look = Look()
         self.max_message_size: i64 = node.limits.max_message_size
@@ -115,6 +118,9 @@ class Connection:
                 self.refuse(AmqpError(Reply.INTERNAL_ERROR, "internal error"))
         if self.position:
             self.buffer = self.buffer[self.position :]
+        last = self.last
+        if last is not None:
+            self.crowding = len(last.queues) > 0 and last.queues[0].waiting.count > BACKLOG
         if self.publishes and self.reading:
             self.hold_back()
 
@@ -123,8 +129,14 @@ class Connection:
         buffer = self.buffer
         size: i64 = len(buffer)
         position = self.position
-        if not self.open:
-            position = self.scan_opening(buffer, size)
+        if not self.open and not self.conversation.greeted:
+            if size < 8:
+                return
+            position = 8
+            self.position = position
+            self.conversation.greet(self, buffer[:8])
+            if self.closed:
+                return
         while size - position >= 8 and not self.stalled:
             last = self.last
             if last is not None and buffer.startswith(last.raw, position):
@@ -140,47 +152,35 @@ class Connection:
             length: i64
             kind, number, length = _frame_head(buffer, position)
             end: i64 = position + 7 + length
+            self.number = number
+            self.class_id = 0
+            self.method_id = 0
             if length > self.frame_max + FRAME_MAX_FUDGE - 8:
-                raise self.frame_too_large(kind, buffer, position, length)
+                raise self.bad_frame(kind, b"", f"{{frame_too_large,{length},{self.frame_max - 8}}}")
             if end >= size:
                 break
             if buffer[end] != END:
-                raise self.bad_frame(kind, buffer, position, f"{{invalid_frame_end_marker,{buffer[end]}}}")
+                payload = buffer[position + 7 : end]
+                raise self.bad_frame(kind, payload, f"{{invalid_frame_end_marker,{buffer[end]}}}")
             self.position = end + 1
-            self.number = number
             if kind == METHOD:
                 self.method(number, buffer, position + 7, end)
                 if self.closed:
                     return
             elif kind in (HEADER, BODY):
                 self.content_frame(kind, number, buffer[position + 7 : end])
-            elif kind == HEARTBEAT:
-                if number:
-                    raise AmqpError(Reply.UNEXPECTED_FRAME, "type 8, all octets = <<>>")
-            else:
-                raise self.bad_frame(kind, buffer, position, "unknown_frame")
+            elif kind != HEARTBEAT or length:
+                raise self.bad_frame(kind, buffer[position + 7 : end], "unknown_frame")
+            elif number:
+                raise AmqpError(Reply.UNEXPECTED_FRAME, snippet(kind, b""))
             position = self.position
         self.position = position
-
-    def scan_opening(self, buffer: bytes, size: i64) -> i64:
-        """Before the connection is open: the protocol header comes first."""
-        position = self.position
-        conversation = self.conversation
-        if not conversation.greeted and size - position >= 8:
-            conversation.greet(self, buffer[position : position + 8])
-            position += 8
-            self.position = position
-            if self.closed:
-                return size
-        elif not conversation.greeted:
-            return size
-        return position
 
     def method(self, number: i64, buffer: bytes, start: i64, end: i64) -> None:
         class_id: i64
         method_id: i64
         if end - start < 4:
-            raise AmqpError(Reply.SYNTAX_ERROR, "method frame without a method")
+            raise self.bad_frame(METHOD, buffer[start:end], "unknown_frame")
         class_id, method_id = _method_head(buffer, start)
         self.class_id = class_id
         self.method_id = method_id
@@ -194,7 +194,7 @@ class Connection:
             self.publish_method(channel, buffer, start, end)
         elif method_id == 80:
             if end - start != 13:
-                raise AmqpError(Reply.SYNTAX_ERROR, "malformed basic.ack")
+                raise undecodable(buffer[start:end])
             tag: i64
             flags: i64
             tag, flags = _ack(buffer, start + 4)
@@ -205,14 +205,14 @@ class Connection:
     def publish_method(self, channel: Channel, buffer: bytes, start: i64, end: i64) -> None:
         """basic.publish: ticket, exchange, routing key, mandatory and immediate."""
         if end - start < 9:
-            raise AmqpError(Reply.SYNTAX_ERROR, "malformed basic.publish")
+            raise undecodable(buffer[start:end])
         exchange_start: i64 = start + 7
         key_start: i64 = exchange_start + i64(buffer[start + 6]) + 1
         if key_start > end:
-            raise AmqpError(Reply.SYNTAX_ERROR, "malformed basic.publish")
+            raise undecodable(buffer[start:end])
         flags_at: i64 = key_start + i64(buffer[key_start - 1])
         if flags_at + 1 != end:
-            raise AmqpError(Reply.SYNTAX_ERROR, "malformed basic.publish")
+            raise undecodable(buffer[start:end])
         flags: i64 = i64(buffer[flags_at])
         if flags & 2:
             raise AmqpError(Reply.NOT_IMPLEMENTED, "immediate=true")
@@ -245,7 +245,12 @@ class Connection:
         flags: i64
         kind, number, length, class_id, body_size, flags = _content_head(buffer, start)
         end: i64 = start + 7 + length
-        if kind != HEADER or number != channel.number or class_id != BASIC or length < HEADER_FIXED:
+        if (
+            kind != HEADER
+            or number != channel.number
+            or class_id != BASIC_WEIGHTLESS
+            or length < HEADER_FIXED
+        ):
             return start
         if end >= size or buffer[end] != END or not 0 <= body_size <= self.max_message_size:
             return start
@@ -270,7 +275,7 @@ class Connection:
         """A header or body frame that `content` did not take in one go."""
         channel = self.channels.get(int(number))
         if channel is None or self.closing:
-            self.conversation.stray_frame(self, int(number))
+            self.conversation.stray_frame(int(kind), int(number), payload)
         elif channel.closing:
             return
         elif kind == HEADER:
@@ -280,15 +285,10 @@ class Connection:
 
     # -- errors
 
-    def frame_too_large(self, kind: i64, buffer: bytes, start: i64, length: i64) -> AmqpError:
-        limit = self.frame_max - 8
-        return self.bad_frame(kind, buffer, start, f"{{frame_too_large,{length},{limit}}}")
-
-    def bad_frame(self, kind: i64, buffer: bytes, start: i64, why: str) -> AmqpError:
+    def bad_frame(self, kind: i64, payload: bytes, why: str) -> AmqpError:
         """After a frame error the stream has no meaning any more: what follows in the buffer is not looked at."""
-        octets = ",".join(str(octet) for octet in buffer[start + 7 : start + 23])
-        self.position = len(buffer)
-        return AmqpError(Reply.FRAME_ERROR, f"type {kind}, first 16 octets = <<{octets}>>: {why}")
+        self.position = len(self.buffer)
+        return AmqpError(Reply.FRAME_ERROR, f"{snippet(int(kind), payload)}: {why}")
 
     def refuse(self, error: AmqpError) -> None:
         self.conversation.refuse(self, error)
@@ -362,7 +362,7 @@ class Connection:
 
     def committed(self, reply: bytes) -> None:
         self.stalled = False
-        if self.closed:
+        if self.closed or self.closing:
             return
         if self.reading:
             self.transport.resume_reading()
@@ -405,12 +405,13 @@ class Connection:
         """Leave: consumers, unacknowledged messages, exclusive queues, in that order; nothing is awaited in between."""
         if not self.closed:
             self.closed = True
+            self.buffer = b""
+            self.position = 0
             self.leave()
+            self.node.connections.pop(self, None)
 
     def leave(self) -> None:
         """End all that the client had here, while the socket may still wait for the answer to a close."""
-        self.buffer = b""
-        self.position = 0
         self.last = None
         self.confirms.clear()
         for channel in list(self.channels.values()):
@@ -421,7 +422,4 @@ class Connection:
         self.channels.clear()
         topology = self.node.vhosts.get(self.vhost)
         if topology is not None:
-            for queue in list(self.exclusive):
-                topology.delete_queue(queue)
-        self.exclusive.clear()
-        self.node.connections.pop(self, None)
+            topology.delete_owned(self)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.session import commands
 from warren.broker.session.channel import Channel
 from warren.wire import tables
 from warren.wire.methods import BY_ID, Arguments, decode, frame
-from warren.wire.replies import AmqpError, Reply
+from warren.wire.replies import AmqpError, Reply, snippet
 
 if TYPE_CHECKING:
     from warren.broker.session.connection import Connection
@@ -26,19 +26,22 @@ GREETINGS: Final = (b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09")
 MECHANISMS: Final = b"PLAIN"
 FRAME_MIN: Final = 4096
 """AMQP 0-9-1's frame-min-size: no peer may negotiate less."""
+METHOD: Final = 1
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 CLOSE_TIMEOUT: Final = 3.0
 """How long the answer to a connection.close is waited for, in seconds."""
 
 
 class State(Enum):
-    GREETING = auto()
-    START = auto()
-    TUNE = auto()
-    OPENING = auto()
-    RUNNING = auto()
-    CLOSING = auto()
-    CLOSED = auto()
+    """How far a connection has come; the values are RabbitMQ's names, which its error texts use."""
+
+    GREETING = "pre_init"
+    START = "starting"
+    TUNE = "tuning"
+    OPENING = "opening"
+    RUNNING = "running"
+    CLOSING = "closing"
+    CLOSED = "closed"
 
 
 class Conversation:
@@ -65,16 +68,13 @@ class Conversation:
             self.drop(connection)
             return
         self.state = State.START
-        self.later(connection, connection.node.limits.handshake_timeout, self.handshake_timeout)
         connection.send(
             frame(0, "connection.start", 0, 9, connection.node.server_properties, MECHANISMS, b"en_US")
         )
 
     def handshake_timeout(self, connection: Connection) -> None:
         if self.state not in (State.RUNNING, State.CLOSED):
-            logger.warning(
-                "event=handshake_timeout peer=%s state=%s", connection.peer, self.state.name.lower()
-            )
+            logger.warning("event=handshake_timeout peer=%s state=%s", connection.peer, self.state.value)
             self.drop(connection)
 
     def method(self, connection: Connection, number: int, payload: bytes) -> None:
@@ -84,16 +84,16 @@ class Conversation:
             if method is not None and method.name == "connection.close-ok":
                 self.drop(connection)
             elif method is not None and method.name == "connection.close":
-                connection.send(frame(0, "connection.close-ok"))
+                connection.transport.write(frame(0, "connection.close-ok"))
                 self.drop(connection)
             return
+        if number and self.state is not State.RUNNING:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, snippet(METHOD, payload))
         if method is None:
             raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
         arguments = decode(method, payload)
         if number == 0:
             self.connection_method(connection, method.name, arguments)
-        elif self.state is not State.RUNNING:
-            raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
         else:
             self.channel_method(connection, number, method.name, arguments)
 
@@ -110,13 +110,14 @@ class Conversation:
             self.tune_ok(connection, arguments)
         elif name == "connection.open" and self.state is State.OPENING:
             self.open(connection, arguments)
-        elif name == "connection.close-ok":
-            self.drop(connection)
         else:
-            raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
+            raise AmqpError(Reply.CHANNEL_ERROR, f"unexpected method in connection state {self.state.value}")
 
     def start_ok(self, connection: Connection, arguments: Arguments) -> None:
-        properties = tables.decode(arguments.data("client_properties"))
+        try:
+            properties = tables.decode(arguments.data("client_properties"))
+        except tables.TableError as error:
+            raise AmqpError(Reply.SYNTAX_ERROR, str(error)) from None
         capabilities = properties.get("capabilities")
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
         connection.can_block = self.capabilities.get("connection.blocked") is True
@@ -157,12 +158,10 @@ class Conversation:
         connection.vhost = vhost
         connection.open = True
         self.state = State.RUNNING
-        connection.node.connections[connection] = True
         connection.send(frame(0, "connection.open-ok", b""))
         if self.heartbeat:
-            self.send_heartbeat(connection)
-            connection.received = True
-            self.check_heartbeat(connection)
+            self.later(connection, self.heartbeat / 2, self.send_heartbeat)
+            self.later(connection, self.heartbeat, self.check_heartbeat)
 
     # -- channels
 
@@ -198,7 +197,7 @@ class Conversation:
 
     def open_channel(self, connection: Connection, number: int) -> None:
         limit = self.channel_max
-        if number > limit:
+        if len(connection.channels) >= limit:
             raise AmqpError(
                 Reply.NOT_ALLOWED,
                 f"number of channels opened ({len(connection.channels)}) has reached the negotiated channel_max ({limit})",
@@ -207,18 +206,20 @@ class Conversation:
         connection.channels[number] = Channel(connection, number, vhost)
         connection.send(frame(number, "channel.open-ok", b""))
 
-    def stray_frame(self, connection: Connection, number: int) -> None:
+    def stray_frame(self, kind: int, number: int, payload: bytes) -> None:
         """A header or body frame for a channel that is not open."""
         if self.state is State.CLOSING:
             return
         if self.state is not State.RUNNING or number == 0:
-            raise AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
-        raise AmqpError(Reply.CHANNEL_ERROR, "expected 'channel.open'")
+            raise AmqpError(Reply.UNEXPECTED_FRAME, snippet(kind, payload))
+        raise AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
 
     # -- errors and closing
 
     def refuse(self, connection: Connection, error: AmqpError) -> None:
         """Close the channel or the connection, as the error's code demands."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return
         class_id = error.class_id or int(connection.class_id)
         method_id = error.method_id or int(connection.method_id)
         number = int(connection.number)
@@ -238,12 +239,11 @@ class Conversation:
         logger.warning(
             "event=connection_error peer=%s state=%s error=%r",
             connection.peer,
-            self.state.name.lower(),
+            self.state.value,
             error.text,
         )
-        login = self.state is State.START and error.code is Reply.ACCESS_REFUSED
-        if self.state in (State.GREETING, State.START, State.TUNE) and not login:
-            # RabbitMQ tells nothing to a peer that has not come so far; it drops the socket.
+        if self.state is State.START and error.code is not Reply.ACCESS_REFUSED:
+            # Whoever has not logged in is told nothing, as in RabbitMQ.
             self.drop(connection)
             return
         self.close(connection, error, class_id, method_id)
@@ -260,6 +260,12 @@ class Conversation:
         )
         connection.leave()
         self.later(connection, CLOSE_TIMEOUT, self.drop)
+
+    def shut_down(self, connection: Connection, reason: AmqpError) -> None:
+        """The broker stops: tell a client that has logged in, and wait for nothing more from any."""
+        if self.state not in (State.GREETING, State.START):
+            self.close(connection, reason)
+        self.drop(connection)
 
     def drop(self, connection: Connection) -> None:
         """End the session and the socket, after what is already written has left."""

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.wire.content import HEADER_FIXED, join_content
-from warren.wire.replies import AmqpError, Reply
+from warren.wire.replies import AmqpError, Reply, snippet
 
 if TYPE_CHECKING:
     from warren.broker.session.channel import Channel, Target
 
 # The size is unsigned on the wire. As a signed number an impossible one is negative, and caught as such.
-_header = struct.Struct(">H2xq").unpack_from
+_header = struct.Struct(">HHq").unpack_from
 
+HEADER: Final = 2
 BASIC: Final = 60
 PUBLISH: Final = 40
 
@@ -49,10 +50,11 @@ class Incoming:
         if self.header is not None:
             raise self.unexpected("non content body")
         if len(payload) < HEADER_FIXED:
-            raise AmqpError(Reply.SYNTAX_ERROR, "malformed content header", BASIC, PUBLISH)
+            raise AmqpError(Reply.FRAME_ERROR, f"{snippet(HEADER, payload)}: unknown_frame")
         class_id: i64
+        weight: i64
         size: i64
-        class_id, size = _header(payload, 0)
+        class_id, weight, size = _header(payload, 0)
         if class_id != BASIC:
             raise AmqpError(
                 Reply.UNEXPECTED_FRAME,
@@ -60,6 +62,8 @@ class Incoming:
                 BASIC,
                 PUBLISH,
             )
+        if weight:
+            raise self.unexpected("non content header")
         if not 0 <= size <= limit:
             self.clear()
             raise AmqpError(

@@ -1,4 +1,4 @@
-"""What a redelivered message says of its past: the header x-delivery-count of queues with a delivery limit."""
+"""What the receiver of a message sees otherwise than its publisher wrote it: how often it came back, and no blind copies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from warren.wire.properties import decode, encode
 from warren.wire.tables import long_field
 
 
-def with_delivery_count(queue: Queue, message: Message) -> bytes:
-    """The message's content with its count of returns (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling)."""
-    if queue.delivery_limit < 0 and not queue.arguments.quorum:
+def as_received(queue: Queue, message: Message) -> bytes:
+    """The content that a receiver gets.
+
+    With the count of returns in x-delivery-count, if the queue has a delivery limit
+    (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling), and without the header BCC
+    (https://www.rabbitmq.com/docs/sender-selected).
+    """
+    counts = message.deliveries > 0 and (queue.delivery_limit >= 0 or queue.arguments.quorum)
+    if not counts and not message.blind:
         return message.content
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)
-    headers["x-delivery-count"] = long_field(int(message.deliveries))
+    headers.pop("BCC", None)
+    if counts:
+        headers["x-delivery-count"] = long_field(int(message.deliveries))
     properties["headers"] = headers
     body = body_payload(message.content)
     return join_content(message.channel, encode(properties, len(body)), body)

@@ -9,7 +9,7 @@ from mypy_extensions import i64
 
 from warren.broker.model.message import Message
 from warren.broker.model.queue import Consumer, Queue
-from warren.broker.session.redelivery import with_delivery_count
+from warren.broker.session.redelivery import as_received
 from warren.wire.content import content_frames
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class Subscription(Consumer):
         if message.exchange is not self.last_exchange or message.routing_key is not self.last_key:
             self.prepare(message)
         content = message.content
-        if message.deliveries:
-            content = with_delivery_count(self.queue, message)
+        if message.deliveries or message.blind:
+            content = as_received(self.queue, message)
         if message.channel != channel.number or len(content) > connection.frame_max:
             content = content_frames(content, channel.number, connection.frame_max)
         out = connection.out

@@ -1,7 +1,7 @@
 """A channel's transaction: publishes and acknowledgements that wait for tx.commit.
 
-https://www.rabbitmq.com/docs/semantics#tx. Where a message goes is settled when it is published; it goes there at the commit. What is
-persistent in it is one record of the log: after a crash all of it is there, or nothing.
+https://www.rabbitmq.com/docs/semantics#tx. Where a message goes is settled when it is published; it goes there at the
+commit. What is persistent in it is one record of the log: after a crash all of it is there, or nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Transaction:
         self.publishes: list[Publish] = []
         self.settled: list[tuple[Message, int]] = []
 
-    def publish(self, target: Target, message: Message) -> None:
-        self.publishes.append(Publish(target, target.queues, message))
+    def publish(self, target: Target, queues: list[Queue], message: Message) -> None:
+        self.publishes.append(Publish(target, queues, message))
 
     def settle(self, messages: list[Message], how: i64) -> None:
         """Messages that are no longer outstanding, unless the transaction is rolled back."""

@@ -1,0 +1,100 @@
+"""Routing by headers: what a headers exchange matches, and the keys that a message's CC and BCC add.
+
+https://www.rabbitmq.com/docs/exchanges#headers, https://www.rabbitmq.com/docs/sender-selected
+"""
+
+from __future__ import annotations
+
+from warren.broker.model.arguments import shown
+from warren.wire.replies import AmqpError, Reply
+from warren.wire.tables import Field, decode_fields
+
+MODES = ("all", "any", "all-with-x", "any-with-x")
+CC = b"\x02CC"
+BCC = b"\x03BCC"
+"""The two names as they stand in an encoded table: what is looked for before a table is decoded."""
+
+
+class Pattern:
+    """What a binding to a headers exchange asks of a message.
+
+    :raises AmqpError: 406 with RabbitMQ's text for an x-match that is none.
+    """
+
+    def __init__(self, arguments: bytes) -> None:
+        fields = decode_fields(arguments)
+        mode = match_mode(fields.pop("x-match", None))
+        self.all = mode.startswith("all")
+        with_x = mode.endswith("with-x")
+        self.fields = {name: field for name, field in fields.items() if with_x or not name.startswith("x-")}
+
+    def matches(self, headers: dict[str, Field]) -> bool:
+        """Whether a message with these headers matches: all of the pattern's fields, or any of them."""
+        if self.all:
+            return all(self.same(headers, name, field) for name, field in self.fields.items())
+        return any(self.same(headers, name, field) for name, field in self.fields.items())
+
+    def same(self, headers: dict[str, Field], name: str, wanted: Field) -> bool:
+        given = headers.get(name)
+        if given is None:
+            return False
+        # A void in the pattern asks only that the header is there.
+        return wanted.kind == "V" or (kind_class(given) == kind_class(wanted) and given.value == wanted.value)
+
+
+def match_mode(field: Field | None) -> str:
+    if field is None:
+        return "all"
+    if field.kind != "S":
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"Invalid x-match field type {field.type_name} (value {shown(field)}); expected longstr",
+        )
+    if field.value not in MODES:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f'Invalid x-match field value <<"{field.value!s}">>; expected all, any, all-with-x, or any-with-x',
+        )
+    return str(field.value)
+
+
+def kind_class(field: Field) -> str:
+    """Integers of all widths compare with each other, and so do the two floats; nothing else does."""
+    if field.is_integer:
+        return "int"
+    return "float" if field.kind in "fd" else field.kind
+
+
+def names_keys(table: bytes) -> bool:
+    """Whether an encoded header table may hold CC or BCC."""
+    return CC in table or BCC in table
+
+
+def further_keys(headers: dict[str, Field]) -> list[bytes]:
+    """The routing keys in CC and BCC.
+
+    :raises AmqpError: 406 if one of them is no array of strings.
+    """
+    keys: list[bytes] = []
+    for name in ("CC", "BCC"):
+        field = headers.get(name)
+        if field is None:
+            continue
+        if field.kind != "A":
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f'invalid message: {{unacceptable_type_in_header,"{name}",{field.type_name}}}',
+                60,
+                40,
+            )
+        assert isinstance(field.value, list)
+        for item in field.value:
+            if not isinstance(item, str):
+                raise AmqpError(
+                    Reply.PRECONDITION_FAILED,
+                    f'invalid message: {{unacceptable_type_in_header,"{name}",array}}',
+                    60,
+                    40,
+                )
+            keys.append(item.encode("utf-8", "surrogateescape"))
+    return keys
