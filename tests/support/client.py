@@ -333,6 +333,11 @@ class Channel:
             outcomes.update(dict.fromkeys(fresh, isinstance(found, Basic.Ack)))
         return [outcomes[tag] for tag in sorted(outcomes)]
 
+    def settled_until(self, number: int) -> None:
+        """Wait for the confirm that covers this publish."""
+        while (self.next_method(Basic.Ack).delivery_tag or 0) < number:
+            pass
+
     def qos(self, count: int, *, shared: bool = False) -> None:
         self.call(Basic.Qos(prefetch_count=count, global_=shared), Basic.QosOk)
 

@@ -63,7 +63,6 @@ DEFAULT_TYPE = "classic"
 
 OTHER_TYPES = {
     False: (
-        "x-delivery-limit",
         "x-dead-letter-strategy",
         "x-quorum-initial-group-size",
         "x-max-in-memory-length",
@@ -79,7 +78,10 @@ OTHER_TYPES = {
         "x-stream-max-segment-size-bytes",
     ),
 }
-"""By whether a queue is a quorum queue: the arguments that belong to queues of another type, and are refused."""
+"""By whether a queue is a quorum queue: the arguments that belong to queues of another type, and are refused.
+
+Unlike RabbitMQ's, every queue may have a delivery limit: no message is requeued for ever.
+"""
 
 LATER = ("x-single-active-consumer",)
 """Arguments that would change what a queue promises; accepting them without keeping the promise would be a lie."""

@@ -1,0 +1,509 @@
+"""What outlives the broker: definitions, persistent messages and their state, after a clean stop and after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pamqp.commands import Queue
+
+from tests.support.broker import BrokerProcess
+from tests.support.client import Channel, Closed, Connection
+from tests.support.inprocess import InProcess
+
+PERSISTENT: dict[str, Any] = {"delivery_mode": 2}
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[InProcess]:
+    """A broker in this process on a data folder, whose clock the test moves."""
+    with InProcess(tmp_path / "data") as broker:
+        yield broker
+
+
+class Session:
+    """A channel, anew after each restart."""
+
+    def __init__(self, broker: InProcess) -> None:
+        self.broker = broker
+        self.connect()
+
+    def connect(self) -> None:
+        self.connection = Connection(self.broker.url)
+        self.channel = self.connection.channel()
+        self.channel.confirm()
+        self.sent = 0
+
+    def publish(self, queue: str, *bodies: bytes, **properties: Any) -> None:
+        """Publish and wait for the confirms."""
+        for body in bodies:
+            self.channel.publish(queue, body, **{**PERSISTENT, **properties})
+        self.sent += len(bodies)
+        self.channel.settled_until(self.sent)
+
+    def sync(self) -> None:
+        """What was acknowledged is on the disk when a later publish is confirmed."""
+        self.channel.declare("sync", durable=True)
+        self.publish("sync", b"")
+
+    def restart(self) -> None:
+        """Stop the broker cleanly and start it again."""
+        self.connection.close()
+        self.broker.restart()
+        self.connect()
+
+    def crash(self) -> None:
+        """Go on with what is on the disk now, with whatever is unacknowledged."""
+        self.broker.crash()
+        self.connection.abort()
+        self.connect()
+
+    def exists(self, queue: str) -> bool:
+        channel = self.connection.channel()
+        try:
+            channel.call(Queue.Declare(queue=queue, passive=True), Queue.DeclareOk)
+        except Closed:
+            return False
+        return True
+
+
+@pytest.fixture
+def session(stored: InProcess) -> Iterator[Session]:
+    session = Session(stored)
+    yield session
+    session.connection.abort()
+
+
+ENDS = ("restart", "crash")
+"""Both ways to end: what is promised holds for each."""
+
+
+def end(session: Session, how: str) -> None:
+    getattr(session, how)()
+
+
+def flags(channel: Channel, queue: str) -> list[tuple[bytes, bool]]:
+    found = []
+    while (message := channel.get(queue, no_ack=True)) is not None:
+        found.append((message.body, message.redelivered))
+    return found
+
+
+# -- which of the three flags matters for what
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("durable_exchange", [True, False])
+@pytest.mark.parametrize("durable_queue", [True, False])
+def test_exchange_queue_message_and_binding_are_durable_each_by_its_own_flag(
+    session: Session, durable_exchange: bool, durable_queue: bool, how: str
+) -> None:
+    session.channel.declare_exchange("x", durable=durable_exchange)
+    session.channel.declare("q", durable=durable_queue)
+    session.channel.bind("q", "x")
+    session.publish("", b"persistent", exchange="x")
+    session.publish("", b"transient", exchange="x", delivery_mode=1)
+    end(session, how)
+    channel = session.channel
+    assert session.exists("q") == durable_queue
+    channel.declare_exchange("x", durable=durable_exchange)
+    channel.declare("q", durable=durable_queue)
+    assert channel.drain("q") == ([b"persistent"] if durable_queue else [])
+    # The binding survives where both its ends do.
+    channel.publish("", b"again", exchange="x")
+    assert channel.drain("q") == ([b"again"] if durable_exchange and durable_queue else [])
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_definitions_survive_with_all_they_say(session: Session, how: str) -> None:
+    channel = session.channel
+    channel.declare_exchange("alternate", durable=True)
+    channel.declare_exchange("topic", "topic", durable=True, alternate_exchange="alternate")
+    channel.declare_exchange("dlx", "direct", durable=True)
+    arguments: dict[str, Any] = {"x_message_ttl": 60_000, "x_max_length": 2, "x_dead_letter_exchange": "dlx"}
+    channel.declare("q", durable=True, **arguments)
+    channel.declare("rest", durable=True)
+    channel.declare("grave", durable=True, auto_delete=True)
+    channel.bind("q", "topic", "a.#")
+    channel.bind("q", "topic", "*.b")
+    channel.bind("rest", "alternate")
+    channel.bind("grave", "dlx", "a.1")
+    end(session, how)
+    channel = session.channel
+    channel.declare("q", durable=True, **arguments)
+    channel.declare_exchange("topic", "topic", durable=True, alternate_exchange="alternate")
+    for key in ("a.1", "x.b", "a.2", "none"):
+        channel.publish(key, key, exchange="topic")
+    assert channel.drain("q") == [b"x.b", b"a.2"]
+    assert channel.drain("rest") == [b"none"]
+    (dead,) = [channel.get("grave")]
+    assert dead is not None
+    assert dead.headers["x-death"][0]["reason"] == "maxlen"
+    # Auto-delete is remembered: it goes with its last consumer.
+    channel.consume("grave", "tag")
+    channel.cancel("tag")
+    assert not session.exists("grave")
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_what_was_deleted_stays_away(session: Session, how: str) -> None:
+    channel = session.channel
+    channel.declare_exchange("x", durable=True)
+    channel.declare("q", durable=True)
+    channel.declare("kept", durable=True)
+    channel.bind("q", "x")
+    channel.bind("kept", "x")
+    session.publish("q", b"gone")
+    channel.delete("q")
+    channel.call(Queue.Unbind(queue="kept", exchange="x"), Queue.UnbindOk)
+    end(session, how)
+    assert not session.exists("q")
+    session.channel.publish("", b"unbound", exchange="x")
+    assert session.channel.drain("kept") == []
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_queue_of_the_same_name_has_nothing_of_the_old_one(session: Session, how: str) -> None:
+    for generation in (b"1", b"2", b"3"):
+        session.channel.declare("q", durable=True)
+        session.publish("q", generation)
+        if generation != b"3":
+            session.channel.delete("q")
+    end(session, how)
+    assert session.channel.drain("q") == [b"3"]
+
+
+def test_exclusive_queues_go_with_their_connection(session: Session) -> None:
+    session.channel.declare("q", durable=True, exclusive=True)
+    session.publish("q", b"x")
+    session.crash()
+    assert not session.exists("q")
+
+
+# -- messages
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_messages_survive_unchanged_and_in_order(session: Session, how: str) -> None:
+    session.channel.declare("q", durable=True)
+    bodies = [b"%d" % number * (number % 50) for number in range(500)] + [b"x" * 300_000]
+    properties: dict[str, Any] = {
+        "content_type": "text/plain",
+        "headers": {"n": 1, "nested": {"list": [1, "two"]}},
+        "correlation_id": "c",
+        "message_id": "m",
+    }
+    session.publish("q", *bodies, **properties)
+    end(session, how)
+    found = [session.channel.get("q", no_ack=True) for _ in bodies]
+    assert [message.body for message in found if message] == bodies
+    assert found[0] is not None
+    for name, value in properties.items():
+        assert getattr(found[0].properties, name) == value
+    assert (found[0].carrier.exchange, found[0].carrier.routing_key) == ("", "q")
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_what_is_acknowledged_does_not_come_back(session: Session, how: str) -> None:
+    channel = session.channel
+    channel.declare("q", durable=True)
+    session.publish("q", b"1", b"2", b"3", b"4", b"5", b"6")
+    for _ in range(5):
+        assert channel.get("q") is not None
+    channel.ack(1)
+    channel.ack(3)
+    channel.reject(4)
+    assert channel.get("q", no_ack=True) is not None
+    session.publish("q", b"7")
+    end(session, how)
+    assert session.channel.drain("q") == [b"2", b"5", b"7"]
+
+
+def test_automatic_acknowledgement_is_one_too(session: Session) -> None:
+    channel = session.channel
+    channel.declare("q", durable=True)
+    session.publish("q", b"waiting")
+    channel.consume("q", "tag", no_ack=True)
+    session.publish("q", b"straight")
+    assert [message.body for message in channel.deliveries(2)] == [b"waiting", b"straight"]
+    channel.cancel("tag")
+    session.publish("q", b"left")
+    session.crash()
+    assert session.channel.drain("q") == [b"left"]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_purge_is_remembered(session: Session, how: str) -> None:
+    session.channel.declare("q", durable=True)
+    session.publish("q", b"1", b"2")
+    assert session.channel.get("q") is not None
+    assert session.channel.purge("q") == 1
+    session.publish("q", b"3")
+    end(session, how)
+    assert session.channel.drain("q") == [b"1", b"3"]
+
+
+def test_after_a_clean_stop_only_what_was_delivered_is_marked(session: Session) -> None:
+    channel = session.channel
+    channel.declare("q", durable=True)
+    session.publish("q", b"unacknowledged", b"requeued", b"untouched")
+    for _ in range(2):
+        assert channel.get("q") is not None
+    channel.nack(2)
+    session.restart()
+    expected = [(b"unacknowledged", True), (b"requeued", True), (b"untouched", False)]
+    session.restart()
+    assert flags(session.channel, "q") == expected
+
+
+def test_after_a_crash_everything_is_marked(session: Session) -> None:
+    session.channel.declare("q", durable=True)
+    session.publish("q", b"1", b"2")
+    session.crash()
+    session.publish("q", b"new")
+    assert flags(session.channel, "q") == [(b"1", True), (b"2", True), (b"new", False)]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_what_came_back_is_in_its_place(session: Session, how: str) -> None:
+    channel = session.channel
+    channel.declare("q", durable=True)
+    session.publish("q", *[b"%d" % number for number in range(6)])
+    for _ in range(4):
+        assert channel.get("q") is not None
+    channel.nack(3)
+    channel.nack(1)
+    end(session, how)
+    assert session.channel.drain("q") == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_numbers_are_not_used_again(session: Session, how: str) -> None:
+    """Were a sequence used twice, the acknowledgement of its first message would end its second."""
+    channel = session.channel
+    channel.declare("q", durable=True)
+    session.publish("q", b"1", b"2", b"3")
+    assert channel.drain("q") == [b"1", b"2", b"3"]
+    for generation in range(3):
+        session.publish("q", b"marker")
+        assert session.channel.drain("q") == [b"marker"]
+        session.sync()
+        end(session, how)
+        assert session.channel.drain("q") == [], generation
+    session.publish("q", b"4", b"5")
+    end(session, how)
+    assert session.channel.drain("q") == [b"4", b"5"]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_fan_out_is_acknowledged_queue_by_queue(session: Session, how: str) -> None:
+    channel = session.channel
+    channel.declare_exchange("x", durable=True)
+    for queue in "abc":
+        channel.declare(queue, durable=True)
+        channel.bind(queue, "x")
+    channel.declare("memory")
+    channel.bind("memory", "x")
+    session.publish("", b"1", b"2", exchange="x")
+    assert channel.drain("a") == [b"1", b"2"]
+    assert channel.get("b", no_ack=True) is not None
+    session.publish("b", b"3")
+    end(session, how)
+    assert {queue: session.channel.drain(queue) for queue in "abc"} == {
+        "a": [],
+        "b": [b"2", b"3"],
+        "c": [b"1", b"2"],
+    }
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_the_delivery_count_survives(session: Session, how: str) -> None:
+    session.channel.declare("q", durable=True, x_queue_type="quorum", x_delivery_limit=2)
+    session.publish("q", b"poison")
+    for count in range(3):
+        message = session.channel.get("q")
+        assert message is not None
+        assert message.headers.get("x-delivery-count", 0) == count
+        session.channel.nack(message.tag)
+        session.sync()
+        end(session, how)
+    assert session.channel.ready("q") == 0
+
+
+# -- time goes on
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_ttl_goes_on(session: Session, how: str) -> None:
+    session.channel.declare("grave", durable=True)
+    session.channel.declare(
+        "q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="grave", x_message_ttl=10_000
+    )
+    session.publish("q", b"short", expiration="3000")
+    session.publish("q", b"long")
+    session.broker.advance(2)
+    end(session, how)
+    assert session.channel.ready("q") == 2
+    session.broker.advance(0.999)
+    assert session.channel.ready("q") == 2
+    session.broker.advance(0.001)
+    assert (session.channel.ready("q"), session.channel.ready("grave")) == (1, 1)
+    session.broker.advance(7)
+    assert (session.channel.ready("q"), session.channel.ready("grave")) == (0, 2)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_what_died_meanwhile_is_dead_lettered_at_the_start(session: Session, how: str) -> None:
+    """Into queues that have messages of their own, which may come before or after in the restoring."""
+    channel = session.channel
+    channel.declare_exchange("dlx", durable=True)
+    arguments: dict[str, Any] = {"x_dead_letter_exchange": "dlx", "x_message_ttl": 1000}
+    for number in range(4):
+        channel.declare(f"grave{number}", durable=True)
+        channel.bind(f"grave{number}", "dlx")
+        channel.declare(f"q{number}", durable=True, **arguments)
+        session.publish(f"grave{number}", b"old 1", b"old 2")
+        session.publish(f"q{number}", b"dead")
+    session.broker.jump(60)
+    end(session, how)
+    for _ in range(2):
+        channel = session.channel
+        found = {number: channel.ready(f"grave{number}") for number in range(4)}
+        assert found == dict.fromkeys(range(4), 6)
+        end(session, how)
+    for number in range(4):
+        assert session.channel.drain(f"grave{number}") == [b"old 1", b"old 2"] + [b"dead"] * 4
+        assert session.channel.ready(f"q{number}") == 0
+
+
+def test_many_dead_at_the_start_are_not_delivered(session: Session) -> None:
+    session.channel.declare("q", durable=True)
+    session.publish("q", *[b"dead"] * 1200, expiration="1000")
+    session.publish("q", b"alive")
+    session.broker.jump(60)
+    session.restart()
+    assert session.channel.drain("q") == [b"alive"]
+
+
+def test_the_time_of_an_unused_queue_starts_anew(session: Session) -> None:
+    session.channel.declare("q", durable=True, x_expires=10_000)
+    session.broker.advance(9)
+    session.restart()
+    session.broker.advance(9)
+    session.restart()
+    session.broker.advance(9.999)
+    assert session.exists("q")
+    session.broker.advance(10)
+    assert not session.exists("q")
+    session.restart()
+    assert not session.exists("q")
+
+
+# -- dead letters
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_dead_letter_is_in_one_queue_and_not_in_the_other(session: Session, how: str) -> None:
+    channel = session.channel
+    channel.declare("grave", durable=True)
+    channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="grave")
+    session.publish("q", b"1", b"2", expiration="5000")
+    message = channel.get("q")
+    assert message is not None
+    channel.reject(message.tag)
+    session.publish("q", b"3")
+    end(session, how)
+    channel = session.channel
+    assert channel.drain("q") == [b"2", b"3"]
+    dead = channel.get("grave")
+    assert dead is not None
+    assert dead.body == b"1"
+    (death,) = dead.headers["x-death"]
+    assert (death["count"], death["reason"], death["original-expiration"]) == (1, "rejected", "5000")
+    # Its history is still the broker's own, and is counted on.
+    channel.nack(dead.tag)
+    assert channel.ready("grave") == 1
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_history_is_still_counted_on(session: Session, how: str) -> None:
+    channel = session.channel
+    channel.declare(
+        "wait", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="q", x_message_ttl=1000
+    )
+    channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="wait")
+    session.publish("q", b"x")
+    for count in range(1, 4):
+        message = session.channel.get("q")
+        assert message is not None
+        session.channel.reject(message.tag)
+        session.sync()
+        end(session, how)
+        session.broker.advance(1)
+        message = session.channel.get("q")
+        assert message is not None
+        assert [death["count"] for death in message.headers["x-death"]] == [count, count]
+        session.channel.nack(message.tag)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_what_is_kept_aside_survives(session: Session, how: str) -> None:
+    session.channel.declare(
+        "q",
+        durable=True,
+        x_queue_type="quorum",
+        x_dead_letter_exchange="dlx",
+        x_dead_letter_strategy="at-least-once",
+        x_overflow="reject-publish",
+        x_max_length=2,
+    )
+    session.publish("q", b"1", b"2")
+    for _ in range(2):
+        message = session.channel.get("q")
+        assert message is not None
+        session.channel.reject(message.tag)
+    session.sync()
+    end(session, how)
+    channel = session.channel
+    assert channel.ready("q") == 0
+    channel.publish("q", b"too much", **PERSISTENT)
+    assert channel.settled(1) == [False]
+    channel.declare_exchange("dlx", durable=True)
+    channel.declare("grave", durable=True)
+    channel.bind("grave", "dlx")
+    session.broker.advance(2)
+    assert channel.ready("grave") == 2
+    end(session, how)
+    session.broker.advance(2)
+    assert session.channel.drain("grave") == [b"1", b"2"]
+    assert session.channel.ready("q") == 0
+
+
+# -- as a process
+
+
+def test_a_broker_process_keeps_its_promises_over_kills(broker: BrokerProcess) -> None:
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        for number in range(200):
+            channel.publish("q", b"%d" % number, **PERSISTENT)
+        channel.settled(200)
+        for _ in range(100):
+            message = channel.get("q")
+            assert message is not None
+            channel.ack(message.tag)
+        # An acknowledgement is known to be on the disk when a later publish is confirmed.
+        channel.publish("q", b"200", **PERSISTENT)
+        channel.settled_until(201)
+    broker.kill()
+    broker.start()
+    with Connection(broker.url) as connection:
+        assert flags(connection.channel(), "q") == [(b"%d" % number, True) for number in range(100, 201)]
+    assert broker.stop() == 0
+    broker.start()
+    with Connection(broker.url) as connection:
+        assert connection.channel().ready("q") == 0
