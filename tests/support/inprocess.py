@@ -9,11 +9,12 @@ import asyncio
 import shutil
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from warren.broker import Broker
+from warren.broker import Broker, BrokerConfig
 from warren.broker.model.clock import VirtualClock
 from warren.broker.store.files import Files
 
@@ -24,9 +25,16 @@ class InProcess:
     """`Broker` with a virtual clock. Leaving the `with` block stops it cleanly."""
 
     def __init__(
-        self, data_dir: Path | None = None, *, files: Files | None = None, clock: VirtualClock | None = None
+        self,
+        data_dir: Path | None = None,
+        *,
+        config: BrokerConfig | None = None,
+        files: Files | None = None,
+        clock: VirtualClock | None = None,
     ) -> None:
+        """:param config: anything but the data folder, which `data_dir` names"""
         self.data_dir = data_dir
+        self.config = config or BrokerConfig()
         self.files = files
         self.clock = clock or VirtualClock()
         self.broker: Broker | None = None
@@ -39,8 +47,17 @@ class InProcess:
         assert self.broker is not None
         return self.broker.url
 
+    @property
+    def alarm(self) -> bytes:
+        """Why publishers are blocked; empty if they are not."""
+        assert self.broker is not None
+        node = self.broker._node
+        assert node is not None
+        return self.call(lambda: node.alarm)
+
     def start(self) -> None:
-        broker = Broker(data_dir=self.data_dir, clock=self.clock, files=self.files)
+        config = replace(self.config, data_dir=self.data_dir)
+        broker = Broker(config, clock=self.clock, files=self.files)
         self._run(broker.start())
         self.broker = broker
 

@@ -1,0 +1,172 @@
+"""A disk that fails, and one that is full: what clients are told, and that nothing which was confirmed is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pamqp.commands import Basic
+from pamqp.commands import Connection as ConnectionClass
+
+from tests.support.broker import BrokerProcess
+from tests.support.client import Connection
+from tests.support.inprocess import InProcess
+from tests.support.processes import wait_until
+from warren.broker.store.files import OsFiles
+
+
+class Disk(OsFiles):
+    """The file system, which fails or is full when a test says so."""
+
+    failing = False
+    full = False
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        if self.full:
+            # As a real one does: some of it is written.
+            super().write(handle, data[: len(data) // 2], offset)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(handle, data, offset)
+
+    def sync(self, handle: int) -> None:
+        if self.failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(handle)
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def stored(tmp_path: Path, disk: Disk) -> Iterator[InProcess]:
+    with InProcess(tmp_path / "data", files=disk) as broker:
+        yield broker
+
+
+def test_what_waits_for_a_disk_that_fails_is_refused(stored: InProcess, disk: Disk) -> None:
+    with Connection(stored.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        channel.publish("q", b"safe", delivery_mode=2)
+        channel.publish("q", b"transient")
+        assert channel.settled(2) == [True, True]
+        disk.failing = True
+        for _ in range(20):
+            channel.publish("q", b"lost", delivery_mode=2)
+        refused = channel.next_method(Basic.Nack)
+        while (refused.delivery_tag or 0) < 22:
+            refused = channel.next_method(Basic.Nack)
+        broker = stored.broker
+        assert broker is not None
+        failure = broker.failure
+        assert failure is not None
+        wait_until(failure.done, "the broker says that it has failed")
+        line = failure.result()
+        assert line.startswith("cannot write the log in ")
+        assert line.count("\n") == 0
+        # Nothing is tried again on that file, whatever comes.
+        disk.failing = False
+        another = Connection(stored.url)
+        other = another.channel()
+        other.confirm()
+        other.publish("q", b"too late", delivery_mode=2)
+        assert other.next_method(Basic.Nack).delivery_tag == 1
+        another.abort()
+
+
+def test_what_was_confirmed_before_a_failure_is_there_after_it(
+    stored: InProcess, disk: Disk, tmp_path: Path
+) -> None:
+    with Connection(stored.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        for number in range(10):
+            channel.publish("q", b"%d" % number, delivery_mode=2)
+        assert channel.settled(10) == [True] * 10
+        disk.failing = True
+        channel.publish("q", b"refused", delivery_mode=2)
+        channel.next_method(Basic.Nack)
+    stored.stop()
+    with InProcess(tmp_path / "data") as again, Connection(again.url) as connection:
+        channel = connection.channel()
+        found = channel.drain("q")
+        # What was refused may have reached the disk all the same.
+        assert found[:10] == [b"%d" % number for number in range(10)]
+        assert found[10:] in ([], [b"refused"])
+
+
+def test_a_broker_whose_disk_fails_ends_with_74_and_one_line(broker: BrokerProcess) -> None:
+    connection = Connection(broker.url)
+    channel = connection.channel()
+    channel.declare("q", durable=True)
+    channel.confirm()
+    channel.publish("q", b"safe", delivery_mode=2)
+    assert channel.settled(1) == [True]
+    # No file may grow beyond this: a larger write fails, as it would on a broken disk.
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (200_000, 200_000))
+    channel.publish("q", b"x" * 300_000, delivery_mode=2)
+    assert channel.next_method(Basic.Nack).delivery_tag == 2
+    child, broker.child = broker.child, None
+    assert child is not None
+    assert child.wait() == 74
+    said = [line for line in child.errors.splitlines() if line.startswith("warren broker: ")]
+    assert len(said) == 1
+    assert said[0].startswith("warren broker: cannot write the log in ")
+    with pytest.raises(ConnectionError):
+        connection.read()
+    connection.abort()
+    broker.start()
+    with Connection(broker.url) as connection:
+        assert connection.channel().drain("q") == [b"safe"]
+
+
+def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcess, disk: Disk) -> None:
+    publishing, consuming = Connection(stored.url), Connection(stored.url)
+    with publishing, consuming:
+        channel, other = publishing.channel(), consuming.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        channel.publish("q", b"1", delivery_mode=2)
+        assert channel.settled(1) == [True]
+        disk.full = True
+        channel.publish("q", b"2", delivery_mode=2)
+        wait_until(lambda: stored.alarm == b"low on disk", "the alarm is set")
+        channel.publish("q", b"3", delivery_mode=2)
+        blocked = publishing.event()
+        assert isinstance(blocked, ConnectionClass.Blocked)
+        assert blocked.reason == "low on disk"
+        # Whoever only consumes goes on, and so do the messages that are there.
+        assert other.drain("q") == [b"1", b"2", b"3"]
+        channel.publish("q", b"4", delivery_mode=2)
+        assert other.ready("q") == 0
+        assert not channel.events
+        disk.full = False
+        assert isinstance(publishing.event(), ConnectionClass.Unblocked)
+        channel.settled_until(4)
+        assert other.drain("q") == [b"4"]
+        assert not publishing.events
+
+
+def test_what_waited_for_room_is_on_the_disk_afterwards(stored: InProcess, disk: Disk) -> None:
+    with contextlib.closing(Connection(stored.url)) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True)
+        channel.confirm()
+        disk.full = True
+        for number in range(5):
+            channel.publish("q", b"%d" % number, delivery_mode=2)
+        wait_until(lambda: stored.alarm == b"low on disk", "the alarm is set")
+        disk.full = False
+        channel.settled_until(5)
+    stored.crash()
+    with Connection(stored.url) as again:
+        assert again.channel().drain("q") == [b"0", b"1", b"2", b"3", b"4"]
