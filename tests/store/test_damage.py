@@ -162,6 +162,29 @@ def test_a_missing_segment_is_reported_and_survived() -> None:
     assert node.messages(1)[24] == b"24" * 30
 
 
+def test_several_missing_segments_are_one_line() -> None:
+    disk = three_segments()
+    first, *middle, last = disk.segments()
+    for number in middle:
+        del disk.nodes[f"/disk/log/{number:016d}.log"]
+    stray = 9_999_999_999_999_999
+    disk.nodes[f"/disk/log/{stray}.log"] = File()
+    node = Node(disk, (1, 2))
+    assert node.recovery.damage == [
+        f"segments {first + 1} to {last - 1} are missing",
+        f"segments {last + 1} to {stray - 1} are missing",
+    ]
+
+
+def test_a_last_segment_that_is_missing_since_a_clean_stop_is_reported() -> None:
+    disk = three_segments()
+    disk = Node(disk, (1, 2)).close()
+    last = disk.segments()[-1]
+    del disk.nodes[f"/disk/log/{last:016d}.log"]
+    node = Node(disk, (1, 2))
+    assert node.recovery.damage == [f"segment {last} is missing"]
+
+
 def test_a_segment_that_was_cut_short_is_reported_and_survived() -> None:
     disk = three_segments()
     number = disk.segments()[1]

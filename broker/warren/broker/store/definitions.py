@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 import sqlite3
 import threading
@@ -13,7 +14,7 @@ from typing import Final
 
 from warren.command import Exit
 
-from .errors import StoreError
+from .errors import StoreError, reason
 from .folder import DataFolder
 
 VERSION: Final = 1
@@ -125,10 +126,14 @@ class Definitions:
             raise StoreError(f"{path} is missing, but there is a log: restore it or name another data folder")
         database = None
         try:
+            # SQLite would make it readable for everybody.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             _prepare(database, str(path))
             definitions = cls(database, loop)
             definitions._reserve(definitions._next + _RESERVE)
+        except OSError as error:
+            raise StoreError(f"cannot use the definitions in {path}: {reason(error)}") from None
         except (sqlite3.Error, StoreError) as error:
             if database is not None:
                 with contextlib.suppress(sqlite3.Error):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection
+from itertools import pairwise
 from typing import Final
 
 from .errors import disk_error
@@ -97,6 +98,14 @@ class _Ended:
         return at >= 0 and sequence <= self._runs[at][1]
 
 
+class _Found:
+    """The live messages of a queue in a segment: their sequences, and their bytes together."""
+
+    def __init__(self) -> None:
+        self.sequences: list[int] = []
+        self.size = 0
+
+
 class _Reading:
     """Reads the segments from the newest to the oldest.
 
@@ -121,15 +130,11 @@ class _Reading:
         numbers = sorted(int(name[: -len(_SUFFIX)]) for name in names if _is_segment(name))
         last = numbers[-1] if numbers else 0
         end = self._clean_end() if CLEAN in names else None
-        reports = [
-            (number, Damage(0, f"segment {number} is missing"))
-            for number in range(numbers[0] if numbers else 1, max(last, end[0] if end and end[1] else 0) + 1)
-            if number not in numbers
-        ]
+        reports = _gaps([*numbers, end[0]] if end and end[0] > last and end[1] else numbers, last)
         for number in reversed(numbers):
             path = segment_path(to.folder, number)
             reader = SegmentReader(files, path, number, seed_of(to.identity, number), to.block)
-            sizes = self._read(reader)
+            found = self._read(reader)
             size = files.size(path)
             damage = reader.damage
             if number == last:
@@ -145,7 +150,7 @@ class _Reading:
             reports += [(number, place) for place in damage]
             segment = Segment(number, size)
             to.segments.insert(0, segment)
-            self._enter(segment, sizes)
+            self._enter(segment, found)
         to.next_segment = last + 1
         to.damage = [place.text for _, place in sorted(reports, key=lambda item: (item[0], item[1].offset))]
         to.clean = end is not None
@@ -162,8 +167,8 @@ class _Reading:
         except (IndexError, ValueError):
             return 0, 0
 
-    def _read(self, reader: SegmentReader) -> dict[tuple[int, int], int]:
-        """Take in one segment; returns the live messages that are found here first, and their sizes."""
+    def _read(self, reader: SegmentReader) -> dict[int, _Found]:
+        """Take in one segment; returns the live messages that are found here first, by queue."""
         ended: dict[int, list[tuple[int, int]]] = {}
         messages: list[tuple[int, int, bytes, int]] = []
         while (record := reader.next()) is not None:
@@ -178,16 +183,20 @@ class _Reading:
                     if self._seen(item.incarnation, item.sequence):
                         size = HEADER + len(item.payload)
                         messages.append((item.incarnation, item.sequence, item.payload, size))
-                elif item.incarnation in self._known:
+                elif item.kind in (ACK, MARK) and item.incarnation in self._known:
                     self._ends_or_marks(item, ended)
         for incarnation, runs in ended.items():
             self._ended[incarnation].add(runs)
-        found: dict[tuple[int, int], int] = {}
+        found: dict[int, _Found] = {}
         for incarnation, sequence, payload, size in messages:
             live = self._live[incarnation]
             if sequence not in live and sequence not in self._ended[incarnation]:
                 live[sequence] = payload
-                found[incarnation, sequence] = size
+                here = found.get(incarnation)
+                if here is None:
+                    here = found[incarnation] = _Found()
+                here.sequences.append(sequence)
+                here.size += size
         return found
 
     def _seen(self, incarnation: int, sequence: int) -> bool:
@@ -203,7 +212,7 @@ class _Reading:
             if item.kind == ACK:
                 ended.setdefault(item.incarnation, []).append((first, second))
                 self._seen(item.incarnation, second)
-            elif item.kind == MARK:
+            else:
                 counts = self._counts[item.incarnation]
                 counts[first] = max(second, counts.get(first, 0))
                 self._seen(item.incarnation, first)
@@ -219,11 +228,16 @@ class _Reading:
         finally:
             self._files.close(handle)
 
-    def _enter(self, segment: Segment, sizes: dict[tuple[int, int], int]) -> None:
+    def _enter(self, segment: Segment, found: dict[int, _Found]) -> None:
         """Note which messages are live in a segment."""
-        for incarnation, sequence in sorted(sizes):
-            live = self._to.live.setdefault(incarnation, Live())
-            live.add(segment, [sequence, sequence], sizes[incarnation, sequence])
+        for incarnation, here in found.items():
+            runs: list[int] = []
+            for sequence in sorted(here.sequences):
+                if runs and sequence == runs[-1] + 1:
+                    runs[-1] = sequence
+                else:
+                    runs += (sequence, sequence)
+            self._to.live.setdefault(incarnation, Live()).add(segment, runs, here.size)
 
     def _collect(self) -> None:
         for incarnation in self._known:
@@ -235,6 +249,21 @@ class _Reading:
             queue.messages = [
                 (sequence, live[sequence], counts.get(sequence, 0)) for sequence in sorted(live)
             ]
+
+
+def _gaps(numbers: list[int], last: int) -> list[tuple[int, Damage]]:
+    """What is missing between the segments that are there, and up to the one that should be the last."""
+    reports = []
+    for before, after in pairwise(numbers):
+        end = after if after > last else after - 1
+        if end > before:
+            text = (
+                f"segment {end} is missing"
+                if end == before + 1
+                else f"segments {before + 1} to {end} are missing"
+            )
+            reports.append((before + 1, Damage(0, text)))
+    return reports
 
 
 def _is_segment(name: str) -> bool:
