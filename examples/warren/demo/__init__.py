@@ -1,0 +1,1 @@
+"""The main job: orders are placed, paid or cancelled through every component of Warren, and the books are checked."""

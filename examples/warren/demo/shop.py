@@ -1,0 +1,112 @@
+"""The shop: its messages, and the handlers that place, collect and cancel. Any shop of yours would look like this."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from warren.patterns.deadline import Deadline, Outcome
+from warren.patterns.idempotency import Once
+from warren.patterns.store import Store
+from warren.sdk import App, Command, Event, Queue
+
+AUDIT = Queue("orders.audit", type="classic", dead_letter_exchange=None)
+"""Everything that happens to an order, for the pipeline. It is browsed again and again, so it counts no deliveries."""
+
+
+class PlaceOrder(Command, queue="orders.place"):
+    order_id: str
+    placed_at: datetime
+    sent_at: datetime
+    """When the customer clicked, by today's clock: the time to pay runs from here."""
+
+
+class PayOrder(Command, queue="orders.pay"):
+    order_id: str
+    paid_at: datetime
+
+
+class CancelOrder(Command, queue="orders.cancel"):
+    order_id: str
+
+
+class OrderPlaced(Event, exchange="orders", key="order.placed", audience=[AUDIT]):
+    order_id: str
+    placed_at: datetime
+
+
+class OrderPaid(Event, exchange="orders", key="order.paid", audience=[AUDIT]):
+    order_id: str
+    paid_at: datetime
+
+
+class OrderCancelled(Event, exchange="orders", key="order.cancelled", audience=[AUDIT]):
+    order_id: str
+
+
+class OrderRefunded(Event, exchange="orders", key="order.refunded", audience=[AUDIT]):
+    order_id: str
+
+
+@dataclass
+class Done:
+    """The orders that the handlers have done with, by what they did; a redelivery changes nothing."""
+
+    placed: set[str] = field(default_factory=set)
+    paid_in_time: set[str] = field(default_factory=set)
+    paid_late: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
+
+
+class Shop:
+    """The application and its deadline.
+
+    :param url: the broker's.
+    :param time_to_pay: after which an unpaid order is cancelled, in real time.
+    :param store: where deadlines and what was done once are kept.
+    """
+
+    def __init__(self, url: str, time_to_pay: timedelta, store: Store) -> None:
+        self.done = Done()
+        self.changed = asyncio.Event()
+        """Set whenever `done` has grown."""
+        self.app = App(url)
+        self.unpaid = Deadline(
+            "order-unpaid",
+            after=time_to_pay,
+            signal=lambda order_id: CancelOrder(order_id=order_id),
+            store=store,
+        )
+        self.app.include(self.unpaid)
+        self.app.handle(PlaceOrder, concurrency=20)(self.place)
+        self.app.handle(PayOrder, concurrency=20)(self.pay)
+        self.app.handle(CancelOrder, concurrency=20, once=Once(store, key=cancelled_order))(self.cancel)
+
+    async def place(self, command: PlaceOrder) -> None:
+        await self.unpaid.start(command.order_id, at=command.sent_at)
+        await self.app.publish(OrderPlaced(order_id=command.order_id, placed_at=command.placed_at))
+        self._note(self.done.placed, command.order_id)
+
+    async def pay(self, command: PayOrder) -> None:
+        outcome = await self.unpaid.complete(command.order_id)
+        if outcome is Outcome.REPEATED:
+            return
+        await self.app.publish(OrderPaid(order_id=command.order_id, paid_at=command.paid_at))
+        if outcome is Outcome.LATE:
+            await self.app.publish(OrderRefunded(order_id=command.order_id))
+            self._note(self.done.paid_late, command.order_id)
+        else:
+            self._note(self.done.paid_in_time, command.order_id)
+
+    async def cancel(self, command: CancelOrder) -> None:
+        await self.app.publish(OrderCancelled(order_id=command.order_id))
+        self._note(self.done.cancelled, command.order_id)
+
+    def _note(self, orders: set[str], order_id: str) -> None:
+        orders.add(order_id)
+        self.changed.set()
+
+
+def cancelled_order(command: CancelOrder) -> str:
+    return command.order_id

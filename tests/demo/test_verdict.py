@@ -1,0 +1,93 @@
+"""The demo's check of itself finds what is wrong, and leaves out no more than it says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from warren.demo.orders import Order
+from warren.demo.replay import CATCH_UP, Plan, Record
+from warren.demo.verdict import judge
+
+PLACED = datetime(2018, 1, 1, tzinfo=UTC)
+PLAN = Plan(span=40.0, speed=225.0, timeout=timedelta(minutes=30))
+"""Thirty minutes are eight seconds."""
+
+
+def order(order_id: str, minutes: float | None) -> Order:
+    return Order(order_id, PLACED, None if minutes is None else PLACED + timedelta(minutes=minutes))
+
+
+ORDERS = [order("early", 10), order("late", 100), order("never", None)]
+RIGHT = {"early": "paid_in_time", "late": "paid_late", "never": "cancelled"}
+
+
+def record(**placed: float) -> Record:
+    return Record(placed=placed or {"early": 0.0, "late": 1.0, "never": 2.0})
+
+
+def test_orders_that_came_out_as_their_times_say_are_right() -> None:
+    verdict = judge(ORDERS, RIGHT, PLAN, record())
+    assert verdict.passed
+    assert (verdict.right, verdict.left_out, verdict.wrong) == (3, 0, {})
+    assert verdict.outcomes == {"paid_in_time": 1, "paid_late": 1, "cancelled": 1}
+
+
+@pytest.mark.parametrize(
+    ("order_id", "outcome", "said"),
+    [
+        ("early", "paid_late", "is paid_late, has to be paid_in_time"),
+        ("early", "cancelled", "is cancelled"),
+        ("late", "paid_in_time", "is paid_in_time, has to be paid_late"),
+        ("never", "paid_in_time", "is paid_in_time"),
+        ("early", "paid_and_cancelled", "is paid_and_cancelled"),
+        ("late", "open", "lost"),
+    ],
+)
+def test_one_wrong_order_is_found_and_named(order_id: str, outcome: str, said: str) -> None:
+    verdict = judge(ORDERS, {**RIGHT, order_id: outcome}, PLAN, record())
+    assert verdict.wrong == {order_id: said}
+    assert not verdict.passed
+
+
+def test_a_lost_order_and_an_unknown_one_are_found() -> None:
+    verdict = judge(
+        ORDERS, {"early": "paid_in_time", "never": "cancelled", "ghost": "cancelled"}, PLAN, record()
+    )
+    assert verdict.wrong == {"late": "lost", "ghost": "was never placed"}
+
+
+def test_payments_within_a_minute_of_the_timeout_are_left_out_but_must_have_an_outcome() -> None:
+    near = [order("a", 29), order("b", 30), order("c", 31), order("d", 28.9)]
+    outcomes = {"a": "paid_late", "b": "paid_in_time", "c": "paid_in_time", "d": "paid_in_time"}
+    verdict = judge(near, outcomes, PLAN, Record(placed=dict.fromkeys("abcd", 0.0)))
+    assert (verdict.near_timeout, verdict.right, verdict.wrong) == (3, 1, {})
+    lost = judge(near, {**outcomes, "b": "open"}, PLAN, Record(placed=dict.fromkeys("abcd", 0.0)))
+    assert lost.wrong == {"b": "lost"}
+
+
+def test_what_fell_due_in_the_outage_is_left_out() -> None:
+    killed = 20.0
+    moments = Record(
+        placed={
+            "deadline": killed - 8 + 0.1,
+            "payment": killed - 2.4,
+            "before": killed - 9,
+            "after": killed + 2.1,
+        },
+        killed_at=killed,
+        ready_at=killed + 0.5,
+        confirmed_at=killed + 0.6,
+    )
+    orders = [order("deadline", None), order("payment", 10), order("before", None), order("after", 0)]
+    outcomes = {
+        "deadline": "cancelled",
+        "payment": "paid_late",
+        "before": "cancelled",
+        "after": "paid_in_time",
+    }
+    verdict = judge(orders, outcomes, PLAN, moments)
+    assert moments.outage() == (killed, killed + 0.6 + CATCH_UP)
+    assert (verdict.in_outage, verdict.right, verdict.wrong) == (2, 2, {})
+    assert not verdict.passed, "half of the orders left out is too many"
