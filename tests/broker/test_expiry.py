@@ -112,6 +112,19 @@ def test_the_one_in_front_taken_away_frees_those_behind_it(timed: Channel, inpro
     assert timed.drain(grave) == [b"short"]
 
 
+def test_the_one_in_front_driven_out_frees_those_behind_it(timed: Channel, inprocess: InProcess) -> None:
+    queue, grave = dead_lettering(timed, x_max_length=3)
+    for body, ttl in ((b"driven out", "9000"), (b"dead", "1000"), (b"dying", "2000")):
+        timed.publish(queue, body, expiration=ttl)
+    timed.ready(queue)
+    inprocess.advance(1)
+    timed.publish(queue, b"last")
+    assert timed.ready(queue) == 2
+    assert timed.drain(grave) == [b"driven out", b"dead"]
+    inprocess.advance(1)
+    assert timed.drain(grave) == [b"dying"]
+
+
 def test_a_purge_sets_the_clock_for_what_comes_after(timed: Channel, inprocess: InProcess) -> None:
     queue, grave = dead_lettering(timed)
     timed.publish(queue, b"purged", expiration="1000")
@@ -134,6 +147,21 @@ def test_a_requeue_keeps_the_time_of_death(timed: Channel, inprocess: InProcess)
     assert timed.ready(queue) == 1
     inprocess.advance(0.1)
     assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
+
+
+def test_what_went_straight_to_a_consumer_keeps_its_time_of_death(
+    timed: Channel, inprocess: InProcess
+) -> None:
+    queue, grave = dead_lettering(timed)
+    timed.qos(1)
+    timed.consume(queue)
+    for ttl in ("0", "1000"):
+        timed.publish(queue, ttl, expiration=ttl)
+        (message,) = timed.deliveries(1)
+        inprocess.advance(1)
+        timed.nack(message.tag)
+        assert timed.delivered(queue) == []
+        assert timed.drain(grave) == [ttl.encode()]
 
 
 def test_what_is_requeued_too_late_dies_at_once(timed: Channel, inprocess: InProcess) -> None:

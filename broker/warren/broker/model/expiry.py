@@ -24,7 +24,8 @@ class Expiry:
     """The timers of one queue."""
 
     used: bool = False
-    """A message with an expiry has been here, so the head has to be looked at before it is delivered."""
+    """A message with an expiry has been here, even if it went straight to a consumer, who may return it: the head has to be
+    looked at before it is delivered."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -44,10 +45,10 @@ class Expiry:
         if ttl < 0 or 0 <= message.ttl < ttl:
             ttl = message.ttl
         message.expires = self.now_ms() + ttl
+        self.used = True
 
     def arrived(self, message: Message) -> None:
         """A message with an expiry waits in the queue."""
-        self.used = True
         due = self.queue.waiting.next_expiry()
         if due and due == message.expires:
             self.drop_expired()

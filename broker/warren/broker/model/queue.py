@@ -194,6 +194,10 @@ class Queue:
             dropped.append(self.waiting.take())
         if dropped:
             self.vhost.dead_letters.bury(self, dropped, "maxlen")
+            if self.expiry.used:
+                # Another message stands at the head now.
+                self.expiry.drop_expired()
+                self.expiry.watch()
 
     # -- delivering
 

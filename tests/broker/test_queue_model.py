@@ -1,0 +1,304 @@
+"""One queue against a plain Python model of it, through any order of what clients, time and restarts may do."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.support.client import Channel, Connection, Message
+from tests.support.inprocess import InProcess
+
+QUEUE = "model"
+GRAVE = "model-grave"
+
+
+@dataclass
+class Entry:
+    """A message as the model knows it."""
+
+    number: int
+    persistent: bool
+    dies: float | None
+    redelivered: bool = False
+    deliveries: int = 0
+
+    @property
+    def body(self) -> bytes:
+        return b"%d" % self.number
+
+
+@dataclass
+class Held:
+    """A message that a consumer or a basic.get has unacknowledged."""
+
+    entry: Entry
+    tag: int
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Ready messages stand in order; each consumer takes from the head while it has room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.broker = InProcess(self.folder / "data")
+        self.broker.start()
+        self.published = 0
+        self.started = 0
+        self.time = 0.0
+        self.ready: list[Entry] = []
+        self.dead: list[Entry] = []
+        self.maximum: int | None = None
+        self.limit: int | None = None
+        self.connect()
+
+    @initialize(
+        ttl=st.none() | st.sampled_from([1000, 3000]),
+        maximum=st.none() | st.integers(1, 4),
+        limit=st.none() | st.integers(0, 2),
+    )
+    def declare(self, ttl: int | None, maximum: int | None, limit: int | None) -> None:
+        self.ttl, self.maximum, self.limit = ttl, maximum, limit
+        arguments = {"x_message_ttl": ttl, "x_max_length": maximum, "x_delivery_limit": limit}
+        given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
+        channel = self.channel
+        channel.declare(GRAVE, durable=True)
+        channel.declare("sync", durable=True, x_max_length=0)
+        channel.declare(
+            QUEUE, durable=True, **given, x_dead_letter_exchange="", x_dead_letter_routing_key=GRAVE
+        )
+
+    def connect(self) -> None:
+        self.connection = Connection(self.broker.url, timeout=2)
+        self.channel: Channel = self.connection.channel()
+        self.channel.confirm()
+        self.sent = 0
+        self.held: list[Held] = []
+        self.consumers: dict[str, tuple[Channel, int, list[Held]]] = {}
+        """By tag: its channel, its prefetch, and what it has unacknowledged."""
+        self.round: list[str] = []
+        """Tags of the consumers with room, the next one first."""
+
+    # -- the model's rules
+
+    def bury(self, entry: Entry) -> None:
+        self.dead.append(entry)
+
+    def expire(self) -> None:
+        while self.ready and self.ready[0].dies is not None and self.ready[0].dies <= self.time:
+            self.bury(self.ready.pop(0))
+
+    def overflow(self) -> None:
+        while self.maximum is not None and len(self.ready) > self.maximum:
+            self.bury(self.ready.pop(0))
+
+    def serve(self) -> None:
+        """Hand out what is ready, and compare with what arrives."""
+        self.expire()
+        while self.ready and self.round:
+            tag = self.round.pop(0)
+            entry = self.ready.pop(0)
+            channel, prefetch, held = self.consumers[tag]
+            (message,) = channel.deliveries(1)
+            self.check(message, entry)
+            held.append(Held(entry, message.tag))
+            if len(held) < prefetch:
+                self.round.append(tag)
+            self.expire()
+
+    def check(self, message: Message, entry: Entry) -> None:
+        assert (message.body, message.redelivered) == (entry.body, entry.redelivered)
+        if self.limit is not None:
+            assert message.headers.get("x-delivery-count", 0) == entry.deliveries
+
+    def give_back(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            entry.redelivered = True
+            entry.deliveries += 1
+            if self.limit is not None and entry.deliveries > self.limit:
+                self.bury(entry)
+            else:
+                self.ready.append(entry)
+        self.ready.sort(key=lambda entry: entry.number)
+        self.overflow()
+
+    def all_held(self) -> list[tuple[Channel, str, Held]]:
+        found = [(self.channel, "", held) for held in self.held]
+        for tag, (channel, _, helds) in self.consumers.items():
+            found.extend((channel, tag, held) for held in helds)
+        return found
+
+    def drop(self, tag: str, held: Held) -> None:
+        """It is held no longer; its consumer may have room again."""
+        if not tag:
+            self.held.remove(held)
+            return
+        _, prefetch, helds = self.consumers[tag]
+        full = len(helds) >= prefetch
+        helds.remove(held)
+        if full and tag not in self.round:
+            self.round.append(tag)
+
+    # -- what can happen
+
+    @rule(persistent=st.booleans(), ttl=st.none() | st.sampled_from([0, 500, 2000]))
+    def publish(self, persistent: bool, ttl: int | None) -> None:
+        self.published += 1
+        self.sent += 1
+        ttls = [value for value in (ttl, self.ttl) if value is not None]
+        entry = Entry(self.published, persistent, self.time + min(ttls) / 1000 if ttls else None)
+        properties: dict[str, Any] = {} if ttl is None else {"expiration": str(ttl)}
+        mode = 2 if persistent else 1
+        self.channel.publish(QUEUE, entry.body, delivery_mode=mode, **properties)
+        self.channel.settled_until(self.sent)
+        if self.round and not self.ready:
+            # Straight to a consumer: neither its TTL nor the length counts.
+            tag = self.round.pop(0)
+            channel, prefetch, held = self.consumers[tag]
+            (message,) = channel.deliveries(1)
+            self.check(message, entry)
+            held.append(Held(entry, message.tag))
+            if len(held) < prefetch:
+                self.round.append(tag)
+            return
+        self.ready.append(entry)
+        self.overflow()
+        self.expire()
+
+    @rule()
+    def get(self) -> None:
+        self.expire()
+        message = self.channel.get(QUEUE)
+        if not self.ready:
+            assert message is None
+            return
+        assert message is not None
+        entry = self.ready.pop(0)
+        self.check(message, entry)
+        self.held.append(Held(entry, message.tag))
+
+    @precondition(lambda self: len(self.consumers) < 3)
+    @rule(prefetch=st.integers(1, 3))
+    def consume(self, prefetch: int) -> None:
+        channel = self.connection.channel()
+        channel.qos(prefetch)
+        self.started += 1
+        tag = channel.consume(QUEUE, f"c{self.started:02}")
+        self.consumers[tag] = (channel, prefetch, [])
+        self.round.append(tag)
+        self.serve()
+
+    @precondition(lambda self: self.all_held())
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        channel, tag, held = data.draw(st.sampled_from(self.all_held()))
+        channel.ack(held.tag)
+        self.drop(tag, held)
+        self.serve()
+        channel.ready(QUEUE)
+
+    @precondition(lambda self: self.all_held())
+    @rule(data=st.data(), requeue=st.booleans())
+    def reject(self, data: st.DataObject, requeue: bool) -> None:
+        channel, tag, held = data.draw(st.sampled_from(self.all_held()))
+        channel.nack(held.tag, requeue=requeue)
+        if requeue:
+            # It is served before its consumer has room again.
+            self.give_back([held.entry])
+            had_room = tag in self.round or not tag
+            if tag and not had_room:
+                self.consumers[tag][2].remove(held)
+                self.serve()
+                self.round.append(tag)
+            else:
+                self.drop(tag, held)
+        else:
+            self.bury(held.entry)
+            self.drop(tag, held)
+        self.serve()
+        channel.ready(QUEUE)
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data())
+    def close_channel(self, data: st.DataObject) -> None:
+        tag = data.draw(st.sampled_from(sorted(self.consumers)))
+        channel, _, helds = self.consumers.pop(tag)
+        self.round = [other for other in self.round if other != tag]
+        channel.close()
+        self.give_back([held.entry for held in helds])
+        self.serve()
+
+    @rule()
+    def purge(self) -> None:
+        self.expire()
+        assert self.channel.purge(QUEUE) == len(self.ready)
+        self.ready.clear()
+
+    @rule(seconds=st.sampled_from([0.25, 0.5, 1.0, 3.0]))
+    def wait(self, seconds: float) -> None:
+        end = self.time + seconds
+        self.broker.advance(seconds)
+        self.time = end
+        self.expire()
+
+    @rule(crash=st.booleans())
+    def restart(self, crash: bool) -> None:
+        self.sent += 1
+        self.channel.publish("sync", delivery_mode=2)
+        self.channel.settled_until(self.sent)
+        entries = [held.entry for _, _, held in self.all_held()]
+        if crash:
+            self.broker.crash()
+            self.connection.abort()
+            self.ready.extend(entries)
+        else:
+            self.connection.close()
+            self.consumers.clear()
+            self.round.clear()
+            self.give_back(entries)
+            self.expire()
+            self.broker.restart()
+        self.connect()
+        kept = [entry for entry in self.ready if entry.persistent]
+        self.ready = sorted(kept, key=lambda entry: entry.number)
+        for entry in self.ready:
+            entry.redelivered = entry.redelivered or crash
+        self.dead = [entry for entry in self.dead if entry.persistent]
+        self.expire()
+
+    # -- what always holds
+
+    @invariant()
+    def the_counts_agree(self) -> None:
+        assert self.channel.state(QUEUE) == (len(self.ready), len(self.consumers))
+
+    @invariant()
+    def nothing_else_is_delivered(self) -> None:
+        for channel in self.connection.channels.values():
+            assert not [event for event in channel.events if isinstance(event, Message)]
+
+    @invariant()
+    def the_dead_are_buried(self) -> None:
+        assert self.channel.ready(GRAVE) == len(self.dead)
+
+    def teardown(self) -> None:
+        self.connection.abort()
+        self.broker.__exit__(None, None, None)
+        shutil.rmtree(self.folder)
+
+
+TestQueue = QueueMachine.TestCase
+TestQueue.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)

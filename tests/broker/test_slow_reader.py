@@ -1,0 +1,85 @@
+"""A consumer that does not read holds up nobody else, and does not fill the broker's memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.conftest import Connect
+from tests.support.client import Channel
+from tests.support.inprocess import InProcess
+
+SIZE = 65536
+COUNT = 400
+IN_BUFFERS = 200
+"""What the broker and both sockets' buffers may hold of it: a quarter of that is the broker's own bound, 1 MiB."""
+
+
+def publish(channel: Channel, queue: str, first: int, last: int) -> None:
+    channel.connection.raw.send(
+        b"".join(
+            channel.encoded(queue, b"%06d" % number + bytes(SIZE - 6)) for number in range(first, last + 1)
+        )
+    )
+
+
+def numbers(channel: Channel, count: int) -> list[int]:
+    return [int(message.body[:6]) for message in channel.deliveries(count)]
+
+
+@pytest.fixture
+def amqp_url(inprocess: InProcess) -> str:
+    """Warren's broker only: RabbitMQ lets a client have far more in its buffers."""
+    return inprocess.url
+
+
+@pytest.fixture
+def queue(channel: Channel, name: str) -> str:
+    return channel.declare(name, auto_delete=True)
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+def test_who_does_not_read_is_sent_no_more(
+    connect: Connect, channel: Channel, queue: str, no_ack: bool
+) -> None:
+    slow = connect().channel()
+    slow.consume(queue, no_ack=no_ack)
+    publish(channel, queue, 1, COUNT)
+    left = channel.ready(queue)
+    assert left >= COUNT - IN_BUFFERS
+    # What it does not take, another gets.
+    fast = connect().channel()
+    fast.consume(queue, no_ack=True)
+    assert numbers(fast, left) == list(range(COUNT - left + 1, COUNT + 1))
+    # When it reads again, it goes on where it was.
+    assert numbers(slow, COUNT - left) == list(range(1, COUNT - left + 1))
+
+
+def test_all_arrives_when_it_reads_at_last(connect: Connect, channel: Channel, queue: str) -> None:
+    slow = connect().channel()
+    slow.consume(queue, "a")
+    slow.consume(queue, "b", no_ack=True)
+    publish(channel, queue, 1, COUNT)
+    assert channel.ready(queue) >= COUNT - IN_BUFFERS
+    assert numbers(slow, COUNT) == list(range(1, COUNT + 1))
+
+
+def test_its_other_consumers_wait_and_those_of_others_do_not(
+    connect: Connect, channel: Channel, queue: str, name: str
+) -> None:
+    slow = connect().channel()
+    second = channel.declare(f"{name}-2", auto_delete=True)
+    slow.consume(queue, no_ack=True)
+    slow.consume(second, "own", no_ack=True)
+    publish(channel, queue, 1, COUNT)
+    assert channel.ready(queue) >= COUNT - IN_BUFFERS
+    fast = connect().channel()
+    fast.consume(second, no_ack=True)
+    publish(channel, second, 1, 20)
+    # The other may be given the one message with which the broker notices that it is in no better place.
+    taken = numbers(fast, 19)
+    assert taken == sorted(taken)
+    rest = slow.deliveries(COUNT + 1)
+    assert [int(message.body[:6]) for message in rest if message.consumer != "own"] == list(
+        range(1, COUNT + 1)
+    )
+    assert len([message for message in rest if message.consumer == "own"]) == 1
