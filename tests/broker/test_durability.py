@@ -332,6 +332,23 @@ def test_the_delivery_count_survives(session: Session, how: str) -> None:
     assert session.channel.ready("q") == 0
 
 
+def test_a_stop_is_one_return(session: Session) -> None:
+    """What one connection returns at the end does not go round through the others, which end as well."""
+    session.channel.declare("q", durable=True, x_queue_type="quorum", x_delivery_limit=3)
+    consumers = [Connection(session.broker.url) for _ in range(6)]
+    for consumer in consumers:
+        consumer.channel().consume("q")
+        consumer.channel().consume("q")
+    session.publish("q", b"x")
+    assert session.channel.state("q") == (0, 12)
+    session.restart()
+    for consumer in consumers:
+        consumer.abort()
+    message = session.channel.get("q")
+    assert message is not None
+    assert message.headers["x-delivery-count"] == 1
+
+
 # -- time goes on
 
 

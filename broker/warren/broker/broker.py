@@ -192,6 +192,8 @@ class Broker:
             )
             await node.settle()
             for connection in list(node.connections):
+                connection.cancel_all()
+            for connection in list(node.connections):
                 connection.conversation.shut_down(connection, reason)
         if listener is not None:
             await listener.close()

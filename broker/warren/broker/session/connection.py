@@ -401,6 +401,11 @@ class Connection:
         if self.can_cancel and not self.closed:
             self.send(frame(int(number), "basic.cancel", tag, True))
 
+    def cancel_all(self) -> None:
+        """End all consumers before the first message returns: it must not go to another one that is about to end."""
+        for channel in list(self.channels.values()):
+            channel.cancel_all()
+
     def end(self) -> None:
         """Leave: consumers, unacknowledged messages, exclusive queues, in that order; nothing is awaited in between."""
         if not self.closed:
@@ -414,9 +419,7 @@ class Connection:
         """End all that the client had here, while the socket may still wait for the answer to a close."""
         self.last = None
         self.confirms.clear()
-        for channel in list(self.channels.values()):
-            # All of them, before the first message returns: it must not go to another channel that is about to end.
-            channel.cancel_all()
+        self.cancel_all()
         for channel in list(self.channels.values()):
             channel.close()
         self.channels.clear()
