@@ -8,10 +8,13 @@ from typing import TypeAlias
 
 import pytest
 
+from tests.support.behaviour import Behaviour, behaviour
 from tests.support.client import Channel, Closed, Connection
 from tests.support.inprocess import InProcess
+from tests.support.peer import Peer
 
 Connect: TypeAlias = Callable[[], Connection]
+Talk: TypeAlias = Callable[[], Peer]
 
 
 @pytest.fixture
@@ -48,3 +51,31 @@ def inprocess() -> Iterator[InProcess]:
     """A broker in this process, in memory, whose clock the test moves."""
     with InProcess() as broker:
         yield broker
+
+
+@pytest.fixture
+def talk(amqp_url: str) -> Iterator[Talk]:
+    """Opens a socket to the broker under test, over which nothing has been said yet."""
+    opened: list[Peer] = []
+
+    def talk() -> Peer:
+        opened.append(Peer(amqp_url))
+        return opened[-1]
+
+    yield talk
+    for peer in opened:
+        peer.abort()
+
+
+@pytest.fixture
+def peer(talk: Talk) -> Peer:
+    """A connection that may break rules, with channel 1 open."""
+    return talk().connect().open()
+
+
+@pytest.fixture(scope="session")
+def server(amqp_url: str) -> Behaviour:
+    """What the broker under test does where brokers differ on purpose."""
+    with Peer(amqp_url) as peer:
+        peer.greet()
+        return behaviour(peer.server)

@@ -1,0 +1,321 @@
+"""From the protocol header to connection.open-ok: what is refused, with which words, and what happens over time.
+
+AMQP 0-9-1 sections 2.2.4 and 4.2.2; what RabbitMQ adds stands in https://www.rabbitmq.com/docs/connections.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import pytest
+from pamqp import commands, heartbeat
+
+from tests.broker.conftest import Talk
+from tests.support.behaviour import Behaviour
+from tests.support.inprocess import InProcess
+from tests.support.peer import GREETING, Peer, Refusal, encoded, made, raw_frame
+from warren.broker import BrokerConfig
+
+REFUSED = (
+    "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. "
+    "For details see the broker logfile."
+)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"GET / HT", b"AMQP\x00\x00\x09\x02", b"AMQP\x03\x01\x00\x00", b"\x16\x03\x01\x02\x00\x01\x00\x01"],
+    ids=["http", "0-9-2", "1.0-sasl", "tls"],
+)
+def test_another_protocol_is_told_ours_and_let_go(talk: Talk, header: bytes) -> None:
+    peer = talk()
+    peer.send_bytes(header)
+    assert peer.read_bytes(8) == GREETING
+    assert peer.at_end()
+
+
+@pytest.mark.parametrize("header", [GREETING, b"AMQP\x01\x01\x00\x09"], ids=["0-9-1", "0-9"])
+def test_both_headers_of_the_protocol_start_a_connection(talk: Talk, header: bytes) -> None:
+    peer = talk()
+    peer.send_bytes(header)
+    start = peer.expect(commands.Connection.Start)
+    assert (start.version_major, start.version_minor) == (0, 9)
+    assert "PLAIN" in start.mechanisms.split()
+    assert start.locales == "en_US"
+
+
+def test_the_server_says_what_it_can(talk: Talk) -> None:
+    peer = talk()
+    peer.greet()
+    capabilities = peer.server["capabilities"]
+    assert isinstance(capabilities, dict)
+    for name in (
+        "publisher_confirms",
+        "exchange_exchange_bindings",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "authentication_failure_close",
+        "per_consumer_qos",
+    ):
+        assert capabilities[name] is True
+
+
+def test_bytes_may_come_one_by_one(talk: Talk, name: str) -> None:
+    peer = talk()
+    for part in (
+        GREETING,
+        encoded(peer.start_ok(), 0),
+        encoded(commands.Connection.TuneOk(100, 4096, 0), 0),
+        encoded(commands.Connection.Open("/"), 0),
+        encoded(commands.Channel.Open(), 1),
+        encoded(made(commands.Queue.Declare, queue=name, exclusive=True), 1),
+    ):
+        for octet in part:
+            peer.send_bytes(bytes([octet]))
+    for kind in (
+        commands.Connection.Start,
+        commands.Connection.Tune,
+        commands.Connection.OpenOk,
+        commands.Channel.OpenOk,
+        commands.Queue.DeclareOk,
+    ):
+        peer.expect(kind)
+
+
+def test_the_whole_handshake_may_come_at_once(talk: Talk) -> None:
+    peer = talk()
+    peer.send_bytes(
+        GREETING
+        + encoded(peer.start_ok(), 0)
+        + encoded(commands.Connection.TuneOk(2047, 131072, 60), 0)
+        + encoded(commands.Connection.Open("/"), 0)
+        + encoded(commands.Channel.Open(), 1)
+    )
+    found = [peer.read()[1] for _ in range(4)]
+    assert [type(frame) for frame in found] == [
+        commands.Connection.Start,
+        commands.Connection.Tune,
+        commands.Connection.OpenOk,
+        commands.Channel.OpenOk,
+    ]
+
+
+# -- login
+
+
+@pytest.mark.parametrize("response", ["\0guest\0wrong", "\0nobody\0guest", "\0guest\0"])
+def test_a_wrong_login_is_named_to_who_can_take_it(talk: Talk, response: str) -> None:
+    peer = talk()
+    peer.greet()
+    peer.send(peer.start_ok(response=response), 0)
+    found = peer.refusal()
+    assert (found.scope, found.code, found.text) == ("connection", 403, REFUSED)
+    assert peer.at_end()
+
+
+def test_a_wrong_login_is_let_go_without_a_word_otherwise(talk: Talk) -> None:
+    peer = talk()
+    peer.greet()
+    peer.send(peer.start_ok(response="\0guest\0wrong", properties={}), 0)
+    assert peer.at_end()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda peer: encoded(peer.start_ok(mechanism="NOPE"), 0),
+        lambda peer: encoded(commands.Connection.Open("/"), 0),
+        lambda peer: encoded(commands.Channel.Open(), 1),
+        lambda peer: raw_frame(1, 0, struct.pack(">HHI", 10, 11, 3)),
+        lambda peer: raw_frame(
+            1, 0, struct.pack(">HHI", 10, 11, 3) + b"\x01aZ\x05PLAIN" + struct.pack(">I", 0) + b"\x05en_US"
+        ),
+        lambda peer: encoded(peer.start_ok(properties={"x": "y" * 9000}), 0),
+        lambda peer: raw_frame(7, 0, b"abc"),
+        lambda peer: raw_frame(1, 0, b"\0\x0a\0\x0b", end=0),
+    ],
+    ids=[
+        "mechanism",
+        "open",
+        "channel",
+        "truncated",
+        "bad-table",
+        "longer-than-8192",
+        "unknown-frame",
+        "bad-end",
+    ],
+)
+def test_who_has_not_logged_in_is_told_nothing(talk: Talk, answer: object) -> None:
+    assert callable(answer)
+    peer = talk()
+    peer.greet()
+    peer.send_bytes(answer(peer))
+    assert peer.at_end()
+
+
+# -- tuning and opening
+
+
+@pytest.mark.parametrize(
+    ("tuned", "text"),
+    [
+        (
+            {"channel_max": 4000},
+            "negotiated channel_max = 4000 is higher than the maximum allowed value (2047)",
+        ),
+        ({"channel_max": 0}, "negotiated channel_max = 0 is higher than the maximum allowed value (2047)"),
+        (
+            {"frame_max": 131073},
+            "negotiated frame_max = 131073 is higher than the maximum allowed value (131072)",
+        ),
+        ({"frame_max": 0}, "negotiated frame_max = 0 is higher than the maximum allowed value (131072)"),
+        ({"frame_max": 100}, "negotiated frame_max = 100 is lower than the minimum allowed value (4096)"),
+    ],
+)
+def test_what_is_tuned_has_to_be_within_bounds(
+    talk: Talk, server: Behaviour, tuned: dict[str, int], text: str
+) -> None:
+    peer = talk()
+    tune = peer.log_in()
+    assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131072, 60)
+    peer.tune(**tuned)
+    if server.explains_tuning:
+        assert peer.refusal() == Refusal("connection", 530, f"NOT_ALLOWED - {text}", (10, 31))
+    assert peer.at_end()
+
+
+def test_a_virtual_host_has_to_be_there(talk: Talk) -> None:
+    peer = talk()
+    peer.log_in()
+    peer.tune()
+    found = peer.refused(made(commands.Connection.Open, virtual_host="nope"), 0)
+    assert found == Refusal("connection", 530, "NOT_ALLOWED - vhost nope not found", (10, 40))
+    assert peer.at_end()
+
+
+def test_nothing_else_may_come_before_the_connection_is_open(talk: Talk) -> None:
+    peer = talk()
+    peer.log_in()
+    peer.tune()
+    found = peer.refused(commands.Connection.TuneOk(2047, 131072, 0), 0)
+    text = "CHANNEL_ERROR - unexpected method in connection state opening"
+    assert found == Refusal("connection", 504, text, (10, 31))
+    assert peer.at_end()
+
+    peer = talk()
+    peer.log_in()
+    peer.tune()
+    peer.send(commands.Channel.Open(), 1)
+    found = peer.refusal()
+    assert (found.code, found.text) == (505, "UNEXPECTED_FRAME - type 1, all octets = <<0,20,0,10,1,48>>")
+    assert peer.at_end()
+
+
+@pytest.mark.parametrize("frame_max", [4096, 131072])
+def test_a_frame_may_be_as_large_as_was_tuned(talk: Talk, name: str, frame_max: int) -> None:
+    peer = talk().connect(frame_max=frame_max).open()
+    peer.declare(name, exclusive=True)
+    # RabbitMQ takes 8 bytes more, for clients that forget the frame's own.
+    for size in (frame_max - 8, frame_max):
+        peer.send_bytes(encoded(made(commands.Basic.Publish, routing_key=name)))
+        peer.send_bytes(raw_frame(2, 1, struct.pack(">HHQH", 60, 0, size, 0)) + raw_frame(3, 1, b"x" * size))
+    assert peer.purge(name) == 2
+    found = peer.cut_off(raw_frame(3, 1, b"x" * (frame_max + 1)))
+    told = f"{{frame_too_large,{frame_max + 1},{frame_max - 8}}}"
+    assert found == Refusal("connection", 501, f"FRAME_ERROR - type 3, all octets = <<>>: {told}", (0, 0))
+
+
+def test_messages_leave_in_frames_that_the_client_takes(talk: Talk, name: str) -> None:
+    big = talk().connect().open()
+    small = talk().connect(frame_max=4096).open()
+    small.declare(name, exclusive=True)
+    big.publish("", name, bytes(range(256)) * 100)
+    big.sync()
+    small.send(made(commands.Basic.Consume, queue=name, no_ack=True))
+    small.expect(commands.Basic.ConsumeOk)
+    assert small.expect(commands.Basic.Deliver).routing_key == name
+    small.read()
+    sizes: list[int] = []
+    while sum(sizes) < 25600:
+        kind, _, size = struct.unpack(">BHI", small.read_bytes(7))
+        assert kind == 3
+        small.read_bytes(size + 1)
+        sizes.append(size)
+    assert max(sizes) + 8 <= 4096
+
+
+# -- time
+
+
+def test_a_handshake_has_its_time(caplog: pytest.LogCaptureFixture) -> None:
+    with InProcess(config=BrokerConfig(handshake_timeout=0.2)) as broker:
+        silent, greeted, logged_in = Peer(broker.url), Peer(broker.url), Peer(broker.url)
+        greeted.greet()
+        logged_in.log_in()
+        done = Peer(broker.url).connect().open()
+        for peer in (silent, greeted, logged_in):
+            assert peer.at_end()
+        done.sync()
+        for peer in (silent, greeted, logged_in, done):
+            peer.abort()
+    assert [record.getMessage().split()[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        "event=handshake_timeout"
+    ] * 3
+
+
+def test_heartbeats_go_both_ways(talk: Talk) -> None:
+    """With an interval of one second: two a second come, and after two silent seconds the client is gone."""
+    peer, alive = talk().connect(heartbeat=1), talk().connect(heartbeat=1).open()
+    start = time.monotonic()
+    beats = 0
+    while True:
+        try:
+            _, found = peer.read()
+        except ConnectionError:
+            break
+        assert isinstance(found, heartbeat.Heartbeat)
+        beats += 1
+        # Any traffic counts, a heartbeat as well.
+        alive.send_bytes(raw_frame(8, 0, b""))
+    assert beats >= 2
+    assert 1.5 < time.monotonic() - start < 8
+    alive.sync()
+
+
+def test_without_heartbeats_none_come(talk: Talk, peer: Peer) -> None:
+    beating = talk().connect(heartbeat=1)
+    beating.read()
+    peer.sync()
+    peer.send(commands.Connection.Close(200, "", 0, 0), 0)
+    assert isinstance(peer.read()[1], commands.Connection.CloseOk)
+
+
+# -- closing
+
+
+def test_exclusive_queues_are_gone_before_close_ok(talk: Talk, peer: Peer, name: str) -> None:
+    other = talk().connect().open()
+    other.declare(name, exclusive=True)
+    other.send(commands.Connection.Close(200, "bye", 0, 0), 0)
+    assert isinstance(other.read()[1], commands.Connection.CloseOk)
+    assert peer.declare(name, exclusive=True) == name
+
+
+def test_a_stopping_broker_gives_the_reason() -> None:
+    with InProcess() as broker:
+        peers = [Peer(broker.url).connect() for _ in range(3)]
+        unfinished = Peer(broker.url)
+        unfinished.greet()
+        broker.stop()
+        for peer in peers:
+            assert peer.refusal()[:3] == (
+                "connection",
+                320,
+                "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'",
+            )
+            assert peer.at_end()
+        assert unfinished.at_end()
+        for peer in (*peers, unfinished):
+            peer.abort()
