@@ -1,0 +1,35 @@
+"""Durations as people write and read them: `30m` on the command line, `1 h 30 min` in a report."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse(text: str) -> timedelta:
+    """`90s`, `30m`, `2h`, `1d`, or several at once: `1h30m`.
+
+    :raises ValueError: for anything else, and for nothing at all
+    """
+    if not re.fullmatch(r"(\d+[smhd])+", text):
+        raise ValueError(f"{text!r} is no duration: write 90s, 30m, 2h or 1d")
+    return timedelta(seconds=sum(int(n) * SECONDS[unit] for n, unit in re.findall(r"(\d+)([smhd])", text)))
+
+
+def words(seconds: float) -> str:
+    """At most two units, rounded: `45 s`, `21 min`, `1 h 30 min`, `32 d 16 h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return two(whole, 60, "min", 1, "s")
+    if whole < 86_400:
+        return two(round(whole / 60) * 60, 3600, "h", 60, "min")
+    return two(round(whole / 3600) * 3600, 86_400, "d", 3600, "h")
+
+
+def two(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
+    whole, rest = divmod(seconds, large)
+    return f"{whole} {large_name}" + (f" {rest // small} {small_name}" if rest // small else "")

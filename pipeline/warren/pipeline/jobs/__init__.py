@@ -1,0 +1,1 @@
+"""The jobs of `warren pipeline`, one module each."""

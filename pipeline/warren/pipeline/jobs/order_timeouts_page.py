@@ -1,0 +1,200 @@
+"""The page of the job `order-timeouts`: the outcomes, how late payments are, and what other timeouts would mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from warren.pipeline import report
+from warren.pipeline.durations import words
+from warren.pipeline.report import Figure, Part, Row, Rule, Table, Tile
+
+if TYPE_CHECKING:
+    from warren.pipeline.jobs.order_timeouts import Bucket, Summary
+
+LEGEND = (("good", "paid in time"), ("late", "paid late, refunded"), ("off", "cancelled, never paid"))
+
+
+def page(summary: Summary) -> str:
+    """The whole page as HTML."""
+    timeout = words(summary.timeout_seconds)
+    share = percent(summary.paid_in_time, summary.orders)
+    return report.page(
+        title=f"{share} of the orders were paid within {timeout}",
+        lead=f"{summary.orders:,} orders, as the messages in {summary.queue} tell. Whoever had not paid after {timeout}"
+        " was cancelled; whoever paid after that got the money back.",
+        tiles=[
+            Tile(f"{summary.paid_in_time:,}", "paid in time", "good"),
+            Tile(f"{summary.paid_late:,}", "paid late, refunded", "late"),
+            Tile(f"{summary.cancelled:,}", "cancelled, never paid", "off"),
+            Tile(f"{in_doubt(summary):,}", "in doubt", "warn" if in_doubt(summary) else "plain"),
+        ],
+        sections=[outcomes(summary), *doubts(summary), delays(summary), recounts(summary)],
+        foot=[
+            f"Read from {summary.queue} at {summary.source}, where the messages stay: {summary.messages.read:,} messages, "
+            f"{summary.messages.duplicates:,} of them repeated, {summary.messages.unreadable:,} unreadable, "
+            f"{summary.messages.of_other_types:,} of other types.",
+            f"Made in {summary.seconds:g} s by warren pipeline order-timeouts. The rows stand beside this page as Parquet: "
+            "events and orders; these numbers in summary.json.",
+        ],
+    )
+
+
+def outcomes(summary: Summary) -> str:
+    values = {
+        "good": (summary.paid_in_time, "paid in time"),
+        "late": (summary.paid_late, "paid late, refunded"),
+        "off": (summary.cancelled, "cancelled, never paid"),
+        "warn": (in_doubt(summary), "in doubt"),
+    }
+    shown = {tone: each for tone, each in values.items() if each[0] or tone != "warn"}
+    return report.figure(
+        Figure(
+            title="What became of the orders",
+            says="; ".join(
+                f"{count:,} {name} ({percent(count, summary.orders)})" for count, name in shown.values()
+            )
+            + ".",
+            rows=(
+                Row(
+                    "",
+                    tuple(
+                        Part(count, tone, percent(count, summary.orders))
+                        for tone, (count, _) in shown.items()
+                    ),
+                ),
+            ),
+            legend=tuple((tone, name) for tone, (_, name) in shown.items()),
+            full=True,
+            table=Table(
+                ("outcome", "orders", "share"),
+                tuple((name, f"{count:,}", percent(count, summary.orders)) for count, name in shown.values()),
+            ),
+        ),
+        "outcomes",
+    )
+
+
+def doubts(summary: Summary) -> Iterable[str]:
+    """What contradicts itself, named; nothing if all is well."""
+    from warren.pipeline.jobs.order_timeouts import CONTRADICTIONS
+
+    lines = [
+        f"{count:,} {plural(count)} {CONTRADICTIONS[name]}: {named(summary, name, count)}"
+        for name, count in summary.contradictions.items()
+        if count
+    ]
+    if lines:
+        yield report.notice("Orders whose messages contradict each other", lines, "warn")
+    if count := summary.decided_otherwise:
+        line = f"{count:,} {plural(count)}: {named(summary, 'decided_otherwise', count)}"
+        why = (
+            "A payment close to the timeout is decided when its message arrives, and a broker or a service that was down "
+            "decides later. The recount below goes by the orders' own times."
+        )
+        yield report.notice("Decided otherwise than the orders' own times say", [line, why], "late")
+
+
+def delays(summary: Summary) -> str:
+    delay, timeout = summary.delay, summary.timeout_seconds
+    late = False
+    rows: list[Row | Rule] = []
+    for bucket in trimmed(delay.histogram):
+        if not late and bucket.above is not None and bucket.above >= timeout:
+            rows.append(Rule(f"timeout {words(timeout)}: later is too late"))
+            late = True
+        rows.append(
+            Row(span(bucket), (Part(bucket.count, "late" if late else "good", ""),), f"{bucket.count:,}")
+        )
+    middle, slow = delay.quantiles.get("0.50"), delay.quantiles.get("0.90")
+    says = (
+        f"Half of the {delay.payments:,} payments came within {words(middle)} of the order, nine in ten within "
+        f"{words(slow)}."
+        if middle is not None and slow is not None
+        else "No order has both a time of placing and a time of payment."
+    )
+    spread = [(f"{float(level):.0%} within", words(value)) for level, value in delay.quantiles.items()]
+    if delay.minimum is not None and delay.maximum is not None:
+        spread = [("first", words(delay.minimum)), *spread, ("last", words(delay.maximum))]
+    if delay.before_order:
+        spread.append(("dated before their order", f"{delay.before_order:,}"))
+    return report.figure(
+        Figure(
+            title="How long customers took to pay",
+            says=says,
+            rows=tuple(rows),
+            table=Table(("of all payments", "time after the order"), tuple(spread)),
+            more=Table(
+                ("time after the order", "payments"),
+                tuple((span(bucket), f"{bucket.count:,}") for bucket in delay.histogram),
+            ),
+            legend=LEGEND[:2],
+            note="Each row ends with its time and begins after the one above; downwards they widen from minutes to days.",
+        ),
+        "delays",
+    )
+
+
+def recounts(summary: Summary) -> str:
+    rows, cells, actual = [], [], None
+    for at, each in enumerate(summary.recount):
+        total = each.paid_in_time + each.paid_late + each.never_paid
+        is_actual = each.timeout_seconds == summary.timeout_seconds
+        actual = at if is_actual else actual
+        counts = (each.paid_in_time, each.paid_late, each.never_paid)
+        parts = tuple(
+            Part(count, tone, percent(count, total)) for count, (tone, _) in zip(counts, LEGEND, strict=True)
+        )
+        rows.append(Row(words(each.timeout_seconds), parts, strong=is_actual))
+        cells.append(
+            (
+                words(each.timeout_seconds) + (" (now)" if is_actual else ""),
+                *(f"{count:,}" for count in counts),
+            )
+        )
+    first, last = summary.recount[0], summary.recount[-1]
+    return report.figure(
+        Figure(
+            title="What another timeout would have meant",
+            says=f"By the orders' own times: {first.paid_in_time:,} paid in time with {words(first.timeout_seconds)}, "
+            f"{last.paid_in_time:,} with {words(last.timeout_seconds)}.",
+            rows=tuple(rows),
+            legend=LEGEND,
+            full=True,
+            table=Table(("timeout", "in time", "late", "never paid"), tuple(cells), strong=actual),
+            note="It assumes that customers would have paid when they did. A payment at the timeout exactly is in time.",
+        ),
+        "recounts",
+    )
+
+
+def in_doubt(summary: Summary) -> int:
+    return sum(summary.contradictions.values())
+
+
+def named(summary: Summary, name: str, count: int) -> str:
+    ids = summary.examples.get(name, ())
+    return ", ".join(ids) + (", …" if count > len(ids) else "")
+
+
+def plural(count: int) -> str:
+    return "order" if count == 1 else "orders"
+
+
+def percent(count: int, total: int) -> str:
+    """One decimal; what is there is never 0 %, and what is not all is never 100 %."""
+    if not total or count in (0, total):
+        return "100 %" if count else "0 %"
+    return f"{min(max(100 * count / total, 0.1), 99.9):.1f} %"
+
+
+def trimmed(histogram: tuple[Bucket, ...]) -> list[Bucket]:
+    """Without the empty buckets at either end."""
+    filled = [at for at, bucket in enumerate(histogram) if bucket.count]
+    return list(histogram[filled[0] : filled[-1] + 1]) if filled else []
+
+
+def span(bucket: Bucket) -> str:
+    if bucket.up_to is None:
+        return f"over {words(bucket.above or 0)}"
+    return f"to {words(bucket.up_to)}"

@@ -1,0 +1,234 @@
+"""One self-contained HTML page: figures as inline SVG with their tables, light and dark, wide and narrow.
+
+No script, no font, no picture from elsewhere; the page's own policy forbids them. Every figure is drawn twice, for a
+desk and for a phone, because text in an SVG shrinks with it; the style sheet shows the one that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDE, NARROW = 620, 330
+ROW = 34
+LETTER = 8.2
+"""About the widest that a letter of the drawings comes out; what a label takes is reckoned with it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a bar. `tone` names its colour: good, late, off, warn or plain."""
+
+    value: float
+    tone: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A bar with its label; `note` stands after it, `strong` makes it stand out."""
+
+    label: str
+    parts: tuple[Part, ...]
+    note: str = ""
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A line between two rows, with words on it."""
+
+    words: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers as text; the first column names the row."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    strong: int | None = None
+    """The row that stands out."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Bars, one a row, all on one scale (or each filling the width), what they say in words, and their numbers."""
+
+    title: str
+    says: str
+    rows: tuple[Row | Rule, ...]
+    table: Table
+    legend: tuple[tuple[str, str], ...] = ()
+    """Pairs of tone and name."""
+    full: bool = False
+    """Each bar fills the width: shares instead of counts."""
+    note: str = ""
+    more: Table | None = None
+    """The bars' own numbers, where the table tells something else; folded up."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number that matters, and what it is."""
+
+    number: str
+    words: str
+    tone: str = "plain"
+
+
+def page(title: str, lead: str, tiles: Sequence[Tile], sections: Sequence[str], foot: Sequence[str]) -> str:
+    """The whole page. `title`, `lead` and `foot` are text; `sections` are HTML made by the functions below."""
+    cards = "".join(
+        f'<li class="tile {tile.tone}"><strong>{escape(tile.number)}</strong><span>{escape(tile.words)}</span></li>'
+        for tile in tiles
+    )
+    last = "".join(f"<p>{escape(line)}</p>" for line in foot)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body><main>"
+        f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p></header>\n'
+        f'<ul class="tiles">{cards}</ul>\n'
+        + "\n".join(sections)
+        + f"\n<footer>{last}</footer></main></body></html>\n"
+    )
+
+
+def figure(what: Figure, name: str) -> str:
+    """A section: the words, the bars, and the table beside them. `name` is its own on the page."""
+    key = "".join(f'<li class="{tone}">{escape(name)}</li>' for tone, name in what.legend)
+    drawn = "".join(bars(what, width, f"{name}-{width}") for width in (WIDE, NARROW))
+    more = "" if what.more is None else f"<details><summary>The numbers</summary>{table(what.more)}</details>"
+    return (
+        f'<section><h2>{escape(what.title)}</h2><p class="says">{escape(what.says)}</p>'
+        + (f'<ul class="key" aria-hidden="true">{key}</ul>' if key else "")
+        + f'<div class="pair"><figure>{drawn}</figure><div>{table(what.table)}{more}</div></div>'
+        + (f'<p class="note">{escape(what.note)}</p>' if what.note else "")
+        + "</section>"
+    )
+
+
+def notice(title: str, lines: Sequence[str], tone: str) -> str:
+    """A section of words: what needs a look, or that nothing does."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<section class="notice {tone}"><h2>{escape(title)}</h2><ul>{items}</ul></section>'
+
+
+def table(what: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in what.head)
+    body = "".join(
+        f"<tr{' class=strong' if at == what.strong else ''}>"
+        f'<th scope="row">{escape(row[0])}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "</tr>"
+        for at, row in enumerate(what.rows)
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def bars(what: Figure, width: int, name: str) -> str:
+    """One drawing: labels on the left, bars from a common line, notes at their ends."""
+    rows = [row for row in what.rows if isinstance(row, Row)]
+    height = ROW if len(rows) > 1 else 2 * ROW
+    labels = max((len(row.label) for row in rows), default=0)
+    left = labels * LETTER + 12 if labels else 0
+    right = 0 if what.full else max((len(row.note) for row in rows), default=0) * LETTER + 10
+    room = width - left - right
+    largest = max((sum(part.value for part in row.parts) for row in rows), default=0) or 1
+    drawn, top = [], 4.0
+    for row in what.rows:
+        if isinstance(row, Rule):
+            drawn.append(
+                f'<line class="rule" x1="0" x2="{width}" y1="{top + 8:g}" y2="{top + 8:g}"/>'
+                f'<text class="ruled" x="{width}" y="{top + 23:g}" text-anchor="end">{escape(row.words)}</text>'
+            )
+            top += 30
+            continue
+        scale = room / ((sum(part.value for part in row.parts) or 1) if what.full else largest)
+        drawn.append(one_bar(row, left, top, height, scale))
+        top += height
+    return (
+        f'<svg class="{"wide" if width == WIDE else "narrow"}" viewBox="0 0 {width} {top:g}" role="img" '
+        f'aria-labelledby="{name}t {name}d"><title id="{name}t">{escape(what.title)}</title>'
+        f'<desc id="{name}d">{escape(what.says)}</desc>{"".join(drawn)}</svg>'
+    )
+
+
+def one_bar(row: Row, left: float, top: float, height: float, scale: float) -> str:
+    middle = top + height / 2 + 5
+    strong = " strong" if row.strong else ""
+    drawn = [
+        f'<text class="label{strong}" x="{left - 12:g}" y="{middle:g}" text-anchor="end">{escape(row.label)}</text>'
+    ]
+    at = left
+    for part in row.parts:
+        length = part.value * scale
+        if not length:
+            continue
+        # A gap of one unit parts the pieces for those who cannot tell the colours; what is there is never invisible.
+        drawn.append(
+            f'<rect class="{part.tone}{strong}" x="{at:.1f}" y="{top + 7:g}" '
+            f'width="{max(length - 1, 1.5):.1f}" height="{height - 14:g}" rx="3"/>'
+        )
+        if part.name and length > len(part.name) * LETTER + 8:
+            drawn.append(
+                f'<text class="inside {part.tone}" x="{at + 7:.1f}" y="{middle:g}">{escape(part.name)}</text>'
+            )
+        at += length
+    if row.note:
+        drawn.append(f'<text class="value{strong}" x="{at + 8:.1f}" y="{middle:g}">{escape(row.note)}</text>')
+    return "".join(drawn)
+
+
+STYLE = """
+:root{--paper:#f6f5f1;--card:#fffefb;--ink:#1d2426;--soft:#5b6669;--line:#dedbd2;
+--good:#1f7a6b;--late:#c9791a;--off:#8c96a3;--warn:#b3362b;--plain:#3d5a80;
+--on-good:#fff;--on-late:#1d1302;--on-off:#11161b;--on-warn:#fff;--on-plain:#fff}
+@media(prefers-color-scheme:dark){:root{--paper:#14181a;--card:#1c2224;--ink:#e8e6df;--soft:#a2abad;--line:#313a3d;
+--good:#4fb8a3;--late:#e8a548;--off:#77828f;--warn:#ef7b6e;--plain:#8fb0dc;
+--on-good:#06211c;--on-late:#241502;--on-off:#0b0e11;--on-warn:#2a0703;--on-plain:#081627}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
+main{max-width:1060px;margin:0 auto;padding:48px 24px 40px}
+h1{font-size:clamp(28px,5vw,42px);line-height:1.12;letter-spacing:-.02em;margin:0;font-weight:700;text-wrap:balance}
+.lead{font-size:18px;color:var(--soft);margin:14px 0 0;max-width:62ch}
+.tiles{list-style:none;display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;
+margin:32px 0 20px;padding:0}
+.tile{background:var(--card);border:1px solid var(--line);border-top:4px solid var(--tone);
+border-radius:10px;padding:14px 16px 16px}
+.tile strong{display:block;font-size:30px;line-height:1.15;letter-spacing:-.02em;font-variant-numeric:tabular-nums}
+.tile span{color:var(--soft);font-size:14px;line-height:1.35;display:block;margin-top:4px}
+.good{--tone:var(--good)}.late{--tone:var(--late)}.off{--tone:var(--off)}.warn{--tone:var(--warn)}.plain{--tone:var(--plain)}
+section{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:26px 28px 24px;margin:20px 0}
+h2{font-size:21px;letter-spacing:-.01em;line-height:1.25;margin:0}
+.says{color:var(--soft);margin:6px 0 16px;max-width:70ch}
+.note{color:var(--soft);font-size:14px;margin:14px 0 0}
+.key{list-style:none;display:flex;flex-wrap:wrap;gap:6px 20px;margin:0 0 8px;padding:0;font-size:14px}
+.key li::before{content:"";display:inline-block;width:12px;height:12px;border-radius:3px;
+background:var(--tone);margin-right:7px}
+.pair{display:grid;grid-template-columns:minmax(0,1.65fr) minmax(250px,1fr);gap:32px;align-items:start}
+figure{margin:0}svg{display:block;width:100%;height:auto;font:13.5px system-ui,-apple-system,"Segoe UI",sans-serif}
+svg.narrow{display:none}
+svg text{fill:var(--ink);font-variant-numeric:tabular-nums}svg .label{fill:var(--soft)}
+svg .label.strong,svg .value.strong{fill:var(--ink);font-weight:650}
+svg rect{fill:var(--tone)}svg .rule{stroke:var(--ink);stroke-width:1.2;stroke-dasharray:2 4}
+svg .ruled{fill:var(--ink);font-weight:650;font-size:12.5px}
+svg .inside.good{fill:var(--on-good)}svg .inside.late{fill:var(--on-late)}svg .inside.off{fill:var(--on-off)}
+svg .inside.warn{fill:var(--on-warn)}svg .inside.plain{fill:var(--on-plain)}
+table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
+th,td{padding:5px 0 5px 10px;border-bottom:1px solid var(--line);text-align:right;font-weight:400}
+th:first-child{text-align:left;padding-left:0}thead th{color:var(--soft);font-size:12.5px;vertical-align:bottom}
+details{margin-top:16px;font-size:14px}summary{cursor:pointer;color:var(--soft);margin-bottom:6px}
+tr:last-child>*{border-bottom:0}tr.strong>*{font-weight:650}
+.notice{border-left:5px solid var(--tone)}
+.notice ul{margin:10px 0 0;padding-left:20px}.notice li{margin:4px 0;overflow-wrap:anywhere}
+footer{color:var(--soft);font-size:13.5px;margin-top:28px}footer p{margin:3px 0;overflow-wrap:anywhere}
+@media(max-width:820px){main{padding:28px 14px}section{padding:20px 16px}.pair{grid-template-columns:1fr;gap:18px}
+.tiles{grid-template-columns:1fr 1fr;margin:22px 0 14px}.tile strong{font-size:25px}}
+@media(max-width:560px){svg.wide{display:none}svg.narrow{display:block}}
+@media print{body{background:#fff}section,.tile{break-inside:avoid}}
+""".strip()

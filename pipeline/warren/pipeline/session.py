@@ -1,0 +1,120 @@
+"""The Spark session of a job: quiet, on loopback when it runs here, and refused in one line when Java is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warren.command import UsageError, extra_missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA = 17
+"""The oldest Java that Spark 4 runs on (its documentation, "Downloading")."""
+
+INSTALL_JAVA = f"install Java {JAVA} or newer (Debian: apt install openjdk-{JAVA}-jre-headless)"
+
+
+def check_spark() -> None:
+    """Make sure that Spark can start here: pyspark, and a Java that is new enough.
+
+    :raises UsageError: what to install
+    """
+    try:
+        import pyspark.sql  # noqa: F401
+    except ImportError:
+        raise extra_missing("spark", "warren pipeline") from None
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        raise UsageError(f"Spark needs Java and there is none: {INSTALL_JAVA}")
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except OSError as error:
+        where = f"JAVA_HOME is {home}" if home else java
+        raise UsageError(
+            f"Spark needs Java, and {where} does not run ({error.strerror}): {INSTALL_JAVA}"
+        ) from None
+    version = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
+    if version is None:
+        raise UsageError(f"Spark needs Java, and {java} does not tell its version: {INSTALL_JAVA}")
+    if int(version[1]) < JAVA:
+        raise UsageError(f"Spark needs Java {JAVA}, and {java} is Java {version[1]}: {INSTALL_JAVA}")
+
+
+@contextmanager
+def spark_session(name: str, master: str, log: Path) -> Iterator[SparkSession]:
+    """A session for one job, with a configuration of its own: times in UTC, wrong values become null.
+
+    It shares the Spark that this process runs already (a notebook, spark-submit), else starts one and stops it.
+
+    :param master: `local[*]`, `spark://host:7077`, ...; what spark-submit calls --master
+    :param log: takes what Spark and its Java write; nothing of it reaches the terminal
+    :raises UsageError: if Spark cannot start
+    """
+    check_spark()
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    spark = running.newSession() if running is not None else start(name, master, log)
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()
+
+
+def start(name: str, master: str, log: Path) -> SparkSession:
+    """Start Spark with its output in a file."""
+    with warnings.catch_warnings():
+        # pyspark[connect] asks for pandas without an upper bound, then warns of pandas 3; no job uses pandas.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        from pyspark import SparkConf, SparkContext
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+        settings = SparkConf(loadDefaults=False).setAppName(name).setMaster(master)
+        settings.setAll([*QUIET.items(), *(LOCAL.items() if master.startswith("local") else ())])
+        if master.startswith("local"):
+            # Another Python than this one would lack Warren, and Spark refuses another minor version.
+            os.environ["PYSPARK_PYTHON"] = sys.executable
+        try:
+            with log.open("wb") as output:
+                gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                    conf=settings, popen_kwargs={"stdout": output, "stderr": output}
+                )
+            return SparkSession(SparkContext(conf=settings, gateway=gateway))
+        except PySparkRuntimeError:
+            raise UsageError(f"Spark did not start; what it said stands in {log}") from None
+        except Exception as error:
+            reason = str(getattr(error, "java_exception", error)).splitlines()[0]
+            raise UsageError(f"Spark did not start with --master {master}: {reason}; more in {log}") from None
+
+
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+}
+
+LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # A job here lasts seconds: the first tier of the compiler halves its processor time, and the messages come
+    # from Python anyway, which is what a long one waits for.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # A shuffle partition is a task; on one machine more of them than cores only cost.
+    "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, 16)),
+}
