@@ -11,16 +11,18 @@ from tests.support.processes import Child, free_port
 
 
 @contextmanager
-def redis_server(folder: Path) -> Iterator[str]:
+def redis_server(folder: Path, *options: str, port: int | None = None) -> Iterator[str]:
     """Run one for as long as the block lasts.
 
+    :param options: further settings, as on redis-server's command line; they win
+    :param port: default: a free one
     :return: its URL
     :raises FileNotFoundError: if no redis-server is installed (`make setup` installs it)
     """
     program = shutil.which("redis-server")
     if program is None:
         raise FileNotFoundError("redis-server is not installed: make setup")
-    port = free_port()
+    port = free_port() if port is None else port
     settings = [
         "--port",
         str(port),
@@ -32,6 +34,7 @@ def redis_server(folder: Path) -> Iterator[str]:
         "",
         "--appendonly",
         "no",
+        *options,
     ]
     with Child([program, *settings]) as server:
         _wait_ready(server)

@@ -1,0 +1,39 @@
+"""Delay: a lamp that is switched after a while, or at a set time; the long wait does not hold up the short
+one.
+
+Run it: python examples/delay.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+"""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from warren.patterns import Delay
+from warren.sdk import App, Command
+
+
+class Switch(Command, queue="lamp"):
+    on: bool
+
+
+app = App()
+delay = Delay(unit=timedelta(milliseconds=100), levels=20)  # by default steps of 1 s, up to 8.5 years
+app.include(delay)
+done = asyncio.Event()
+
+
+@app.handle(Switch)
+async def switch(command: Switch) -> None:
+    print(f"lamp {'on' if command.on else 'off'}")
+    if not command.on:
+        done.set()
+
+
+async def main() -> None:
+    async with app:
+        await delay.at(Switch(on=False), datetime.now(UTC) + timedelta(seconds=1))
+        await delay.after(Switch(on=True), timedelta(milliseconds=300))
+        await done.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,77 @@
+"""The unpaid order: who does not pay in time is cancelled, once; who pays late is refunded; nobody is both.
+
+Run it: python examples/unpaid_order.py   (AMQP_URL and REDIS_URL choose a broker and a Redis; without them
+nothing else is needed)
+"""
+
+import asyncio
+import os
+import tempfile
+from datetime import timedelta
+
+from warren.patterns import Deadline, Once, Outcome, RedisStore, SqliteStore
+from warren.sdk import App, Command, Event
+
+
+class OrderPlaced(Event, exchange="orders", key="order.placed"):
+    order_id: str
+
+
+class OrderPaid(Event, exchange="orders", key="order.paid"):
+    order_id: str
+
+
+class CancelOrder(Command, queue="orders.cancel"):
+    order_id: str
+
+
+url = os.environ.get("REDIS_URL")
+store = RedisStore(url) if url else SqliteStore(f"{tempfile.mkdtemp()}/decisions.sqlite")
+unpaid = Deadline(
+    "order-unpaid",
+    after=timedelta(seconds=1),  # in a shop: minutes=30
+    signal=lambda key: CancelOrder(order_id=key),
+    store=store,
+)
+app = App()
+app.include(unpaid)
+
+
+@app.handle(OrderPlaced, queue="deadlines")
+async def start(order: OrderPlaced) -> None:
+    await unpaid.start(order.order_id)
+
+
+@app.handle(OrderPaid, queue="payments")
+async def paid(payment: OrderPaid) -> None:
+    match await unpaid.complete(payment.order_id):
+        case Outcome.WON:
+            print(f"order {payment.order_id}: paid in time")
+        case Outcome.LATE:
+            print(f"order {payment.order_id}: paid late, refunded")
+            refunded.set()
+        case Outcome.REPEATED:
+            print(f"order {payment.order_id}: paid twice, one given back")
+
+
+@app.handle(CancelOrder, once=Once(store))
+async def cancel(order: CancelOrder) -> None:
+    print(f"order {order.order_id}: cancelled")
+    cancelled.set()
+
+
+cancelled, refunded = asyncio.Event(), asyncio.Event()
+
+
+async def main() -> None:
+    async with app:
+        await app.publish(OrderPlaced(order_id="41"))
+        await app.publish(OrderPlaced(order_id="42"))
+        await app.publish(OrderPaid(order_id="41"))
+        await cancelled.wait()
+        await app.publish(OrderPaid(order_id="42"))
+        await refunded.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

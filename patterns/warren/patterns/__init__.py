@@ -1,0 +1,22 @@
+"""Reliability patterns on top of the SDK: deadlines, effects that happen once, delays, and the stores that
+decide."""
+
+from warren.patterns.deadline import Deadline, DeadlineStatistics
+from warren.patterns.decision import Outcome
+from warren.patterns.delay import Delay, wait_queue
+from warren.patterns.idempotency import Once, OnceStatistics
+from warren.patterns.store import RedisStore, SqliteStore, Store, StoreUnavailable
+
+__all__ = [
+    "Deadline",
+    "DeadlineStatistics",
+    "Delay",
+    "Once",
+    "OnceStatistics",
+    "Outcome",
+    "RedisStore",
+    "SqliteStore",
+    "Store",
+    "StoreUnavailable",
+    "wait_queue",
+]

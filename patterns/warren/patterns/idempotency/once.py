@@ -1,0 +1,207 @@
+"""Once: a handler whose effect happens once for each key, though its message may come several times.
+
+Guarantees: of all deliveries with one key, over all processes that share the store, one runs the handler at a
+time; when it has returned, later ones get its result without running it, for as long as `keep` says. A
+handler that raised, or whose process died, has done nothing as far as the store knows: the next delivery runs
+it again. What remains is the instant between the effect and the record of it: a crash there runs the handler
+twice. Only an effect that carries the claim's key or token along (a database constraint, an idempotency key
+of a payment service) closes that gap.
+
+Costs: two decisions of the store a message (claim, done), and one each third of a lease while the handler
+runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from warren.patterns.idempotency import claims
+from warren.patterns.idempotency.claims import Busy, Claimed, Done
+from warren.patterns.store import Step, Store, StoreUnavailable, decide, decide_patiently, record_key
+from warren.sdk import ConfigError, DeadLetter, Delivery
+from warren.sdk.clock import SystemClock
+from warren.sdk.protocols import Clock
+
+log = logging.getLogger("warren.patterns")
+
+POLL_FIRST: Final = 0.02
+POLL_LAST: Final = 1.0
+
+
+@dataclass(slots=True)
+class OnceStatistics:
+    """What happened to the deliveries that came through."""
+
+    run: int = 0
+    """The handler ran and its result was kept."""
+    duplicates: int = 0
+    """A kept result was returned."""
+    waited: int = 0
+    """Another worker was at it, and was waited for."""
+    failed: int = 0
+    """The handler raised; the claim was given back."""
+    overtaken: int = 0
+    """The handler ran longer than its lease and another worker took over: the effect may have happened
+    twice."""
+    unrecorded: int = 0
+    """The handler ran and the store could not be told: a duplicate would run it again."""
+    unprotected: int = 0
+    """The handler ran without a claim, because the store failed and `on_store_failure="fail_open"`."""
+
+
+class Once:
+    """`once=` of a handler: run it once for each key, return its result to duplicates.
+
+    :param store: `RedisStore`, shared by processes, or `SqliteStore`, on one machine.
+    :param key: from the decoded message to what must happen once (`lambda c: c.order_id`); by default the
+        message id, which a republish and a redelivery keep. Keys of different queues never meet.
+    :param keep: how long a result is kept, and a duplicate recognised. Default one day.
+    :param lease: how long a claim lasts without a sign of life; it is renewed each third of it while the
+        handler runs. After a crash the next delivery waits for at most so long. Default 30 s.
+    :param on_store_failure: `fail_closed`, the default: without the store no handler runs; the delivery waits
+        up to `patience` and then fails with `StoreUnavailable`, for the handler's retry policy. `fail_open`:
+        it runs unprotected, at least once.
+    :param patience: how long a delivery waits for a store that fails, unacknowledged. Default one minute.
+    :raises ConfigError: a duration is not positive.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        key: Callable[[Any], str] | None = None,
+        keep: timedelta = timedelta(days=1),
+        lease: timedelta = timedelta(seconds=30),
+        on_store_failure: Literal["fail_closed", "fail_open"] = "fail_closed",
+        patience: timedelta = timedelta(minutes=1),
+        clock: Clock | None = None,
+    ) -> None:
+        if min(keep, lease) < timedelta(milliseconds=1):
+            raise ConfigError(f"Once: keep ({keep}) and lease ({lease}) are at least a millisecond")
+        self._store = store
+        self._key = key
+        self._keep_ms = keep // timedelta(milliseconds=1)
+        self._lease_ms = lease // timedelta(milliseconds=1)
+        self._fail_open = on_store_failure == "fail_open"
+        self._patience = patience.total_seconds()
+        self._clock = clock or SystemClock()
+        self.statistics = OnceStatistics()
+
+    async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Run `handler` unless its result is known; the result, encoded (the SDK calls this).
+
+        :raises DeadLetter: there is neither a key function nor a message id.
+        :raises StoreUnavailable: `fail_closed`, and the store did not answer within `patience`.
+        """
+        key = self._key_of(message, delivery)
+        owner = secrets.token_hex(8)
+        try:
+            claim = await self._claim(key, owner)
+        except StoreUnavailable as error:
+            if not self._fail_open:
+                raise
+            log.warning("once.unprotected key=%s error=%s", key, error)
+            self.statistics.unprotected += 1
+            return await handler()
+        if isinstance(claim, Done):
+            self.statistics.duplicates += 1
+            return claim.result
+        return await self._run_claimed(key, claim, handler)
+
+    async def on_stop(self) -> None:
+        """Close the store; the next use opens it again."""
+        await self._store.close()
+
+    def _key_of(self, message: Any, delivery: Delivery) -> str:
+        own = delivery.message_id if self._key is None else self._key(message)
+        if not own:
+            raise DeadLetter(
+                "once: the message has no message_id; publish it with one, or give Once a key function"
+            )
+        return record_key("once", delivery.queue, own)
+
+    async def _claim(self, key: str, owner: str) -> Claimed | Done:
+        """Claim, waiting for whoever holds the claim and, if closed, for a store that fails."""
+
+        def rule(record: bytes | None) -> Step[Claimed | Busy | Done]:
+            return claims.claim(record, owner=owner, now_ms=self._now_ms(), lease_ms=self._lease_ms)
+
+        wait = POLL_FIRST
+        waited = False
+        while True:
+            patience = 0.0 if self._fail_open else self._patience
+            claim = await decide_patiently(self._store, key, rule, clock=self._clock, patience=patience)
+            if not isinstance(claim, Busy):
+                return claim
+            self.statistics.waited += not waited
+            waited = True
+            # The holder may be done long before its lease ends, so that we ask now and then.
+            await self._clock.sleep(min(wait, max(0.001, (claim.until_ms - self._now_ms()) / 1000)))
+            wait = min(2 * wait, POLL_LAST)
+
+    async def _run_claimed(
+        self, key: str, claimed: Claimed, handler: Callable[[], Awaitable[bytes]]
+    ) -> bytes:
+        renewal = asyncio.create_task(self._renew(key, claimed), name=f"lease of {key}")
+        try:
+            result = await handler()
+        except BaseException:
+            self.statistics.failed += 1
+            # Shielded: a shutdown that cancels the handler must not leave the work blocked for a whole lease.
+            await asyncio.shield(self._release(key, claimed))
+            raise
+        finally:
+            renewal.cancel()
+        # The effect has happened: a shutdown must not cut off its record either.
+        await asyncio.shield(self._finish(key, claimed, result))
+        return result
+
+    async def _renew(self, key: str, claimed: Claimed) -> None:
+        def rule(record: bytes | None) -> Step[bool]:
+            return claims.renew(record, claimed, now_ms=self._now_ms(), lease_ms=self._lease_ms)
+
+        while True:
+            await self._clock.sleep(self._lease_ms / 3000)
+            try:
+                if not await decide(self._store, key, rule):
+                    return
+            except StoreUnavailable as error:
+                log.warning("once.not_renewed key=%s error=%s", key, error)
+
+    async def _release(self, key: str, claimed: Claimed) -> None:
+        try:
+            await decide(self._store, key, lambda record: claims.release(record, claimed))
+        except StoreUnavailable as error:
+            # The lease ends by itself; until then the next delivery waits.
+            log.warning("once.not_released key=%s error=%s", key, error)
+
+    async def _finish(self, key: str, claimed: Claimed, result: bytes) -> None:
+        """Record the result. A store that fails is waited for, and then given up: raising now would run the
+        handler again for certain."""
+
+        def rule(record: bytes | None) -> Step[bool]:
+            return claims.finish(record, claimed, result, now_ms=self._now_ms(), keep_ms=self._keep_ms)
+
+        try:
+            kept = await decide_patiently(self._store, key, rule, clock=self._clock, patience=self._patience)
+        except StoreUnavailable as error:
+            self.statistics.unrecorded += 1
+            log.error("once.unrecorded key=%s error=%s", key, error)
+            return
+        if kept:
+            self.statistics.run += 1
+        else:
+            self.statistics.overtaken += 1
+            log.warning("once.overtaken key=%s token=%d: the handler outlived its lease", key, claimed.token)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now() * 1000)
+
+
+__all__ = ["Once", "OnceStatistics"]

@@ -1,0 +1,25 @@
+"""Stores of decisions: in Redis, shared by processes, and in a SQLite file, where one machine suffices."""
+
+from warren.patterns.store.contract import (
+    Step,
+    Store,
+    StoreUnavailable,
+    Swap,
+    decide,
+    decide_patiently,
+    record_key,
+)
+from warren.patterns.store.redis import RedisStore
+from warren.patterns.store.sqlite import SqliteStore
+
+__all__ = [
+    "RedisStore",
+    "SqliteStore",
+    "Step",
+    "Store",
+    "StoreUnavailable",
+    "Swap",
+    "decide",
+    "decide_patiently",
+    "record_key",
+]

@@ -1,0 +1,67 @@
+"""The stores that every pattern is tested on, each with a way to open it anew, as after a restart of its
+user."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+import pytest
+
+from tests.patterns import tidy
+from warren.patterns import RedisStore, SqliteStore, Store
+from warren.sdk import App
+
+OpenStore = Callable[[], Store]
+
+
+class NewApp(Protocol):
+    def __call__(self, url: str = ...) -> App: ...
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
+    """Opens the test's own store; called again it opens the same one, as another process would."""
+    opened: list[Store] = []
+    if request.param == "redis":
+        url: str = request.getfixturevalue("redis_url")
+        prefix = f"{uuid4().hex}:"
+
+        def open_one() -> Store:
+            opened.append(RedisStore(url, prefix=prefix))
+            return opened[-1]
+    else:
+
+        def open_one() -> Store:
+            opened.append(SqliteStore(tmp_path / "decisions.sqlite"))
+            return opened[-1]
+
+    yield open_one
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> Store:
+    return open_store()
+
+
+@pytest.fixture
+def name() -> str:
+    """A prefix of the test's own for all that it declares, so that a broker that is shared does not matter."""
+    return f"t{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def new_app(amqp_url: str, name: str) -> AsyncIterator[NewApp]:
+    """Makes Apps on the broker under test, or on the URL that is given; what they declared is deleted afterwards."""
+    apps: list[App] = []
+
+    def new(url: str = amqp_url) -> App:
+        apps.append(App(url))
+        return apps[-1]
+
+    yield new
+    await tidy.delete(amqp_url, apps, name)

@@ -1,0 +1,361 @@
+"""Deadlines on a broker and each store: short real delays, waited for by condition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.patterns.conftest import NewApp, OpenStore
+from tests.patterns.fetch import fetch
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.processes import free_port
+from tests.support.redis import redis_server
+from warren.patterns import Deadline, Once, Outcome, RedisStore, SqliteStore, Store, StoreUnavailable
+from warren.patterns.deadline import _halves, _step
+from warren.patterns.store import Swap
+from warren.sdk import App, Command, ConfigError, Delivery, Event
+
+AFTER = timedelta(milliseconds=400)
+
+
+class Shop:
+    """One process of a shop: it starts, completes and cancels, and writes down what it heard."""
+
+    def __init__(
+        self, app: App, store: Store, name: str, *, after: timedelta = AFTER, once: bool = True
+    ) -> None:
+        class OrderPlaced(Event, exchange=f"{name}.orders", key="order.placed", audience=[f"{name}.starts"]):
+            order_id: str
+
+        class OrderPaid(Event, exchange=f"{name}.orders", key="order.paid", audience=[f"{name}.payments"]):
+            order_id: str
+
+        class CancelOrder(Command, queue=f"{name}.cancel"):
+            order_id: str
+
+        self.placed, self.paid = OrderPlaced, OrderPaid
+        self.app = app
+        self.unpaid = Deadline(
+            f"{name}.unpaid",
+            after=after,
+            signal=lambda key: CancelOrder(order_id=key),
+            store=store,
+            retry_after=timedelta(milliseconds=100),
+            patience=timedelta(milliseconds=100),
+        )
+        self.app.include(self.unpaid)
+        self.cancelled: Counter[str] = Counter()
+        self.signals: list[str | None] = []
+        self.outcomes: list[Outcome] = []
+
+        @self.app.handle(OrderPlaced, queue=f"{name}.starts")
+        async def start(order: OrderPlaced) -> None:
+            await self.unpaid.start(order.order_id)
+
+        @self.app.handle(OrderPaid, queue=f"{name}.payments")
+        async def pay(payment: OrderPaid) -> None:
+            self.outcomes.append(await self.unpaid.complete(payment.order_id))
+
+        @self.app.handle(CancelOrder, once=Once(store) if once else None)
+        async def cancel(order: CancelOrder, delivery: Delivery) -> None:
+            self.signals.append(delivery.message_id)
+            self.cancelled[order.order_id] += 1
+
+    async def place(self, order_id: str) -> None:
+        await self.app.publish(self.placed(order_id=order_id))
+
+    async def pay(self, order_id: str) -> Outcome:
+        heard = len(self.outcomes)
+        await self.app.publish(self.paid(order_id=order_id))
+        await eventually(lambda: len(self.outcomes) > heard, f"the payment of {order_id} is handled")
+        return self.outcomes[-1]
+
+    async def is_cancelled(self, order_id: str) -> None:
+        await eventually(lambda: self.cancelled[order_id] > 0, f"order {order_id} is cancelled")
+
+    async def is_settled(self, count: int) -> None:
+        await eventually(lambda: self.unpaid.statistics.settled >= count, f"{count} due messages are settled")
+
+
+async def test_an_unpaid_order_is_cancelled_once_and_a_paid_one_never(
+    new_app: NewApp, store: Store, name: str
+) -> None:
+    shop = Shop(new_app(), store, name)
+    async with shop.app:
+        began = asyncio.get_running_loop().time()
+        await shop.place("unpaid")
+        await shop.place("paid")
+        assert await shop.pay("paid") is Outcome.WON
+        await shop.is_cancelled("unpaid")
+        assert asyncio.get_running_loop().time() - began >= AFTER.total_seconds() - 0.01
+        await shop.is_settled(1)
+        assert await shop.pay("unpaid") is Outcome.LATE
+        assert await shop.pay("paid") is Outcome.REPEATED
+    assert shop.cancelled == {"unpaid": 1}
+
+
+async def test_a_payment_before_its_order_is_remembered_and_wins(
+    new_app: NewApp, store: Store, name: str
+) -> None:
+    shop = Shop(new_app(), store, name)
+    async with shop.app:
+        assert await shop.pay("42") is Outcome.WON
+        await shop.place("42")
+        await shop.place("last")
+        await shop.is_cancelled("last")
+    assert shop.cancelled == {"last": 1}
+
+
+async def test_an_application_that_restarts_between_start_and_due(
+    new_app: NewApp, open_store: OpenStore, name: str
+) -> None:
+    first = Shop(new_app(), open_store(), name)
+    async with first.app:
+        await first.place("unpaid")
+        await first.place("paid")
+        await eventually(lambda: first.unpaid.statistics.started == 2, "both are started")
+    assert not first.cancelled
+    second = Shop(new_app(), open_store(), name)
+    assert await second.unpaid.complete("paid") is Outcome.WON
+    async with second.app:
+        await second.is_cancelled("unpaid")
+        await second.is_settled(1)
+    assert second.cancelled == {"unpaid": 1}
+
+
+async def test_two_processes_that_share_the_queues_cancel_once(
+    new_app: NewApp, open_store: OpenStore, name: str
+) -> None:
+    shops = [Shop(new_app(), open_store(), name), Shop(new_app(), open_store(), name)]
+    orders = [f"order-{n}" for n in range(20)]
+    async with shops[0].app, shops[1].app:
+        for order in orders:
+            await shops[0].place(order)
+            await shops[1].place(order)  # The publisher lost its confirm: each order comes twice.
+
+        def cancelled() -> int:
+            return sum((shop.cancelled for shop in shops), Counter[str]()).total()
+
+        await eventually(lambda: cancelled() >= 20, "all are cancelled")
+        # Of two due messages at the same time both may publish the signal; its duplicate has the same id.
+        done = [shop.unpaid.statistics for shop in shops]
+        await eventually(
+            lambda: sum(its.settled + its.signalled for its in done) >= 40, "all that is due is done"
+        )
+        assert cancelled() == 20
+
+
+async def test_a_deadline_that_is_extended_is_due_later(new_app: NewApp, store: Store, name: str) -> None:
+    shop = Shop(new_app(), store, name)
+    async with shop.app:
+        until = datetime.now(UTC) + 2 * AFTER
+        await shop.unpaid.start("42")
+        assert await shop.unpaid.extend("42", until)
+        await shop.is_cancelled("42")
+        assert datetime.now(UTC) >= until
+        assert shop.unpaid.statistics.delayed_again >= 1
+        assert not await shop.unpaid.extend("42", until + AFTER)
+        assert not await shop.unpaid.extend("unknown", until)
+
+
+async def test_a_deadline_counts_from_when_it_is_told(new_app: NewApp, store: Store, name: str) -> None:
+    shop = Shop(new_app(), store, name, after=timedelta(seconds=30))
+    async with shop.app:
+        now = datetime.now(UTC)
+        await shop.unpaid.start("long past", at=now - timedelta(minutes=5))
+        await shop.unpaid.start("nearly", at=now - timedelta(seconds=29.5))
+        await shop.unpaid.start("just begun", at=now)
+        await shop.is_cancelled("long past")
+        await shop.is_cancelled("nearly")
+        assert datetime.now(UTC) >= now + timedelta(seconds=0.5)
+        assert await shop.unpaid.complete("just begun", at=now + timedelta(seconds=31)) is Outcome.LATE
+        with pytest.raises(ConfigError, match="no time zone"):
+            await shop.unpaid.start("naive", at=datetime(2026, 1, 1))
+
+
+async def test_a_redelivered_payment_hears_what_it_heard(new_app: NewApp, store: Store, name: str) -> None:
+    shop = Shop(new_app(), store, name)
+    async with shop.app:
+        await shop.place("42")
+        await eventually(lambda: shop.unpaid.statistics.started == 1, "it is started")
+        for _ in range(2):
+            await shop.app.publish(shop.paid(order_id="42"), message_id="payment-1")
+        await shop.app.publish(shop.paid(order_id="42"), message_id="payment-2")
+        await eventually(lambda: len(shop.outcomes) == 3, "the payments are handled")
+    assert Counter(shop.outcomes) == {Outcome.WON: 2, Outcome.REPEATED: 1}
+
+
+class Faulty:
+    """A store some of whose answers are lost, after it has decided."""
+
+    def __init__(self, store: Store, lose: Callable[[str, bytes | None], bool]) -> None:
+        self._store = store
+        self._lose = lose
+        self.lost = 0
+
+    async def compare_and_set(
+        self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
+    ) -> Swap:
+        swap = await self._store.compare_and_set(key, expected, record, keep_ms=keep_ms)
+        if key.startswith("deadline:") and self._lose(key, record):
+            self.lost += 1
+            raise StoreUnavailable("the answer was lost")
+        return swap
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+async def test_a_signal_whose_confirm_is_not_recorded_comes_again_with_the_same_id(
+    new_app: NewApp, store: Store, name: str
+) -> None:
+    """What a crash between the signal's publish and its record leaves: the due message comes again."""
+    refuse = Refusing(store)
+    shop = Shop(new_app(), refuse, name, once=False)
+    async with shop.app:
+        await shop.place("42")
+        await eventually(lambda: shop.cancelled["42"] >= 2, "the signal comes again")
+        refuse.refusing = False
+        await eventually(lambda: shop.unpaid.statistics.postponed >= 1, "it was put off")
+    assert len(set(shop.signals)) == 1
+
+
+class Refusing:
+    """A store that takes every decision but *signalled*."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.refusing = True
+
+    async def compare_and_set(
+        self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
+    ) -> Swap:
+        if self.refusing and record is not None and b"signalled" in record:
+            raise StoreUnavailable("refused")
+        return await self._store.compare_and_set(key, expected, record, keep_ms=keep_ms)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+async def test_any_lost_answer_of_the_store_leaves_one_outcome(
+    new_app: NewApp, store: Store, name: str
+) -> None:
+    """Each answer is lost twice, after the store decided; handlers and due messages come again until all is
+    settled."""
+    seen: Counter[tuple[str, bytes]] = Counter()
+
+    def lose(key: str, record: bytes | None) -> bool:
+        asked = key, (record or b"").partition(b",")[0]
+        seen[asked] += 1
+        return seen[asked] <= 2
+
+    faulty = Faulty(store, lose)
+    shop = Shop(new_app(), faulty, name)
+    async with shop.app:
+        for _ in range(20):
+            try:
+                await shop.unpaid.start("paid")
+                await shop.unpaid.start("unpaid")
+                assert await shop.unpaid.complete("paid", by="payment") is Outcome.WON
+                break
+            except StoreUnavailable:
+                continue
+        await shop.is_cancelled("unpaid")
+        await shop.is_settled(1)
+        assert await shop.unpaid.complete("unpaid") is Outcome.LATE
+    assert shop.cancelled == {"unpaid": 1}
+    assert faulty.lost > 4
+
+
+async def test_a_store_that_is_down_when_it_is_due_is_waited_for(
+    new_app: NewApp, name: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    durable = ("--appendonly", "yes", "--appendfsync", "always")
+    shop = Shop(new_app(), RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.5), name)
+    async with shop.app:
+        with redis_server(tmp_path, *durable, port=port):
+            await shop.unpaid.start("unpaid")
+            await shop.unpaid.start("paid")
+            assert await shop.unpaid.complete("paid") is Outcome.WON
+        with pytest.raises(StoreUnavailable):
+            await shop.unpaid.complete("unpaid")
+        await eventually(lambda: shop.unpaid.statistics.postponed >= 3, "due messages are put off")
+        with redis_server(tmp_path, *durable, port=port):
+            await shop.is_cancelled("unpaid")
+            await shop.is_settled(1)
+            assert shop.cancelled == {"unpaid": 1}
+
+
+async def test_a_store_that_lost_its_record_leaves_a_dead_letter_with_the_reason(
+    new_app: NewApp, tmp_path: Path, name: str
+) -> None:
+    store = SqliteStore(tmp_path / "decisions.sqlite")
+    shop = Shop(new_app(), store, name)
+    async with shop.app:
+        await shop.unpaid.start("42")
+        await store.compare_and_set("k", None, b"x", keep_ms=1)
+        await store.close()
+        (tmp_path / "decisions.sqlite").unlink()
+        dead = await fetch(str(shop.app.url), f"{name}.unpaid.due.dead")
+        assert "knows nothing of '42'" in str(dead.headers)
+    assert not shop.cancelled
+
+
+async def test_a_broker_that_is_killed_while_deadlines_wait(broker: BrokerProcess, store: Store) -> None:
+    shop = Shop(App(broker.url), store, "shop", after=timedelta(seconds=2))
+    async with shop.app:
+        for n in range(10):
+            await shop.unpaid.start(f"order-{n}")
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+        assert await shop.unpaid.complete("order-0") is Outcome.WON
+        for n in range(1, 10):
+            await shop.is_cancelled(f"order-{n}")
+        await shop.is_settled(1)
+    assert set(shop.cancelled.values()) == {1}
+    assert "order-0" not in shop.cancelled
+
+
+async def test_thousands_of_deadlines_keep_their_time(new_app: NewApp, store: Store, name: str) -> None:
+    """The pace of a busy shop: 1,500 orders, half of them paid, decided within seconds."""
+    shop = Shop(new_app(), store, name, after=timedelta(seconds=1))
+    async with shop.app, asyncio.timeout(60):
+        for start in range(0, 1500, 100):
+            await asyncio.gather(*(shop.unpaid.start(f"{n}") for n in range(start, start + 100)))
+            outcomes = await asyncio.gather(*(shop.unpaid.complete(f"{n}") for n in range(start, start + 50)))
+            assert set(outcomes) == {Outcome.WON}
+        await eventually(lambda: len(shop.cancelled) == 750, "all others are cancelled", seconds=50)
+        await shop.is_settled(750)
+    assert shop.cancelled.total() == 750
+
+
+def test_the_rest_is_waited_for_in_few_steps_and_precisely() -> None:
+    for after_ms in (1, 2, 3, 50, 1000, 2500, 1_800_000):
+        precision_ms = max(1, min(1000, after_ms // 20))
+        steps = list(_halves(after_ms, precision_ms))
+        for rest_ms in range(1, after_ms + 1, max(1, after_ms // 997)):
+            left, hops = rest_ms, 0
+            while left > 0:
+                left -= _step(steps, left, precision_ms)
+                hops += 1
+            assert -precision_ms <= left
+            assert hops <= len(steps) + 1
+
+
+async def test_wrong_use_is_said() -> None:
+    store = RedisStore("redis://127.0.0.1:1/0")
+    with pytest.raises(ConfigError, match="at least a millisecond"):
+        Deadline("d", after=timedelta(0), signal=str, store=store)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs a name"):
+        Deadline("", after=AFTER, signal=str, store=store)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"app\.include"):
+        await Deadline("d", after=AFTER, signal=str, store=store).start(uuid4().hex)  # type: ignore[arg-type]

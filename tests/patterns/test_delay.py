@@ -1,0 +1,142 @@
+"""Delays on a broker: any delay, a set time, and a long one that does not hold up a short one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import aio_pika
+import pytest
+
+from tests.patterns.conftest import NewApp
+from tests.patterns.fetch import fetch
+from tests.patterns.waiting import eventually
+from warren.patterns import Delay, wait_queue
+from warren.sdk import App, Command, ConfigError, Event, Queue, TopologyMismatch
+
+UNIT = timedelta(milliseconds=50)
+
+
+class House:
+    """Something that is told what to do later, and writes down what it was told and when."""
+
+    def __init__(self, app: App, name: str) -> None:
+        class Switch(Command, queue=f"{name}.lamp"):
+            number: int
+
+        class Rang(Event, exchange=f"{name}.bells", key="bell.rang", audience=[f"{name}.ears"]):
+            number: int
+
+        self.switch, self.rang = Switch, Rang
+        self.app = app
+        self.delay = Delay(f"{name}.delay", unit=UNIT, levels=10)
+        self.app.include(self.delay)
+        self.arrived: dict[int, datetime] = {}
+        self.order: list[int] = []
+
+        @self.app.handle(Switch)
+        async def lamp(switch: Switch) -> None:
+            self.note(switch.number)
+
+        @self.app.handle(Rang, queue=f"{name}.ears")
+        async def ears(bell: Rang) -> None:
+            self.note(bell.number)
+
+    def note(self, number: int) -> None:
+        self.order.append(number)
+        self.arrived.setdefault(number, datetime.now(UTC))
+
+    async def has(self, count: int) -> None:
+        await eventually(lambda: len(self.order) >= count, f"{count} messages arrive")
+
+
+async def test_a_long_delay_does_not_hold_up_a_short_one(new_app: NewApp, name: str) -> None:
+    house = House(new_app(), name)
+    async with house.app:
+        began = datetime.now(UTC)
+        for number, milliseconds in ((1, 1500), (2, 800), (3, 150), (4, 0)):
+            await house.delay.after(house.switch(number=number), timedelta(milliseconds=milliseconds))
+        await house.has(4)
+    assert house.order == [4, 3, 2, 1]
+    for number, milliseconds in ((1, 1500), (2, 800), (3, 150)):
+        assert house.arrived[number] - began >= timedelta(milliseconds=milliseconds - 10)
+
+
+async def test_a_set_time_and_one_that_is_past(new_app: NewApp, name: str) -> None:
+    house = House(new_app(), name)
+    async with house.app:
+        now = datetime.now(UTC)
+        await house.delay.at(house.switch(number=1), now + timedelta(milliseconds=425))
+        await house.delay.at(house.switch(number=2), now - timedelta(hours=1))
+        await house.has(2)
+        with pytest.raises(ConfigError, match="no time zone"):
+            await house.delay.at(house.switch(number=3), datetime(2026, 1, 1))
+    assert house.order == [2, 1]
+    assert house.arrived[1] >= now + timedelta(milliseconds=415)
+
+
+async def test_events_reach_their_exchange_with_their_own_key(new_app: NewApp, name: str) -> None:
+    house = House(new_app(), name)
+    async with house.app:
+        await house.delay.after(house.rang(number=1), timedelta(milliseconds=100))
+        await house.has(1)
+
+
+async def test_many_delays_arrive_each_in_its_time(new_app: NewApp, name: str) -> None:
+    house = House(new_app(), name)
+    async with house.app:
+        began = datetime.now(UTC)
+        delays = {n: timedelta(milliseconds=25 * (n * 37 % 60)) for n in range(60)}
+        await asyncio.gather(*(house.delay.after(house.switch(number=n), delays[n]) for n in delays))
+        await house.has(60)
+    assert sorted(house.order) == sorted(delays)
+    for number, arrived in house.arrived.items():
+        assert arrived - began >= delays[number] - timedelta(milliseconds=10)
+
+
+async def test_what_has_no_target_any_more_is_kept(new_app: NewApp, amqp_url: str, name: str) -> None:
+    app = new_app()
+    delay = Delay(f"{name}.delay", unit=UNIT, levels=4)
+    app.include(delay)
+    app.declare(Queue(f"{name}.target"))
+    async with app:
+        with pytest.raises(TopologyMismatch, match="nobody"):
+            await delay.after(b"{}", timedelta(milliseconds=100), key=f"{name}.nobody")
+        await delay.after(b"{}", timedelta(milliseconds=300), key=f"{name}.target")
+        connection = await aio_pika.connect(amqp_url)
+        async with connection:
+            await (await connection.channel()).queue_delete(f"{name}.target")
+        lost = await fetch(amqp_url, f"{name}.delay.4x50ms.lost")
+    assert lost.body == b"{}"
+    assert (lost.routing_key or "").endswith(f".q.{name}.target")
+
+
+async def test_a_constant_delay_is_one_queue(new_app: NewApp, name: str) -> None:
+    app = new_app()
+    target = Queue(f"{name}.ring")
+    waiting = wait_queue(target.name, timedelta(milliseconds=200))
+    app.declare(target, waiting)
+    async with app:
+        began = datetime.now(UTC)
+        await app.publish(b"{}", key=waiting.name)
+        await fetch(str(app.url), target.name)
+        assert datetime.now(UTC) - began >= timedelta(milliseconds=190)
+
+
+async def test_wrong_use_is_said_before_anything_is_sent(new_app: NewApp, name: str) -> None:
+    house = House(new_app(), name)
+    with pytest.raises(ConfigError, match="belongs to no App"):
+        await Delay().after(b"", timedelta(seconds=1), key="q")
+    with pytest.raises(ConfigError, match="whole milliseconds"):
+        Delay(unit=timedelta(microseconds=1500))
+    with pytest.raises(ConfigError, match="from 1 to 28"):
+        Delay(levels=29)
+    async with house.app:
+        with pytest.raises(ConfigError, match="is the longest with 10 levels"):
+            await house.delay.after(house.switch(number=1), timedelta(minutes=1))
+        with pytest.raises(ConfigError, match="needs an address"):
+            await house.delay.after(b"", timedelta(seconds=1))
+        with pytest.raises(ConfigError, match="too long to be delayed"):
+            await house.delay.after(b"", timedelta(seconds=1), key="k" * 240)
+        with pytest.raises(ConfigError, match="wildcard"):
+            await house.delay.after(b"", timedelta(seconds=1), exchange="e", key="a.*")

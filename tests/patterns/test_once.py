@@ -1,0 +1,212 @@
+"""Once, delivery by delivery, on every store: what runs, what waits, and what a failing store does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.patterns.conftest import OpenStore
+from tests.support.processes import free_port
+from tests.support.redis import redis_server
+from warren.patterns import Once, RedisStore, Store, StoreUnavailable
+from warren.patterns.idempotency import claims
+from warren.patterns.store import decide, record_key
+from warren.sdk import ConfigError, DeadLetter, Delivery, SystemClock
+
+LEASE = timedelta(milliseconds=300)
+
+
+def delivery(message_id: str | None = "m-1", queue: str = "charges") -> Delivery:
+    return Delivery(
+        body=b"{}",
+        exchange="",
+        routing_key=queue,
+        queue=queue,
+        redelivered=False,
+        headers={},
+        properties={} if message_id is None else {"message_id": message_id},
+    )
+
+
+class Handler:
+    """Counts its runs, and returns another result each time."""
+
+    def __init__(self, work: Callable[[], Awaitable[object]] | None = None) -> None:
+        self.runs = 0
+        self._work = work
+
+    async def __call__(self) -> bytes:
+        self.runs += 1
+        number = self.runs
+        if self._work is not None:
+            await self._work()
+        return f'{{"receipt": {number}}}'.encode()
+
+
+async def test_a_duplicate_gets_the_result_and_runs_nothing(open_store: OpenStore) -> None:
+    handler = Handler()
+    assert await Once(open_store()).run(None, delivery(), handler) == b'{"receipt": 1}'
+    other_process = Once(open_store())
+    assert await other_process.run(None, delivery(), handler) == b'{"receipt": 1}'
+    assert handler.runs == 1
+    assert other_process.statistics.duplicates == 1
+
+
+async def test_another_message_or_another_queue_is_another_key(store: Store) -> None:
+    once, handler = Once(store), Handler()
+    for its in (delivery("m-1"), delivery("m-2"), delivery("m-1", queue="refunds"), delivery("m" * 10_000)):
+        await once.run(None, its, handler)
+    assert handler.runs == 4
+    assert record_key("once", "a:b", "c") != record_key("once", "a", "b:c")
+
+
+async def test_a_key_of_the_message_decides_whatever_its_id(store: Store) -> None:
+    once, handler = Once(store, key=lambda order: str(order["order_id"])), Handler()
+    await once.run({"order_id": 42}, delivery("m-1"), handler)
+    await once.run({"order_id": 42}, delivery("m-2"), handler)
+    await once.run({"order_id": 43}, delivery("m-3"), handler)
+    assert handler.runs == 2
+
+
+async def test_copies_at_the_same_time_run_once_and_all_get_the_result(open_store: OpenStore) -> None:
+    first, second = Once(open_store()), Once(open_store())
+    handler = Handler(partial(asyncio.sleep, 0.05))
+    results = await asyncio.gather(*((first, second)[n % 2].run(None, delivery(), handler) for n in range(6)))
+    assert handler.runs == 1
+    assert set(results) == {b'{"receipt": 1}'}
+    assert first.statistics.waited + second.statistics.waited == 5
+
+
+async def test_a_handler_that_raised_has_done_nothing(store: Store) -> None:
+    once = Once(store)
+
+    async def fail() -> bytes:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await once.run(None, delivery(), fail)
+    assert await once.run(None, delivery(), Handler()) == b'{"receipt": 1}'
+    assert once.statistics.failed == 1
+
+
+async def test_a_handler_that_is_cancelled_gives_its_claim_back(store: Store) -> None:
+    once = Once(store, lease=timedelta(hours=1))
+    began = asyncio.Event()
+
+    async def hang() -> bytes:
+        began.set()
+        await asyncio.Event().wait()
+        return b""
+
+    running = asyncio.ensure_future(once.run(None, delivery(), hang))
+    await began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    async with asyncio.timeout(5):
+        assert await once.run(None, delivery(), Handler()) == b'{"receipt": 1}'
+
+
+async def test_after_a_crash_the_next_delivery_waits_for_the_lease_and_runs(open_store: OpenStore) -> None:
+    dead = open_store()
+    once = Once(open_store(), lease=LEASE)
+    began = asyncio.get_running_loop().time()
+    abandoned = partial(claims.claim, owner="dead", now_ms=_now_ms(), lease_ms=300)
+    await decide(dead, record_key("once", "charges", "m-1"), abandoned)
+    handler = Handler()
+    async with asyncio.timeout(5):
+        await once.run(None, delivery(), handler)
+    assert asyncio.get_running_loop().time() - began >= 0.25
+    assert handler.runs == 1
+    assert once.statistics.waited == 1
+
+
+async def test_a_handler_longer_than_its_lease_keeps_it(open_store: OpenStore) -> None:
+    first, second = Once(open_store(), lease=LEASE), Once(open_store(), lease=LEASE)
+    handler = Handler(partial(asyncio.sleep, 1.0))
+    results = await asyncio.gather(
+        first.run(None, delivery(), handler), second.run(None, delivery(), handler)
+    )
+    assert handler.runs == 1
+    assert results[0] == results[1]
+
+
+async def test_who_was_overtaken_is_counted_and_does_not_overwrite(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    once = Once(store)
+    key = record_key("once", "charges", "m-1")
+
+    async def overtaken() -> None:
+        later = _now_ms() + 60_000  # As after a long standstill of this process.
+        claimed = await decide(
+            store, key, partial(claims.claim, owner="other", now_ms=later, lease_ms=30_000)
+        )
+        assert isinstance(claimed, claims.Claimed)
+        await decide(
+            store,
+            key,
+            partial(claims.finish, claimed=claimed, result=b"theirs", now_ms=later, keep_ms=60_000),
+        )
+
+    await once.run(None, delivery(), Handler(overtaken))
+    assert once.statistics.overtaken == 1
+    assert "once.overtaken" in caplog.text
+    assert await once.run(None, delivery(), Handler()) == b"theirs"
+
+
+async def test_a_message_without_identity_is_dead_lettered_with_the_reason(store: Store) -> None:
+    with pytest.raises(DeadLetter, match="no message_id"):
+        await Once(store).run(None, delivery(None), Handler())
+    with pytest.raises(ConfigError, match="at least a millisecond"):
+        Once(store, keep=timedelta(0))
+
+
+async def test_without_its_store_a_closed_handler_does_not_run_and_an_open_one_does() -> None:
+    store = RedisStore(f"redis://127.0.0.1:{free_port()}/0", timeout=0.5)
+    handler = Handler()
+    closed = Once(store, patience=timedelta(milliseconds=100))
+    with pytest.raises(StoreUnavailable) as caught:
+        await closed.run(None, delivery(), handler)
+    assert caught.value.retryable
+    assert handler.runs == 0
+    opened = Once(store, on_store_failure="fail_open")
+    assert await opened.run(None, delivery(), handler) == b'{"receipt": 1}'
+    assert opened.statistics.unprotected == 1
+    await closed.on_stop()
+
+
+async def test_a_store_that_comes_back_in_time_is_waited_for(tmp_path: Path) -> None:
+    port = free_port()
+    once = Once(RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.5), patience=timedelta(seconds=20))
+    waiting = asyncio.ensure_future(once.run(None, delivery(), Handler()))
+    await asyncio.sleep(0)
+    with redis_server(tmp_path, port=port):
+        assert await waiting == b'{"receipt": 1}'
+        await once.on_stop()
+
+
+async def test_a_store_that_dies_under_the_handler_does_not_undo_it(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as url:
+        once = Once(RedisStore(url, timeout=0.5), patience=timedelta(milliseconds=100))
+        began, end = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            began.set()
+            await end.wait()
+
+        running = asyncio.ensure_future(once.run(None, delivery(), Handler(work)))
+        await began.wait()
+    end.set()
+    assert await running == b'{"receipt": 1}'
+    assert once.statistics.unrecorded == 1
+    await once.on_stop()
+
+
+def _now_ms() -> int:
+    return int(SystemClock().now() * 1000)

@@ -1,0 +1,204 @@
+"""The contract of a store, the same for each: an atomic compare-and-set that is still true after a
+restart."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.patterns.conftest import OpenStore
+from tests.patterns.waiting import eventually
+from tests.support.processes import free_port
+from tests.support.redis import redis_server
+from warren.command import UsageError
+from warren.patterns import RedisStore, SqliteStore, Store, StoreUnavailable
+from warren.patterns.store import Step, Swap, decide
+
+DAY_MS = 86_400_000
+
+
+async def test_a_record_is_made_changed_read_and_deleted(store: Store) -> None:
+    assert await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS) == Swap(True, b"one")
+    assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == Swap(True, b"two")
+    assert await store.compare_and_set("k", b"two", b"two", keep_ms=0) == Swap(True, b"two")
+    assert await store.compare_and_set("k", b"two", None, keep_ms=0) == Swap(True, None)
+    assert await store.compare_and_set("k", None, None, keep_ms=0) == Swap(True, None)
+
+
+async def test_another_record_than_expected_is_left_alone_and_shown(store: Store) -> None:
+    await store.compare_and_set("k", None, b"theirs", keep_ms=DAY_MS)
+    for expected in (None, b"mine", b"their"):
+        for record in (None, b"mine"):
+            assert await store.compare_and_set("k", expected, record, keep_ms=DAY_MS) == Swap(
+                False, b"theirs"
+            )
+
+
+async def test_records_are_bytes_whatever_they_hold(store: Store) -> None:
+    record = bytes(range(256)) * 300
+    await store.compare_and_set("schlüssel:\n\x00", None, record, keep_ms=DAY_MS)
+    assert await store.compare_and_set("schlüssel:\n\x00", record, record, keep_ms=0) == Swap(True, record)
+
+
+async def test_of_concurrent_changes_exactly_one_is_made(open_store: OpenStore) -> None:
+    stores = [open_store(), open_store()]
+    answers = await asyncio.gather(
+        *(stores[n % 2].compare_and_set("k", None, f"{n}".encode(), keep_ms=DAY_MS) for n in range(50))
+    )
+    winners = [swap.current for swap in answers if swap.done]
+    assert len(winners) == 1
+    assert {swap.current for swap in answers} == set(winners)
+
+
+async def test_concurrent_rules_lose_no_step(open_store: OpenStore) -> None:
+    def count(record: bytes | None) -> Step[int]:
+        number = int(record or b"0") + 1
+        return Step(str(number).encode(), number, DAY_MS)
+
+    stores = [open_store(), open_store()]
+    answers = await asyncio.gather(*(decide(stores[n % 2], "k", count) for n in range(40)))
+    assert sorted(answers) == list(range(1, 41))
+
+
+async def test_a_store_opened_again_knows_what_was_decided(open_store: OpenStore) -> None:
+    first = open_store()
+    await first.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
+    await first.close()
+    assert await open_store().compare_and_set("k", None, None, keep_ms=0) == Swap(False, b"one")
+    # A closed store opens again when it is used.
+    assert await first.compare_and_set("k", None, None, keep_ms=0) == Swap(False, b"one")
+
+
+async def test_a_caller_that_is_cancelled_disturbs_nobody(store: Store) -> None:
+    await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
+    callers = [asyncio.ensure_future(store.compare_and_set("k", None, None, keep_ms=0)) for _ in range(20)]
+    await asyncio.sleep(0)
+    for caller in callers[::2]:
+        caller.cancel()
+    answers = await asyncio.gather(*callers, return_exceptions=True)
+    assert answers[1::2] == [Swap(False, b"one")] * 10
+    assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == Swap(True, b"two")
+
+
+async def test_many_decisions_are_quick(store: Store) -> None:
+    """The order of magnitude that a busy service needs: thousands within the few seconds that a slow machine
+    may take."""
+    async with asyncio.timeout(20):
+        for start in range(0, 4000, 500):
+            await asyncio.gather(
+                *(
+                    store.compare_and_set(f"k{n}", None, b"one", keep_ms=DAY_MS)
+                    for n in range(start, start + 500)
+                )
+            )
+
+
+async def test_redis_forgets_a_record_that_was_kept_long_enough(redis_url: str) -> None:
+    store = RedisStore(redis_url, prefix="forgets:")
+    try:
+        await store.compare_and_set("k", None, b"one", keep_ms=30)
+
+        async def forgotten() -> bool:
+            return (await store.compare_and_set("k", None, None, keep_ms=0)).done
+
+        await eventually(forgotten, "the record is forgotten")
+    finally:
+        await store.close()
+
+
+async def test_redis_that_is_down_is_said_and_survived(tmp_path: Path) -> None:
+    """With an append-only file synced at every write, Redis stopped and started again knows what it
+    answered."""
+    port = free_port()
+    durable = ("--appendonly", "yes", "--appendfsync", "always")
+    store = RedisStore(f"redis://127.0.0.1:{port}/0", timeout=2)
+    try:
+        with redis_server(tmp_path, *durable, port=port):
+            await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
+        with pytest.raises(StoreUnavailable, match=r"no answer from Redis at redis://127\.0\.0\.1") as caught:
+            await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS)
+        assert caught.value.retryable
+        with redis_server(tmp_path, *durable, port=port):
+            assert await store.compare_and_set("k", None, None, keep_ms=0) == Swap(False, b"one")
+    finally:
+        await store.close()
+
+
+def test_a_password_is_not_shown() -> None:
+    assert repr(RedisStore("redis://:hunter2@127.0.0.1:1/0")) == "RedisStore('redis://:***@127.0.0.1:1/0')"
+    with pytest.raises(UsageError, match="is no Redis URL") as caught:
+        RedisStore("amqp://guest:hunter2@127.0.0.1/")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_without_redis_py_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "redis"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(UsageError, match=r"pip install 'warren\[redis\]'"):
+        RedisStore("redis://127.0.0.1")
+
+
+async def test_sqlite_is_still_true_after_its_process_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.sqlite"
+    script = (
+        "import asyncio, os, sys\n"
+        "from warren.patterns import SqliteStore\n"
+        "async def main():\n"
+        "    store = SqliteStore(sys.argv[1])\n"
+        "    await store.compare_and_set('k', None, b'one', keep_ms=86_400_000)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "asyncio.run(main())\n"
+    )
+    died = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", script, str(path)], env=dict(os.environ)
+    )
+    assert died.returncode == -9
+    store = SqliteStore(path)
+    try:
+        assert await store.compare_and_set("k", None, None, keep_ms=0) == Swap(False, b"one")
+    finally:
+        await store.close()
+
+
+async def test_sqlite_says_when_its_disk_fails_and_works_again_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.sqlite"
+    store = SqliteStore(path, timeout=0.2)
+    await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    try:
+        blocker.execute("BEGIN EXCLUSIVE")  # Another program that holds the file for longer than we wait.
+        with pytest.raises(StoreUnavailable, match="database is locked"):
+            await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS)
+        blocker.execute("ROLLBACK")
+        assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == Swap(True, b"two")
+    finally:
+        blocker.close()
+        await store.close()
+
+
+def test_sqlite_refuses_what_is_not_its_own(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does its folder exist"):
+        SqliteStore(tmp_path / "missing" / "decisions.sqlite")
+    (tmp_path / "text").write_text(
+        "this is no database, and long enough that SQLite looks at its header\n" * 20
+    )
+    with pytest.raises(UsageError, match="name a new file"):
+        SqliteStore(tmp_path / "text")
+    foreign = sqlite3.connect(tmp_path / "foreign")
+    foreign.execute("CREATE TABLE theirs (x)")
+    foreign.close()
+    with pytest.raises(UsageError, match="not one of Warren's stores"):
+        SqliteStore(tmp_path / "foreign")
+    SqliteStore(tmp_path / "newer")
+    newer = sqlite3.connect(tmp_path / "newer")
+    newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    with pytest.raises(UsageError, match="has format 99"):
+        SqliteStore(tmp_path / "newer")

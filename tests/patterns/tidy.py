@@ -1,0 +1,19 @@
+"""Deleting what a test declared, for brokers that others use too: each quorum queue costs a broker files."""
+
+from __future__ import annotations
+
+import aio_pika
+
+from warren.sdk import App, Exchange, Queue
+
+
+async def delete(url: str, apps: list[App], prefix: str) -> None:
+    """Delete the queues and exchanges that the Apps declared and whose names begin with `prefix`."""
+    declared = [item for app in apps for item in app.topology]
+    names = {(type(item), item.name) for item in declared if isinstance(item, Queue | Exchange)}
+    connection = await aio_pika.connect(url)
+    async with connection:
+        channel = await connection.channel()
+        for kind, name in names:
+            if name.startswith(prefix):
+                await (channel.queue_delete(name) if kind is Queue else channel.exchange_delete(name))
