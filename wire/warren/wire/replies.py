@@ -49,10 +49,12 @@ TEXT_LIMIT = 255
 
 
 def reply_text(code: Reply, explanation: str) -> str:
-    """`NAME - explanation`, cut to the 255 characters that a short string holds, as RabbitMQ writes it."""
-    text = f"{code.name} - {explanation[:TEXT_LIMIT]}"
+    """`NAME - explanation`, as RabbitMQ writes it: what does not fit into the 255 bytes of a short string becomes `...`."""
     # A name may hold bytes that are no UTF-8 (they stand as surrogates), and the cut may go through a character.
-    return text.encode(errors="replace")[:TEXT_LIMIT].decode(errors="ignore")
+    text = f"{code.name} - {explanation[: TEXT_LIMIT + 1]}".encode(errors="replace")
+    if len(text) <= TEXT_LIMIT:
+        return text.decode()
+    return text[: TEXT_LIMIT - 3].decode(errors="ignore") + "..."
 
 
 def shown(data: bytes) -> str:
