@@ -183,6 +183,7 @@ class QueueMachine(RuleBasedStateMachine):
         entry = self.ready.pop(0)
         self.check(message, entry)
         self.held.append(Held(entry, message.tag))
+        self.expire()
 
     @precondition(lambda self: len(self.consumers) < 3)
     @rule(prefetch=st.integers(1, 3))
@@ -269,7 +270,7 @@ class QueueMachine(RuleBasedStateMachine):
         kept = [entry for entry in self.ready if entry.persistent]
         self.ready = sorted(kept, key=lambda entry: entry.number)
         for entry in self.ready:
-            entry.redelivered = entry.redelivered or crash
+            entry.redelivered = crash or entry.deliveries > 0
         self.dead = [entry for entry in self.dead if entry.persistent]
         self.expire()
 

@@ -221,6 +221,7 @@ class Queue:
                 continue
             self.hand(self.active[0], waiting.take())
         if self.expiry.used:
+            self.expiry.drop_expired()
             self.expiry.watch()
 
     def get(self) -> Message | None:
@@ -234,6 +235,7 @@ class Queue:
         message = self.waiting.take()
         self.unacked += 1
         if self.expiry.used:
+            self.expiry.drop_expired()
             self.expiry.watch()
         return message
 
