@@ -48,6 +48,7 @@ class Node:
         segment_size: int = 4096,
         slack: int = 8192,
         batch_size: int = 1 << 20,
+        ack_delay: float = 0.001,
     ) -> None:
         self.disk = disk
         Node.running.append(self)
@@ -61,7 +62,7 @@ class Node:
             segment_size=segment_size,
             slack=slack,
             batch_size=batch_size,
-            ack_delay=0.001,
+            ack_delay=ack_delay,
             retry=0.001,
         )
         self.synced: list[int] = []

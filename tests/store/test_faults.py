@@ -149,5 +149,5 @@ def test_what_cannot_be_read_is_reported_by_compaction_and_given_up(caplog: pyte
     node.run_until(lambda: 1 not in node.disk.segments())
     node.settle()
     assert "message 2 of queue 2 is damaged" in caplog.text
-    assert "1 messages of queue 2 are lost" in caplog.text
+    assert "event=log_lost segment=1 queue=2 messages=1 first=2 last=2" in caplog.text
     assert set(Node(node.kill(), (1, 2)).messages(2)) == {1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from tests.store.disk import Disk
 from tests.store.node import Node
 
@@ -270,3 +272,51 @@ def test_appending_to_a_queue_and_dropping_it_in_one_batch() -> None:
     publish(node, 1, 1)
     node.settle()
     assert set(Node(node.close()).messages()) == {1}
+
+
+def test_a_message_that_a_group_removes_in_the_batch_that_brought_it_holds_no_segment() -> None:
+    node = Node(Disk(), (1, 2), segment_size=2000, slack=1 << 20)
+    publish(node, 1, 1)
+    node.log.begin()
+    node.log.acknowledge(node.queue(1), 1)
+    node.log.message(node.queue(2), 1, b"", b"dead letter")
+    node.log.end()
+    node.log.acknowledge(node.queue(2), 1)
+    for first in range(2, 200, 20):
+        publish(node, first, first + 19)
+        acknowledge(node, first, first + 19)
+        node.sync()
+    node.run_until(lambda: 1 not in node.disk.segments())
+
+
+def test_what_is_acknowledged_while_it_is_copied_forward_stays_gone() -> None:
+    node = Node(Disk(), (1, 2), segment_size=3000, slack=3000, batch_size=300, ack_delay=60)
+    for number in range(1, 101):
+        publish(node, number, number, size=200, queue=1)
+        publish(node, number, number, queue=2)
+    node.sync()
+    acknowledge(node, 1, 100, queue=1)
+    publish(node, 101, 101)
+    node.step()
+    # The batch that makes the log wasteful is being written; these wait for the next one.
+    acknowledge(node, 1, 50, queue=2)
+    node.run_until(lambda: node.log.synced > 5 and 1 not in node.disk.segments())
+    publish(node, 102, 102)
+    node.settle()
+    assert set(Node(node.close(), (1, 2)).messages(2)) == set(range(51, 101))
+
+
+def test_a_segment_that_was_removed_does_not_come_back_once_the_log_was_read_without_it() -> None:
+    for chance in range(10):
+        node = Node(Disk(), segment_size=600)
+        publish(node, 1, 20)
+        acknowledge(node, 1, 5)
+        node.sync()
+        disk = node.kill()
+        first = disk.segments()[0]
+        # Removed, and the process killed before the folder was synced.
+        del disk.nodes[f"/disk/log/{first:016d}.log"]
+        after = Node(disk)
+        disk = after.disk.cut_power(Random(chance))
+        after.end()
+        assert first not in disk.segments()

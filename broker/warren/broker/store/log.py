@@ -7,7 +7,6 @@ Everything here runs on the event loop and awaits nothing but `close`; the disk 
 from __future__ import annotations
 
 import asyncio
-import logging
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -17,10 +16,9 @@ from mypy_extensions import i64
 
 from warren.command import Exit
 
-from .compaction import Compaction
+from .compaction import Compactor
 from .errors import StoreError
 from .queue_log import NONE, QueueLog
-from .reader import SegmentReader, segment_path
 from .record import (
     ACK,
     FAN_OUT,
@@ -33,14 +31,11 @@ from .record import (
     pack_crc,
     pack_header,
     pairs,
-    seed_of,
 )
 from .recovery import Recovery
 from .segments import Segment, Segments
 from .tail import SEGMENT_SIZE, Tail
 from .writer import Batch, Slice, Stop, Unlink, Writer
-
-logger = logging.getLogger(__name__)
 
 crc32: Final = zlib.crc32
 SLACK: Final = 4 * SEGMENT_SIZE
@@ -103,10 +98,7 @@ class Log:
 
         self._loop = loop
         self._gate = gate
-        self._identity = recovery.identity
         self._folder = recovery.folder
-        self._files = recovery.files
-        self._block: i64 = recovery.block
         self._batch_size: i64 = batch_size
         self._ack_delay = ack_delay
         self._queues: dict[int, QueueLog] = {}
@@ -137,12 +129,11 @@ class Log:
         self._written: deque[Batch] = deque()
         self._ack_timer: asyncio.TimerHandle | None = None
         self._acks_due = False
-        self._compaction: Compaction | None = None
-        self._unreadable = False
+        self._compactor = Compactor(self._segments, recovery)
         self._closing: asyncio.Future[None] | None = None
         self._stopping = False
         self._attempts = 0
-        self._writer = Writer(self._folder, self._files, loop.call_soon_threadsafe, self, retry)
+        self._writer = Writer(recovery.folder, recovery.files, loop.call_soon_threadsafe, self, retry)
         self._writer.start()
         if gate is not None:
             gate.watch(self.committed)
@@ -445,21 +436,9 @@ class Log:
             self._writer.jobs.put(Unlink([segment.number for segment in removed]))
         if self.full or self._closing is not None:
             return
-        if self._compaction is None:
-            segment = self._segments.wasteful(self.synced)
-            if segment is not None and not self._unreadable:
-                self._compaction = Compaction(
-                    segment,
-                    SegmentReader(
-                        self._files,
-                        segment_path(self._folder, segment.number),
-                        segment.number,
-                        seed_of(self._identity, segment.number),
-                        self._block,
-                    ),
-                )
-        if self._compaction is not None and self._compaction.may_read(self.synced):
-            self._writer.jobs.put(self._compaction.slice())
+        part = self._compactor.next_slice(self.synced)
+        if part is not None:
+            self._writer.jobs.put(part)
 
     def _finish(self) -> None:
         """When the log is being closed: end the worker once nothing is left to write, or nothing can be
@@ -490,20 +469,11 @@ class Log:
 
     def read(self, part: Slice) -> None:
         """A part of the segment that is being compacted was read."""
-        compaction = self._compaction
-        if compaction is None or self.failed or self._closing is not None:
-            return
-        if part.error:
-            logger.error("event=log_unreadable detail=%s", part.error)
-            self._unreadable = True
-            self._compaction = None
+        if self.failed or self._closing is not None:
             return
         # A message whose acknowledgement has yet to be written must not be copied behind it.
         self._forget_gone()
-        for line in compaction.copy(part, self, self._queues):
-            logger.error("event=log_damaged detail=%s", line)
-        if part.finished:
-            self._compaction = None
+        self._compactor.copy(part, self, self._queues)
         self._tidy()
 
     def room(self, enough: bool) -> None:
@@ -531,6 +501,8 @@ class Log:
         """The worker has ended."""
         if not self._stopping:
             self.failure(f"the thread that writes the log in {self._folder} has ended")
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
         if self._closing is not None and not self._closing.done():
             self._closing.set_result(None)
 

@@ -148,8 +148,14 @@ class Live:
     def clear(self, runs: list[int], batch: i64) -> None:
         """The messages of `runs` are dead. A `batch` other than 0 has to be on disk before their segment may
         go."""
+        if not runs:
+            return
+        first: i64 = runs[0]
+        last: i64 = runs[-1]
         emptied = False
         for extent in self.extents:
+            if extent.last < first or extent.base > last:
+                continue
             gone: i64 = 0
             at: i64 = 0
             while at < len(runs):
