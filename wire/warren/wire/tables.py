@@ -139,9 +139,17 @@ def encode_value(value: Value) -> bytes:
     if isinstance(value, bool):
         return b"t\x01" if value else b"t\x00"
     if isinstance(value, Timestamp):
+        if not 0 <= value < 2**64:
+            raise ValueError(
+                f"a field table cannot hold the time {int(value)}: it is an unsigned 64-bit number"
+            )
         return b"T" + _UNSIGNED_LONG.pack(value)
     if isinstance(value, int):
-        return b"I" + _FIXED["I"].pack(value) if -(2**31) <= value < 2**31 else b"l" + _LONG.pack(value)
+        if -(2**31) <= value < 2**31:
+            return b"I" + _FIXED["I"].pack(value)
+        if not -(2**63) <= value < 2**63:
+            raise ValueError(f"a field table cannot hold the integer {value}: it has to fit in 64 bits")
+        return b"l" + _LONG.pack(value)
     if isinstance(value, float):
         return b"d" + _FIXED["d"].pack(value)
     if isinstance(value, str):
