@@ -110,7 +110,12 @@ class App:
 
         :raises TopologyMismatch: if something exists with other arguments.
         """
-        await self._running().declare(self._registry.add(items))
+        await self._running().declare(items)
+
+    @property
+    def topology(self) -> tuple[Declarable, ...]:
+        """All that this App declares, with the dead letter queues that its queues imply."""
+        return self._registry.items()
 
     def include(self, component: Component) -> None:
         """Add a pattern; it starts and stops with the App."""
@@ -280,7 +285,9 @@ class App:
             raise BatchError(report)
         return report
 
-    async def call(self, request: Request[Answer], *, timeout: float = CALL_SECONDS) -> Answer:
+    async def call(
+        self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
+    ) -> Answer:
         """Send a request and return its reply; the request expires with its caller.
 
         :param timeout: seconds.
@@ -293,7 +300,9 @@ class App:
         with telemetry.publishing(*address):
             if kind not in self._reached and self._policy == "always":
                 timeout = await self._reach(runtime, kind, timeout)
-            outgoing = encode(request, now=self.clock.now(), expiration=timedelta(seconds=timeout))
+            outgoing = encode(
+                request, now=self.clock.now(), message_id=message_id, expiration=timedelta(seconds=timeout)
+            )
             return await runtime.caller.call(outgoing, adapter_of(kind.reply_type()), timeout)
 
     # Running
@@ -401,8 +410,9 @@ class App:
         started = loop.time()
         if kind.wire_key is not None:
             try:
-                async with asyncio.timeout(timeout):
-                    await runtime.declare(self._registry.add(kind.reach()))
+                async with asyncio.timeout(timeout), runtime.reaching:
+                    if kind not in self._reached:
+                        await runtime.declare(kind.reach())
             except TimeoutError:
                 raise TransportUnavailable(
                     "there was no connection to the broker within the deadline"

@@ -38,7 +38,7 @@ class ConfigError(WarrenError):
 class TransportUnavailable(WarrenError):
     """There is no connection to the broker, and none came back within the deadline."""
 
-    retryable = True
+    retryable: bool = True
 
 
 class TopologyMismatch(WarrenError):
@@ -63,7 +63,7 @@ class Unroutable(PublishError):
     :ivar properties: the AMQP properties that were set, by their AMQP names; `headers` among them.
     """
 
-    outcome = "refused"
+    outcome: Outcome = "refused"
 
     def __init__(
         self,
@@ -90,15 +90,15 @@ class Unroutable(PublishError):
 class Nacked(PublishError):
     """The broker refused the message (`basic.nack`): a queue is full with `reject-publish`, or its disk failed."""
 
-    retryable = True
-    outcome = "refused"
+    retryable: bool = True
+    outcome: Outcome = "refused"
 
 
 class PublishTimeout(PublishError):
     """No confirm came within the deadline; `outcome` says whether the message had been sent."""
 
-    retryable = True
-    outcome = "unknown"
+    retryable: bool = True
+    outcome: Outcome = "unknown"
 
 
 class BatchError(PublishError):
@@ -107,7 +107,7 @@ class BatchError(PublishError):
     :ivar report: says which, and why each; publish again only those.
     """
 
-    outcome = "unknown"
+    outcome: Outcome = "unknown"
 
     def __init__(self, report: PublishReport) -> None:
         first = report.failures[0]
@@ -130,7 +130,7 @@ class RemoteError(CallError):
     :ivar details: anything that JSON can carry.
     """
 
-    outcome = "refused"
+    outcome: Outcome = "refused"
 
     def __init__(self, code: str, message: str, *, details: Any = None, retryable: bool = False) -> None:
         super().__init__(f"{code}: {message}", retryable=retryable)
@@ -142,15 +142,15 @@ class RemoteError(CallError):
 class NoServer(CallError):
     """The request's queue does not exist: nobody serves it. Raised at once, not after the deadline."""
 
-    retryable = True
-    outcome = "refused"
+    retryable: bool = True
+    outcome: Outcome = "refused"
 
 
 class CallTimeout(CallError):
     """No reply came within the deadline; the request may have been handled."""
 
-    retryable = True
-    outcome = "unknown"
+    retryable: bool = True
+    outcome: Outcome = "unknown"
 
 
 class HandlerOutcome(Exception):

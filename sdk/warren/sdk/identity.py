@@ -6,15 +6,17 @@ import os
 from uuid import UUID
 
 _LAST = [0, 0]
+STEP_BACK_MS = 10_000
+"""A clock that steps back further has been set anew; the ids follow it."""
 
 
 def uuid7(milliseconds: int) -> str:
     """A new id for a Unix time in milliseconds; ids made in one process within one millisecond keep their order.
 
     The 12 bits of `rand_a` count within the millisecond (RFC 9562 section 6.2, method 1); when they are used up,
-    or when the clock steps back, the time of the last id goes on.
+    or when the clock steps back a little, the time of the last id goes on.
     """
-    if milliseconds > _LAST[0]:
+    if milliseconds > _LAST[0] or milliseconds < _LAST[0] - STEP_BACK_MS:
         _LAST[0], _LAST[1] = milliseconds, int.from_bytes(os.urandom(1))
     else:
         _LAST[1] += 1

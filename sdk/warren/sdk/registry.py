@@ -47,6 +47,23 @@ class Registry:
             new.append(item)
         return new
 
+    def items(self) -> tuple[Declarable, ...]:
+        return tuple(self._items.values())
+
+    async def add_and_declare(self, runner: Runner, items: Iterable[Declarable]) -> None:
+        """`add`, and on the broker before it returns, also if another task is about to declare the same.
+
+        What the broker refuses is forgotten again, so that it does not stand in the way of the next reconnect.
+        """
+        items = closure(items)
+        new = self.add(items)
+        try:
+            await self.declare(runner, [self._items[_identity(item)] for item in items])
+        except TopologyMismatch:
+            for item in new:
+                self._items.pop(_identity(item), None)
+            raise
+
     def queue(self, name: str) -> Queue:
         """The queue of that name as it is registered, else as it is by default."""
         item = self._items.get(("queue", name))

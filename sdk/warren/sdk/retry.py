@@ -7,7 +7,7 @@ from datetime import timedelta
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from warren.sdk.delivery import Delivery
-from warren.sdk.errors import HandlerOutcome, RemoteError
+from warren.sdk.errors import ConfigError, HandlerOutcome, RemoteError
 from warren.sdk.protocols import Clock
 
 
@@ -18,6 +18,8 @@ class InProcess:
     """
 
     def __init__(self, clock: Clock, attempts: int = 3) -> None:
+        if attempts < 1:
+            raise ConfigError("attempts must be at least 1")
         self._clock = clock
         self._attempts = attempts
 

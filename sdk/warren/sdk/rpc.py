@@ -92,7 +92,7 @@ class Caller:
         deadline = loop.time() + timeout
         await self._wait_active(deadline)
         properties = request.properties
-        identity = properties.correlation_id = properties.message_id or ""
+        identity = properties.correlation_id = uuid4().hex
         properties.reply_to = self._queue
         waiting: asyncio.Future[tuple[str | None, bytes]] = loop.create_future()
         self._waiting[identity] = waiting

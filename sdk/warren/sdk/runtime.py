@@ -88,6 +88,8 @@ class Runtime:
         self._channels: tuple[DataChannel, DataChannel] | None = None
         self._subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
+        self.reaching = asyncio.Lock()
+        """Held while a message class that is published for the first time is declared."""
         self._phase = State.STARTING
 
     @property
@@ -172,7 +174,7 @@ class Runtime:
 
     async def declare(self, items: Iterable[Declarable]) -> None:
         assert self._publishing is not None
-        await self._registry.declare(self._publishing, items)
+        await self._registry.add_and_declare(self._publishing, items)
 
     def statistics(self) -> Statistics:
         links = [link for link in (self._publishing, self._consuming) if link is not None]

@@ -1,0 +1,56 @@
+"""Apps on the broker under test, with names of the test's own, and what they declared removed afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+from uuid import uuid4
+
+import pytest
+
+from tests.sdk.foreign import Foreign, foreign_client
+from tests.support.proxy import Proxy
+from warren.sdk import DEAD_LETTER_EXCHANGE, App, Exchange, Queue
+
+
+class MakeApp(Protocol):
+    def __call__(self, url: str | None = None, **settings: Any) -> App: ...
+
+
+@pytest.fixture
+def name() -> str:
+    """A prefix for all that a test declares, so that tests may share a broker."""
+    return f"t{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def foreign(amqp_url: str) -> AsyncIterator[Foreign]:
+    async with foreign_client(amqp_url) as client:
+        yield client
+
+
+@pytest.fixture
+async def proxy(amqp_url: str) -> AsyncIterator[Proxy]:
+    """The broker under test behind a proxy that can cut, hold and refuse."""
+    async with Proxy(amqp_url) as between:
+        yield between
+
+
+@pytest.fixture
+async def make_app(amqp_url: str) -> AsyncIterator[MakeApp]:
+    """`App` on the broker under test (or on another URL)."""
+    made: list[App] = []
+
+    def make(url: str | None = None, **settings: Any) -> App:
+        app = App(url or amqp_url, **settings)
+        made.append(app)
+        return app
+
+    yield make
+    async with foreign_client(amqp_url) as client:
+        for app in made:
+            for item in app.topology:
+                if isinstance(item, Queue):
+                    await client.channel.queue_delete(item.name)
+                elif isinstance(item, Exchange) and item.name != DEAD_LETTER_EXCHANGE:
+                    await client.channel.exchange_delete(item.name)

@@ -1,0 +1,42 @@
+"""A client that is not ours, to look at what is on the wire and to do what the SDK would not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+
+
+class Foreign:
+    """One channel of aio-pika on the broker under test."""
+
+    def __init__(self, channel: AbstractChannel) -> None:
+        self.channel = channel
+
+    async def take(self, queue: str, seconds: float = 15.0) -> AbstractIncomingMessage:
+        """The next message of the queue, acknowledged."""
+        source = await self.channel.get_queue(queue)
+        async with asyncio.timeout(seconds):
+            while (message := await source.get(fail=False)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await message.ack()
+        return message
+
+    async def count(self, queue: str) -> int:
+        """How many messages are ready in the queue."""
+        declared = await self.channel.declare_queue(queue, passive=True)
+        return declared.declaration_result.message_count or 0
+
+    async def put(self, queue: str, body: bytes, **properties: object) -> None:
+        message = aio_pika.Message(body, **properties)  # type: ignore[arg-type]
+        await self.channel.default_exchange.publish(message, queue)
+
+
+@asynccontextmanager
+async def foreign_client(url: str) -> AsyncIterator[Foreign]:
+    connection = await aio_pika.connect(url)
+    async with connection:
+        yield Foreign(await connection.channel())

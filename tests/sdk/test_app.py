@@ -1,0 +1,176 @@
+"""The App as a whole: its URL, its life, its components, its process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from warren.sdk import App, Command, ConfigError, Delivery, Queue, Request, State
+from warren.sdk.transport import PRIVATE_HOOKS
+
+
+@pytest.mark.parametrize("url", ["localhost:5672", "http://localhost", "amqp://u:secret@h:x", ""])
+def test_what_is_no_amqp_url_is_said_in_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMQP_URL", url or "nonsense")
+    with pytest.raises(ConfigError, match=r"^not an AMQP URL: .+$") as caught:
+        App(url or None)
+    assert "secret" not in str(caught.value)
+
+
+async def test_the_environment_names_the_broker(
+    amqp_url: str, monkeypatch: pytest.MonkeyPatch, foreign: Foreign, name: str
+) -> None:
+    monkeypatch.setenv("AMQP_URL", amqp_url)
+    app = App()
+    app.declare(Queue(name, dead_letter_exchange=None))
+    async with app:
+        await app.publish(b"1", key=name)
+        assert app.url == amqp_url
+    await foreign.take(name)
+    await foreign.channel.queue_delete(name)
+
+
+async def test_without_a_url_the_broker_is_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    class GetLength(Request[int], queue="lengths"):
+        text: str
+
+    monkeypatch.delenv("AMQP_URL", raising=False)
+    app = App()
+
+    @app.handle(GetLength)
+    async def length(request: GetLength) -> int:
+        return len(request.text)
+
+    for _ in range(2):
+        async with app:
+            assert (app.url or "").startswith("amqp://")
+            assert await app.call(GetLength(text="four")) == 4
+        assert app.url is None
+
+
+class Recorder:
+    """A component that keeps the order of what happens to it."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.events: list[str] = []
+
+    def register(self, app: App) -> None:
+        self.app = app
+        self.events.append("register")
+
+        @app.handle(bytes, queue=self.queue)
+        async def take(body: bytes) -> None:
+            self.events.append("handle")
+
+    async def on_start(self) -> None:
+        await self.app.publish(b"1", key=self.queue)
+        self.events.append("start")
+
+    async def on_stop(self) -> None:
+        await self.app.publish(b"2", key=self.queue)
+        self.events.append("stop")
+
+
+async def test_a_component_lives_with_the_app_and_can_publish_all_its_life(
+    make_app: MakeApp, name: str
+) -> None:
+    app, component = make_app(), Recorder(name)
+    app.include(component)
+    async with app:
+        await until(lambda: "handle" in component.events, "the first message is handled")
+        with pytest.raises(ConfigError, match="the App runs already"):
+            app.include(Recorder(name))
+    assert component.events == ["register", "start", "handle", "stop"]
+
+
+async def test_an_app_says_when_it_is_called_from_another_loop(make_app: MakeApp) -> None:
+    async with make_app() as app:
+
+        def elsewhere() -> None:
+            asyncio.run(app.publish(b"", key="q"))
+
+        with pytest.raises(ConfigError, match="another event loop"):
+            await asyncio.to_thread(elsewhere)
+
+
+async def test_trace_context_travels_with_the_message(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    class Ping(Command, queue=name):
+        pass
+
+    app = make_app()
+    seen: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
+
+    @app.handle(Ping)
+    async def ping(message: Ping, delivery: Delivery) -> None:
+        context = trace.get_current_span().get_span_context()
+        seen.put_nowait((context.trace_id, delivery.headers.get("traceparent")))
+
+    span = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))
+    async with app:
+        with trace.use_span(span):
+            await app.publish(Ping())
+        assert await seen.get() == (0xABC, f"00-{0xABC:032x}-{0xDEF:016x}-01")
+        await app.publish(Ping())
+        assert await seen.get() == (0, None)
+    assert set_span_in_context(span)
+
+
+def test_the_private_hooks_of_aiormq_are_still_there() -> None:
+    """A release that renames one must fail here, not lose messages in silence."""
+    for owner, names in PRIVATE_HOOKS.items():
+        for hook in names:
+            assert callable(getattr(owner, hook)), f"{owner.__name__}.{hook}"
+
+
+SERVICE = """
+import asyncio
+from warren.sdk import App, Command
+
+class Ping(Command, queue={queue!r}):
+    number: int
+
+app = App({url!r})
+
+@app.handle(Ping)
+async def ping(message: Ping) -> None:
+    print("started", flush=True)
+    await asyncio.sleep(0.5)
+    print("finished", flush=True)
+
+app.run()
+print("stopped cleanly", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_process_ends_its_work_before_it_ends(
+    make_app: MakeApp, amqp_url: str, name: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    script = tmp_path / "service.py"
+    script.write_text(textwrap.dedent(SERVICE.format(queue=name, url=amqp_url)))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error", str(script), stdout=asyncio.subprocess.PIPE, env=dict(os.environ)
+    )
+    assert process.stdout is not None
+    async with make_app() as app, asyncio.timeout(30):
+        await app.publish(Ping(number=1))
+        assert await process.stdout.readline() == b"started\n"
+        process.send_signal(number)
+        assert await process.stdout.read() == b"finished\nstopped cleanly\n"
+        assert await process.wait() == 0
+    assert app.state is State.STOPPED

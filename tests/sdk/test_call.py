@@ -1,0 +1,227 @@
+"""A call ends in its typed reply, or in an error of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from pydantic import BaseModel
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from tests.support.proxy import Proxy
+from warren.sdk import CallTimeout, NoServer, RemoteError, Request, TransportUnavailable
+
+
+class Quote(BaseModel):
+    sku: str
+    cents: int
+
+
+async def test_calls_run_side_by_side_and_get_their_own_replies(make_app: MakeApp, name: str) -> None:
+    class GetQuote(Request[Quote], queue=name):
+        sku: str
+
+    server, client = make_app(), make_app()
+
+    @server.handle(GetQuote, concurrency=20)
+    async def quote(request: GetQuote) -> Quote:
+        return Quote(sku=request.sku, cents=len(request.sku))
+
+    async with server, client:
+        quotes = await asyncio.gather(*(client.call(GetQuote(sku="x" * n)) for n in range(200)))
+    assert [quote.cents for quote in quotes] == list(range(200))
+
+
+async def test_the_request_is_acknowledged_after_the_reply_was_confirmed(
+    make_app: MakeApp, proxy: Proxy, name: str
+) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    server, client = make_app(proxy.url), make_app()
+
+    @server.handle(Ask)
+    async def ask(request: Ask) -> int:
+        proxy.to_client.hold()
+        return 1
+
+    async with server, client:
+        assert await client.call(Ask()) == 1
+        assert server.statistics().subscriptions[name].acknowledged == 0
+        proxy.to_client.release()
+        await until(lambda: server.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
+
+
+async def test_an_error_is_a_reply(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    class Ask(Request[int], queue=name):
+        how: str
+
+    app = make_app()
+    tried: list[str] = []
+
+    @app.handle(Ask)
+    async def ask(request: Ask) -> int:
+        tried.append(request.how)
+        if request.how == "chosen":
+            raise RemoteError("sold_out", "none left", details={"sku": "x"}, retryable=True)
+        raise KeyError("nobody expected this")
+
+    async with app:
+        with pytest.raises(RemoteError, match="sold_out: none left") as chosen:
+            await app.call(Ask(how="chosen"))
+        with pytest.raises(RemoteError, match="KeyError") as unexpected:
+            await app.call(Ask(how="unexpected"))
+    assert (chosen.value.code, chosen.value.message, chosen.value.details, chosen.value.retryable) == (
+        "sold_out", "none left", {"sku": "x"}, True,
+    )  # fmt: skip
+    assert (unexpected.value.code, unexpected.value.retryable) == ("KeyError", False)
+    assert tried == ["chosen", "unexpected", "unexpected", "unexpected"]
+    assert await foreign.count(name) == await foreign.count(f"{name}.dead") == 0
+
+
+async def test_nobody_serves_is_said_at_once(make_app: MakeApp, name: str) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    async with make_app(declare="never") as app:
+        async with asyncio.timeout(5):
+            with pytest.raises(NoServer, match="nobody serves queue"):
+                await app.call(Ask(), timeout=60)
+
+
+async def test_a_silent_server_is_a_timeout_and_the_request_expires(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    async with make_app() as app:
+        with pytest.raises(CallTimeout, match="no reply from queue") as caught:
+            await app.call(Ask(), timeout=0.2)
+        expired = await foreign.take(f"{name}.dead")
+        assert app.statistics().calls.in_flight == 0
+    assert (caught.value.outcome, caught.value.retryable) == ("unknown", True)
+    assert expired.headers["x-death"][0]["reason"] == "expired"  # type: ignore[index, call-overload]
+
+
+async def test_a_late_reply_is_counted_and_dropped(make_app: MakeApp, name: str) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    server, client = make_app(), make_app()
+    finish = asyncio.Event()
+
+    @server.handle(Ask)
+    async def ask(request: Ask) -> int:
+        await finish.wait()
+        return 1
+
+    async with server, client:
+        with pytest.raises(CallTimeout):
+            await client.call(Ask(), timeout=0.2)
+        finish.set()
+        await until(lambda: client.statistics().calls.unknown_replies == 1, "the late reply is counted")
+
+
+async def test_a_caller_that_has_gone_is_no_failure_of_the_server(make_app: MakeApp, name: str) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    server, client = make_app(), make_app()
+    started, finish = asyncio.Event(), asyncio.Event()
+
+    @server.handle(Ask)
+    async def ask(request: Ask) -> int:
+        started.set()
+        await finish.wait()
+        return 1
+
+    async with server:
+        async with client:
+            call = asyncio.create_task(client.call(Ask()))
+            await started.wait()
+            call.cancel()
+        finish.set()
+        await until(lambda: server.statistics().handlers[name].unclaimed_replies == 1, "it is counted")
+        await until(lambda: server.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
+    assert call.cancelled()
+
+
+async def test_a_lost_connection_fails_the_calls_in_flight(
+    make_app: MakeApp, proxy: Proxy, name: str
+) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    server, client = make_app(grace=0.0), make_app(proxy.url)  # its first handler never ends
+    started = asyncio.Event()
+
+    @server.handle(Ask)
+    async def ask(request: Ask) -> int:
+        if not started.is_set():
+            started.set()
+            await asyncio.Event().wait()
+        return 2
+
+    async with server, client:
+        call = asyncio.create_task(client.call(Ask()))
+        await started.wait()
+        proxy.cut()
+        with pytest.raises(TransportUnavailable) as caught:
+            await call
+        assert caught.value.outcome == "unknown"
+        assert await client.call(Ask()) == 2
+
+
+async def test_a_reply_that_is_not_what_the_request_says_is_an_error(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    app = make_app()
+    app.declare(*Ask.reach())
+    async with app:
+        call = asyncio.create_task(app.call(Ask()))
+        request = await foreign.take(name)
+        assert request.reply_to is not None
+        await foreign.put(request.reply_to, b'"many"', correlation_id=request.correlation_id)
+        with pytest.raises(RemoteError, match="the reply is not what the request says"):
+            await call
+
+
+async def test_a_client_of_another_kind_is_answered(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    """The wire form of requests and replies, frozen."""
+
+    class GetQuote(Request[Quote], queue=name):
+        sku: str
+
+    app = make_app()
+
+    @app.handle(GetQuote)
+    async def quote(request: GetQuote) -> Quote:
+        if request.sku == "bad":
+            raise RemoteError("sold_out", "none left")
+        return Quote(sku=request.sku, cents=5)
+
+    async with app:
+        replies = await foreign.channel.declare_queue(exclusive=True)
+        await foreign.put(name, b'{"sku":"x"}', reply_to=replies.name, correlation_id="c1")
+        good = await foreign.take(replies.name)
+        await foreign.put(name, b'{"sku":"bad"}', reply_to=replies.name, correlation_id="c2")
+        bad = await foreign.take(replies.name)
+        await foreign.put(name, b'{"sku":', reply_to=replies.name, correlation_id="c3")
+        unread = await foreign.take(replies.name)
+    assert (good.body, good.correlation_id, good.type) == (b'{"sku":"x","cents":5}', "c1", None)
+    assert (good.content_type, good.delivery_mode) == ("application/json", 1)
+    assert (bad.correlation_id, bad.type) == ("c2", "warren.error")
+    assert json.loads(bad.body) == {
+        "code": "sold_out",
+        "message": "none left",
+        "details": None,
+        "retryable": False,
+    }
+    assert json.loads(unread.body)["code"] == "undecodable"

@@ -1,0 +1,510 @@
+"""A message is acknowledged after its handler succeeded; whatever else happens, it ends somewhere visible."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tenacity import AsyncRetrying, stop_after_attempt
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from warren.sdk import (
+    App,
+    Binding,
+    Command,
+    ConfigError,
+    DeadLetter,
+    Delivery,
+    Event,
+    Exchange,
+    InProcess,
+    Queue,
+    Request,
+    Requeue,
+    current_delivery,
+)
+
+
+async def test_a_handled_message_is_acknowledged_after_the_handler_returned(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app()
+    started, finish = asyncio.Event(), asyncio.Event()
+    seen: list[Ping] = []
+
+    @app.handle(Ping)
+    async def ping(message: Ping) -> None:
+        seen.append(message)
+        started.set()
+        await finish.wait()
+
+    async with app:
+        await app.publish(Ping(number=7))
+        await started.wait()
+        statistics = app.statistics().subscriptions[name]
+        assert (statistics.acknowledged, statistics.running) == (0, 1)
+        finish.set()
+        await until(
+            lambda: app.statistics().subscriptions[name].acknowledged == 1, "the message is acknowledged"
+        )
+    assert seen == [Ping(number=7)]
+    assert await foreign.count(name) == 0
+
+
+async def test_a_decorated_function_stays_what_it_was(make_app: MakeApp, name: str) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    @make_app().handle(Ping)
+    async def double(message: Ping, factor: int = 2) -> int:
+        return message.number * factor
+
+    assert await double(Ping(number=2)) == 4
+    assert double.__name__ == "double"
+
+
+async def test_the_delivery_is_there_for_who_asks(make_app: MakeApp, name: str) -> None:
+    class Happened(Event, exchange=f"{name}.x", key="it.happened"):
+        pass
+
+    app = make_app()
+    seen: asyncio.Queue[tuple[Delivery, Delivery | None]] = asyncio.Queue()
+
+    @app.handle(Happened, queue=f"{name}.q", keys=["it.*", "that.#"])
+    async def note(event: Happened, delivery: Delivery) -> None:
+        seen.put_nowait((delivery, current_delivery()))
+
+    async with app:
+        await app.publish(Happened(), message_id="m1", headers={"tenant": "a"})
+        delivery, current = await seen.get()
+        await app.publish(Happened(), key="that.too.is.bound")
+        other, _ = await seen.get()
+    assert current is delivery
+    assert current_delivery() is None
+    assert (delivery.message_id, delivery.type, delivery.attempt, delivery.redelivered) == (
+        "m1",
+        "happened",
+        1,
+        False,
+    )
+    assert (delivery.exchange, delivery.routing_key, delivery.queue) == (
+        f"{name}.x",
+        "it.happened",
+        f"{name}.q",
+    )
+    assert (delivery.headers["tenant"], delivery.republished, delivery.body) == ("a", False, b"{}")
+    assert delivery.first_published is not None
+    assert other.routing_key == "that.too.is.bound"
+
+
+async def test_a_failing_handler_is_tried_three_times_then_the_message_is_dead_with_the_reason(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app()
+    tried: list[int] = []
+
+    @app.handle(Ping)
+    async def ping(message: Ping) -> None:
+        tried.append(message.number)
+        raise ZeroDivisionError("cannot divide")
+
+    async with app:
+        await app.publish(Ping(number=1), message_id="m1", expiration=timedelta(hours=1))
+        dead = await foreign.take(f"{name}.dead")
+        statistics = app.statistics().handlers[name]
+    assert tried == [1, 1, 1]
+    assert (dead.body, dead.message_id, dead.type, dead.expiration) == (b'{"number":1}', "m1", "ping", None)
+    assert (dead.headers["warren-dead-reason"], dead.headers["warren-dead-queue"]) == ("failed", name)
+    assert dead.headers["warren-dead-error"] == "ZeroDivisionError: cannot divide"
+    assert isinstance(dead.headers["warren-dead-time"], int)
+    assert (statistics.dead_lettered, statistics.failed_attempts, statistics.handled) == (1, 3, 0)
+    assert await foreign.count(name) == 0
+
+
+async def test_a_handler_that_succeeds_in_the_end_is_a_success(make_app: MakeApp, name: str) -> None:
+    class Ping(Command, queue=name):
+        pass
+
+    app = make_app()
+    tried: list[None] = []
+
+    @app.handle(Ping)
+    async def ping(message: Ping) -> None:
+        tried.append(None)
+        if len(tried) < 3:
+            raise ConnectionError
+
+    async with app:
+        await app.publish(Ping())
+        await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
+        assert app.statistics().handlers[name].dead_lettered == 0
+    assert len(tried) == 3
+
+
+async def test_what_cannot_be_read_is_dead_at_once(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app()
+
+    @app.handle(Ping)
+    async def ping(message: Ping) -> None:
+        pytest.fail("it was not readable")
+
+    async with app:
+        for body in (b"{", b'{"number":"many"}', b"\xff"):
+            await foreign.put(name, body)
+            dead = await foreign.take(f"{name}.dead")
+            assert (dead.body, dead.headers["warren-dead-reason"]) == (body, "undecodable")
+
+
+async def test_a_handler_may_choose_the_end(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app()
+    seen: list[bool] = []
+
+    @app.handle(Ping)
+    async def ping(message: Ping, delivery: Delivery) -> None:
+        seen.append(delivery.redelivered)
+        if not delivery.redelivered:
+            raise Requeue
+        raise DeadLetter("it came twice")
+
+    async with app:
+        await app.publish(Ping(number=1))
+        dead = await foreign.take(f"{name}.dead")
+    assert seen == [False, True]
+    assert (dead.headers["warren-dead-reason"], dead.headers["warren-dead-error"]) == (
+        "rejected",
+        "DeadLetter: it came twice",
+    )
+
+
+async def test_without_a_dead_letter_exchange_a_failure_is_counted_as_dropped(
+    make_app: MakeApp, name: str
+) -> None:
+    app = make_app()
+
+    @app.handle(bytes, queue=Queue(name, dead_letter_exchange=None))
+    async def fail(body: bytes) -> None:
+        raise DeadLetter("no")
+
+    async with app:
+        await app.publish(b"1", key=name)
+        await until(lambda: app.statistics().handlers[name].dropped == 1, "it is counted")
+        await until(lambda: app.statistics().subscriptions[name].rejected == 1, "it is rejected")
+
+
+async def test_two_types_share_a_queue_and_a_third_is_dead(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Opened(Event, exchange=f"{name}.x", key="opened"):
+        pass
+
+    class Closed(Event, exchange=f"{name}.x", key="closed"):
+        pass
+
+    app = make_app()
+    seen: asyncio.Queue[object] = asyncio.Queue()
+
+    @app.handle(Opened, queue=name)
+    async def opened(event: Opened) -> None:
+        seen.put_nowait(event)
+
+    @app.handle(Closed, queue=name)
+    async def closed(event: Closed) -> None:
+        seen.put_nowait(event)
+
+    async with app:
+        await app.publish(Closed())
+        await app.publish(Opened())
+        assert {await seen.get(), await seen.get()} == {Opened(), Closed()}
+        await foreign.put(name, b"{}", type="burnt_down")
+        assert (await foreign.take(f"{name}.dead")).headers["warren-dead-reason"] == "unknown_type"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "got"),
+    [(bytes, b"\x00\xff", b"\x00\xff"), (dict, {"a": [1]}, {"a": [1]}), (str, "Grüezi", "Grüezi")],
+)
+async def test_foreign_content_is_read_as_what_is_asked_for(
+    make_app: MakeApp, name: str, kind: type[Any], sent: object, got: object
+) -> None:
+    app = make_app()
+    seen: asyncio.Queue[object] = asyncio.Queue()
+
+    @app.handle(kind, queue=name)
+    async def take(body: Any) -> None:
+        seen.put_nowait(body)
+
+    async with app:
+        await app.publish(sent, key=name)
+        assert await seen.get() == got
+
+
+async def test_no_more_handlers_run_than_the_concurrency_allows(make_app: MakeApp, name: str) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app()
+    running, most = 0, 0
+    full, finish = asyncio.Event(), asyncio.Event()
+
+    @app.handle(Ping, concurrency=3)
+    async def ping(message: Ping) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 3:
+            full.set()
+        await finish.wait()
+        running -= 1
+
+    async with app:
+        await app.publish_many([Ping(number=number) for number in range(20)])
+        await full.wait()
+        await until(lambda: app.statistics().subscriptions[name].delivered == 6, "the prefetch is used")
+        finish.set()
+        await until(lambda: app.statistics().subscriptions[name].acknowledged == 20, "all are handled")
+        assert app.statistics().subscriptions[name].delivered == 20
+    assert most == 3
+
+
+async def test_a_handler_publishes_calls_and_declares_at_concurrency_one(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Ask(Request[int], queue=f"{name}.ask"):
+        number: int
+
+    class Ping(Command, queue=f"{name}.ping"):
+        number: int
+
+    app = make_app()
+    results: asyncio.Queue[int] = asyncio.Queue()
+
+    @app.handle(Ask, concurrency=1)
+    async def ask(request: Ask) -> int:
+        if request.number > 1:
+            await app.publish(Ping(number=0))
+        return request.number * 2
+
+    @app.handle(Ping, concurrency=1)
+    async def ping(message: Ping) -> None:
+        if message.number:
+            await app.declare_now(Exchange(f"{name}.x"), Binding(f"{name}.x", f"{name}.ping", "#"))
+            await app.publish(Ping(number=0), exchange=f"{name}.x", key="k")
+            results.put_nowait(await app.call(Ask(number=message.number), timeout=10))
+
+    async with app:
+        await app.publish(Ping(number=5))
+        assert await asyncio.wait_for(results.get(), 10) == 10
+
+
+async def test_stopping_finishes_what_has_started_and_requeues_the_rest(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app()
+    started, finish = asyncio.Event(), asyncio.Event()
+    done: list[int] = []
+
+    @app.handle(Ping, concurrency=1)
+    async def ping(message: Ping) -> None:
+        started.set()
+        await finish.wait()
+        await app.publish(b"effect", key=f"{name}.dead")
+        done.append(message.number)
+
+    await app.start()
+    await app.publish_many([Ping(number=number) for number in range(10)])
+    await started.wait()
+    stopping = asyncio.create_task(app.stop())
+    await until(lambda: app.state.value == "stopping", "it stops")
+    finish.set()
+    await stopping
+    assert done == [0]
+    assert await foreign.count(name) == 9
+    assert await foreign.count(f"{name}.dead") == 1
+    rest = [await foreign.take(name) for _ in range(9)]
+    assert sorted(message.body for message in rest) == [f'{{"number":{n}}}'.encode() for n in range(1, 10)]
+
+
+async def test_a_handler_that_outlives_the_grace_period_is_cancelled_and_requeued(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Ping(Command, queue=name):
+        pass
+
+    app = make_app(grace=0.1)
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    @app.handle(Ping)
+    async def ping(message: Ping) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with app:
+        await app.publish(Ping())
+        await started.wait()
+    assert cancelled.is_set()
+    assert (await foreign.take(name)).redelivered
+    assert await foreign.count(f"{name}.dead") == 0
+
+
+async def test_a_handler_that_cancels_itself_has_failed(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    app = make_app()
+
+    @app.handle(bytes, queue=name)
+    async def give_up(body: bytes) -> None:
+        raise asyncio.CancelledError
+
+    async with app:
+        await app.publish(b"1", key=name)
+        dead = await foreign.take(f"{name}.dead")
+        assert dead.headers["warren-dead-reason"] == "failed"
+        assert app.ready
+
+
+class Ledger:
+    """The smallest `Once`: it keeps results by message id, in memory."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, bytes] = {}
+        self.stopped = 0
+
+    async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
+        key = delivery.message_id or ""
+        if key not in self.results:
+            self.results[key] = await handler()
+        return self.results[key]
+
+    async def on_stop(self) -> None:
+        self.stopped += 1
+
+
+async def test_once_runs_around_the_handler_and_keeps_its_result(make_app: MakeApp, name: str) -> None:
+    class Charge(Request[str], queue=name):
+        order_id: str
+
+    app, ledger = make_app(), Ledger()
+    charged: list[str] = []
+
+    @app.handle(Charge, once=ledger)
+    async def charge(request: Charge) -> str:
+        charged.append(request.order_id)
+        if len(charged) == 1:
+            raise ConnectionError
+        return f"receipt {len(charged)}"
+
+    async with app:
+        assert await app.call(Charge(order_id="42"), message_id="c1") == "receipt 2"
+        assert await app.call(Charge(order_id="42"), message_id="c1") == "receipt 2"
+    assert charged == ["42", "42"]
+    assert list(ledger.results.values()) == [b'"receipt 2"']
+    assert ledger.stopped == 1
+
+
+class Later:
+    """A policy of one attempt and then a delay, and the backend for it: both keep what they were asked."""
+
+    def __init__(self, app: Callable[[], App]) -> None:
+        self.asked: list[tuple[str, timedelta]] = []
+        self._app = app
+
+    def attempts(self) -> AsyncRetrying:
+        return AsyncRetrying(stop=stop_after_attempt(1), reraise=True)
+
+    def delay(self, error: Exception, delivery: Delivery) -> timedelta | None:
+        return timedelta(seconds=5) if delivery.attempt < 3 else None
+
+    async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
+        self.asked.append((queue, after))
+        await self._app().publish(delivery.body, key=queue, headers={"warren-attempt": delivery.attempt + 1})
+
+
+async def test_a_policy_may_delay_before_the_message_is_dead(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    apps: list[App] = []
+    later = Later(lambda: apps[0])
+    app = make_app(delay=later)
+    apps.append(app)
+
+    @app.handle(bytes, queue=name, retry=later)
+    async def fail(body: bytes) -> None:
+        raise ConnectionError
+
+    async with app:
+        await app.publish(b"1", key=name)
+        dead = await foreign.take(f"{name}.dead")
+    assert later.asked == [(name, timedelta(seconds=5))] * 2
+    assert dead.headers["warren-attempt"] == 3
+    assert app.state.value == "stopped"
+
+
+class Refused(Command, queue="ping"):
+    pass
+
+
+class Unfit(Event, exchange="x"):
+    pass
+
+
+def test_a_handler_that_does_not_fit_is_refused() -> None:
+    app = App("amqp://localhost")
+
+    async def fits(message: Refused) -> None: ...
+
+    async def nothing() -> None: ...
+
+    async def unfilled(message: Refused, ledger: dict[str, int]) -> None: ...
+
+    async def other(message: Unfit) -> None: ...
+
+    def blocking(message: Refused) -> None: ...
+
+    handle: Any = app.handle
+    for function, text in [
+        (nothing, "must take the message"),
+        (unfilled, "a parameter 'ledger' that nothing fills"),
+        (other, "takes Unfit, but is to handle Refused"),
+        (blocking, "must be an async function"),
+    ]:
+        with pytest.raises(ConfigError, match=text):
+            handle(Refused)(function)
+    with pytest.raises(ConfigError, match="has its own queue"):
+        handle(Refused, queue="other")(fits)
+    with pytest.raises(ConfigError, match="needs queue="):
+        handle(Unfit)(other)
+    with pytest.raises(ConfigError, match="has no key"):
+        handle(Unfit, queue="q")(other)
+    with pytest.raises(ConfigError, match="keys is a list"):
+        handle(Unfit, queue="q", keys="a.b")(other)
+    with pytest.raises(ConfigError, match="concurrency must be at least 1"):
+        handle(Refused, concurrency=0)
+    handle(Refused)(fits)
+    with pytest.raises(ConfigError, match="has a handler for that already"):
+        handle(Refused)(fits)
+    with pytest.raises(ConfigError, match="attempts must be at least 1"):
+        InProcess(app.clock, attempts=0)

@@ -1,0 +1,178 @@
+"""Messages are addresses and have one wire form; what is frozen here may never change."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from warren.sdk import Binding, Command, ConfigError, Delivery, Event, Exchange, Queue, Request
+from warren.sdk.codec import Outgoing, decode, encode, set_properties
+from warren.sdk.identity import uuid7
+
+NOW = 1_769_904_000.125  # 2026-02-01T00:00:00.125Z
+
+
+class Address(BaseModel):
+    city: str
+
+
+class OrderPlaced(Event, exchange="orders", key="order.placed", audience=["billing"]):
+    order_id: str
+    total: Decimal
+    placed_at: datetime
+    gift: bool = False
+    ship_to: Address | None = None
+
+
+class CancelOrder(Command, queue="orders.cancel", type="shop.cancel"):
+    order_id: str
+
+
+class GetQuote(Request[Decimal], queue="quotes"):
+    sku: str
+
+
+def on_the_wire(outgoing: Outgoing) -> dict[str, object]:
+    properties = set_properties(outgoing.properties)
+    return {
+        "exchange": outgoing.exchange,
+        "routing_key": outgoing.routing_key,
+        "body": outgoing.body,
+        "headers": outgoing.properties.headers,
+        **{name: value for name, value in properties.items() if name != "message_id"},
+    }
+
+
+def test_the_wire_form_of_an_event_is_frozen() -> None:
+    order = OrderPlaced(
+        order_id="42",
+        total=Decimal("9.90"),
+        placed_at=datetime(2026, 2, 1, 1, 30, tzinfo=timezone(timedelta(hours=1))),
+        ship_to=Address(city="Zürich"),
+    )
+    assert on_the_wire(encode(order, now=NOW)) == {
+        "exchange": "orders",
+        "routing_key": "order.placed",
+        "body": (
+            '{"order_id":"42","total":"9.90","placed_at":"2026-02-01T00:30:00Z","gift":false,'
+            '"ship_to":{"city":"Zürich"}}'
+        ).encode(),
+        "headers": {"warren-attempt": 1, "warren-first-published": 1769904000125},
+        "content_type": "application/json",
+        "delivery_mode": 2,
+        "type": "order_placed",
+    }
+
+
+def test_the_wire_form_of_a_command_is_frozen() -> None:
+    outgoing = encode(CancelOrder(order_id="42"), now=NOW, expiration=timedelta(milliseconds=1500.2))
+    assert on_the_wire(outgoing) == {
+        "exchange": "",
+        "routing_key": "orders.cancel",
+        "body": b'{"order_id":"42"}',
+        "headers": {"warren-attempt": 1, "warren-first-published": 1769904000125},
+        "content_type": "application/json",
+        "delivery_mode": 2,
+        "expiration": "1501",
+        "type": "shop.cancel",
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "wire", "content_type"),
+    [
+        (b"\x00\xff", b"\x00\xff", "application/octet-stream"),
+        ("Grüezi", "Grüezi".encode(), "text/plain; charset=utf-8"),
+        (
+            {"total": Decimal("1.10"), "at": datetime(2026, 2, 1, tzinfo=UTC)},
+            b'{"total":"1.10","at":"2026-02-01T00:00:00Z"}',
+            "application/json",
+        ),
+    ],
+)
+def test_bodies_without_a_class(body: object, wire: bytes, content_type: str) -> None:
+    outgoing = encode(body, now=NOW, exchange="x", key="k")
+    assert (outgoing.body, outgoing.properties.content_type) == (wire, content_type)
+    assert outgoing.properties.message_type is None
+
+
+def test_a_message_id_is_a_uuid_of_version_7_that_carries_the_time() -> None:
+    first, second = uuid7(1_769_904_000_125), uuid7(1_769_904_000_125)
+    assert first[14] == second[14] == "7"
+    assert first[19] in "89ab"
+    assert first < second < uuid7(1_769_904_000_126)
+    assert int(first.replace("-", "")[:12], 16) == 1_769_904_000_125
+
+
+def test_ids_keep_their_order_when_a_millisecond_is_full_or_the_clock_steps_back() -> None:
+    start = 4_000_000_000_000
+    ids = [uuid7(start - (i > 5000)) for i in range(10_000)]
+    assert ids == sorted(set(ids))
+
+
+def delivered(body: bytes) -> Delivery:
+    return Delivery(body, "orders", "order.placed", "billing", False, {}, {})
+
+
+def test_unknown_fields_are_ignored() -> None:
+    read = decode(CancelOrder, delivered(b'{"order_id":"1","since":"version 2"}'))
+    assert read == CancelOrder(order_id="1")
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(ValidationError, match="timezone"):
+        OrderPlaced(order_id="1", total=Decimal(1), placed_at=datetime(2026, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "wire"),
+    [("OrderPlaced", "order_placed"), ("HTTPFailed", "http_failed"), ("V2Order", "v2_order")],
+)
+def test_the_type_is_the_name_in_snake_case(name: str, wire: str) -> None:
+    kind = type(name, (Command,), {}, queue="q")
+    assert issubclass(kind, Command)
+    assert kind.wire_type == wire
+
+
+def test_an_event_reaches_its_exchange_and_its_audience() -> None:
+    assert OrderPlaced.reach() == [
+        Exchange("orders"),
+        Queue("billing"),
+        Binding("orders", "billing", "order.placed"),
+    ]
+
+
+def test_a_family_of_events_shares_an_exchange() -> None:
+    class Shop(Event, exchange="shop"):
+        pass
+
+    class Opened(Shop, key="shop.opened"):
+        pass
+
+    assert (Opened.wire_exchange, Opened.wire_key) == ("shop", "shop.opened")
+    with pytest.raises(ConfigError, match="Shop has no address"):
+        encode(Shop(), now=NOW)
+
+
+def test_a_request_knows_what_it_is_answered_with() -> None:
+    assert GetQuote.reply_type() is Decimal
+    assert GetQuote.reach() == [Queue("quotes")]
+
+
+def test_what_has_no_address_is_said_in_one_line() -> None:
+    class Lost(Command):
+        pass
+
+    with pytest.raises(ConfigError, match=r"^Lost has no address: .*$"):
+        encode(Lost(), now=NOW)
+    with pytest.raises(ConfigError, match=r"^Lost has no queue: .*$"):
+        Lost.reach()
+    with pytest.raises(ConfigError, match=r"^a dict has no address"):
+        encode({}, now=NOW)
+    with pytest.raises(ConfigError, match="longer than 255 bytes"):
+        encode(b"", now=NOW, key="ü" * 200)
+    with pytest.raises(ConfigError, match="audience is a list"):
+        type("Wrong", (Event,), {}, exchange="x", key="k", audience="billing")

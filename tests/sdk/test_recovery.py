@@ -1,0 +1,166 @@
+"""What breaks comes back by itself: connections, channels, consumers, queues, the broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from tests.support.broker import BrokerProcess
+from tests.support.proxy import Proxy
+from warren.sdk import Command, Event, Queue, State, TransportUnavailable
+
+
+async def test_consumers_are_back_after_a_lost_connection_and_ready_says_so(
+    make_app: MakeApp, proxy: Proxy, name: str
+) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app(proxy.url)
+    seen: asyncio.Queue[int] = asyncio.Queue()
+
+    @app.handle(Ping)
+    async def ping(message: Ping) -> None:
+        seen.put_nowait(message.number)
+
+    assert (app.state, app.ready) == (State.STOPPED, False)
+    async with app:
+        states = [app.state]
+        for number in range(3):
+            proxy.cut()
+            await until(lambda: not app.ready, "the loss is noticed")
+            states.append(app.state)
+            await app.publish(Ping(number=number))
+            assert await asyncio.wait_for(seen.get(), 10) == number
+            await until(lambda: app.ready, "it is ready again")
+        assert app.statistics().reconnects == 6
+    assert states == [State.READY, *[State.RECOVERING] * 3]
+    assert [app.state] == [State.STOPPED]
+
+
+async def test_the_first_retry_comes_at_once(make_app: MakeApp, proxy: Proxy, name: str) -> None:
+    async with make_app(proxy.url) as app:
+        loop = asyncio.get_running_loop()
+        proxy.cut()
+        await until(lambda: not app.ready, "the loss is noticed")
+        lost = loop.time()
+        await until(lambda: app.ready, "it is ready again")
+        assert loop.time() - lost < 1.0
+
+
+async def test_a_delivery_that_was_being_handled_comes_again_and_its_old_settlement_harms_nobody(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    app = make_app(proxy.url)
+    finish = asyncio.Event()
+    started: asyncio.Queue[None] = asyncio.Queue()
+
+    @app.handle(bytes, queue=name)
+    async def take(body: bytes) -> None:
+        started.put_nowait(None)
+        await finish.wait()
+
+    async with app:
+        await app.publish(b"1", key=name)
+        await started.get()
+        proxy.cut()
+        await asyncio.wait_for(started.get(), 10)
+        finish.set()
+        await until(
+            lambda: app.statistics().subscriptions[name].acknowledged == 1, "the second is acknowledged"
+        )
+        await until(lambda: app.statistics().subscriptions[name].stale == 1, "the first is stale")
+        assert app.ready
+    assert await foreign.count(name) == 0
+
+
+async def test_a_queue_deleted_under_its_consumer_is_made_again(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Happened(Event, exchange=f"{name}.x", key="k"):
+        pass
+
+    app = make_app()
+    seen: asyncio.Queue[None] = asyncio.Queue()
+
+    @app.handle(Happened, queue=name)
+    async def happened(event: Happened) -> None:
+        seen.put_nowait(None)
+
+    async with app:
+        for _ in range(2):
+            await foreign.channel.queue_delete(name)
+            await until(lambda: not app.ready, "the consumer is gone")
+            await until(lambda: app.ready, "the consumer is back")
+            await app.publish(Happened())
+            await asyncio.wait_for(seen.get(), 10)
+
+
+async def test_topology_is_there_again_after_the_broker_lost_it(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    class Happened(Event, exchange=f"{name}.x", key="k", audience=[f"{name}.audience"]):
+        pass
+
+    app = make_app(proxy.url)
+    app.declare(Queue(name))
+    async with app:
+        await app.publish(Happened())
+        proxy.refuse()
+        proxy.cut()
+        await foreign.channel.queue_delete(name)
+        await foreign.channel.queue_delete(f"{name}.audience")
+        await foreign.channel.exchange_delete(f"{name}.x")
+        proxy.accept()
+        await app.publish(Happened())
+        await app.publish(b"1", key=name)
+        assert (await foreign.take(name)).body == b"1"
+        assert (await foreign.take(f"{name}.audience")).body == b"{}"
+
+
+async def test_stopping_while_there_is_no_broker_takes_no_time(
+    make_app: MakeApp, proxy: Proxy, name: str
+) -> None:
+    app = make_app(proxy.url)
+
+    @app.handle(bytes, queue=name)
+    async def take(body: bytes) -> None: ...
+
+    await app.start()
+    proxy.refuse()
+    proxy.cut()
+    await until(lambda: not app.ready, "the loss is noticed")
+    waiting = asyncio.create_task(app.publish(b"1", key=name))
+    await until(lambda: waiting.get_loop() is not None, "it waits")
+    async with asyncio.timeout(10):
+        await app.stop()
+        result = (await asyncio.gather(waiting, return_exceptions=True))[0]
+    assert isinstance(result, TransportUnavailable)
+    proxy.accept()
+
+
+async def test_a_killed_broker_that_comes_back_loses_nothing_confirmed(
+    broker: BrokerProcess, name: str
+) -> None:
+    from warren.sdk import App
+
+    class Ping(Command, queue=name):
+        number: int
+
+    app = App(broker.url)
+    seen: set[int] = set()
+
+    @app.handle(Ping)
+    async def ping(message: Ping) -> None:
+        seen.add(message.number)
+
+    async with app:
+        publishing = asyncio.create_task(app.publish_many([Ping(number=number) for number in range(5000)]))
+        await until(lambda: len(seen) > 500, "it is in full swing")
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+        assert (await publishing).confirmed == 5000
+        await until(lambda: len(seen) == 5000, "all have come")
+        assert app.statistics().publisher.republished > 0 or app.statistics().reconnects >= 2

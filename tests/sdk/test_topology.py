@@ -1,0 +1,147 @@
+"""Queues are safe by default, and one name means one thing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from warren.sdk import App, Binding, Command, ConfigError, Exchange, Queue, TopologyMismatch
+
+URL = "amqp://localhost"
+
+
+def test_the_arguments_of_a_default_queue_are_frozen() -> None:
+    assert Queue("billing").wire_arguments() == {
+        "x-queue-type": "quorum",
+        "x-delivery-limit": 20,
+        "x-dead-letter-exchange": "warren.dead",
+        "x-dead-letter-routing-key": "billing",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }
+
+
+@pytest.mark.parametrize(
+    ("queue", "arguments"),
+    [
+        (Queue("audit", type="classic", dead_letter_exchange=None), {"x-queue-type": "classic"}),
+        (
+            Queue("old", type="classic"),
+            {
+                "x-queue-type": "classic",
+                "x-dead-letter-exchange": "warren.dead",
+                "x-dead-letter-routing-key": "old",
+            },
+        ),
+        (
+            Queue(
+                "wait",
+                delivery_limit=None,
+                dead_letter_exchange="",
+                dead_letter_routing_key="target",
+                message_ttl=timedelta(minutes=30),
+            ),
+            {
+                "x-queue-type": "quorum",
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": "target",
+                "x-dead-letter-strategy": "at-least-once",
+                "x-overflow": "reject-publish",
+                "x-message-ttl": 1_800_000,
+            },
+        ),
+        (
+            Queue("short", dead_letter_exchange=None, max_length=5, overflow="drop-head", expires=timedelta(hours=1)),
+            {
+                "x-queue-type": "quorum",
+                "x-delivery-limit": 20,
+                "x-max-length": 5,
+                "x-overflow": "drop-head",
+                "x-expires": 3_600_000,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_the_arguments_of_other_queues(queue: Queue, arguments: dict[str, object]) -> None:
+    assert queue.wire_arguments() == arguments
+
+
+def test_a_queue_brings_its_dead_letter_queue() -> None:
+    app = App(URL)
+    app.declare(Queue("billing"))
+    assert set(map(str, app.topology)) == set(
+        map(
+            str,
+            [
+                Exchange("warren.dead", type="direct"),
+                Queue("billing.dead", delivery_limit=None, dead_letter_exchange=None),
+                Binding("warren.dead", "billing.dead", "billing"),
+                Queue("billing"),
+            ],
+        )
+    )
+
+
+def test_a_queue_of_defaults_gives_way_to_one_that_says_more() -> None:
+    classic = Queue("billing", type="classic", dead_letter_exchange=None)
+    for order in ([Queue("billing"), classic], [classic, Queue("billing")]):
+        app = App(URL)
+        app.declare(*order)
+        assert [item for item in app.topology if isinstance(item, Queue) and item.name == "billing"] == [
+            classic
+        ]
+
+
+def test_two_meanings_of_one_name_are_refused() -> None:
+    app = App(URL)
+    app.declare(Exchange("orders", type="fanout"))
+    with pytest.raises(ConfigError, match="exchange 'orders' is declared twice"):
+        app.declare(Exchange("orders", type="direct"))
+
+
+async def test_a_queue_that_differs_on_the_broker_is_said_at_start(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    await foreign.channel.declare_queue(name, durable=True)
+    app = make_app()
+    app.declare(Queue(name))
+    with pytest.raises(
+        TopologyMismatch, match=f"cannot declare queue '{name}': PRECONDITION_FAILED"
+    ) as caught:
+        await app.start()
+    assert caught.value.reply_code == 406
+    assert not app.ready
+
+
+async def test_declare_never_only_checks_and_says_what_is_missing(make_app: MakeApp, name: str) -> None:
+    class Ping(Command, queue=f"{name}.ping"):
+        pass
+
+    careful, careless = make_app(declare="never"), make_app()
+    for app in (careful, careless):
+
+        @app.handle(Ping)
+        async def ping(message: Ping) -> None: ...
+
+    with pytest.raises(
+        TopologyMismatch, match=rf"missing on the broker: .*queue '{name}.ping'.*declare='always'"
+    ):
+        await careful.start()
+    async with careless, careful:
+        assert careful.ready
+
+
+async def test_declare_now_stands_when_it_returns(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    app = make_app()
+    async with app:
+        await app.declare_now(
+            Exchange(f"{name}.x"), Queue(f"{name}.q"), Binding(f"{name}.x", f"{name}.q", "#")
+        )
+        await app.publish(b"1", exchange=f"{name}.x", key="any")
+        assert await foreign.count(f"{name}.q") == 1
+        with pytest.raises(TopologyMismatch, match="PRECONDITION_FAILED"):
+            await app.declare_now(Exchange("amq.topic", type="fanout"))
+        assert Exchange("amq.topic", type="fanout") not in app.topology
