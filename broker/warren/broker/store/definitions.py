@@ -106,7 +106,8 @@ class Definitions:
         self._watchers: list[Callable[[], None]] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._failed = ""
-        self._closed = False
+        self._ended = False
+        self._closing: asyncio.Future[None] | None = None
         (first,) = database.execute("SELECT value FROM meta WHERE name = 'next_incarnation'").fetchone()
         self._next: int = first
         self._reserved = self._next
@@ -132,6 +133,7 @@ class Definitions:
             _prepare(database, str(path))
             definitions = cls(database, loop)
             definitions._reserve(definitions._next + _RESERVE)
+            folder.files.sync_folder(str(folder.path))
         except OSError as error:
             raise StoreError(f"cannot use the definitions in {path}: {reason(error)}") from None
         except (sqlite3.Error, StoreError) as error:
@@ -240,17 +242,19 @@ class Definitions:
     async def close(self) -> None:
         """Commit what was submitted, end the worker, close the database.
 
-        :raises StoreError: the database failed, or there is no room on the disk.
+        :raises StoreError: not all of it could be committed, and `on_failed` had not told of that before.
         """
-        if self._closed:
-            return
-        self._closed = True
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append((self.submitted, done))
-        self._stopping.set()
-        self._jobs.put(None)
-        await done
-        self._thread.join()
+        if self._closing is None:
+            told = self._failed
+            self._closing = self._loop.create_future()
+            if self._ended:
+                self._closing.set_result(None)
+            self._stopping.set()
+            self._jobs.put(None)
+            await asyncio.shield(self._closing)
+            self._thread.join()
+            if self._failed and not told:
+                raise StoreError(self._failed, Exit.IO)
 
     # On the loop
 
@@ -277,17 +281,17 @@ class Definitions:
         for change, future in waiting:
             if future.done():
                 continue
-            if self._failed:
-                future.set_exception(StoreError(self._failed, Exit.IO))
-            elif change <= self.committed and not self._closed:
+            if change <= self.committed:
                 future.set_result(None)
+            elif self._failed:
+                future.set_exception(StoreError(self._failed, Exit.IO))
             else:
                 self._waiting.append((change, future))
 
-    def _ended(self) -> None:
-        self._closed = False
-        self._wake()
-        self._closed = True
+    def _end(self) -> None:
+        self._ended = True
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(None)
 
     # In the worker
 
@@ -313,7 +317,7 @@ class Definitions:
         finally:
             with contextlib.suppress(sqlite3.Error):
                 self._database.close()
-            post(self._ended)
+            post(self._end)
 
     @staticmethod
     def _reserved_by(changes: list[tuple[int, list[_Statement]]]) -> int:
