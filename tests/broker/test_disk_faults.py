@@ -59,8 +59,8 @@ def test_what_waits_for_a_disk_that_fails_is_refused(stored: InProcess, disk: Di
         channel.publish("q", b"transient")
         assert channel.settled(2) == [True, True]
         disk.failing = True
-        for _ in range(20):
-            channel.publish("q", b"lost", delivery_mode=2)
+        # In one piece: once the alarm stands, a publisher is not read any more.
+        connection.raw.send(b"".join(channel.encoded("q", b"lost", delivery_mode=2) for _ in range(20)))
         refused = channel.next_method(Basic.Nack)
         while (refused.delivery_tag or 0) < 22:
             refused = channel.next_method(Basic.Nack)
