@@ -19,6 +19,7 @@ COMPILED = [
     "broker/warren/broker/model/exchange.py",
     "broker/warren/broker/model/topic.py",
     "broker/warren/broker/model/stored.py",
+    "broker/warren/broker/model/round.py",
     "broker/warren/broker/model/queue.py",
     "broker/warren/broker/model/vhost.py",
     "broker/warren/broker/session/channel.py",

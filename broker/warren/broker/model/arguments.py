@@ -41,6 +41,7 @@ class QueueArguments:
     """Dead-lettering keeps a message aside until its target has taken it. As in RabbitMQ, only with reject-publish."""
     delivery_limit: int = -1
     max_priority: int = -1
+    single_active_consumer: bool = False
 
 
 KNOWN = (
@@ -54,6 +55,7 @@ KNOWN = (
     "x-overflow",
     "x-delivery-limit",
     "x-max-priority",
+    "x-single-active-consumer",
     "x-queue-type",
 )
 """The arguments that a redeclaration has to repeat, in the order in which RabbitMQ compares them."""
@@ -83,9 +85,6 @@ OTHER_TYPES = {
 Unlike RabbitMQ's, every queue may have a delivery limit: no message is requeued for ever.
 """
 
-LATER = ("x-single-active-consumer",)
-"""Arguments that would change what a queue promises; accepting them without keeping the promise would be a lie."""
-
 
 class Invalid(Exception):
     """The reason, as RabbitMQ prints it."""
@@ -103,9 +102,6 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         name = "x-queue-type"
         quorum = _queue_type(fields.get(name))
         _refuse_other_types(fields, quorum, described)
-        for name in LATER:
-            if name in fields:
-                raise Invalid('"not supported by this broker"')
         # In RabbitMQ's order, which decides which of several faults is named.
         name = "x-expires"
         expires = _expiry(fields.get(name))
@@ -129,6 +125,8 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         max_priority = _priority(fields.get(name))
         name = "x-overflow"
         overflow = _overflow(fields.get(name))
+        name = "x-single-active-consumer"
+        single_active_consumer = _flag(fields.get(name))
         name = "x-delivery-limit"
         delivery_limit = _limit(fields.get(name), QUORUM_DELIVERY_LIMIT if quorum else -1)
     except Invalid as reason:
@@ -147,6 +145,7 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         at_least_once=strategy and exchange is not None and overflow is Overflow.REJECT_PUBLISH,
         delivery_limit=delivery_limit,
         max_priority=max_priority,
+        single_active_consumer=single_active_consumer,
     )
 
 
@@ -216,6 +215,28 @@ def _count(field: Field | None) -> int:
     if value < 0:
         raise Invalid(f"{{value_negative,{value}}}")
     return value
+
+
+def _flag(field: Field | None) -> bool:
+    if field is None:
+        return False
+    if field.kind != "t":
+        raise Invalid(f"{{unacceptable_type,{field.type_name}}}")
+    return field.value is True
+
+
+def consumer_priority(raw: bytes, described: str) -> int:
+    """The `x-priority` among the arguments of basic.consume.
+
+    :raises AmqpError: 406 if it is no integer.
+    """
+    field = argument_fields(raw).get("x-priority")
+    try:
+        return 0 if field is None else _integer(field)
+    except Invalid as reason:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED, f"invalid arg 'x-priority' for {described}: {reason}"
+        ) from None
 
 
 def _priority(field: Field | None) -> int:

@@ -16,6 +16,7 @@ from warren.broker.model.backing import Backing
 from warren.broker.model.expiry import Expiry
 from warren.broker.model.message import Message
 from warren.broker.model.priority import PriorityBacking
+from warren.broker.model.round import Round
 from warren.broker.model.stored import message_head
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Consumer:
     """How many may be unacknowledged at once; 0 is no limit."""
     stalled: bool = False
     """It has no room and waits outside the queue's round."""
+    priority: int = 0
+    """Those with a higher one are served first, as long as they have room."""
     waking: bool = False
     """An acknowledgement that covers several messages will look at it once, at its end."""
 
@@ -94,8 +97,8 @@ class Queue:
         self.waiting: Backing = Backing()
         if arguments.max_priority >= 0:
             self.waiting = PriorityBacking(arguments.max_priority)
-        self.consumers: list[Consumer] = []
-        self.active: deque[Consumer] = deque()
+        self.round = Round(arguments.single_active_consumer)
+        self.active: deque[Consumer] = self.round.active
         """The consumers that have room, the next one first."""
         self.incoming: dict[tuple[bytes, bytes, bytes], bool] = {}
         """The bindings to this queue: (source, routing key, encoded arguments)."""
@@ -211,7 +214,7 @@ class Queue:
             self.active.popleft()
             consumer.stalled = True
         elif len(self.active) > 1:
-            self.active.rotate(-1)
+            self.round.turn()
 
     def drain(self) -> None:
         """Message first, then a consumer with room, until one of the two is missing."""
@@ -241,8 +244,7 @@ class Queue:
 
     def resume(self, consumer: Consumer) -> None:
         """A stalled consumer has room again."""
-        consumer.stalled = False
-        self.active.append(consumer)
+        self.round.place(consumer)
         if self.waiting.count:
             self.drain()
 
@@ -313,23 +315,21 @@ class Queue:
 
     def subscribe(self, consumer: Consumer) -> None:
         """Add a consumer; deliveries start with the next `drain`, after its consume-ok."""
-        self.consumers.append(consumer)
-        self.active.append(consumer)
+        self.round.add(consumer)
         self.had_consumer = True
         self.expiry.touch()
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        """Take a consumer away; what it has unacknowledged stays with its channel."""
-        if consumer not in self.consumers:
+        """Take a consumer away; what it has unacknowledged stays with its channel. A `drain` has to follow."""
+        if not self.round.remove(consumer):
             return
-        self.consumers.remove(consumer)
-        if consumer in self.active:
-            self.active.remove(consumer)
-        # What it still has unacknowledged may come back later, and must not bring it back.
-        consumer.stalled = False
         self.expiry.touch()
         if self.auto_delete and self.had_consumer and not self.consumers and not self.deleted:
             self.vhost.remove_queue(self)
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return self.round.all
 
     def purge(self) -> i64:
         """Drop what is ready; what is unacknowledged stays. How many they were."""
@@ -345,9 +345,5 @@ class Queue:
         self.expiry.stop()
         self.waiting.clear()
         self.aside.clear()
-        consumers = self.consumers
-        self.consumers = []
-        self.active.clear()
-        for consumer in consumers:
-            consumer.stalled = False
+        for consumer in self.round.clear():
             consumer.cancelled()

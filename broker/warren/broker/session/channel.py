@@ -68,6 +68,8 @@ class Channel:
         self.unacked: dict[int, Message] = {}
         self.subscriptions: dict[bytes, Subscription] = {}
         self.getters: dict[Queue, Consumer] = {}
+        self.left: list[Queue] = []
+        """The queues that its consumers have left at its end."""
         self.confirms = Confirms(self)
         self.incoming = Incoming(self)
         self.tx: Optional[Transaction] = None  # noqa: UP045
@@ -290,8 +292,7 @@ class Channel:
         woken: list[Subscription] = []
         for subscription in self.subscriptions.values():
             if subscription.stalled and subscription.has_room():
-                subscription.stalled = False
-                subscription.queue.active.append(subscription)
+                subscription.queue.round.place(subscription)
                 woken.append(subscription)
         for subscription in woken:
             subscription.queue.drain()
@@ -314,9 +315,8 @@ class Channel:
             del self.subscriptions[last.tag]
             self.subscriptions[last.tag] = last
         for subscription in self.subscriptions.values():
-            if subscription is not last and not subscription.stalled and not subscription.no_ack:
-                subscription.queue.active.remove(subscription)
-                subscription.stalled = True
+            if subscription is not last and not subscription.no_ack:
+                subscription.queue.round.suspend(subscription)
 
     # -- the end
 
@@ -324,6 +324,7 @@ class Channel:
         """The channel's consumers end; what they have unacknowledged stays."""
         for subscription in list(self.subscriptions.values()):
             subscription.queue.unsubscribe(subscription)
+            self.left.append(subscription.queue)
         self.subscriptions.clear()
 
     def close(self) -> None:
@@ -336,6 +337,10 @@ class Channel:
             messages = list(self.unacked.values())
             self.unacked.clear()
             self.give_back(messages, True)
+        for queue in self.left:
+            # With a single active consumer, another one may have taken over.
+            queue.drain()
+        self.left.clear()
         self.confirms.runs.clear()
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from warren.broker.model.arguments import consumer_priority
 from warren.broker.model.queue import REFUSED, STORED, Consumer, Queue
 from warren.broker.model.topology import refuse_default
 from warren.broker.session.channel import Channel
@@ -231,13 +232,13 @@ def basic_consume(call: Call) -> None:
     subscription = Subscription(
         channel, queue, tag, arguments.flag("no_ack"), exclusive, channel.next_prefetch
     )
+    subscription.priority = consumer_priority(
+        arguments.data("arguments"), call.topology.described("queue", queue.name)
+    )
     channel.subscriptions[tag] = subscription
     if not arguments.flag("nowait"):
         connection.send(frame(int(channel.number), "basic.consume-ok", tag))
     queue.subscribe(subscription)
-    if not subscription.has_room():
-        queue.active.pop()
-        subscription.stalled = True
     queue.drain()
 
 
@@ -247,11 +248,18 @@ def basic_cancel(call: Call) -> None:
     call.reply("basic.cancel-ok", tag)
     if subscription is not None:
         subscription.queue.unsubscribe(subscription)
+        subscription.queue.drain()
 
 
 def basic_get(call: Call) -> None:
     channel, connection = call.channel, call.connection
     queue = call.queue()
+    if queue.arguments.single_active_consumer and queue.arguments.quorum:
+        raise AmqpError(
+            Reply.RESOURCE_LOCKED,
+            f"cannot obtain access to locked {call.topology.described('queue', queue.name)}. basic.get operations are "
+            "not supported by quorum queues with single active consumer",
+        )
     message = queue.get()
     if message is None:
         call.reply("basic.get-empty", b"")
