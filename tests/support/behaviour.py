@@ -29,6 +29,11 @@ class Behaviour(NamedTuple):
         return "connection", 503, f"COMMAND_INVALID - invalid exchange type '{kind}'"
 
     @property
+    def takes_its_own_names(self) -> bool:
+        """A queue whose name the server made may be declared again; older ones refuse any name that begins with `amq.`."""
+        return self.version >= (4, 0)
+
+    @property
     def explains_crashes(self) -> bool:
         """What makes RabbitMQ's reader or channel crash (its answer is 541, or none), Warren refuses with a reason."""
         return self.is_warren

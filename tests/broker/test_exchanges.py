@@ -1,0 +1,414 @@
+"""Exchanges and bindings: declaring, deleting, and where a message goes through them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pamqp import commands
+
+from tests.broker.conftest import Talk
+from tests.support.behaviour import Behaviour
+from tests.support.peer import Peer, Refusal, made, raw_frame
+from warren.broker.model.topic import TopicTrie
+
+DEFAULT_REFUSED = "ACCESS_REFUSED - operation not permitted on the default exchange"
+
+
+def exchange(name: str, kind: str = "direct", **fields: object) -> commands.Exchange.Declare:
+    return made(commands.Exchange.Declare, exchange=name, exchange_type=kind, **fields)
+
+
+def refused(code: int, text: str, method: tuple[int, int]) -> Refusal:
+    return Refusal("channel", code, text, method)
+
+
+# -- declaring
+
+
+def test_declaring_and_looking(peer: Peer, name: str) -> None:
+    passive = exchange(name, passive=True)
+    assert peer.refused(passive) == refused(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'", (40, 10))
+    peer.open()
+    for _ in range(2):
+        peer.declare_exchange(name, "topic", auto_delete=True, internal=True)
+    peer.call(passive, 1, commands.Exchange.DeclareOk)
+    # Who only looks need not know the type.
+    peer.call(exchange(name, "nonsense", passive=True), 1, commands.Exchange.DeclareOk)
+    peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
+
+
+@pytest.mark.parametrize(
+    ("fields", "which", "received", "current"),
+    [
+        ({"kind": "fanout", "durable": True}, "type", "fanout", "direct"),
+        ({"durable": True, "auto_delete": True}, "durable", "true", "false"),
+        ({"auto_delete": True, "internal": True}, "auto_delete", "true", "false"),
+        ({"internal": True, "arguments": {"alternate-exchange": "x"}}, "internal", "true", "false"),
+    ],
+)
+def test_declaring_again_has_to_be_the_same(
+    peer: Peer, name: str, fields: dict[str, Any], which: str, received: str, current: str
+) -> None:
+    peer.declare_exchange(name)
+    text = f"inequivalent arg '{which}' for exchange '{name}' in vhost '/': received '{received}' but current is '{current}'"
+    assert peer.refused(exchange(name, **fields)) == refused(406, f"PRECONDITION_FAILED - {text}", (40, 10))
+    peer.open()
+    peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
+
+
+def test_the_alternate_exchange_is_compared_and_nothing_else(peer: Peer, name: str) -> None:
+    peer.declare_exchange(name, arguments={"alternate-exchange": "a", "x-other": 1}, auto_delete=True)
+    peer.declare_exchange(name, arguments={"alternate-exchange": "a", "x-other": 2}, auto_delete=True)
+    begin = f"PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange '{name}' in vhost '/': received"
+    found = peer.refused(exchange(name, arguments={"alternate-exchange": "b"}, auto_delete=True))
+    assert found == refused(406, f"{begin} 'b' but current is 'a'", (40, 10))
+    peer.open()
+    found = peer.refused(exchange(name, auto_delete=True))
+    assert found == refused(406, f"{begin} none but current is the value 'a' of type 'longstr'", (40, 10))
+    peer.open()
+    peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
+
+
+def test_an_alternate_exchange_is_a_string(peer: Peer, name: str) -> None:
+    found = peer.refused(exchange(name, arguments={"alternate-exchange": True}))
+    text = f"PRECONDITION_FAILED - invalid type 'bool' for arg 'alternate-exchange' in exchange '{name}' in vhost '/'"
+    assert found == refused(406, text, (40, 10))
+
+
+@pytest.mark.parametrize("which", ["", "amq.direct", "new"])
+def test_an_unknown_type_is_refused_first(peer: Peer, server: Behaviour, which: str) -> None:
+    assert peer.refused(exchange(which, "foo"))[:3] == server.unknown_exchange_type("foo")
+
+
+@pytest.mark.parametrize(
+    ("command", "method"),
+    [
+        (exchange("", durable=True), (40, 10)),
+        (exchange("", passive=True), (40, 10)),
+        (made(commands.Exchange.Delete), (40, 20)),
+        (made(commands.Queue.Bind, queue="missing"), (50, 20)),
+        (made(commands.Queue.Unbind, queue="missing"), (50, 50)),
+        (made(commands.Exchange.Bind, destination="missing"), (40, 30)),
+        (made(commands.Exchange.Bind, source="missing"), (40, 30)),
+        (made(commands.Exchange.Unbind, destination="missing"), (40, 40)),
+        (made(commands.Exchange.Unbind, source="missing"), (40, 40)),
+    ],
+)
+def test_the_default_exchange_is_left_alone(peer: Peer, command: Any, method: tuple[int, int]) -> None:
+    assert peer.refused(command) == refused(403, DEFAULT_REFUSED, method)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic")]
+)
+def test_predeclared_exchanges(peer: Peer, name: str, kind: str) -> None:
+    peer.declare_exchange(name, kind, durable=True)
+    text = f"ACCESS_REFUSED - deletion of system exchange '{name}' in vhost '/' not allowed"
+    assert peer.refused(made(commands.Exchange.Delete, exchange=name)) == refused(403, text, (40, 20))
+    peer.open()
+    text = "ACCESS_REFUSED - exchange name 'amq.new' contains reserved prefix 'amq.*'"
+    assert peer.refused(exchange("amq.new")) == refused(403, text, (40, 10))
+
+
+# -- deleting
+
+
+def test_deleting(peer: Peer, name: str) -> None:
+    delete = made(commands.Exchange.Delete, exchange=name, if_unused=True)
+    peer.call(delete, 1, commands.Exchange.DeleteOk)
+    peer.declare_exchange(name)
+    queue = peer.declare(exclusive=True)
+    peer.bind(queue, name, "k")
+    found = peer.refused(delete)
+    assert found == refused(406, f"PRECONDITION_FAILED - exchange '{name}' in vhost '/' in use", (40, 20))
+    peer.open()
+    # Bindings to it do not count as use.
+    other = f"{name}-destination"
+    peer.declare_exchange(other)
+    peer.bind_exchange(other, name, "k")
+    peer.call(made(commands.Exchange.Delete, exchange=other, if_unused=True), 1, commands.Exchange.DeleteOk)
+    peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
+    assert peer.refused(exchange(name, passive=True)).code == 404
+    # Its bindings went with it.
+    peer.open()
+    peer.declare_exchange(name, auto_delete=True)
+    peer.publish(name, "k", b"x")
+    assert peer.purge(queue) == 0
+    peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
+
+
+def test_an_auto_delete_exchange_goes_with_its_last_binding(peer: Peer, name: str) -> None:
+    queue = peer.declare(exclusive=True)
+    peer.declare_exchange(name, auto_delete=True)
+    peer.declare_exchange(f"{name}-2", "fanout", auto_delete=True)
+    peer.bind(queue, name, "a")
+    peer.bind_exchange(f"{name}-2", name, "b")
+    peer.bind(queue, f"{name}-2")
+    unbind = made(commands.Queue.Unbind, queue=queue, exchange=name, routing_key="a")
+    peer.call(unbind, 1, commands.Queue.UnbindOk)
+    peer.call(exchange(name, passive=True), 1, commands.Exchange.DeclareOk)
+    # The queue takes the second with it, and that the first.
+    peer.call(made(commands.Queue.Delete, queue=queue), 1, commands.Queue.DeleteOk)
+    for gone in (name, f"{name}-2"):
+        assert peer.refused(exchange(gone, passive=True)).code == 404
+        peer.open()
+
+
+def test_auto_delete_exchanges_in_a_circle(peer: Peer, name: str) -> None:
+    names = [f"{name}-{number}" for number in range(3)]
+    for each in names:
+        peer.declare_exchange(each, "fanout", auto_delete=True)
+    for source, destination in zip(names, names[1:] + names[:1], strict=True):
+        peer.bind_exchange(destination, source)
+    peer.bind_exchange(names[0], names[0])
+    peer.call(made(commands.Exchange.Delete, exchange=names[1]), 1, commands.Exchange.DeleteOk)
+    # The third has lost what led to it, which is nothing to it.
+    peer.call(exchange(names[2], passive=True), 1, commands.Exchange.DeclareOk)
+    unbind = made(commands.Exchange.Unbind, destination=names[0], source=names[0])
+    peer.call(unbind, 1, commands.Exchange.UnbindOk)
+    for each in names:
+        assert peer.refused(exchange(each, passive=True)).code == 404
+        peer.open()
+
+
+# -- bindings
+
+
+def test_what_is_bound_has_to_be_there(peer: Peer, name: str) -> None:
+    queue = peer.declare(exclusive=True)
+    for command, missing, method in (
+        (made(commands.Queue.Bind, queue="gone", exchange="nox"), "exchange 'nox'", (50, 20)),
+        (made(commands.Queue.Bind, queue="gone", exchange="amq.direct"), "queue 'gone'", (50, 20)),
+        (made(commands.Queue.Bind, queue=queue, exchange="nox"), "exchange 'nox'", (50, 20)),
+        (made(commands.Exchange.Bind, source="nox", destination="nod"), "exchange 'nox'", (40, 30)),
+        (made(commands.Exchange.Bind, source="amq.direct", destination="nod"), "exchange 'nod'", (40, 30)),
+    ):
+        assert peer.refused(command) == refused(404, f"NOT_FOUND - no {missing} in vhost '/'", method)
+        peer.open()
+
+
+def test_what_is_unbound_need_not_be_there(peer: Peer, name: str) -> None:
+    queue = peer.declare(exclusive=True)
+    for ours, source in (("gone", "amq.direct"), (queue, "nox"), (queue, "amq.direct"), ("gone", "nox")):
+        unbind = made(commands.Queue.Unbind, queue=ours, exchange=source, routing_key="k")
+        peer.call(unbind, 1, commands.Queue.UnbindOk)
+    unbind_exchange = made(commands.Exchange.Unbind, destination="nod", source="nox", routing_key="k")
+    peer.call(unbind_exchange, 1, commands.Exchange.UnbindOk)
+
+
+def test_a_binding_is_there_once(peer: Peer, name: str) -> None:
+    queue = peer.declare(exclusive=True)
+    peer.declare_exchange(name, auto_delete=True)
+    for _ in range(3):
+        peer.bind(queue, name, "k")
+    # With other arguments it is another binding; the message still arrives once.
+    peer.bind(queue, name, "k", arguments={"x": 1})
+    peer.publish(name, "k", b"x")
+    assert peer.purge(queue) == 1
+    unbind = made(commands.Queue.Unbind, queue=queue, exchange=name, routing_key="k")
+    peer.call(unbind, 1, commands.Queue.UnbindOk)
+    peer.publish(name, "k", b"x")
+    assert peer.purge(queue) == 1
+    unbind = made(commands.Queue.Unbind, queue=queue, exchange=name, routing_key="k", arguments={"x": 1})
+    peer.call(unbind, 1, commands.Queue.UnbindOk)
+    assert peer.refused(exchange(name, passive=True)).code == 404
+
+
+def test_a_binding_ends_where_it_should(peer: Peer, name: str) -> None:
+    """One of several keys, one of several queues."""
+    first, second = peer.declare(exclusive=True), peer.declare(exclusive=True)
+    for kind in ("direct", "topic", "fanout"):
+        source = f"{name}-{kind}"
+        peer.declare_exchange(source, kind, auto_delete=True)
+        for queue in (first, second):
+            for key in ("k", "l"):
+                peer.bind(queue, source, key)
+        unbind = made(commands.Queue.Unbind, queue=first, exchange=source, routing_key="k")
+        peer.call(unbind, 1, commands.Queue.UnbindOk)
+        for key in ("k", "l", "m"):
+            peer.publish(source, key, b"x")
+        expected = (3, 3) if kind == "fanout" else (1, 2)
+        assert (peer.purge(first), peer.purge(second)) == expected
+
+
+def test_malformed_arguments_of_a_binding(peer: Peer, server: Behaviour) -> None:
+    queue = peer.declare(exclusive=True)
+    arguments = (
+        b"\0\0"
+        + bytes([len(queue)])
+        + queue.encode()
+        + b"\x0aamq.direct\1k\0"
+        + struct.pack(">I", 3)
+        + b"\1aZ"
+    )
+    peer.send_bytes(raw_frame(1, 1, struct.pack(">HH", 50, 20) + arguments))
+    if server.explains_crashes:
+        text = "SYNTAX_ERROR - unknown field type 'Z'"
+        assert peer.refusal() == Refusal("connection", 502, text, (50, 20))
+    assert peer.at_end()
+
+
+# -- routing
+
+
+def test_the_default_exchange_leads_to_every_queue(peer: Peer, name: str) -> None:
+    peer.declare(name, exclusive=True)
+    peer.publish("", name, b"x")
+    peer.publish("", f"{name}.other", b"x")
+    assert peer.purge(name) == 1
+
+
+def test_exchanges_may_be_bound_to_exchanges(peer: Peer, name: str) -> None:
+    """https://www.rabbitmq.com/docs/e2e: in a circle too, and each queue gets one copy."""
+    queue = peer.declare(exclusive=True)
+    names = [f"{name}-{number}" for number in range(4)]
+    for each, kind in zip(names, ("topic", "direct", "fanout", "topic"), strict=True):
+        peer.declare_exchange(each, kind)
+    peer.bind_exchange(names[1], names[0], "a.#")
+    peer.bind_exchange(names[2], names[0], "*.b")
+    peer.bind_exchange(names[3], names[1], "a.b")
+    peer.bind_exchange(names[3], names[2])
+    peer.bind_exchange(names[0], names[3], "#")
+    peer.bind(queue, names[3], "a.*")
+    peer.bind(queue, names[2])
+    for key, arrives in (("a.b", 1), ("a.c", 0), ("x.b", 1), ("b", 0)):
+        peer.publish(names[0], key, b"x")
+        assert peer.purge(queue) == arrives, key
+    for each in names:
+        peer.call(made(commands.Exchange.Delete, exchange=each), 1, commands.Exchange.DeleteOk)
+
+
+def test_an_alternate_exchange_takes_what_goes_nowhere(peer: Peer, name: str) -> None:
+    """https://www.rabbitmq.com/docs/ae: a chain of them, a circle, and one that is not there."""
+    queue, other = peer.declare(exclusive=True), peer.declare(exclusive=True)
+    names = [f"{name}-{number}" for number in range(3)]
+    for each, following in zip(names, names[1:] + names[:1], strict=True):
+        peer.declare_exchange(each, arguments={"alternate-exchange": following})
+    peer.bind(queue, names[0], "zero")
+    peer.bind(other, names[2], "two")
+    for key, arrive in (("zero", (1, 0)), ("two", (0, 1)), ("three", (0, 0))):
+        peer.publish(names[0], key, b"x", mandatory=True)
+        if arrive == (0, 0):
+            assert peer.given(commands.Basic.Return).body == b"x"
+        assert (peer.purge(queue), peer.purge(other)) == arrive, key
+    # What another key of its own bindings leads to is not the alternate's.
+    peer.bind(queue, names[0], "two")
+    peer.publish(names[0], "two", b"x")
+    assert (peer.purge(queue), peer.purge(other)) == (1, 0)
+    peer.call(made(commands.Exchange.Delete, exchange=names[1]), 1, commands.Exchange.DeleteOk)
+    peer.publish(names[0], "elsewhere", b"x", mandatory=True)
+    peer.given(commands.Basic.Return)
+    for each in names:
+        peer.call(made(commands.Exchange.Delete, exchange=each), 1, commands.Exchange.DeleteOk)
+
+
+def test_a_change_counts_for_the_next_message(talk: Talk, peer: Peer, name: str) -> None:
+    """The same publish again and again, while others change where it leads."""
+    other = talk().connect().open()
+    peer.declare_exchange(name, "fanout")
+    first, second = peer.declare(exclusive=True), other.declare(exclusive=True)
+    peer.publish(name, "k", b"x", mandatory=True)
+    peer.given(commands.Basic.Return)
+    peer.bind(first, name)
+    peer.publish(name, "k", b"x")
+    assert peer.purge(first) == 1
+    other.bind(second, name)
+    peer.publish(name, "k", b"x")
+    assert (peer.purge(first), other.purge(second)) == (1, 1)
+    other.call(made(commands.Queue.Delete, queue=second), 1, commands.Queue.DeleteOk)
+    peer.publish(name, "k", b"x")
+    assert peer.purge(first) == 1
+    other.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
+    peer.publish(name, "k", b"x")
+    assert peer.refusal() == refused(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'", (60, 40))
+
+
+# -- topics
+
+
+def matches(pattern: list[str], key: list[str]) -> bool:
+    """The definition, word by word: `*` is one, `#` is none or more."""
+    if not pattern:
+        return not key
+    if pattern[0] == "#":
+        return any(matches(pattern[1:], key[taken:]) for taken in range(len(key) + 1))
+    return bool(key) and pattern[0] in ("*", key[0]) and matches(pattern[1:], key[1:])
+
+
+def words(text: str) -> list[str]:
+    return text.split(".") if text else []
+
+
+KEYS = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=5).map(".".join)
+
+
+@given(st.lists(KEYS, max_size=8), KEYS, st.data())
+@settings(deadline=None, max_examples=300)
+@example(["#.#.#.#.a", "*.*", ""], "", None)
+def test_topics_match_as_defined(patterns: list[str], key: str, data: Any) -> None:
+    trie = TopicTrie()
+    for number, pattern in enumerate(patterns):
+        trie.add(pattern.encode(), number)
+        trie.add(b"other", number)
+        trie.remove(b"other", number)
+    assert set(trie.match(key.encode())) == {
+        number for number, pattern in enumerate(patterns) if matches(words(pattern), words(key))
+    }
+    if data is not None and patterns:
+        gone = data.draw(st.sets(st.integers(0, len(patterns) - 1)))
+        for number in gone:
+            trie.remove(patterns[number].encode(), number)
+        assert set(trie.match(key.encode())) == {
+            number
+            for number, pattern in enumerate(patterns)
+            if number not in gone and matches(words(pattern), words(key))
+        }
+        for number in set(range(len(patterns))) - gone:
+            trie.remove(patterns[number].encode(), number)
+        assert not trie.root.children
+
+
+def test_many_wildcards_cost_no_more_than_their_words() -> None:
+    trie = TopicTrie()
+    trie.add(b".".join([b"#"] * 40), "all")
+    trie.add(b".".join([b"#", b"x"] * 20), "x")
+    assert set(trie.match(b".".join([b"y"] * 100))) == {"all"}
+    assert set(trie.match(b".".join([b"x"] * 100))) == {"all", "x"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "arrives"),
+    [
+        ("*", "", False),
+        ("#", "", True),
+        ("", "", True),
+        ("", ".", False),
+        ("*.*", ".", True),
+        ("*", "a", True),
+        ("*", "a.b", False),
+        ("a.*", "a.", True),
+        ("a.#", "a", True),
+        ("a.#", "a.b.c", True),
+        ("#.a", "a", True),
+        ("#.a", "b.a.b", False),
+        ("#.#", "", True),
+        ("*.#", "", False),
+        ("a.*.b", "a..b", True),
+        ("*", "*", True),
+        ("x", "*", False),
+        ("#", "#", True),
+        ("*.*", "#", False),
+    ],
+)
+def test_topics_on_the_wire(peer: Peer, name: str, pattern: str, key: str, arrives: bool) -> None:
+    """The corners of `matches` above are RabbitMQ's."""
+    assert matches(words(pattern), words(key)) == arrives
+    queue = peer.declare(exclusive=True)
+    peer.declare_exchange(name, "topic", auto_delete=True)
+    peer.bind(queue, name, pattern)
+    peer.publish(name, key, b"x")
+    assert peer.purge(queue) == arrives
