@@ -22,7 +22,7 @@ from warren.patterns.deadline import _halves, _step
 from warren.patterns.store import Swap
 from warren.sdk import App, Command, ConfigError, Delivery, Event
 
-AFTER = timedelta(milliseconds=400)
+AFTER = timedelta(seconds=1)
 
 
 class Shop:
@@ -116,13 +116,13 @@ async def test_a_payment_before_its_order_is_remembered_and_wins(
 async def test_an_application_that_restarts_between_start_and_due(
     new_app: NewApp, open_store: OpenStore, name: str
 ) -> None:
-    first = Shop(new_app(), open_store(), name)
+    first = Shop(new_app(), open_store(), name, after=timedelta(seconds=2))
     async with first.app:
         await first.place("unpaid")
         await first.place("paid")
         await eventually(lambda: first.unpaid.statistics.started == 2, "both are started")
     assert not first.cancelled
-    second = Shop(new_app(), open_store(), name)
+    second = Shop(new_app(), open_store(), name, after=timedelta(seconds=2))
     assert await second.unpaid.complete("paid") is Outcome.WON
     async with second.app:
         await second.is_cancelled("unpaid")
@@ -280,7 +280,7 @@ async def test_a_store_that_is_down_when_it_is_due_is_waited_for(
 ) -> None:
     port = free_port()
     durable = ("--appendonly", "yes", "--appendfsync", "always")
-    shop = Shop(new_app(), RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.5), name)
+    shop = Shop(new_app(), RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.5), name, once=False)
     async with shop.app:
         with redis_server(tmp_path, *durable, port=port):
             await shop.unpaid.start("unpaid")

@@ -18,7 +18,7 @@ from warren.patterns.idempotency import claims
 from warren.patterns.store import decide, record_key
 from warren.sdk import ConfigError, DeadLetter, Delivery, SystemClock
 
-LEASE = timedelta(milliseconds=300)
+LEASE = timedelta(milliseconds=600)
 
 
 def delivery(message_id: str | None = "m-1", queue: str = "charges") -> Delivery:
@@ -116,19 +116,19 @@ async def test_after_a_crash_the_next_delivery_waits_for_the_lease_and_runs(open
     dead = open_store()
     once = Once(open_store(), lease=LEASE)
     began = asyncio.get_running_loop().time()
-    abandoned = partial(claims.claim, owner="dead", now_ms=_now_ms(), lease_ms=300)
+    abandoned = partial(claims.claim, owner="dead", now_ms=_now_ms(), lease_ms=600)
     await decide(dead, record_key("once", "charges", "m-1"), abandoned)
     handler = Handler()
     async with asyncio.timeout(5):
         await once.run(None, delivery(), handler)
-    assert asyncio.get_running_loop().time() - began >= 0.25
+    assert asyncio.get_running_loop().time() - began >= 0.5
     assert handler.runs == 1
     assert once.statistics.waited == 1
 
 
 async def test_a_handler_longer_than_its_lease_keeps_it(open_store: OpenStore) -> None:
     first, second = Once(open_store(), lease=LEASE), Once(open_store(), lease=LEASE)
-    handler = Handler(partial(asyncio.sleep, 1.0))
+    handler = Handler(partial(asyncio.sleep, 1.5))
     results = await asyncio.gather(
         first.run(None, delivery(), handler), second.run(None, delivery(), handler)
     )
