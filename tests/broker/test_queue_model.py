@@ -270,7 +270,7 @@ class QueueMachine(RuleBasedStateMachine):
         kept = [entry for entry in self.ready if entry.persistent]
         self.ready = sorted(kept, key=lambda entry: entry.number)
         for entry in self.ready:
-            entry.redelivered = crash or entry.deliveries > 0
+            entry.redelivered = entry.redelivered or crash
         self.dead = [entry for entry in self.dead if entry.persistent]
         self.expire()
 

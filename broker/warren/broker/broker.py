@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from warren.broker.config import BrokerConfig
 from warren.broker.model.clock import Clock, RealClock
-from warren.broker.model.dead_letter import ASIDE_SHIFT, aside_reason
-from warren.broker.model.stored import read_message
+from warren.broker.model.dead_letter import REASONS
+from warren.broker.model.stored import kept_aside, read_message
 from warren.broker.model.topology import Topology
 from warren.broker.model.vhost import VirtualHost
 from warren.broker.server import Listener
@@ -147,13 +147,14 @@ class Broker:
             if recovered is not None:
                 queue.next_sequence = recovered.last_sequence + 1
                 for sequence, payload, mark in recovered.messages:
-                    message = read_message(sequence, payload, mark & ((1 << ASIDE_SHIFT) - 1))
-                    message.redelivered = not recovery.clean or message.deliveries > 0
-                    reason = aside_reason(mark)
-                    if reason is None:
-                        queue.recovered(message)
+                    message = read_message(sequence, payload, mark)
+                    reason = kept_aside(mark)
+                    if not recovery.clean:
+                        message.redelivered = True
+                    if reason:
+                        queue.vhost.dead_letters.keep_aside(queue, message, REASONS[reason - 1])
                     else:
-                        queue.vhost.dead_letters.keep_aside(queue, message, reason)
+                        queue.recovered(message)
                 count += len(recovered.messages)
         # Only now: what has died meanwhile may go to any of them.
         for queue in queues.values():
@@ -195,6 +196,9 @@ class Broker:
                 connection.cancel_all()
             for connection in list(node.connections):
                 connection.conversation.shut_down(connection, reason)
+            for topology in node.vhosts.values():
+                for queue in topology.vhost.queues.values():
+                    queue.closing()
         if listener is not None:
             await listener.close()
         await self._close_store()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from warren.broker.model.message import Message
 from warren.broker.model.queue import REFUSED
+from warren.broker.model.stored import message_mark
 from warren.wire import tables
 from warren.wire.content import body_payload, header_payload, join_content
 from warren.wire.properties import Properties, decode, encode
@@ -26,8 +27,6 @@ RETRY_SECONDS: Final = 1.0
 """How often a kept-aside dead letter is tried again."""
 
 REASONS: Final = ("rejected", "expired", "maxlen", "delivery_limit")
-ASIDE_SHIFT: Final = 32
-"""A mark in the log carries the delivery count and, above this bit, the reason (counted from 1) of a letter kept aside."""
 
 
 class DeadLetters:
@@ -128,7 +127,7 @@ class DeadLetters:
 
     def keep_aside(self, queue: Queue, message: Message, reason: str) -> None:
         if message.stored and queue.log is not None and queue.records is not None:
-            mark = (REASONS.index(reason) + 1) << ASIDE_SHIFT | message.deliveries
+            mark = message_mark(message, REASONS.index(reason) + 1)
             queue.log.mark(queue.records, message.sequence, mark)
         queue.aside.append((message, reason))
         queue.aside_bytes += message.body_size
@@ -195,12 +194,6 @@ def letter_keys(letter: Message, override: bytes | None, original: Properties) -
         letter.routing_key,
         *(key for name in ("CC", "BCC") for key in listed_keys(original.headers, name)),
     ]
-
-
-def aside_reason(mark: int) -> str | None:
-    """The reason in a recovered mark, if the message was kept aside."""
-    code = mark >> ASIDE_SHIFT
-    return REASONS[code - 1] if code else None
 
 
 def listed_keys(headers: dict[str, tables.Field], name: str) -> list[bytes]:

@@ -17,7 +17,7 @@ from warren.broker.model.expiry import Expiry
 from warren.broker.model.message import Message
 from warren.broker.model.priority import PriorityBacking
 from warren.broker.model.round import Round
-from warren.broker.model.stored import message_head
+from warren.broker.model.stored import message_head, message_mark
 
 if TYPE_CHECKING:
     from warren.broker.model.vhost import VirtualHost
@@ -300,8 +300,16 @@ class Queue:
             records = self.records
             assert log is not None
             assert records is not None
-            log.mark(records, message.sequence, message.deliveries)
+            log.mark(records, message.sequence, message_mark(message))
         self.waiting.put_back(message)
+
+    def closing(self) -> None:
+        """The broker stops. A crash before has marked messages redelivered that the log does not know to be."""
+        log = self.log
+        records = self.records
+        for message in self.waiting.clear():
+            if message.redelivered and not message.deliveries and log is not None and records is not None:
+                log.mark(records, message.sequence, message_mark(message))
 
     def recovered(self, message: Message) -> None:
         """A message that the log has kept; they come in the order of their sequence."""

@@ -11,6 +11,7 @@ _HEAD = struct.Struct(">BBBqBB")
 _U16 = struct.Struct(">H")
 VERSION = 1
 DIED = 1
+REASON_SHIFT = 32
 BLIND = 2
 
 
@@ -33,8 +34,19 @@ def message_head(message: Message) -> bytes:
     )
 
 
-def read_message(sequence: int, payload: bytes, deliveries: int) -> Message:
-    """The message that `message_head` and its content were written for."""
+def message_mark(message: Message, reason: int = 0) -> int:
+    """What the log keeps of a message besides its record: whether and how often it was delivered, and the reason (counted from
+    1) for which it is kept aside. It only grows."""
+    return reason << REASON_SHIFT | int(message.deliveries) << 1 | message.redelivered
+
+
+def kept_aside(mark: int) -> int:
+    """The reason in a mark; 0 if the message is not kept aside."""
+    return mark >> REASON_SHIFT
+
+
+def read_message(sequence: int, payload: bytes, mark: int) -> Message:
+    """The message that `message_head`, its content and `message_mark` were written for."""
     _, flags, priority, expires, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     key = _HEAD.size + exchange_size
     content_start = key + key_size
@@ -48,7 +60,8 @@ def read_message(sequence: int, payload: bytes, deliveries: int) -> Message:
     )
     message.sequence = sequence
     message.expires = expires
-    message.deliveries = deliveries
+    message.deliveries = (mark & ((1 << REASON_SHIFT) - 1)) >> 1
+    message.redelivered = mark & 1 != 0
     message.priority = priority
     message.died = flags & DIED != 0
     message.blind = flags & BLIND != 0
