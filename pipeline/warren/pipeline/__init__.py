@@ -12,13 +12,20 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("amqp")` known to this session.
+    """Make `spark.read.format("amqp")` known to this session; once more does no harm.
 
     Every executor needs the `warren[spark]` wheel of the same version: the source runs there, in Python.
     """
+    from pyspark.errors import AnalysisException
+
     from warren.pipeline.datasource import AmqpDataSource
 
-    spark.dataSource.register(AmqpDataSource)
+    try:
+        spark.dataSource.register(AmqpDataSource)
+    except AnalysisException as error:
+        # It was registered before, and Spark takes a second time for an error.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 __all__ = ["register"]

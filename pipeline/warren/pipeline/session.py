@@ -53,11 +53,12 @@ def check_spark() -> None:
 
 @contextmanager
 def spark_session(name: str, master: str, log: Path) -> Iterator[SparkSession]:
-    """A session for one job, with a configuration of its own: times in UTC, wrong values become null.
+    """The session of one job, in which times are in UTC and wrong values become null.
 
-    It shares the Spark that this process runs already (a notebook, spark-submit), else starts one and stops it.
+    It is the one that is active in this thread (a notebook, spark-submit), with its settings as they were
+    afterwards; else one is started, and stopped at the end.
 
-    :param master: `local[*]`, `spark://host:7077`, ...; what spark-submit calls --master
+    :param master: `local[*]`, `spark://host:7077`, ...: what spark-submit calls --master
     :param log: takes what Spark and its Java write; nothing of it reaches the terminal
     :raises UsageError: if Spark cannot start
     """
@@ -65,14 +66,18 @@ def spark_session(name: str, master: str, log: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
-    spark = running.newSession() if running is not None else start(name, master, log)
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    spark.conf.set("spark.sql.ansi.enabled", "false")
+    spark = start(name, master, log) if running is None else running
+    before = {setting: spark.conf.get(setting) for setting in MEANING}
     try:
+        for setting, value in MEANING.items():
+            spark.conf.set(setting, value)
         yield spark
     finally:
         if running is None:
             spark.stop()
+        else:
+            for setting, former in before.items():
+                spark.conf.set(setting, former or "")
 
 
 def start(name: str, master: str, log: Path) -> SparkSession:
@@ -102,6 +107,9 @@ def start(name: str, master: str, log: Path) -> SparkSession:
             reason = str(getattr(error, "java_exception", error)).splitlines()[0]
             raise UsageError(f"Spark did not start with --master {master}: {reason}; more in {log}") from None
 
+
+MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "false"}
+"""What a job's results depend on."""
 
 QUIET = {
     "spark.ui.enabled": "false",

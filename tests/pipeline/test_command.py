@@ -1,0 +1,115 @@
+"""`warren pipeline`: one line for whatever is wrong, and Spark's own talk kept away from the terminal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.conftest import Audit
+from tests.pipeline.orders import generated, story
+from tests.support.broker import warren
+from warren.command import Exit, UsageError
+from warren.command.dispatch import main as warren_main
+from warren.pipeline.command import main
+
+FINE = ["order-timeouts", "--source", "amqp://localhost", "--queue", "q", "--out", "out"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a job: order-timeouts"),
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        (["order-timeouts"], "the following arguments are required: --source, --queue, --out"),
+        ([*FINE, "--timeout", "soon"], "'soon' is no duration: write 90s, 30m, 2h or 1d"),
+        ([*FINE, "--timeout", "0m"], "it must be longer than nothing"),
+        ([*FINE, "--recount", "10m,x"], "'x' is no duration"),
+        ([*FINE, "--read-timeout", "0"], "timeout is 0: it must be more than 0 seconds"),
+        ([*FINE, "--queue", ""], "no queue is named"),
+        ([*FINE, "--source", "localhost"], "the URL is no AMQP URL: write amqp://user:password@host"),
+        ([*FINE, "--out", __file__], "is not a folder"),
+        ([*FINE, "--speed", "9"], "unrecognized arguments: --speed 9"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as failed:
+        main(arguments)
+    assert message in str(failed.value)
+    assert "\n" not in str(failed.value)
+
+
+def test_without_java_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert warren_main(["pipeline", *FINE, "--out", str(tmp_path)]) == Exit.USAGE
+    told = capsys.readouterr().err
+    assert told == (
+        "warren pipeline: Spark needs Java and there is none: install Java 17 or newer "
+        "(Debian: apt install openjdk-17-jre-headless)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n", "is Java 11"),
+        ("#!/bin/sh\necho 'java version \"1.8.0_292\"' >&2\n", "is Java 8"),
+        ("#!/bin/sh\n", "does not tell its version"),
+        (None, "does not run"),
+    ],
+)
+def test_a_java_that_is_too_old_or_broken_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None, message: str
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    if script is not None:
+        java.write_text(script)
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match=message) as failed:
+        main([*FINE, "--out", str(tmp_path)])
+    assert "install Java 17 or newer" in str(failed.value)
+
+
+def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyspark.sql", None)
+    with pytest.raises(UsageError, match=r"pip install 'warren\[spark\]'"):
+        main([*FINE, "--out", str(tmp_path)])
+
+
+def test_the_command_runs_quietly_and_prints_json(audit: Audit, tmp_path: Path) -> None:
+    orders = generated(50, seed=3)
+    audit.publish([message for order in orders for message in story(order)])
+    words = ["order-timeouts", "--source", audit.url, "--queue", audit.name, "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        warren("pipeline", *words, "--timeout", "30m", "--json"),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["job"] == "order-timeouts"
+    assert summary["orders"] == 50
+    assert [line.split(" s  ")[1] for line in done.stderr.splitlines()] == [
+        "starting Spark",
+        f"reading {audit.name}",
+        "deciding every order",
+        "counting",
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}, "Spark leaves nothing where the user stands"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "events",
+        "orders",
+        "report.html",
+        "spark.log",
+        "summary.json",
+    }

@@ -1,0 +1,253 @@
+"""The data source `amqp`: typed rows of what waits in a queue, which stays there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pika
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.pipeline.conftest import Audit, Message, audit_queue, channel
+from tests.support.broker import BrokerProcess
+from warren.pipeline.browse import BATCH_BYTES, Browse, BrowseError, redacted
+from warren.pipeline.datasource import SCHEMA, source_errors
+
+
+def load(spark: SparkSession, audit: Audit, **options: str) -> DataFrame:
+    given = {"url": audit.url, "queue": audit.name, **options}
+    return spark.read.format("amqp").options(**given).load()
+
+
+def bodies(frame: DataFrame) -> list[bytes]:
+    return [bytes(row["body"]) for row in frame.orderBy("offset").select("body").collect()]
+
+
+def test_a_read_takes_what_waits_in_order_and_leaves_it_there(spark: SparkSession, audit: Audit) -> None:
+    sent = [b"%d" % number for number in range(10_000)]
+    audit.publish([Message(body) for body in sent])
+    frame = load(spark, audit)
+    first = frame.select("offset", "body", "queue", "redelivered").collect()
+    assert [bytes(row["body"]) for row in first] == sent
+    assert [row["offset"] for row in first] == list(range(10_000))
+    assert {row["queue"] for row in first} == {audit.name}
+    assert not any(row["redelivered"] for row in first)
+    assert audit.ready() == 10_000
+
+    again = frame.select("body", "redelivered").collect()
+    assert [bytes(row["body"]) for row in again] == sent
+    assert all(row["redelivered"] for row in again), "the first read gave them back"
+    with channel(audit.url) as getting:
+        method, _, body = getting.basic_get(audit.name)
+        assert method is not None
+        assert body == sent[0], "the first message is in its place"
+
+
+def test_an_empty_queue_is_an_empty_frame(spark: SparkSession, audit: Audit) -> None:
+    frame = load(spark, audit)
+    assert frame.schema == SCHEMA
+    assert frame.count() == 0
+
+
+def test_every_property_and_header_comes_back_typed(spark: SparkSession, audit: Audit) -> None:
+    sent_at = datetime(2024, 2, 29, 12, 30, 45, tzinfo=UTC)
+    properties = pika.BasicProperties(
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers={
+            "text": "grüße",
+            "count": 42,
+            "big": 2**40,
+            "yes": True,
+            "price": Decimal("9.95"),
+            "at": datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC),
+            "none": None,
+            "raw": b"\xff\x00",
+            "list": [1, "a", False],
+            "table": {"inner": {"deep": 1}},
+        },
+        delivery_mode=2,
+        priority=200,
+        correlation_id="c-1",
+        reply_to="answers",
+        expiration="3600000",
+        message_id="m-1",
+        timestamp=int(sent_at.timestamp()),
+        type="order_placed",
+        user_id="guest",
+        app_id="shop",
+    )
+    audit.publish([Message(b"\x00\xff{}", properties)])
+    row = load(spark, audit).first()
+    assert row is not None
+    told = row.asDict()
+    headers = told.pop("headers")
+    # Spark's naive datetimes are in the driver's own zone.
+    assert told.pop("timestamp").astimezone(UTC) == sent_at
+    assert told == {
+        "queue": audit.name,
+        "offset": 0,
+        "exchange": "",
+        "routing_key": audit.name,
+        "redelivered": False,
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "delivery_mode": 2,
+        "priority": 200,
+        "correlation_id": "c-1",
+        "reply_to": "answers",
+        "expiration": "3600000",
+        "message_id": "m-1",
+        "type": "order_placed",
+        "user_id": "guest",
+        "app_id": "shop",
+        "cluster_id": None,
+        "body": b"\x00\xff{}",
+    }
+    assert headers == {
+        "text": "grüße",
+        "count": "42",
+        "big": str(2**40),
+        "yes": "true",
+        "price": "9.95",
+        "at": "2024-01-02T03:04:05+00:00",
+        "none": None,
+        "raw": "/wA=",
+        "list": '[1, "a", false]',
+        "table": '{"inner": {"deep": 1}}',
+    }
+
+
+def test_what_is_not_set_is_null(spark: SparkSession, audit: Audit) -> None:
+    audit.publish([Message(b"", pika.BasicProperties())])
+    row = load(spark, audit).first()
+    assert row is not None
+    set_by_the_delivery = {"queue", "offset", "exchange", "routing_key", "redelivered", "body"}
+    assert {name for name, value in row.asDict().items() if value is not None} == set_by_the_delivery
+
+
+def test_two_scans_of_one_query_each_see_the_whole_queue(spark: SparkSession, audit: Audit) -> None:
+    audit.publish([Message(b"%d" % number) for number in range(500)])
+    frame = load(spark, audit)
+    twice = frame.select("offset").unionAll(load(spark, audit).select("offset"))
+    assert twice.groupBy("offset").count().where("count = 2").count() == 500
+
+
+def test_a_batch_is_bounded_by_bytes_too(audit: Audit) -> None:
+    audit.publish([Message(bytes(1024 * 1024)) for _ in range(12)])
+    sizes = [sum(len(m.body) for m in batch) for batch in Browse(audit.url, audit.name).batches()]
+    assert sum(sizes) == 12 * 1024 * 1024
+    assert max(sizes) <= BATCH_BYTES + 1024 * 1024
+
+
+def test_a_queue_that_somebody_consumes_is_refused(audit: Audit) -> None:
+    audit.publish([Message(b"x")])
+    with channel(audit.url) as consuming:
+        consuming.basic_consume(audit.name, lambda *_: None)
+        with pytest.raises(BrowseError, match=r"it has another consumer \(waited 0\.5 s\)"):
+            list(Browse(audit.url, audit.name, timeout=0.5).batches())
+    assert len(next(Browse(audit.url, audit.name).batches())) == 1
+
+
+def test_errors_say_what_is_wrong_and_hide_the_password(
+    spark: SparkSession, audit: Audit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    audit.publish([Message(b"x")])
+    missing = load(spark, audit, queue="pipeline.nowhere")
+    with pytest.raises(BrowseError, match="there is no such queue; declare it") as failed, source_errors():
+        missing.count()
+    assert ":guest@" not in str(failed.value)
+    assert "\n" not in str(failed.value)
+
+    host = audit.url.rpartition("@")[2].removeprefix("amqp://")
+    wrong = load(spark, audit, url=f"amqp://guest:s3cret@{host}")
+    with pytest.raises(BrowseError, match="refused the user name or the password") as failed, source_errors():
+        wrong.count()
+    assert "s3cret" not in str(failed.value)
+    with pytest.raises(Exception, match="refused the user name") as raw:
+        wrong.count()
+    assert "s3cret" not in str(raw.value)
+    wrong.explain(extended=True)
+    wrong.explain("formatted")
+    assert "s3cret" not in capsys.readouterr().out
+
+    gone = load(spark, audit, url="amqp://127.0.0.1:1")
+    with pytest.raises(BrowseError, match="cannot be reached: Connection refused"), source_errors():
+        gone.count()
+    with pytest.raises(BrowseError, match="the virtual host does not exist"):
+        list(Browse(f"amqp://guest:guest@{host.partition('/')[0]}/nowhere", "q").batches())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"queue": "q"}, "needs the option 'url'"),
+        ({"url": "amqp://localhost"}, "needs the option 'queue'"),
+        ({"url": "http://localhost", "queue": "q"}, "is no AMQP URL: write amqp://"),
+        ({"url": "amqp://localhost:no", "queue": "q"}, "is no AMQP URL: write amqp://"),
+        ({"url": "amqp://localhost", "queue": "q", "timeout": "soon"}, "it must be a number of seconds"),
+        ({"url": "amqp://localhost", "queue": "q", "timeout": "-1"}, "it must be more than 0 seconds"),
+        ({"url": "amqp://localhost", "queue": "q", "Prefetch": "3"}, "has no option 'prefetch'; there are"),
+    ],
+)
+def test_wrong_options_are_named_when_the_frame_is_loaded(
+    spark: SparkSession, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(AnalysisException, match=message):
+        spark.read.format("amqp").options(**options).load()
+
+
+def test_another_schema_is_refused(spark: SparkSession, audit: Audit) -> None:
+    with pytest.raises(BrowseError, match="the schema of format 'amqp' is fixed"), source_errors():
+        spark.read.format("amqp").schema("a INT").options(url=audit.url, queue=audit.name).load().collect()
+
+
+def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
+        sent = [b"%d" % number + bytes(1000) for number in range(20_000)]
+        audit.publish([Message(body) for body in sent])
+        batches = Browse(broker.url, audit.name).batches()
+        next(batches)
+        broker.kill()
+        with pytest.raises(BrowseError, match=r"the connection was lost after \d+ of 20000 messages"):
+            list(batches)
+        broker.start()
+        read = [m.body for batch in Browse(broker.url, audit.name).batches() for m in batch]
+        assert read == sent
+
+
+def test_a_broker_that_hangs_ends_the_read_after_the_timeout(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
+        audit.publish([Message(bytes(1000)) for _ in range(20_000)])
+        batches = Browse(broker.url, audit.name, timeout=2).batches()
+        next(batches)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(
+                BrowseError, match=r"(nothing arrived for 2 s|stopped answering) after \d+ of 20000"
+            ):
+                list(batches)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert sum(len(batch) for batch in Browse(broker.url, audit.name).batches()) == 20_000
+
+
+def test_a_deleted_queue_ends_the_read(audit: Audit) -> None:
+    audit.publish([Message(bytes(1000)) for _ in range(20_000)])
+    batches = Browse(audit.url, audit.name).batches()
+    next(batches)
+    with channel(audit.url) as deleting:
+        deleting.queue_delete(audit.name)
+    with pytest.raises(BrowseError, match=r"the queue was deleted|messages"):
+        list(batches)
+
+
+def test_a_url_is_shown_without_password_and_query() -> None:
+    assert redacted("amqp://u:p@h:5672/v?certfile=x") == "amqp://u:***@h:5672/v"
+    assert redacted("amqp://h") == "amqp://h"
+    assert "p" not in repr(Browse("amqp://u:p@h", "q")).partition("queue")[0].removeprefix("Browse(")
