@@ -35,8 +35,8 @@ def message_head(message: Message) -> bytes:
 
 
 def message_mark(message: Message, reason: int = 0) -> int:
-    """What the log keeps of a message besides its record: whether and how often it was delivered, and the reason (counted from
-    1) for which it is kept aside. It only grows."""
+    """What the log keeps of a message besides its record: whether it was delivered, how often it came back, and the reason
+    (counted from 1) for which it is kept aside. It only grows."""
     return reason << REASON_SHIFT | int(message.deliveries) << 1 | message.redelivered
 
 
