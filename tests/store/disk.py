@@ -1,4 +1,5 @@
-"""A disk in memory that keeps what was synced and loses, tears, refuses or reorders the rest as a test says."""
+"""A disk in memory that keeps what was synced and loses, tears, refuses or reorders the rest as a test
+says."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from warren.broker.store.folder import DataFolder
 IDENTITY = 0x1234_5678_9ABC_DEF0
 ROOT = Path("/disk")
 LOG = "/disk/log"
+_SECTOR = 64
 
 
 @dataclass
@@ -44,8 +46,8 @@ class Node:
 class Disk:
     """Implements `Files`.
 
-    `room` is how many bytes can still be written (None: any number). `fail_writes` and `fail_syncs` make those calls
-    fail. `delays` names calls that wait until the event of that name is set.
+    `room` is how many bytes can still be written (None: any number). `fail_writes` and `fail_syncs` make
+    those calls fail. `delays` names calls that wait until the event of that name is set.
     """
 
     def __init__(self) -> None:
@@ -143,7 +145,8 @@ class Disk:
     # Faults
 
     def kill(self) -> Disk:
-        """The process is gone: no call does anything any more. Returns the disk as the next process finds it."""
+        """The process is gone: no call does anything any more. Returns the disk as the next process finds
+        it."""
         with self._lock:
             self.off = True
             self.go_on.set()
@@ -157,8 +160,8 @@ class Disk:
             return after
 
     def cut_power(self, random: Random) -> Disk:
-        """As `kill`, but of what was not synced only some reached the disk, the last of it torn; names that were
-        made or removed and not synced are there or not."""
+        """As `kill`, but of what was not synced only some reached the disk, the last of it torn or with
+        holes; names that were made or removed and not synced are there or not."""
         with self._lock:
             killed = self.kill()
             after = Disk()
@@ -177,9 +180,9 @@ class Disk:
                     torn = node.unsynced[kept]
                     if torn.data:
                         data = torn.data[: random.randint(0, len(torn.data))]
-                        if data and random.random() < 0.3:
-                            # The size reached the disk, the bytes did not.
-                            data = data[: random.randint(0, len(data))].ljust(len(data), b"\0")
+                        if data and random.random() < 0.5:
+                            # The size reached the disk, of the bytes only some: disks write in any order.
+                            data = _with_holes(data, random)
                         Change(torn.offset, data).apply(content)
                 after.nodes[path] = Node(bytearray(content), content)
             after._durable = dict(after.nodes)
@@ -204,6 +207,12 @@ class Disk:
         if node is None:
             raise _error(errno.ENOENT)
         return node
+
+
+def _with_holes(data: bytes, random: Random) -> bytes:
+    sectors = [data[at : at + _SECTOR] for at in range(0, len(data), _SECTOR)]
+    share = random.random()
+    return b"".join(bytes(len(sector)) if random.random() < share else sector for sector in sectors)
 
 
 def _error(number: int) -> OSError:
