@@ -1,0 +1,162 @@
+"""`warren broker` as a process: its one line, its errors, its exit status, and its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import READY, warren
+from tests.support.peer import Peer
+from tests.support.processes import Child
+
+
+def start(*arguments: str | Path) -> Child:
+    return Child(warren("broker", *arguments))
+
+
+def refused(*arguments: str | Path) -> tuple[int, list[str]]:
+    """The exit status and the lines on standard error of a broker that does not start; it says nothing else."""
+    ran = subprocess.run(
+        [str(word) for word in warren("broker", *arguments)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ran.stdout == ""
+    return ran.returncode, ran.stderr.splitlines()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, str, Path]]:
+    """A broker, its URL and its data folder."""
+    folder = tmp_path_factory.mktemp("running") / "data"
+    with start("--port", "0", "--data-dir", folder) as child:
+        yield child, child.wait_for_line(READY).removeprefix(READY), folder
+
+
+def test_one_line_says_where_it_is(running: tuple[Child, str, Path]) -> None:
+    child, url, folder = running
+    assert re.fullmatch(r"amqp://127\.0\.0\.1:\d+", url)
+    with Peer(url) as peer:
+        peer.connect().open().close()
+    assert child.lines == [READY + url]
+    assert folder.is_dir()
+    # Logs go to standard error, with a time and a level.
+    assert re.search(r"^\d{4}-\d\d-\d\d \S+ INFO warren\.broker", child.errors, re.MULTILINE)
+
+
+def test_a_taken_port(running: tuple[Child, str, Path]) -> None:
+    port = running[1].rpartition(":")[2]
+    assert refused("--port", port) == (
+        2,
+        [
+            f"warren broker: port {port} at 127.0.0.1 is taken; choose another with --port, or 0 for any free one"
+        ],
+    )
+
+
+def test_a_data_folder_in_use(running: tuple[Child, str, Path]) -> None:
+    status, lines = refused("--port", "0", "--data-dir", running[2])
+    assert status == 2
+    assert len(lines) == 1
+    assert str(running[2]) in lines[0]
+    assert "in use" in lines[0]
+
+
+def test_a_data_folder_of_an_unknown_version(tmp_path: Path) -> None:
+    with start("--port", "0", "--data-dir", tmp_path) as child:
+        child.wait_for_line(READY)
+    version = tmp_path / "format"
+    version.write_text(re.sub(r"\d+", "999", version.read_text(), count=1))
+    status, lines = refused("--port", "0", "--data-dir", tmp_path)
+    assert status == 2
+    assert len(lines) == 1
+    assert "999" in lines[0]
+
+
+def test_a_data_folder_that_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    status, lines = refused("--port", "0", "--data-dir", file)
+    assert status in (2, 74)
+    assert len(lines) == 1
+    assert str(file) in lines[0]
+
+
+def test_an_address_of_another_machine() -> None:
+    status, lines = refused("--port", "0", "--host", "192.0.2.1")
+    assert status == 2
+    assert len(lines) == 1
+    assert "choose an address of this machine with --host" in lines[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--port", "many"],
+        ["--port", "70000"],
+        ["--port", "-1"],
+        ["--nonsense"],
+        ["--log-level", "loud"],
+        ["extra"],
+    ],
+)
+def test_wrong_arguments(arguments: list[str]) -> None:
+    status, lines = refused(*arguments)
+    assert status == 2
+    assert lines[-1].startswith("warren broker: ")
+    assert not any("Traceback" in line for line in lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_cleanly_and_tells_its_clients(tmp_path: Path, number: signal.Signals) -> None:
+    with start("--port", "0", "--data-dir", tmp_path / "data") as child:
+        url = child.wait_for_line(READY).removeprefix(READY)
+        with (
+            Peer(url) as peer,
+            socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as silent,
+        ):
+            peer.connect().open()
+            peer.declare("kept", durable=True)
+            os.kill(child.pid, number)
+            text = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
+            assert peer.refusal() == ("connection", 320, text, (0, 0))
+            assert peer.at_end()
+            silent.settimeout(10)
+            assert silent.recv(1) == b""
+            assert child.wait() == 0
+        assert child.lines == [READY + url]
+        assert "Traceback" not in child.errors
+    # What was declared durable is there again.
+    with (
+        start("--port", "0", "--data-dir", tmp_path / "data") as child,
+        Peer(child.wait_for_line(READY).removeprefix(READY)) as peer,
+    ):
+        peer.connect().open().declare("kept", passive=True)
+
+
+def test_a_client_that_does_not_read_does_not_keep_it(tmp_path: Path) -> None:
+    with start("--port", "0") as child, Peer(child.wait_for_line(READY).removeprefix(READY)) as peer:
+        peer.connect().open()
+        # Returns that nobody reads fill both sockets' buffers.
+        for _ in range(60):
+            peer.publish("", "nowhere", b"x" * 100_000, mandatory=True)
+        peer.send_bytes(b"")
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait() == 0
+
+
+def test_a_second_signal_changes_nothing() -> None:
+    with start("--port", "0") as child:
+        child.wait_for_line(READY)
+        os.kill(child.pid, signal.SIGTERM)
+        os.kill(child.pid, signal.SIGINT)
+        assert child.wait() == 0
