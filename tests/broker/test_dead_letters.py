@@ -594,6 +594,20 @@ def test_at_least_once_waits_for_room(timed: Channel, inprocess: InProcess) -> N
     assert found == [b"1", b"2", b"3"]
 
 
+def test_at_least_once_works_off_a_long_backlog(timed: Channel, inprocess: InProcess) -> None:
+    strict(timed, "work", "dlx", x_message_ttl=1000)
+    bodies = [b"%d" % number for number in range(1000)]
+    timed.connection.raw.send(b"".join(timed.encoded("work", body) for body in bodies))
+    assert timed.ready("work") == 1000
+    inprocess.advance(30)
+    assert timed.ready("work") == 0
+    timed.declare_exchange("dlx")
+    grave = timed.declare(exclusive=True)
+    timed.bind(grave, "dlx")
+    inprocess.advance(1)
+    assert sorted(timed.drain(grave), key=int) == bodies
+
+
 def test_at_most_once_loses_what_nobody_takes(timed: Channel, inprocess: InProcess) -> None:
     timed.declare("work", durable=True, x_queue_type="quorum", x_dead_letter_exchange="dlx")
     timed.publish("work", b"x")

@@ -104,7 +104,7 @@ class Queue:
         """The bindings to this queue: (source, routing key, encoded arguments)."""
         self.log: Log | None = None
         self.records: QueueLog | None = None
-        self.aside: list[tuple[Message, str]] = []
+        self.aside: deque[tuple[Message, str]] = deque()
         """Dead letters that no target has taken yet (at-least-once strategy)."""
         self.rejects: bool = arguments.overflow is Overflow.REJECT_PUBLISH
         self.limited: bool = arguments.max_length >= 0 or arguments.max_length_bytes >= 0
