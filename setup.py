@@ -51,7 +51,9 @@ def extensions() -> list[object]:
             raise
         return []
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    return mypycify(COMPILED, opt_level="3", debug_level="0", group_name="warren")  # type: ignore[no-any-return]
+    # Without the site packages: a Warren that is installed there would be read in the place of this one.
+    options = ["--no-site-packages", *COMPILED]
+    return mypycify(options, opt_level="3", debug_level="0", group_name="warren")  # type: ignore[no-any-return]
 
 
 setup(ext_modules=extensions())
