@@ -448,6 +448,32 @@ def test_a_dead_letter_is_in_one_queue_and_not_in_the_other(session: Session, ho
     assert channel.ready("grave") == 1
 
 
+def test_a_crash_amid_dead_lettering_leaves_each_message_in_one_place(session: Session) -> None:
+    """The removal and the copies are one record: at whatever moment it ends, nothing is lost and nothing is doubled."""
+    channel = session.channel
+    channel.declare_exchange("dlx", durable=True)
+    for grave in ("grave1", "grave2"):
+        channel.declare(grave, durable=True)
+        channel.bind(grave, "dlx")
+    channel.declare("q", durable=True, x_dead_letter_exchange="dlx")
+    bodies = [b"%d" % number for number in range(300)]
+    session.publish("q", *bodies)
+    left = len(bodies)
+    for rejected in (60, 120, 60):
+        session.channel.consume("q", "tag")
+        session.channel.deliveries(left)
+        for tag in range(1, rejected + 1):
+            session.channel.reject(tag)
+        session.channel.ready("q")
+        session.crash()
+        channel = session.channel
+        left = channel.ready("q")
+        assert channel.ready("grave1") == channel.ready("grave2") == len(bodies) - left
+    buried = channel.drain("grave1")
+    assert sorted(buried + channel.drain("q"), key=int) == bodies
+    assert buried == bodies[: len(buried)] == channel.drain("grave2")
+
+
 @pytest.mark.parametrize("how", ENDS)
 def test_a_history_is_still_counted_on(session: Session, how: str) -> None:
     channel = session.channel
