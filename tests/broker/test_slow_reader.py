@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
+from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
 from tests.support.client import Channel
 from tests.support.inprocess import InProcess
+from tests.support.processes import wait_until
 
 SIZE = 65536
 COUNT = 400
@@ -61,6 +65,36 @@ def test_all_arrives_when_it_reads_at_last(connect: Connect, channel: Channel, q
     publish(channel, queue, 1, COUNT)
     assert channel.ready(queue) >= COUNT - IN_BUFFERS
     assert numbers(slow, COUNT) == list(range(1, COUNT + 1))
+
+
+def test_who_asks_and_does_not_read_has_to_wait(connect: Connect, channel: Channel, queue: str) -> None:
+    size, count = 1024 * 1024, 64
+    for number in range(count):
+        channel.publish(queue, b"%06d" % number + bytes(size - 6))
+    assert channel.ready(queue) == count
+    slow = connect().channel()
+    slow.send(*[Basic.Get(queue=queue, no_ack=True)] * count)
+    wait_until(lambda: channel.ready(queue) <= count - 30, "what may wait for it is there")
+    assert channel.ready(queue) >= 8
+    assert numbers(slow, count) == list(range(count))
+    assert channel.ready(queue) == 0
+    # And the connection goes on.
+    slow.publish(queue, b"x")
+    assert slow.drain(queue) == [b"x"]
+
+
+def test_who_is_sent_returns_and_does_not_read_has_to_wait(
+    connect: Connect, channel: Channel, name: str
+) -> None:
+    slow = connect().channel()
+    size, count = 1024 * 1024, 64
+    data = slow.encoded(f"{name}-nowhere", bytes(size), mandatory=True)
+    sending = threading.Thread(target=slow.connection.raw.send, args=(data * count,))
+    sending.start()
+    sending.join(1)
+    assert sending.is_alive()
+    assert len(slow.deliveries(count)) == count
+    sending.join()
 
 
 def test_its_other_consumers_wait_and_those_of_others_do_not(

@@ -11,7 +11,7 @@ from mypy_extensions import i64
 
 from warren.broker.session.channel import Channel, Target
 from warren.broker.session.confirms import Confirms
-from warren.broker.session.limits import UNWRITTEN_LIMIT
+from warren.broker.session.limits import UNREAD_LIMIT, UNWRITTEN_LIMIT
 from warren.wire.content import HEADER_FIXED, Look, MalformedProperties
 from warren.wire.methods import frame, undecodable
 from warren.wire.replies import AmqpError, Reply, snippet
@@ -54,6 +54,8 @@ class Connection:
     flushing: bool = False
     stalled: bool = False
     """A reply waits for the disk; what the client sends after it waits with it."""
+    unread: bool = False
+    """It is stalled because the client does not read."""
     reading: bool = True
     closed: bool = False
     closing: bool = False
@@ -329,6 +331,8 @@ class Connection:
             if not self.closed:
                 self.sent = True
                 self.transport.write(b"".join(out))
+                if self.choked and self.transport.get_write_buffer_size() > UNREAD_LIMIT:
+                    self.leave_unread()
 
     def has_confirms(self, confirms: Confirms) -> None:
         confirms.listed = True
@@ -341,8 +345,22 @@ class Connection:
         """The client does not read as fast as it is sent to."""
         self.choked = True
 
+    def leave_unread(self) -> None:
+        """The client asks for answers that it does not read: it has to wait."""
+        if not self.stalled and not self.closed:
+            self.stalled = True
+            self.unread = True
+            self.transport.pause_reading()
+
     def unchoke(self) -> None:
         self.choked = False
+        if self.unread:
+            self.unread = False
+            self.stalled = False
+            if self.reading:
+                self.transport.resume_reading()
+            if self.buffer:
+                self.work()
         for channel in list(self.channels.values()):
             channel.wake_all()
 

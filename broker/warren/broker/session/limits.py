@@ -9,6 +9,10 @@ UNWRITTEN_LIMIT: Final = 64 * 1024 * 1024
 """Publishing connections are not read while more bytes than this wait to be written; they go on at half."""
 
 
+UNREAD_LIMIT: Final = 32 * 1024 * 1024
+"""A client that leaves more bytes than this unread is not read either until it does. Deliveries stop long before."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """The bounds that a connection is told of, or runs into."""
