@@ -40,7 +40,7 @@ def check_spark() -> None:
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except OSError as error:
-        where = f"JAVA_HOME is {home}" if home else java
+        where = f"the one that JAVA_HOME names ({home})" if home else java
         raise UsageError(
             f"Spark needs Java, and {where} does not run ({error.strerror}): {INSTALL_JAVA}"
         ) from None
