@@ -9,7 +9,7 @@ from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy
-from warren.sdk import Command, Event, Queue, State, TransportUnavailable
+from warren.sdk import App, Command, Event, Queue, State, TransportUnavailable
 
 
 async def test_consumers_are_back_after_a_lost_connection_and_ready_says_so(
@@ -72,7 +72,7 @@ async def test_a_delivery_that_was_being_handled_comes_again_and_its_old_settlem
             lambda: app.statistics().subscriptions[name].acknowledged == 1, "the second is acknowledged"
         )
         await until(lambda: app.statistics().subscriptions[name].stale == 1, "the first is stale")
-        assert app.ready
+        await until(lambda: app.ready, "it is ready")
     assert await foreign.count(name) == 0
 
 
@@ -144,8 +144,6 @@ async def test_stopping_while_there_is_no_broker_takes_no_time(
 async def test_a_killed_broker_that_comes_back_loses_nothing_confirmed(
     broker: BrokerProcess, name: str
 ) -> None:
-    from warren.sdk import App
-
     class Ping(Command, queue=name):
         number: int
 
@@ -157,10 +155,10 @@ async def test_a_killed_broker_that_comes_back_loses_nothing_confirmed(
         seen.add(message.number)
 
     async with app:
-        publishing = asyncio.create_task(app.publish_many([Ping(number=number) for number in range(5000)]))
-        await until(lambda: len(seen) > 500, "it is in full swing")
+        publishing = asyncio.create_task(app.publish_many([Ping(number=number) for number in range(10_000)]))
+        await until(lambda: len(seen) > 50, "it is in full swing")
         await asyncio.to_thread(broker.kill)
         await asyncio.to_thread(broker.start)
-        assert (await publishing).confirmed == 5000
-        await until(lambda: len(seen) == 5000, "all have come")
-        assert app.statistics().publisher.republished > 0 or app.statistics().reconnects >= 2
+        assert (await publishing).confirmed == 10_000
+        await until(lambda: len(seen) == 10_000, "all have come")
+        assert app.statistics().publisher.republished > 0

@@ -95,6 +95,21 @@ def test_a_queue_of_defaults_gives_way_to_one_that_says_more() -> None:
         ]
 
 
+def test_a_handler_of_dead_letters_takes_the_dead_letter_queue_as_it_is() -> None:
+    for order in (["billing", "billing.dead"], ["billing.dead", "billing"]):
+        app = App(URL)
+        for queue in order:
+
+            @app.handle(bytes, queue=queue)
+            async def take(body: bytes) -> None: ...
+
+        queues = {item.name: item for item in app.topology if isinstance(item, Queue)}
+        assert queues == {
+            "billing": Queue("billing"),
+            "billing.dead": Queue("billing.dead", delivery_limit=None, dead_letter_exchange=None),
+        }
+
+
 def test_two_meanings_of_one_name_are_refused() -> None:
     app = App(URL)
     app.declare(Exchange("orders", type="fanout"))

@@ -149,6 +149,11 @@ class Link:
                 await _ends_within(session, None)
                 log.warning("connection lost: name=%s", self._name)
                 await self._drop()
+        except Exception as error:
+            # Only before the first connection is this an answer to the user; afterwards nobody awaits the task.
+            if self.connects > 0:
+                log.critical("connection given up: name=%s", self._name, exc_info=error)
+            raise
         finally:
             await self._drop()
 

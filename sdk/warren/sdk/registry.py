@@ -26,7 +26,7 @@ class Registry:
 
     def __init__(self, policy: DeclarePolicy) -> None:
         self._policy = policy
-        self._items: dict[object, Declarable] = {}
+        self._named: dict[object, Declarable] = {}
 
     def add(self, items: Iterable[Declarable]) -> list[Declarable]:
         """Register; returns what is new or changed.
@@ -34,43 +34,54 @@ class Registry:
         :raises ConfigError: if a name already stands for something else.
         """
         new: list[Declarable] = []
-        for item in closure(items):
+        for item in items:
             identity = _identity(item)
-            known = self._items.get(identity)
+            known = self._named.get(identity)
             if known == item or (known is not None and _only_defaults(item)):
                 continue
             if known is not None and not _only_defaults(known):
                 raise ConfigError(
                     f"{_name(item)} is declared twice with different arguments: {known} and {item}"
                 )
-            self._items[identity] = item
+            self._named[identity] = item
             new.append(item)
         return new
 
     def items(self) -> tuple[Declarable, ...]:
-        return tuple(self._items.values())
+        """All that is declared: what was named, and the dead letter queues that this implies."""
+        return tuple(self._resolved().values())
+
+    def _resolved(self) -> dict[object, Declarable]:
+        """A queue of defaults that is also an implied dead letter queue (of a handler for it) is the latter."""
+        named = self._named.values()
+        implied = {item.dead_letter_queue for item in named if isinstance(item, Queue)}
+        dead = {("queue", queue.name) for queue in implied if queue is not None}
+        kept = [item for item in named if not (_identity(item) in dead and _only_defaults(item))]
+        return {_identity(item): item for item in (*closure(kept), *kept)}
 
     async def add_and_declare(self, runner: Runner, items: Iterable[Declarable]) -> None:
         """`add`, and on the broker before it returns, also if another task is about to declare the same.
 
         What the broker refuses is forgotten again, so that it does not stand in the way of the next reconnect.
         """
-        items = closure(items)
+        items = list(items)
         new = self.add(items)
+        resolved = self._resolved()
+        wanted = {_identity(item) for item in closure(items)}
         try:
-            await self.declare(runner, [self._items[_identity(item)] for item in items])
+            await self.declare(runner, [item for identity, item in resolved.items() if identity in wanted])
         except TopologyMismatch:
             for item in new:
-                self._items.pop(_identity(item), None)
+                self._named.pop(_identity(item), None)
             raise
 
     def queue(self, name: str) -> Queue:
         """The queue of that name as it is registered, else as it is by default."""
-        item = self._items.get(("queue", name))
+        item = self._resolved().get(("queue", name))
         return item if isinstance(item, Queue) else Queue(name)
 
     async def declare_all(self, runner: Runner) -> None:
-        await self.declare(runner, list(self._items.values()))
+        await self.declare(runner, self.items())
 
     async def declare(self, runner: Runner, items: Iterable[Declarable]) -> None:
         """Declare the items, or with `declare="never"` check that they exist (bindings cannot be checked).

@@ -31,7 +31,7 @@ class Exchange:
     auto_delete: bool = False
     internal: bool = False
     alternate_exchange: str | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", dict(self.arguments))
@@ -72,7 +72,7 @@ class Queue:
     max_length_bytes: int | None = None
     overflow: Overflow | None = None
     single_active_consumer: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", dict(self.arguments))
@@ -131,7 +131,7 @@ class Binding:
     destination: str
     key: str = ""
     to_exchange: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", dict(self.arguments))

@@ -22,8 +22,10 @@ import pamqp.frame
 from aiormq.abc import ConfirmationFrameType
 from aiormq.channel import Channel
 from aiormq.connection import Connection, TCPTransportFactory, TLSTransportFactory, TransportFactory
+from aiormq.exceptions import AMQPError, ChannelInvalidStateError
 from pamqp import commands as spec
 from pamqp.body import ContentBody
+from pamqp.exceptions import PAMQPException
 from pamqp.header import ContentHeader
 from yarl import URL
 
@@ -40,6 +42,9 @@ PRIVATE_HOOKS = {
         "_Connection__handle_connection_unblocked",
     ),
 }
+
+FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFError, ValueError)
+"""What aiormq and the socket raise; anything else is a mistake in the program and is not dressed up."""
 
 Content = tuple[ContentHeader, bytes]
 
@@ -181,7 +186,7 @@ def translated(what: str) -> Iterator[None]:
         raise TransportUnavailable(f"{what}: the connection was closed") from error
     except WarrenError:
         raise
-    except Exception as error:
+    except FOREIGN as error:
         raise translate(what, error) from error
 
 

@@ -1,0 +1,50 @@
+"""Publishing: every publish ends in the broker's confirm or in an error that says what became of the message."""
+
+import asyncio
+
+from warren.sdk import App, Binding, Command, Delivery, Exchange, Nacked, Queue, Unroutable
+
+
+class Ship(Command, queue="shipping"):
+    order_id: str
+    parcels: int = 1
+
+
+async def main() -> None:
+    app, shipped = App(), asyncio.Event()
+    app.declare(
+        Exchange("legacy", type="direct"),
+        Queue(
+            "legacy.small", type="classic", dead_letter_exchange=None, max_length=1, overflow="reject-publish"
+        ),
+        Binding("legacy", "legacy.small", key="small"),
+    )
+
+    @app.handle(Ship, concurrency=1)
+    async def ship(command: Ship, delivery: Delivery) -> None:
+        if command.parcels == 0:
+            raise ValueError("nothing to ship")  # tried 3 times, then dead-lettered with the reason
+        if command.order_id == "99":
+            shipped.set()
+
+    @app.handle(bytes, queue="shipping.dead")
+    async def bury(body: bytes, delivery: Delivery) -> None:
+        print("dead:", delivery.headers["warren-dead-error"])
+
+    async with app:
+        report = await app.publish_many(Ship(order_id=str(number), parcels=number) for number in range(100))
+        print("confirmed:", report.confirmed)
+        await shipped.wait()
+        try:
+            await app.publish({"for": "nobody"}, exchange="legacy", key="unknown")
+        except Unroutable as error:
+            print("unroutable:", error.reply_code, error.routing_key)
+        await app.publish(b"fits", exchange="legacy", key="small")
+        try:
+            await app.publish(b"too much", exchange="legacy", key="small")
+        except Nacked as error:
+            print("refused; worth trying again:", error.retryable)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,51 @@
+"""Calls: a typed reply, an error that is a reply, and nobody there.
+
+The broker runs in this process unless AMQP_URL names another.
+"""
+
+import asyncio
+from decimal import Decimal
+
+from pydantic import BaseModel
+
+from warren.sdk import App, CallTimeout, RemoteError, Request
+
+
+class Quote(BaseModel):
+    price: Decimal
+
+
+class GetQuote(Request[Quote], queue="quotes"):
+    sku: str
+
+
+class GetStock(Request[int], queue="stock"):
+    sku: str
+
+
+app = App()
+
+
+@app.handle(GetQuote)
+async def quote(request: GetQuote) -> Quote:  # a type error if it returns anything else
+    if request.sku != "lamp":
+        raise RemoteError("unknown_sku", f"there is no {request.sku}", details={"sku": request.sku})
+    return Quote(price=Decimal("9.90"))
+
+
+async def main() -> None:
+    async with app:
+        answer = await app.call(GetQuote(sku="lamp"), timeout=2)  # a type checker knows that it is a Quote
+        print(f"a lamp is {answer.price}")
+        try:
+            await app.call(GetQuote(sku="desk"))
+        except RemoteError as error:
+            print(f"{error.code}: {error.message}")
+        try:
+            await app.call(GetStock(sku="lamp"), timeout=0.2)  # nobody handles it
+        except CallTimeout as error:
+            print(f"no reply; it may have been handled: {error.outcome == 'unknown'}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
