@@ -99,7 +99,7 @@ class Broker:
         self.failure = loop.create_future()
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._close_store)
-            recovery = self._open_store(loop) if self.config.data_dir is not None else None
+            recovery = await self._open_store(loop) if self.config.data_dir is not None else None
             vhost = VirtualHost(b"/", self._clock, self._log)
             topology = Topology(vhost, self._definitions)
             limits = Limits(
@@ -127,12 +127,14 @@ class Broker:
             self._node = node
             undo.pop_all()
 
-    def _open_store(self, loop: asyncio.AbstractEventLoop) -> Recovery:
+    async def _open_store(self, loop: asyncio.AbstractEventLoop) -> Recovery:
         assert self.config.data_dir is not None
         self._folder = DataFolder.open(self.config.data_dir, self._files)
         self._definitions = Definitions.open(self._folder, loop)
         self._snapshot = self._definitions.load()
-        recovery = recover(self._folder, {row.incarnation for row in self._snapshot.queues})
+        known = {row.incarnation for row in self._snapshot.queues}
+        # In a thread: whoever embeds the broker has other things on this loop.
+        recovery = await loop.run_in_executor(None, recover, self._folder, known)
         for line in recovery.damage:
             logger.error("event=damage %s", line)
         self._log = Log(recovery, loop, gate=self._definitions)
@@ -206,12 +208,14 @@ class Broker:
     async def _close_store(self) -> None:
         log, definitions, folder = self._log, self._definitions, self._folder
         self._log = self._definitions = self._folder = None
-        if log is not None:
-            await log.close()
-        if definitions is not None:
-            await definitions.close()
-        if folder is not None:
-            folder.close()
+        async with contextlib.AsyncExitStack() as rest:
+            # Each is closed even if the one before it cannot be: a full disk refuses the last of the log.
+            if folder is not None:
+                rest.callback(folder.close)
+            if definitions is not None:
+                rest.push_async_callback(definitions.close)
+            if log is not None:
+                rest.push_async_callback(log.close)
 
 
 def server_properties() -> bytes:
