@@ -306,6 +306,15 @@ def test_an_alternate_exchange_takes_what_goes_nowhere(peer: Peer, name: str) ->
         peer.call(made(commands.Exchange.Delete, exchange=each), 1, commands.Exchange.DeleteOk)
 
 
+def test_the_default_exchange_is_no_alternate(peer: Peer, name: str) -> None:
+    queue = peer.declare(exclusive=True)
+    peer.declare_exchange(name, "fanout", arguments={"alternate-exchange": ""})
+    peer.publish(name, queue, b"x", mandatory=True)
+    peer.given(commands.Basic.Return)
+    assert peer.purge(queue) == 0
+    peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
+
+
 def test_a_change_counts_for_the_next_message(talk: Talk, peer: Peer, name: str) -> None:
     """The same publish again and again, while others change where it leads."""
     other = talk().connect().open()

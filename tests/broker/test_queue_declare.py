@@ -193,6 +193,12 @@ def test_an_exclusive_queue_belongs_to_its_connection(talk: Talk, peer: Peer, na
         found = other.refused(command)
         assert (found.code, found.text) == (405, f"RESOURCE_LOCKED - {locked(name)}")
         other.open()
+    # To take away what is not bound is no error, but what is bound stays.
+    unbind = made(commands.Queue.Unbind, queue=name, exchange="amq.direct", routing_key=name)
+    other.call(unbind, 1, commands.Queue.UnbindOk)
+    peer.bind(name, "amq.direct", name)
+    assert other.refused(unbind).code == 405
+    other.open()
     # Publishing to it is open to all.
     other.publish("", name, b"x")
     other.sync()

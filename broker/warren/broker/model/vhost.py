@@ -65,19 +65,21 @@ class VirtualHost:
         :param keys: the routing key, and those that CC and BCC add.
         :param headers: the message's, for headers exchanges.
 
+        The default exchange leads to every queue when it is published to; as an alternate it leads nowhere, as in RabbitMQ.
+
         Source: https://www.rabbitmq.com/docs/ae and .../docs/e2e.
         """
         queues: dict[Queue, bool] = {}
+        if first.name == b"":
+            for key in keys:
+                queue = self.queues.get(key)
+                if queue is not None:
+                    queues[queue] = True
+            return list(queues)
         seen: dict[Exchange, bool] = {first: True}
         work = [first]
         while work:
             exchange = work.pop()
-            if exchange.name == b"":
-                for key in keys:
-                    queue = self.queues.get(key)
-                    if queue is not None:
-                        queues[queue] = True
-                continue
             matched = exchange.match(keys[0], headers)
             for key in keys[1:]:
                 matched.extend(exchange.match(key, headers))

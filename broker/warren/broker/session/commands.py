@@ -176,8 +176,12 @@ def queue_unbind(call: Call) -> None:
     arguments = call.arguments
     name, source = call.queue_name(), call.exchange_name()
     refuse_default(source)
-    queue = call.queue() if name in call.topology.vhost.queues else None
-    call.topology.unbind(source, queue, call.routing_key(name), arguments.data("arguments"))
+    queue = call.topology.vhost.queues.get(name)
+    key, raw = call.routing_key(name), arguments.data("arguments")
+    if queue is not None and (source, key, raw) in queue.incoming:
+        # Whose queue it is matters only if there is something to take away.
+        queue = call.queue()
+    call.topology.unbind(source, queue, key, raw)
     call.reply("queue.unbind-ok")
 
 
