@@ -17,7 +17,7 @@ from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from warren.sdk import App, Command, ConfigError, Delivery, Queue, Request, State
-from warren.sdk.transport import PRIVATE_HOOKS
+from warren.sdk.transport import PRIVATE_HOOKS, BlockableConnection, target_of
 
 
 @pytest.mark.parametrize("url", ["localhost:5672", "http://localhost", "amqp://u:secret@h:x", ""])
@@ -26,6 +26,24 @@ def test_what_is_no_amqp_url_is_said_in_one_line(url: str, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match=r"^not an AMQP URL: .+$") as caught:
         App(url or None)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("amqp://", ("guest", "guest", "localhost", 5672, "/")),
+        ("amqp://u%61:p%40s%2Fs@h:1/shop?heartbeat=5", ("ua", "p@s/s", "h", 1, "shop")),
+        ("amqps://h/%2F", ("guest", "guest", "h", 5671, "/")),
+    ],
+)
+async def test_a_url_means_to_aiormq_what_it_means_to_the_broker(
+    url: str, address: tuple[object, ...]
+) -> None:
+    target = target_of(url, "me")
+    connection = BlockableConnection(target)
+    assert (target.user, target.password, target.host, target.port, connection.vhost) == address
+    assert connection.heartbeat_timeout == (5 if "heartbeat" in url else 15)
+    assert connection.connection_name == "me"
 
 
 async def test_the_environment_names_the_broker(

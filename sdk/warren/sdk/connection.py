@@ -128,8 +128,7 @@ class Link:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel(self._task)
             self._task = None
 
     async def _supervise(self) -> None:
@@ -197,6 +196,15 @@ class Link:
             if str(error) != str(self.error):
                 log.warning("connection attempt failed: name=%s error=%s", self._name, error)
             self.error = error
+
+
+async def cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended, whatever in it takes a cancellation for something else."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=1.0)
+    if not task.cancelled():
+        task.exception()
 
 
 async def _ends_within(session: Session, seconds: float | None) -> bool:

@@ -13,7 +13,7 @@ from pamqp import commands as spec
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from warren.sdk.codec import set_properties
-from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, STABLE_SECONDS, Link
+from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, STABLE_SECONDS, Link, cancel
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import TransportUnavailable, WarrenError
 from warren.sdk.topology import Queue
@@ -116,8 +116,7 @@ class Subscription:
         """
         self._stopping = True
         if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
+            await cancel(self._supervisor)
         channel = self._channel
         if channel is not None and channel.usable:
             with contextlib.suppress(WarrenError), translated("cannot cancel the consumer"):

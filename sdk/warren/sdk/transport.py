@@ -30,6 +30,7 @@ from pamqp.header import ContentHeader
 from yarl import URL
 
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, WarrenError
+from warren.wire.url import parse_url
 
 CONNECT_SECONDS = 10.0
 HEARTBEAT_SECONDS = "15"
@@ -143,10 +144,8 @@ class Session:
         :raises TransportUnavailable: if that fails; not retryable where the credentials or the virtual host are at fault.
         """
         _quiet_aiormq()
-        target = URL(url)
-        target = target.update_query({"name": name, "heartbeat": HEARTBEAT_SECONDS, **target.query})
         socket = Socket()
-        connection = BlockableConnection(target, transport_factory=socket)
+        connection = BlockableConnection(target_of(url, name), transport_factory=socket)
         connection.on_blocked = on_blocked
         with translated("cannot connect"):
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -173,21 +172,42 @@ class Session:
         self.writer.close()
 
 
+def target_of(url: str, name: str) -> URL:
+    """The URL as aiormq reads it, with the defaults of `parse_url`; its query may set `heartbeat` and TLS files."""
+    parts = parse_url(url)
+    return URL.build(
+        scheme="amqps" if parts.tls else "amqp",
+        user=parts.user,
+        password=parts.password,
+        host=parts.host,
+        port=parts.port,
+        path="/" if parts.virtual_host == "/" else f"/{parts.virtual_host}",
+        query={"name": name, "heartbeat": HEARTBEAT_SECONDS, **URL(url).query},
+    )
+
+
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
     """Turn the errors of aiormq and of the socket into those of the SDK; `what` says what could not be done."""
     try:
         yield
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if _being_cancelled():
             raise
         # aiormq ends what waits on a closed connection with CancelledError, though nobody cancelled this task.
         raise TransportUnavailable(f"{what}: the connection was closed") from error
     except WarrenError:
         raise
     except FOREIGN as error:
+        if _being_cancelled():
+            # aiormq answers a cancellation with the error that it met at the same time.
+            raise asyncio.CancelledError from error
         raise translate(what, error) from error
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def translate(what: str, error: BaseException) -> WarrenError:
