@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from tenacity import AsyncRetrying, stop_after_attempt
 
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
@@ -311,156 +309,6 @@ async def test_a_handler_publishes_calls_and_declares_at_concurrency_one(
     async with app:
         await app.publish(Ping(number=5))
         assert await asyncio.wait_for(results.get(), 10) == 10
-
-
-async def test_stopping_finishes_what_has_started_and_requeues_the_rest(
-    make_app: MakeApp, foreign: Foreign, name: str
-) -> None:
-    class Ping(Command, queue=name):
-        number: int
-
-    app = make_app()
-    started, finish = asyncio.Event(), asyncio.Event()
-    done: list[int] = []
-
-    @app.handle(Ping, concurrency=1)
-    async def ping(message: Ping) -> None:
-        started.set()
-        await finish.wait()
-        await app.publish(b"effect", key=f"{name}.dead")
-        done.append(message.number)
-
-    await app.start()
-    await app.publish_many([Ping(number=number) for number in range(10)])
-    await started.wait()
-    stopping = asyncio.create_task(app.stop())
-    await until(lambda: app.state.value == "stopping", "it stops")
-    finish.set()
-    await stopping
-    assert done == [0]
-    assert await foreign.count(name) == 9
-    assert await foreign.count(f"{name}.dead") == 1
-    rest = [await foreign.take(name) for _ in range(9)]
-    assert sorted(message.body for message in rest) == [f'{{"number":{n}}}'.encode() for n in range(1, 10)]
-
-
-async def test_a_handler_that_outlives_the_grace_period_is_cancelled_and_requeued(
-    make_app: MakeApp, foreign: Foreign, name: str
-) -> None:
-    class Ping(Command, queue=name):
-        pass
-
-    app = make_app(grace=0.1)
-    started, cancelled = asyncio.Event(), asyncio.Event()
-
-    @app.handle(Ping)
-    async def ping(message: Ping) -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    async with app:
-        await app.publish(Ping())
-        await started.wait()
-    assert cancelled.is_set()
-    assert (await foreign.take(name)).redelivered
-    assert await foreign.count(f"{name}.dead") == 0
-
-
-async def test_a_handler_that_cancels_itself_has_failed(
-    make_app: MakeApp, foreign: Foreign, name: str
-) -> None:
-    app = make_app()
-
-    @app.handle(bytes, queue=name)
-    async def give_up(body: bytes) -> None:
-        raise asyncio.CancelledError
-
-    async with app:
-        await app.publish(b"1", key=name)
-        dead = await foreign.take(f"{name}.dead")
-        assert dead.headers["warren-dead-reason"] == "failed"
-        assert app.ready
-
-
-class Ledger:
-    """The smallest `Once`: it keeps results by message id, in memory."""
-
-    def __init__(self) -> None:
-        self.results: dict[str, bytes] = {}
-        self.stopped = 0
-
-    async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
-        key = delivery.message_id or ""
-        if key not in self.results:
-            self.results[key] = await handler()
-        return self.results[key]
-
-    async def on_stop(self) -> None:
-        self.stopped += 1
-
-
-async def test_once_runs_around_the_handler_and_keeps_its_result(make_app: MakeApp, name: str) -> None:
-    class Charge(Request[str], queue=name):
-        order_id: str
-
-    app, ledger = make_app(), Ledger()
-    charged: list[str] = []
-
-    @app.handle(Charge, once=ledger)
-    async def charge(request: Charge) -> str:
-        charged.append(request.order_id)
-        if len(charged) == 1:
-            raise ConnectionError
-        return f"receipt {len(charged)}"
-
-    async with app:
-        assert await app.call(Charge(order_id="42"), message_id="c1") == "receipt 2"
-        assert await app.call(Charge(order_id="42"), message_id="c1") == "receipt 2"
-    assert charged == ["42", "42"]
-    assert list(ledger.results.values()) == [b'"receipt 2"']
-    assert ledger.stopped == 1
-
-
-class Later:
-    """A policy of one attempt and then a delay, and the backend for it: both keep what they were asked."""
-
-    def __init__(self, app: Callable[[], App]) -> None:
-        self.asked: list[tuple[str, timedelta]] = []
-        self._app = app
-
-    def attempts(self) -> AsyncRetrying:
-        return AsyncRetrying(stop=stop_after_attempt(1), reraise=True)
-
-    def delay(self, error: Exception, delivery: Delivery) -> timedelta | None:
-        return timedelta(seconds=5) if delivery.attempt < 3 else None
-
-    async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
-        self.asked.append((queue, after))
-        await self._app().publish(delivery.body, key=queue, headers={"warren-attempt": delivery.attempt + 1})
-
-
-async def test_a_policy_may_delay_before_the_message_is_dead(
-    make_app: MakeApp, foreign: Foreign, name: str
-) -> None:
-    apps: list[App] = []
-    later = Later(lambda: apps[0])
-    app = make_app(delay=later)
-    apps.append(app)
-
-    @app.handle(bytes, queue=name, retry=later)
-    async def fail(body: bytes) -> None:
-        raise ConnectionError
-
-    async with app:
-        await app.publish(b"1", key=name)
-        dead = await foreign.take(f"{name}.dead")
-    assert later.asked == [(name, timedelta(seconds=5))] * 2
-    assert dead.headers["warren-attempt"] == 3
-    assert app.state.value == "stopped"
 
 
 class Refused(Command, queue="ping"):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -18,15 +17,16 @@ from warren.sdk.codec import Outgoing, adapter_of, encode
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
 from warren.sdk.endpoint import Endpoint
 from warren.sdk.errors import BatchError, ConfigError, TransportUnavailable, Unroutable, WarrenError
-from warren.sdk.handler import HandlerSpec
+from warren.sdk.handler import HandlerSpec, source_of
 from warren.sdk.handles import Answers, Handles
-from warren.sdk.messages import Command, Event, Message, Request
+from warren.sdk.messages import Message, Request
+from warren.sdk.process import serve
 from warren.sdk.protocols import Clock, Component, DelayBackend, Once, RetryPolicy
 from warren.sdk.publisher import WINDOW, Failure, Pending, PublishReport
 from warren.sdk.registry import DeclarePolicy, Registry
 from warren.sdk.retry import InProcess
 from warren.sdk.runtime import Runtime, State, Statistics
-from warren.sdk.topology import Binding, Declarable, Queue
+from warren.sdk.topology import Declarable, Queue
 from warren.wire.url import parse_url
 
 log = logging.getLogger("warren.sdk")
@@ -178,7 +178,7 @@ class App:
 
         def register(function: Callable[..., Any]) -> None:
             handler = HandlerSpec.of(message, function, retry, once)
-            source, items = _source(message, queue, keys)
+            source, items = source_of(message, queue, keys)
             self._registry.add(items)
             endpoint = self._endpoints.get(source)
             if endpoint is None:
@@ -352,34 +352,7 @@ class App:
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT, then stop cleanly; a second signal ends at once."""
-        asyncio.run(self._serve())
-
-    async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        main = asyncio.current_task()
-        assert main is not None
-        asked = asyncio.Event()
-
-        def on_signal() -> None:
-            if asked.is_set():
-                main.cancel()
-            asked.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
-        starting = asyncio.ensure_future(self.start())
-        stopping = asyncio.ensure_future(asked.wait())
-        try:
-            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                starting.cancel()
-                await asyncio.gather(starting, return_exceptions=True)
-            else:
-                await starting
-                await stopping
-        finally:
-            stopping.cancel()
-            await self.stop()
+        asyncio.run(serve(self))
 
     @property
     def state(self) -> State:
@@ -446,30 +419,6 @@ def _address(message: object, exchange: str | None, key: str | None) -> tuple[st
             (message.wire_key or "") if key is None else key,
         )
     return exchange or "", key or ""
-
-
-def _source(
-    message: Any, queue: str | Queue | None, keys: Iterable[str] | None
-) -> tuple[str, list[Declarable]]:
-    """The queue that a handler consumes, and what must be declared for it."""
-    if isinstance(keys, str):
-        raise ConfigError(f"keys is a list of binding keys, not the text {keys!r}")
-    own = Queue(queue) if isinstance(queue, str) else queue
-    if isinstance(message, type) and issubclass(message, Command | Request):
-        items = message.reach()
-        name = message.wire_key or ""
-        if keys is not None or (own is not None and own != message.queue_value):
-            raise ConfigError(f"{message.__name__} has its own queue {name!r}: leave out queue= and keys=")
-        return name, items
-    if own is None:
-        raise ConfigError(f"a handler of {getattr(message, '__name__', message)} needs queue=...")
-    if isinstance(message, type) and issubclass(message, Event):
-        items = message.reach()
-        bound = list(keys) if keys is not None else [message.wire_key] if message.wire_key else []
-        if not bound:
-            raise ConfigError(f"{message.__name__} has no key: handle(..., keys=[...])")
-        return own.name, [*items, own, *(Binding(message.wire_exchange, own.name, key) for key in bound)]
-    return own.name, [own]
 
 
 async def _all(futures: list[asyncio.Future[None]]) -> None:

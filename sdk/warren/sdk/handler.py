@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -12,8 +12,9 @@ from pydantic import BaseModel, TypeAdapter
 from warren.sdk.codec import adapter_of
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import ConfigError
-from warren.sdk.messages import Request
+from warren.sdk.messages import Command, Event, Request
 from warren.sdk.protocols import Once, RetryPolicy
+from warren.sdk.topology import Binding, Declarable, Queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +70,27 @@ class HandlerSpec:
         if self.delivery_parameter is None:
             return await self.function(message)
         return await self.function(message, **{self.delivery_parameter: delivery})
+
+
+def source_of(
+    message: Any, queue: str | Queue | None, keys: Iterable[str] | None
+) -> tuple[str, list[Declarable]]:
+    """The queue that a handler consumes, and what must be declared for it."""
+    if isinstance(keys, str):
+        raise ConfigError(f"keys is a list of binding keys, not the text {keys!r}")
+    own = Queue(queue) if isinstance(queue, str) else queue
+    if isinstance(message, type) and issubclass(message, Command | Request):
+        items = message.reach()
+        name = message.wire_key or ""
+        if keys is not None or (own is not None and own != message.queue_value):
+            raise ConfigError(f"{message.__name__} has its own queue {name!r}: leave out queue= and keys=")
+        return name, items
+    if own is None:
+        raise ConfigError(f"a handler of {getattr(message, '__name__', message)} needs queue=...")
+    if isinstance(message, type) and issubclass(message, Event):
+        items = message.reach()
+        bound = list(keys) if keys is not None else [message.wire_key] if message.wire_key else []
+        if not bound:
+            raise ConfigError(f"{message.__name__} has no key: handle(..., keys=[...])")
+        return own.name, [*items, own, *(Binding(message.wire_exchange, own.name, key) for key in bound)]
+    return own.name, [own]

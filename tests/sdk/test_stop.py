@@ -1,0 +1,85 @@
+"""Stopping ends what has started, and gives back the rest."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from warren.sdk import (
+    Command,
+)
+
+
+async def test_stopping_finishes_what_has_started_and_requeues_the_rest(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app()
+    started, finish = asyncio.Event(), asyncio.Event()
+    done: list[int] = []
+
+    @app.handle(Ping, concurrency=1)
+    async def ping(message: Ping) -> None:
+        started.set()
+        await finish.wait()
+        await app.publish(b"effect", key=f"{name}.dead")
+        done.append(message.number)
+
+    await app.start()
+    await app.publish_many([Ping(number=number) for number in range(10)])
+    await started.wait()
+    stopping = asyncio.create_task(app.stop())
+    await until(lambda: app.state.value == "stopping", "it stops")
+    finish.set()
+    await stopping
+    assert done == [0]
+    assert await foreign.count(name) == 9
+    assert await foreign.count(f"{name}.dead") == 1
+    rest = [await foreign.take(name) for _ in range(9)]
+    assert sorted(message.body for message in rest) == [f'{{"number":{n}}}'.encode() for n in range(1, 10)]
+
+
+async def test_a_handler_that_outlives_the_grace_period_is_cancelled_and_requeued(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Ping(Command, queue=name):
+        pass
+
+    app = make_app(grace=0.1)
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    @app.handle(Ping)
+    async def ping(message: Ping) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with app:
+        await app.publish(Ping())
+        await started.wait()
+    assert cancelled.is_set()
+    assert (await foreign.take(name)).redelivered
+    assert await foreign.count(f"{name}.dead") == 0
+
+
+async def test_a_handler_that_cancels_itself_has_failed(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    app = make_app()
+
+    @app.handle(bytes, queue=name)
+    async def give_up(body: bytes) -> None:
+        raise asyncio.CancelledError
+
+    async with app:
+        await app.publish(b"1", key=name)
+        dead = await foreign.take(f"{name}.dead")
+        assert dead.headers["warren-dead-reason"] == "failed"
+        assert app.ready
