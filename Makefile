@@ -16,10 +16,10 @@ setup: .venv/.ready system-runtime
 demo: setup
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
 
-test: setup
+test: setup system-rabbitmq
 	.venv/bin/pytest -q
 
-test-compiled: .venv-compiled/.installed system-runtime
+test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq
 	.venv-compiled/bin/pytest -q
 
 lint: .venv/.ready
@@ -36,14 +36,14 @@ bench-hot: .venv/.ready
 	.venv/bin/python -m benchmarks.hot --base "$(BASE)"
 
 # Warren, plain and compiled, against RabbitMQ on this machine.
-bench: .venv/.ready .venv-compiled/.installed
+bench: .venv/.ready .venv-compiled/.installed system-rabbitmq
 	.venv/bin/python -m benchmarks.against_rabbitmq
 
 clean:
 	rm -rf .venv .venv-compiled build site warren.egg-info
 
-.PHONY: system-python system-runtime system-compiler
-system-python system-runtime system-compiler: system-%:
+.PHONY: system-python system-runtime system-compiler system-rabbitmq
+system-python system-runtime system-compiler system-rabbitmq: system-%:
 	@PYTHON="$(PYTHON)" .ci/system $*
 
 .venv/.ready: pyproject.toml setup.py | system-python

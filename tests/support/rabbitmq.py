@@ -37,7 +37,7 @@ class RabbitMQ:
 
 
 def installed() -> bool:
-    """Whether this machine has Debian's rabbitmq-server; set-up does not install it."""
+    """Whether this machine has Debian's rabbitmq-server; `make test` installs it."""
     return SERVER.exists() and shutil.which("epmd") is not None
 
 
