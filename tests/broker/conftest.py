@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.behaviour import Behaviour, behaviour
 from tests.support.client import Channel, Closed, Connection
 from tests.support.inprocess import InProcess
 from tests.support.peer import Peer
+from tests.support.restarts import Session
 
 Connect: TypeAlias = Callable[[], Connection]
 Talk: TypeAlias = Callable[[], Peer]
@@ -41,6 +43,12 @@ def channel(connect: Connect) -> Channel:
 
 
 @pytest.fixture
+def grave(channel: Channel) -> str:
+    """The queue to which dead letters go."""
+    return channel.declare(exclusive=True)
+
+
+@pytest.fixture
 def name() -> str:
     """Of a queue or exchange that nothing else uses."""
     return f"test-{uuid.uuid4().hex}"
@@ -51,6 +59,22 @@ def inprocess() -> Iterator[InProcess]:
     """A broker in this process, in memory, whose clock the test moves."""
     with InProcess() as broker:
         yield broker
+
+
+@pytest.fixture
+def timed(inprocess: InProcess) -> Iterator[Channel]:
+    """A channel to the broker whose clock the test moves."""
+    with Connection(inprocess.url) as connection:
+        yield connection.channel()
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """A channel to a broker in this process on a data folder, which the test stops or crashes."""
+    with InProcess(tmp_path / "data") as broker:
+        session = Session(broker)
+        yield session
+        session.connection.abort()
 
 
 @pytest.fixture

@@ -2,94 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pamqp.commands import Queue
 
 from tests.support.broker import BrokerProcess
-from tests.support.client import Channel, Closed, Connection
-from tests.support.inprocess import InProcess
-
-PERSISTENT: dict[str, Any] = {"delivery_mode": 2}
-
-
-@pytest.fixture
-def stored(tmp_path: Path) -> Iterator[InProcess]:
-    """A broker in this process on a data folder, whose clock the test moves."""
-    with InProcess(tmp_path / "data") as broker:
-        yield broker
-
-
-class Session:
-    """A channel, anew after each restart."""
-
-    def __init__(self, broker: InProcess) -> None:
-        self.broker = broker
-        self.connect()
-
-    def connect(self) -> None:
-        self.connection = Connection(self.broker.url)
-        self.channel = self.connection.channel()
-        self.channel.confirm()
-        self.sent = 0
-
-    def publish(self, queue: str, *bodies: bytes, **properties: Any) -> None:
-        """Publish and wait for the confirms."""
-        for body in bodies:
-            self.channel.publish(queue, body, **{**PERSISTENT, **properties})
-        self.sent += len(bodies)
-        self.channel.settled_until(self.sent)
-
-    def sync(self) -> None:
-        """What was acknowledged is on the disk when a later publish is confirmed."""
-        self.channel.declare("sync", durable=True)
-        self.publish("sync", b"")
-
-    def restart(self) -> None:
-        """Stop the broker cleanly and start it again."""
-        self.connection.close()
-        self.broker.restart()
-        self.connect()
-
-    def crash(self) -> None:
-        """Go on with what is on the disk now, with whatever is unacknowledged."""
-        self.broker.crash()
-        self.connection.abort()
-        self.connect()
-
-    def exists(self, queue: str) -> bool:
-        channel = self.connection.channel()
-        try:
-            channel.call(Queue.Declare(queue=queue, passive=True), Queue.DeclareOk)
-        except Closed:
-            return False
-        return True
-
-
-@pytest.fixture
-def session(stored: InProcess) -> Iterator[Session]:
-    session = Session(stored)
-    yield session
-    session.connection.abort()
-
-
-ENDS = ("restart", "crash")
-"""Both ways to end: what is promised holds for each."""
-
-
-def end(session: Session, how: str) -> None:
-    getattr(session, how)()
-
-
-def flags(channel: Channel, queue: str) -> list[tuple[bytes, bool]]:
-    found = []
-    while (message := channel.get(queue, no_ack=True)) is not None:
-        found.append((message.body, message.redelivered))
-    return found
-
+from tests.support.client import Connection
+from tests.support.restarts import ENDS, PERSISTENT, Session, end, flags
 
 # -- which of the three flags matters for what
 
@@ -107,7 +27,7 @@ def test_exchange_queue_message_and_binding_are_durable_each_by_its_own_flag(
     session.publish("", b"transient", exchange="x", delivery_mode=1)
     end(session, how)
     channel = session.channel
-    assert session.exists("q") == durable_queue
+    assert session.channel.exists("q") == durable_queue
     channel.declare_exchange("x", durable=durable_exchange)
     channel.declare("q", durable=durable_queue)
     assert channel.drain("q") == ([b"persistent"] if durable_queue else [])
@@ -144,7 +64,7 @@ def test_definitions_survive_with_all_they_say(session: Session, how: str) -> No
     # Auto-delete is remembered: it goes with its last consumer.
     channel.consume("grave", "tag")
     channel.cancel("tag")
-    assert not session.exists("grave")
+    assert not session.channel.exists("grave")
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -159,7 +79,7 @@ def test_what_was_deleted_stays_away(session: Session, how: str) -> None:
     channel.delete("q")
     channel.call(Queue.Unbind(queue="kept", exchange="x"), Queue.UnbindOk)
     end(session, how)
-    assert not session.exists("q")
+    assert not session.channel.exists("q")
     session.channel.publish("", b"unbound", exchange="x")
     assert session.channel.drain("kept") == []
 
@@ -179,7 +99,7 @@ def test_exclusive_queues_go_with_their_connection(session: Session) -> None:
     session.channel.declare("q", durable=True, exclusive=True)
     session.publish("q", b"x")
     session.crash()
-    assert not session.exists("q")
+    assert not session.channel.exists("q")
 
 
 # -- messages
@@ -351,181 +271,6 @@ def test_a_stop_is_one_return(session: Session) -> None:
     message = session.channel.get("q")
     assert message is not None
     assert message.headers["x-delivery-count"] == 1
-
-
-# -- time goes on
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_ttl_goes_on(session: Session, how: str) -> None:
-    session.channel.declare("grave", durable=True)
-    session.channel.declare(
-        "q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="grave", x_message_ttl=10_000
-    )
-    session.publish("q", b"short", expiration="3000")
-    session.publish("q", b"long")
-    session.broker.advance(2)
-    end(session, how)
-    assert session.channel.ready("q") == 2
-    session.broker.advance(0.999)
-    assert session.channel.ready("q") == 2
-    session.broker.advance(0.001)
-    assert (session.channel.ready("q"), session.channel.ready("grave")) == (1, 1)
-    session.broker.advance(7)
-    assert (session.channel.ready("q"), session.channel.ready("grave")) == (0, 2)
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_what_died_meanwhile_is_dead_lettered_at_the_start(session: Session, how: str) -> None:
-    """Into queues that have messages of their own, which may come before or after in the restoring."""
-    channel = session.channel
-    channel.declare_exchange("dlx", durable=True)
-    arguments: dict[str, Any] = {"x_dead_letter_exchange": "dlx", "x_message_ttl": 1000}
-    for number in range(4):
-        channel.declare(f"grave{number}", durable=True)
-        channel.bind(f"grave{number}", "dlx")
-        channel.declare(f"q{number}", durable=True, **arguments)
-        session.publish(f"grave{number}", b"old 1", b"old 2")
-        session.publish(f"q{number}", b"dead")
-    session.broker.jump(60)
-    end(session, how)
-    for _ in range(2):
-        channel = session.channel
-        found = {number: channel.ready(f"grave{number}") for number in range(4)}
-        assert found == dict.fromkeys(range(4), 6)
-        end(session, how)
-    for number in range(4):
-        assert session.channel.drain(f"grave{number}") == [b"old 1", b"old 2"] + [b"dead"] * 4
-        assert session.channel.ready(f"q{number}") == 0
-
-
-def test_many_dead_at_the_start_are_not_delivered(session: Session) -> None:
-    session.channel.declare("q", durable=True)
-    session.publish("q", *[b"dead"] * 1200, expiration="1000")
-    session.publish("q", b"alive")
-    session.broker.jump(60)
-    session.restart()
-    assert session.channel.drain("q") == [b"alive"]
-
-
-def test_the_time_of_an_unused_queue_starts_anew(session: Session) -> None:
-    session.channel.declare("q", durable=True, x_expires=10_000)
-    session.broker.advance(9)
-    session.restart()
-    session.broker.advance(9)
-    session.restart()
-    session.broker.advance(9.999)
-    assert session.exists("q")
-    session.broker.advance(10)
-    assert not session.exists("q")
-    session.restart()
-    assert not session.exists("q")
-
-
-# -- dead letters
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_a_dead_letter_is_in_one_queue_and_not_in_the_other(session: Session, how: str) -> None:
-    channel = session.channel
-    channel.declare("grave", durable=True)
-    channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="grave")
-    session.publish("q", b"1", b"2", expiration="5000")
-    message = channel.get("q")
-    assert message is not None
-    channel.reject(message.tag)
-    session.publish("q", b"3")
-    end(session, how)
-    channel = session.channel
-    assert channel.drain("q") == [b"2", b"3"]
-    dead = channel.get("grave")
-    assert dead is not None
-    assert dead.body == b"1"
-    (death,) = dead.headers["x-death"]
-    assert (death["count"], death["reason"], death["original-expiration"]) == (1, "rejected", "5000")
-    # Its history is still the broker's own, and is counted on.
-    channel.nack(dead.tag)
-    assert channel.ready("grave") == 1
-
-
-def test_a_crash_amid_dead_lettering_leaves_each_message_in_one_place(session: Session) -> None:
-    """The removal and the copies are one record: at whatever moment it ends, nothing is lost and nothing is doubled."""
-    channel = session.channel
-    channel.declare_exchange("dlx", durable=True)
-    for grave in ("grave1", "grave2"):
-        channel.declare(grave, durable=True)
-        channel.bind(grave, "dlx")
-    channel.declare("q", durable=True, x_dead_letter_exchange="dlx")
-    bodies = [b"%d" % number for number in range(300)]
-    session.publish("q", *bodies)
-    left = len(bodies)
-    for rejected in (60, 120, 60):
-        session.channel.consume("q", "tag")
-        session.channel.deliveries(left)
-        for tag in range(1, rejected + 1):
-            session.channel.reject(tag)
-        session.channel.ready("q")
-        session.crash()
-        channel = session.channel
-        left = channel.ready("q")
-        assert channel.ready("grave1") == channel.ready("grave2") == len(bodies) - left
-    buried = channel.drain("grave1")
-    assert sorted(buried + channel.drain("q"), key=int) == bodies
-    assert buried == bodies[: len(buried)] == channel.drain("grave2")
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_a_history_is_still_counted_on(session: Session, how: str) -> None:
-    channel = session.channel
-    channel.declare(
-        "wait", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="q", x_message_ttl=1000
-    )
-    channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="wait")
-    session.publish("q", b"x")
-    for count in range(1, 4):
-        message = session.channel.get("q")
-        assert message is not None
-        session.channel.reject(message.tag)
-        session.sync()
-        end(session, how)
-        session.broker.advance(1)
-        message = session.channel.get("q")
-        assert message is not None
-        assert [death["count"] for death in message.headers["x-death"]] == [count, count]
-        session.channel.nack(message.tag)
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_what_is_kept_aside_survives(session: Session, how: str) -> None:
-    session.channel.declare(
-        "q",
-        durable=True,
-        x_queue_type="quorum",
-        x_dead_letter_exchange="dlx",
-        x_dead_letter_strategy="at-least-once",
-        x_overflow="reject-publish",
-        x_max_length=2,
-    )
-    session.publish("q", b"1", b"2")
-    for _ in range(2):
-        message = session.channel.get("q")
-        assert message is not None
-        session.channel.reject(message.tag)
-    session.sync()
-    end(session, how)
-    channel = session.channel
-    assert channel.ready("q") == 0
-    channel.publish("q", b"too much", **PERSISTENT)
-    assert channel.settled(1) == [False]
-    channel.declare_exchange("dlx", durable=True)
-    channel.declare("grave", durable=True)
-    channel.bind("grave", "dlx")
-    session.broker.advance(2)
-    assert channel.ready("grave") == 2
-    end(session, how)
-    session.broker.advance(2)
-    assert session.channel.drain("grave") == [b"1", b"2"]
-    assert session.channel.ready("q") == 0
 
 
 # -- as a process

@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.client import Channel, Closed, Connection, Message
+from tests.support.client import Channel, Message
+from tests.support.dead_letters import dying
 from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
-
-
-@pytest.fixture
-def timed(inprocess: InProcess) -> Iterator[Channel]:
-    """A channel to the broker whose clock the test moves."""
-    with Connection(inprocess.url) as connection:
-        yield connection.channel()
 
 
 def dead_lettering(channel: Channel, **arguments: Any) -> tuple[str, str]:
     """A queue and the one that its dead letters go to."""
     grave = channel.declare(exclusive=True)
-    queue = channel.declare(
-        exclusive=True, x_dead_letter_exchange="", x_dead_letter_routing_key=grave, **arguments
-    )
-    return queue, grave
-
-
-def exists(channel: Channel, queue: str) -> bool:
-    other = channel.connection.channel()
-    try:
-        other.state(queue)
-    except Closed:
-        del channel.connection.channels[other.number]
-        return False
-    other.close()
-    return True
+    return dying(channel, grave, **arguments), grave
 
 
 # -- messages, at their exact time
@@ -223,12 +202,12 @@ def test_the_longest_ttl(timed: Channel, inprocess: InProcess) -> None:
 def test_an_unused_queue_goes(timed: Channel, inprocess: InProcess) -> None:
     queue = timed.declare(x_expires=1000)
     inprocess.advance(0.999)
-    assert exists(timed, queue)
+    assert timed.exists(queue)
     # That was a declare: its time starts anew.
     inprocess.advance(0.999)
-    assert exists(timed, queue)
+    assert timed.exists(queue)
     inprocess.advance(1)
-    assert not exists(timed, queue)
+    assert not timed.exists(queue)
 
 
 def test_get_uses_a_queue_and_publishing_does_not(timed: Channel, inprocess: InProcess) -> None:
@@ -242,7 +221,7 @@ def test_get_uses_a_queue_and_publishing_does_not(timed: Channel, inprocess: InP
     timed.publish(queue, b"x")
     timed.ready(other)
     inprocess.advance(0.6)
-    assert not exists(timed, queue)
+    assert not timed.exists(queue)
 
 
 def test_a_consumer_keeps_its_queue(timed: Channel, inprocess: InProcess) -> None:
@@ -257,7 +236,7 @@ def test_a_consumer_keeps_its_queue(timed: Channel, inprocess: InProcess) -> Non
     inprocess.advance(100)
     timed.cancel("tag")
     inprocess.advance(1)
-    assert not exists(timed, queue)
+    assert not timed.exists(queue)
 
 
 def test_the_messages_of_an_unused_queue_are_not_dead_lettered(timed: Channel, inprocess: InProcess) -> None:
@@ -265,7 +244,7 @@ def test_the_messages_of_an_unused_queue_are_not_dead_lettered(timed: Channel, i
     timed.publish(queue, b"x")
     timed.ready(queue)
     inprocess.advance(5)
-    assert not exists(timed, queue)
+    assert not timed.exists(queue)
     assert timed.ready(grave) == 0
 
 

@@ -253,6 +253,17 @@ class Channel:
     def ready(self, queue: str) -> int:
         return self.state(queue)[0]
 
+    def exists(self, queue: str) -> bool:
+        """Whether there is such a queue; asked on a channel of its own, which a refusal closes."""
+        other = self.connection.channel()
+        try:
+            other.state(queue)
+        except Closed:
+            del self.connection.channels[other.number]
+            return False
+        other.close()
+        return True
+
     def declare_exchange(
         self, name: str, kind: str = "fanout", *, durable: bool = False, **arguments: Any
     ) -> str:

@@ -1,0 +1,160 @@
+"""What the arguments of a queue may be, on classic and quorum queues, and RabbitMQ's words for what they may not."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from pamqp import commands
+
+from tests.support.behaviour import Behaviour
+from tests.support.declaring import (
+    AUTO_DELETE,
+    DURABLE,
+    EXCLUSIVE,
+    QUORUM,
+    TTL,
+    Field,
+    declare,
+    failed,
+    integer,
+    long,
+    text,
+)
+from tests.support.peer import Peer, made
+
+# -- arguments
+
+
+@pytest.mark.parametrize("which", [TTL, "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority"])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (integer(-1), "{value_negative,-1}"),
+        (text("5"), '"expected integer, got longstr"'),
+        (b"t\1", '"expected integer, got bool"'),
+        (b"d" + struct.pack(">d", 5.0), '"expected integer, got double"'),
+        (b"b\5", None),
+        (integer(100), None),
+    ],
+)
+def test_limits_are_integers(peer: Peer, name: str, which: str, value: bytes, reason: str | None) -> None:
+    found = declare(peer, name, (which, value))
+    if reason is None:
+        assert found == name
+    else:
+        assert found == failed(406, f"invalid arg '{which}' for queue '{name}' in vhost '/': {reason}")
+
+
+@pytest.mark.parametrize(
+    ("which", "value", "reason"),
+    [
+        (TTL, long(315_360_000_001), "{value_too_large,315360000001}"),
+        ("x-expires", long(315_360_000_001), "{value_too_large,315360000001}"),
+        ("x-expires", integer(0), "{value_zero,0}"),
+        ("x-max-priority", integer(256), "{max_value_exceeded,256}"),
+        ("x-overflow", text("foo"), "invalid_overflow"),
+        ("x-overflow", integer(5), "{unacceptable_type,signedint}"),
+        ("x-dead-letter-routing-key", text("k"), "routing_key_but_no_dlx_defined"),
+        ("x-dead-letter-routing-key", integer(5), "{unacceptable_type,signedint}"),
+        ("x-queue-type", text("foo"), "\"unsupported queue type 'foo'\""),
+        ("x-queue-type", integer(5), "{unacceptable_type,signedint}"),
+    ],
+)
+def test_what_an_argument_cannot_be(peer: Peer, name: str, which: str, value: bytes, reason: str) -> None:
+    expected = failed(406, f"invalid arg '{which}' for queue '{name}' in vhost '/': {reason}")
+    assert declare(peer, name, (which, value)) == expected
+    # Nothing was made.
+    assert peer.refused(made(commands.Queue.Declare, queue=name, passive=True)).code == 404
+
+
+def test_the_first_fault_in_rabbitmqs_order_is_named(peer: Peer, name: str) -> None:
+    described = f"queue '{name}' in vhost '/'"
+    found = declare(peer, name, (TTL, integer(-1)), ("x-expires", integer(0)))
+    assert found == failed(406, f"invalid arg 'x-expires' for {described}: {{value_zero,0}}")
+    found = declare(peer, name, ("x-dead-letter-routing-key", text("k")), (TTL, integer(-1)))
+    assert found == failed(406, f"invalid arg '{TTL}' for {described}: {{value_negative,-1}}")
+
+
+def test_a_dead_letter_exchange_is_a_string(peer: Peer, name: str) -> None:
+    found = declare(peer, name, ("x-dead-letter-exchange", integer(5)))
+    assert found == failed(
+        406, f"invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue '{name}' in vhost '/'"
+    )
+
+
+@pytest.mark.parametrize("which", ["x-max-age", "x-quorum-initial-group-size"])
+def test_arguments_of_another_queue_type_are_refused(peer: Peer, name: str, which: str) -> None:
+    found = declare(peer, name, (which, integer(5)))
+    assert found == failed(
+        406, f"invalid arg '{which}' for queue '{name}' in vhost '/' of queue type rabbit_classic_queue"
+    )
+
+
+def test_a_delivery_limit_is_for_every_queue(peer: Peer, name: str, server: Behaviour) -> None:
+    """Warren goes further than RabbitMQ, whose classic queues have none."""
+    found = declare(peer, name, ("x-delivery-limit", integer(5)))
+    if server.is_warren:
+        assert found == name
+    else:
+        assert found == failed(
+            406,
+            f"invalid arg 'x-delivery-limit' for queue '{name}' in vhost '/' of queue type rabbit_classic_queue",
+        )
+
+
+# -- quorum queues: https://www.rabbitmq.com/docs/quorum-queues#feature-matrix
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (0, "non-durable"),
+        (DURABLE | EXCLUSIVE, "exclusive-owner"),
+        (EXCLUSIVE, "exclusive-owner"),
+        (DURABLE | AUTO_DELETE, "auto-delete"),
+    ],
+)
+def test_what_a_quorum_queue_cannot_be(peer: Peer, name: str, flags: int, what: str) -> None:
+    found = declare(peer, name, QUORUM, flags=flags)
+    assert found == failed(406, f"invalid property '{what}' for queue '{name}' in vhost '/'")
+
+
+def test_a_quorum_queue_has_a_name(peer: Peer) -> None:
+    text = "Cannot declare a server-named queue for type rabbit_quorum_queue"
+    assert declare(peer, "", QUORUM, flags=DURABLE) == failed(406, text)
+    text = "queue name 'amq.q' contains reserved prefix 'amq.*'"
+    assert declare(peer, "amq.q", QUORUM, flags=DURABLE) == failed(403, text)
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        (("x-max-priority", integer(5)), " of queue type rabbit_quorum_queue"),
+        (("x-queue-mode", text("lazy")), " of queue type rabbit_quorum_queue"),
+        (("x-dead-letter-strategy", text("foo")), ": invalid_dlx_strategy"),
+        (("x-delivery-limit", integer(-1)), None),
+        (("x-dead-letter-strategy", text("at-least-once")), None),
+        (("x-expires", integer(60_000)), None),
+        (("x-unknown", integer(1)), None),
+    ],
+)
+def test_arguments_of_a_quorum_queue(peer: Peer, name: str, field: Field, reason: str | None) -> None:
+    found = declare(peer, name, QUORUM, field, flags=DURABLE)
+    if reason is not None:
+        assert found == failed(406, f"invalid arg '{field[0]}' for queue '{name}' in vhost '/'{reason}")
+        return
+    assert found == name
+    peer.call(made(commands.Queue.Delete, queue=name), 1, commands.Queue.DeleteOk)
+
+
+def test_the_type_of_a_queue_stays(peer: Peer, name: str) -> None:
+    assert declare(peer, name, QUORUM, flags=DURABLE) == name
+    inequivalent = f"inequivalent arg 'x-queue-type' for queue '{name}' in vhost '/': received"
+    assert declare(peer, name, flags=DURABLE) == failed(
+        406, f"{inequivalent} none but current is the value 'quorum' of type 'longstr'"
+    )
+    assert declare(peer, name, ("x-queue-type", text("classic")), flags=DURABLE) == failed(
+        406, f"{inequivalent} 'classic' but current is 'quorum'"
+    )
+    peer.call(made(commands.Queue.Delete, queue=name), 1, commands.Queue.DeleteOk)

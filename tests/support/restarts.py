@@ -1,0 +1,63 @@
+"""A channel to a broker that stops or crashes and comes back, and both ways to do that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.client import Channel, Connection
+from tests.support.inprocess import InProcess
+
+PERSISTENT: dict[str, Any] = {"delivery_mode": 2}
+
+
+class Session:
+    """A channel, anew after each restart."""
+
+    def __init__(self, broker: InProcess) -> None:
+        self.broker = broker
+        self.connect()
+
+    def connect(self) -> None:
+        self.connection = Connection(self.broker.url)
+        self.channel = self.connection.channel()
+        self.channel.confirm()
+        self.sent = 0
+
+    def publish(self, queue: str, *bodies: bytes, **properties: Any) -> None:
+        """Publish and wait for the confirms."""
+        for body in bodies:
+            self.channel.publish(queue, body, **{**PERSISTENT, **properties})
+        self.sent += len(bodies)
+        self.channel.settled_until(self.sent)
+
+    def sync(self) -> None:
+        """What was acknowledged is on the disk when a later publish is confirmed."""
+        self.channel.declare("sync", durable=True)
+        self.publish("sync", b"")
+
+    def restart(self) -> None:
+        """Stop the broker cleanly and start it again."""
+        self.connection.close()
+        self.broker.restart()
+        self.connect()
+
+    def crash(self) -> None:
+        """Go on with what is on the disk now, with whatever is unacknowledged."""
+        self.broker.crash()
+        self.connection.abort()
+        self.connect()
+
+
+ENDS = ("restart", "crash")
+"""Both ways to end: what is promised holds for each."""
+
+
+def end(session: Session, how: str) -> None:
+    getattr(session, how)()
+
+
+def flags(channel: Channel, queue: str) -> list[tuple[bytes, bool]]:
+    found = []
+    while (message := channel.get(queue, no_ack=True)) is not None:
+        found.append((message.body, message.redelivered))
+    return found
