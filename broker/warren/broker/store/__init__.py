@@ -1,1 +1,1 @@
-""
+"""The node's store: a write-ahead log of messages, the definitions beside it, and the recovery of both."""
