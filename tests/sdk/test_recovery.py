@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
@@ -139,6 +141,40 @@ async def test_stopping_while_there_is_no_broker_takes_no_time(
         result = (await asyncio.gather(waiting, return_exceptions=True))[0]
     assert isinstance(result, TransportUnavailable)
     proxy.accept()
+
+
+async def test_who_declares_while_there_is_no_broker_hears_that_the_app_has_stopped(
+    make_app: MakeApp, proxy: Proxy, name: str
+) -> None:
+    app = make_app(proxy.url)
+    await app.start()
+    proxy.refuse()
+    proxy.cut()
+    await until(lambda: not app.ready, "the loss is noticed")
+    waiting = asyncio.create_task(app.declare_now(Queue(name)))
+    await asyncio.sleep(0)
+    await app.stop()
+    proxy.accept()
+    async with asyncio.timeout(10):
+        with pytest.raises(TransportUnavailable, match="the App stopped"):
+            await waiting
+
+
+async def test_reconnects_leave_nothing_behind(make_app: MakeApp, proxy: Proxy, name: str) -> None:
+    app = make_app(proxy.url, longest_retry=0.1)
+
+    @app.handle(bytes, queue=name)
+    async def take(body: bytes) -> None: ...
+
+    async with app:
+        tasks = len(asyncio.all_tasks())
+        for number in range(20):
+            proxy.cut()
+            await until(lambda: not app.ready, "the loss is noticed")
+            if number % 2:
+                await until(lambda: app.ready, "it is ready again")
+        await until(lambda: app.ready, "it is ready again")
+        await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left of an old connection")
 
 
 async def test_a_killed_broker_that_comes_back_loses_nothing_confirmed(

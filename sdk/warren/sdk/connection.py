@@ -85,6 +85,7 @@ class Link:
         self._wait = wait_random_exponential(multiplier=first_retry, max=longest_retry)
         self._task: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
+        self._closed = False
         self.session: Session | None = None
         self.control: Control | None = None
         self.connects = 0
@@ -109,8 +110,13 @@ class Link:
             raise self.error or TransportUnavailable(f"cannot connect: no answer within {timeout:g} s")
 
     async def wait_up(self) -> Session:
-        """The session, as soon as there is one."""
+        """The session, as soon as there is one.
+
+        :raises TransportUnavailable: if the link is closed, so that there will be none.
+        """
         while self.session is None:
+            if self._closed:
+                raise TransportUnavailable("the App stopped")
             await self._up.wait()
         return self.session
 
@@ -123,13 +129,16 @@ class Link:
             try:
                 return await control.run(what, method)
             except TransportUnavailable:
-                if self.control is control and self._up.is_set():
+                if self._closed or (self.control is control and self._up.is_set()):
                     raise
 
     async def close(self) -> None:
+        """End the connection, and the waiting of those who still hope for one."""
+        self._closed = True
         if self._task is not None:
             await cancel(self._task)
             self._task = None
+        self._up.set()
 
     async def _supervise(self) -> None:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -190,8 +189,15 @@ class Publisher:
             await self._wait_for_room(deadline)
         channel = self._unconfirmed_channel
         assert channel is not None
+        # It takes no place in the window, so that no confirm will wake whoever waits behind it.
+        self._wake()
         self.statistics.published += 1
-        channel.publish(outgoing.exchange, outgoing.routing_key, False, outgoing.properties, outgoing.body)
+        try:
+            channel.publish(
+                outgoing.exchange, outgoing.routing_key, False, outgoing.properties, outgoing.body
+            )
+        except Exception as error:
+            raise _unwritable(error) from error
         try:
             async with asyncio.timeout_at(deadline):
                 await channel.writer.drain()
@@ -245,7 +251,11 @@ class Publisher:
                 async with asyncio.timeout_at(deadline):
                     await waiter
             except TimeoutError:
+                self._pass_on(waiter)
                 raise self._why_not_sent() from None
+            except asyncio.CancelledError:
+                self._pass_on(waiter)
+                raise
             finally:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
@@ -254,6 +264,11 @@ class Publisher:
                 if len(self._in_flight) + 1 < self._window:
                     self._wake()
                 return channel
+
+    def _pass_on(self, waiter: asyncio.Future[None]) -> None:
+        """Who was woken and goes away instead wakes the next; nobody else may be left to do it."""
+        if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            self._wake()
 
     def _why_not_sent(self) -> WarrenError:
         self.statistics.timed_out += 1
@@ -283,11 +298,13 @@ class Publisher:
             channel.publish(
                 outgoing.exchange, outgoing.routing_key, outgoing.mandatory, properties, outgoing.body
             )
-        except (TypeError, ValueError, struct.error) as error:
-            # Nothing was written: the sequence of the broker has not moved.
+        except Exception as error:
+            # Nothing was written: the sequence of the broker has not moved. Whatever pamqp raises over a value (it
+            # is no fixed list), a number that is left behind would let later confirms end the wrong publishes.
             self._forget(self._sequence)
             self._sequence -= 1
-            pending.settle(ConfigError(f"a header or property cannot be written to the wire: {error}"))
+            pending.settle(_unwritable(error))
+            self._settled()
 
     def _forget(self, sequence: int) -> Pending | None:
         pending = self._in_flight.pop(sequence, None)
@@ -350,3 +367,9 @@ class Publisher:
             if not waiter.done():
                 waiter.set_result(None)
                 room -= 1
+
+
+def _unwritable(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"a header or property cannot be written to the wire: {str(error) or type(error).__name__}"
+    )

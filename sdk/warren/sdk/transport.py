@@ -108,12 +108,21 @@ class DataChannel(Channel):
     def publish(
         self, exchange: str, routing_key: str, mandatory: bool, properties: spec.Basic.Properties, body: bytes
     ) -> None:
-        """Write one message; the caller bounds how much may wait in the writer."""
+        """Write one message whole, or nothing; the caller bounds how much may wait in the writer.
+
+        :raises ValueError: if properties and headers do not fit in one frame (AMQP 0-9-1 section 4.2.6.1). Sent
+            nevertheless, the broker would close the connection over it, and the next one over its republish.
+        """
         number = self.number
         method = spec.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory)
         header = ContentHeader(body_size=len(body), properties=properties)
         parts = [pamqp.frame.marshal(method, number), pamqp.frame.marshal(header, number)]
-        room = (self.connection.connection_tune.frame_max or 2**31) - FRAME_OVERHEAD
+        frame_max = self.connection.connection_tune.frame_max or 2**31
+        if len(parts[1]) > frame_max:
+            raise ValueError(
+                f"the headers take {len(parts[1])} bytes, and a frame of this broker {frame_max}"
+            )
+        room = frame_max - FRAME_OVERHEAD
         parts.extend(
             pamqp.frame.marshal(ContentBody(body[start : start + room]), number)
             for start in range(0, len(body), room)
