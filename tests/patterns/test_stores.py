@@ -132,9 +132,33 @@ async def test_redis_that_is_down_is_said_and_survived(tmp_path: Path) -> None:
 
 def test_a_password_is_not_shown() -> None:
     assert repr(RedisStore("redis://:hunter2@127.0.0.1:1/0")) == "RedisStore('redis://:***@127.0.0.1:1/0')"
-    with pytest.raises(UsageError, match="is no Redis URL") as caught:
-        RedisStore("amqp://guest:hunter2@127.0.0.1/")
+    assert repr(RedisStore("redis://u:hunter2@h/0")) == "RedisStore('redis://u:***@h/0')"
+    assert "hunter2" not in repr(RedisStore("unix:///run/redis.sock?db=1&password=hunter2"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://guest:hunter2@127.0.0.1/",
+        "redis//:hunter2@127.0.0.1/0",
+        "redis://:hunter2@127.0.0.1:port/0",
+        "redis://:hunter2/x@127.0.0.1/0",
+        "redis://:hunter2@[::1/0",
+        "redis:hunter2",
+        "",
+    ],
+)
+def test_a_wrong_redis_url_is_said_at_once_without_its_password(url: str) -> None:
+    with pytest.raises(UsageError, match="not a Redis URL: write redis://HOST:PORT/DATABASE") as caught:
+        RedisStore(url)
     assert "hunter2" not in str(caught.value)
+
+
+async def test_a_key_that_the_store_cannot_write_harms_no_other(store: Store) -> None:
+    async with asyncio.timeout(15):
+        with pytest.raises(StoreUnavailable, match="surrogates not allowed"):
+            await store.compare_and_set("\ud800", None, b"one", keep_ms=DAY_MS)
+        assert await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS) == Swap(True, b"one")
 
 
 def test_without_redis_py_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,7 @@ class RedisStore:
     def __init__(self, url: str, *, prefix: str = "warren:", timeout: float = 5.0) -> None:
         if not _installed():
             raise extra_missing("redis", "RedisStore")
-        if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
-            raise UsageError(f"{_masked(url)!r} is no Redis URL: write redis://HOST:PORT/DATABASE")
+        _check(url)
         self._url = url
         self._prefix = prefix
         self._timeout = timeout
@@ -150,12 +149,30 @@ def _installed() -> bool:
         return False
 
 
+def _check(url: str) -> None:
+    """Wrong words are said at once, and without the URL where its password cannot be told from the rest."""
+    from redis.asyncio.connection import parse_url
+
+    try:
+        known = "://" in url and urlsplit(url).scheme in ("redis", "rediss", "unix")
+        parse_url(url)
+    except ValueError:
+        known = False
+    if not known:
+        raise UsageError(
+            "not a Redis URL: write redis://HOST:PORT/DATABASE (rediss:// for TLS, unix://PATH for a socket),"
+            " and what is special in its password as %XX"
+        )
+
+
 def _masked(url: str) -> str:
+    """Without the password, wherever redis-py takes one from: before the host, or in the query."""
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+    user, at, host = parts.netloc.rpartition("@")
+    if ":" in user:
+        user = f"{user.partition(':')[0]}:***"
+    query = "***" if parts.query else ""
+    return urlunsplit(parts._replace(netloc=f"{user}{at}{host}", query=query))
 
 
 __all__ = ["RedisStore"]

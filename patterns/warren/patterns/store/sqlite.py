@@ -84,7 +84,9 @@ class SqliteStore:
                     swept = now
                     _sweep(database, now)
                 database.execute("COMMIT")
-            except (sqlite3.Error, UsageError) as error:
+            except (
+                Exception
+            ) as error:  # Whatever it is, those who wait must hear of it, and the next be served.
                 # Nothing is tried again on a connection that failed: its state is not known.
                 if database is not None:
                     database.close()
