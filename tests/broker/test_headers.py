@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -49,6 +51,12 @@ def taken(channel: Channel, queue: str, exchange: str, headers: dict[str, Any]) 
         ({"a": None}, {"a": "whatever"}, True),
         ({"a": None}, {"b": 1}, False),
         ({"a": "1"}, {"a": 1}, False),
+        ({"a": "x"}, {"a": bytearray(b"x")}, True),
+        ({"a": datetime.fromtimestamp(5, UTC)}, {"a": 5}, True),
+        ({"a": Decimal("1.0")}, {"a": Decimal("1.0")}, True),
+        ({"a": Decimal("1.0")}, {"a": Decimal("1.00")}, False),
+        ({"a": [1, "x"]}, {"a": [1, "x"]}, True),
+        ({"a": [1, "x"]}, {"a": [2, "x"]}, False),
         ({"a": 1}, {"a": 1 << 40}, False),
         ({"a": 1 << 40}, {"a": 1 << 40}, True),
         ({"a": True}, {"a": True}, True),
@@ -155,6 +163,20 @@ def test_consumers_see_no_blind_copies_either(channel: Channel, queue: str) -> N
     channel.publish("nowhere", "x", headers={"BCC": [queue]})
     (message,) = channel.deliveries(1)
     assert message.headers == {}
+
+
+def test_who_published_is_returned_no_blind_copies_either(channel: Channel, name: str) -> None:
+    channel.publish(name, "x", mandatory=True, headers={"BCC": [f"{name}-2"], "kept": 1})
+    (message,) = channel.deliveries(1)
+    assert (message.body, message.headers) == (b"x", {"kept": 1})
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_what_is_no_text_in_a_list_of_keys_is_passed_over(
+    channel: Channel, queue: str, name: str, header: str
+) -> None:
+    channel.publish(name, "x", headers={header: [1, queue, None]})
+    assert channel.drain(queue) == [b"x"]
 
 
 @pytest.mark.parametrize("header", ["CC", "BCC"])

@@ -11,6 +11,7 @@ from pamqp.commands import Basic, Confirm, Tx
 from tests.broker.conftest import Connect
 from tests.support.broker import BrokerProcess
 from tests.support.client import Channel, Connection, Message
+from tests.support.restarts import Session
 
 
 @pytest.fixture
@@ -199,3 +200,19 @@ def test_what_is_committed_survives_a_kill_and_what_is_not_leaves_nothing(broker
         after = again.channel()
         assert after.drain(queue) == [b"a", b"c"]
         assert after.drain(dead) == [b"b"]
+
+
+@pytest.mark.parametrize("requeue", [None, True, False])
+def test_a_commit_of_what_ended_with_its_queue_is_answered(session: Session, requeue: bool | None) -> None:
+    """Nothing of it goes to the disk any more, so that there is nothing to wait for."""
+    channel = session.connection.channel()
+    queue = channel.declare("gone", durable=True)
+    session.publish(queue, b"x")
+    channel.call(Tx.Select(), Tx.SelectOk)
+    message = taken(channel, queue)
+    if requeue is None:
+        channel.ack(message.tag)
+    else:
+        channel.reject(message.tag, requeue=requeue)
+    channel.delete(queue)
+    commit(channel)

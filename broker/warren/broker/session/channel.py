@@ -14,6 +14,7 @@ from warren.broker.model.queue import TAKEN, Consumer, Queue
 from warren.broker.model.vhost import VirtualHost
 from warren.broker.session.confirms import Confirms
 from warren.broker.session.incoming import Incoming
+from warren.broker.session.redelivery import as_returned
 from warren.broker.session.subscription import Subscription
 from warren.broker.session.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from warren.wire.content import Look, content_frames
@@ -129,7 +130,7 @@ class Channel:
             self.tx.publish(target, queues, message)
             return
         if not queues:
-            self.unroutable(target, content)
+            self.unroutable(target, message)
             outcome: i64 = TAKEN
         elif len(queues) == 1:
             outcome = queues[0].publish(message)
@@ -141,7 +142,7 @@ class Channel:
     def route_by_headers(self, target: Target, message: Message, look: Look) -> list[Queue]:
         """Where one message goes that its key alone does not decide.
 
-        :raises AmqpError: 406 if CC or BCC are no lists of keys, 502 if the headers are no table.
+        :raises AmqpError: 406 if CC or BCC are no lists, 502 if the headers are no table.
         """
         exchange = target.found
         assert exchange is not None
@@ -149,7 +150,7 @@ class Channel:
         message.blind = "BCC" in headers
         return self.vhost.find(exchange, [target.routing_key, *further_keys(headers)], headers)
 
-    def unroutable(self, target: Target, content: bytes) -> None:
+    def unroutable(self, target: Target, message: Message) -> None:
         """Returned if mandatory, before its confirm; else dropped, and counted."""
         exchange = target.found
         assert exchange is not None
@@ -161,6 +162,7 @@ class Channel:
         returned = frame(
             int(self.number), "basic.return", 312, b"NO_ROUTE", target.exchange, target.routing_key
         )
+        content = as_returned(message)
         if len(content) > connection.frame_max:
             content = content_frames(content, self.number, connection.frame_max)
         connection.out.append(returned)

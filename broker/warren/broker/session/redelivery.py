@@ -19,11 +19,21 @@ def as_received(queue: Queue, message: Message) -> bytes:
     counts = message.deliveries > 0 and (queue.delivery_limit >= 0 or queue.arguments.quorum)
     if not counts and not message.blind:
         return message.content
+    return changed(message, int(message.deliveries) if counts else 0)
+
+
+def as_returned(message: Message) -> bytes:
+    """The content that a publisher gets back in basic.return: without the header BCC as well."""
+    return changed(message, 0) if message.blind else message.content
+
+
+def changed(message: Message, deliveries: int) -> bytes:
+    """The content without BCC, and with the count of returns unless it is 0."""
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)
     headers.pop("BCC", None)
-    if counts:
-        headers["x-delivery-count"] = long_field(int(message.deliveries))
+    if deliveries:
+        headers["x-delivery-count"] = long_field(deliveries)
     properties["headers"] = headers
     body = body_payload(message.content)
     return join_content(message.channel, encode(properties, len(body)), body)

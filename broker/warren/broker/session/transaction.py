@@ -61,21 +61,26 @@ class Transaction:
         log = vhost.log
         if log is not None:
             log.begin()
-        for publish in publishes:
-            queues = [queue for queue in publish.queues if not queue.deleted]
-            if not queues:
-                channel.unroutable(publish.target, publish.message.content)
-            else:
-                outcome = max(outcome, vhost.deliver(queues, publish.message))
-        by_way: tuple[list[Message], list[Message], list[Message]] = ([], [], [])
-        for message, how in settled:
-            by_way[how].append(message)
-            if message.stored and outcome == TAKEN:
-                outcome = STORED
-        channel.settle(by_way[ACKED])
-        if log is not None:
-            log.end()
-        vhost.dead_letters.release()
+        try:
+            for publish in publishes:
+                queues = [queue for queue in publish.queues if not queue.deleted]
+                if not queues:
+                    channel.unroutable(publish.target, publish.message)
+                else:
+                    outcome = max(outcome, vhost.deliver(queues, publish.message))
+            by_way: tuple[list[Message], list[Message], list[Message]] = ([], [], [])
+            for message, how in settled:
+                by_way[how].append(message)
+                consumer = message.consumer
+                assert consumer is not None
+                # What ended with its queue is not written down, and not waited for.
+                if message.stored and outcome == TAKEN and not consumer.queue.deleted:
+                    outcome = STORED
+            channel.settle(by_way[ACKED])
+        finally:
+            if log is not None:
+                log.end()
+            vhost.dead_letters.release()
         if by_way[REQUEUED]:
             channel.give_back(by_way[REQUEUED], True)
         if by_way[REJECTED]:
