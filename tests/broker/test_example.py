@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "broker_in_process.py"
+from tests.support.examples import run
 
 
 def test_a_broker_in_the_process_takes_and_gives_a_message() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLE)], capture_output=True, text=True, timeout=60, check=False
-    )
+    ran = run("broker_in_process")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "hello\n", "")

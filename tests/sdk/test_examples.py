@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from tests.support.examples import run
 
 # Sorted: what two handlers print has no order between them.
 PROMISED = {
@@ -27,14 +23,6 @@ PROMISED = {
 
 @pytest.mark.parametrize("example", PROMISED)
 async def test_an_example_does_what_it_says(example: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "AMQP_URL"}
-    ran = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{example}.py")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ran = await asyncio.to_thread(run, example)
     assert ran.returncode == 0, ran.stderr
     assert sorted(ran.stdout.splitlines()) == PROMISED[example], ran.stderr
