@@ -35,7 +35,9 @@ async def test_consumers_are_back_after_a_lost_connection_and_ready_says_so(
             await until(lambda: not app.ready, "the loss is noticed")
             states.append(app.state)
             await app.publish(Ping(number=number))
-            assert await asyncio.wait_for(seen.get(), 10) == number
+            # The one before comes again if the connection was cut before its acknowledgement had left.
+            while (got := await asyncio.wait_for(seen.get(), 10)) != number:
+                assert got == number - 1
             await until(lambda: app.ready, "it is ready again")
         assert app.statistics().reconnects == 6
     assert states == [State.READY, *[State.RECOVERING] * 3]
