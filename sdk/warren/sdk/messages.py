@@ -27,7 +27,8 @@ class Message(BaseModel):
     Class keyword `type="..."` is the name on the wire; by default the class's name in snake case.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    # What a message holds is its sender's: it must not reach logs and replies through the text of an error.
+    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
     wire_type: ClassVar[str] = "message"
     wire_exchange: ClassVar[str] = ""
@@ -93,36 +94,30 @@ class Event(Message):
         return items
 
 
-class Command(Message):
+class ForOne(Message):
+    """What exactly one queue takes. Class keyword `queue=`: its name, or a `Queue`."""
+
+    queue_value: ClassVar[Queue | None] = None
+
+    def __init_subclass__(cls, *, queue: str | Queue | None = None, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if queue is not None:
+            cls.queue_value = queue if isinstance(queue, Queue) else Queue(queue)
+            cls.wire_key = cls.queue_value.name
+
+    @classmethod
+    def reach(cls) -> list[Declarable]:
+        if cls.queue_value is None:
+            raise ConfigError(f"{cls.__name__} has no queue: class {cls.__name__}(..., queue=...)")
+        return [cls.queue_value]
+
+
+class Command(ForOne):
     """Do something; exactly one queue takes it. Class keyword `queue=`: its name, or a `Queue`."""
 
-    queue_value: ClassVar[Queue | None] = None
 
-    def __init_subclass__(cls, *, queue: str | Queue | None = None, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if queue is not None:
-            cls.queue_value = queue if isinstance(queue, Queue) else Queue(queue)
-            cls.wire_key = cls.queue_value.name
-
-    @classmethod
-    def reach(cls) -> list[Declarable]:
-        return [_queue_of(cls, cls.queue_value)]
-
-
-class Request(Message, Generic[Reply]):
+class Request(ForOne, Generic[Reply]):
     """Ask and get a `Reply`: `class GetQuote(Request[Quote], queue="quotes")`; the reply is any type of pydantic's."""
-
-    queue_value: ClassVar[Queue | None] = None
-
-    def __init_subclass__(cls, *, queue: str | Queue | None = None, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if queue is not None:
-            cls.queue_value = queue if isinstance(queue, Queue) else Queue(queue)
-            cls.wire_key = cls.queue_value.name
-
-    @classmethod
-    def reach(cls) -> list[Declarable]:
-        return [_queue_of(cls, cls.queue_value)]
 
     @classmethod
     def reply_type(cls) -> Any:
@@ -134,9 +129,3 @@ class Request(Message, Generic[Reply]):
         raise ConfigError(
             f"{cls.__name__} does not say what it is answered with: class {cls.__name__}(Request[...])"
         )
-
-
-def _queue_of(cls: type[Message], queue: Queue | None) -> Queue:
-    if queue is None:
-        raise ConfigError(f"{cls.__name__} has no queue: class {cls.__name__}(..., queue=...)")
-    return queue
