@@ -12,7 +12,8 @@ from pamqp import commands
 
 from tests.broker.conftest import Talk
 from tests.support.behaviour import Behaviour
-from tests.support.peer import Peer, Refusal, made, raw_frame
+from tests.support.frames import frame as raw_frame
+from tests.support.peer import Peer, Refusal, made
 from warren.broker.model.topic import TopicTrie
 
 DEFAULT_REFUSED = "ACCESS_REFUSED - operation not permitted on the default exchange"

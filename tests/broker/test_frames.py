@@ -14,7 +14,8 @@ from pamqp.base import Frame as Method
 
 from tests.broker.conftest import Talk
 from tests.support.behaviour import Behaviour
-from tests.support.peer import Peer, Refusal, content, encoded, made, raw_frame
+from tests.support.frames import frame as raw_frame
+from tests.support.peer import Peer, Refusal, content, encoded, made
 
 CLOSE = commands.Channel.Close(200, "", 0, 0)
 PUBLISH = encoded(commands.Basic.Publish())

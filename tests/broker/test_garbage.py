@@ -11,7 +11,9 @@ import pytest
 from pamqp import base, commands
 
 from tests.support.broker import BrokerProcess
-from tests.support.peer import GREETING, Peer, content, encoded, made, raw_frame
+from tests.support.frames import frame as raw_frame
+from tests.support.link import GREETING
+from tests.support.peer import Peer, content, encoded, made
 
 ROUNDS = 120
 PROPERTIES = commands.Basic.Properties(

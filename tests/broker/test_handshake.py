@@ -13,8 +13,10 @@ from pamqp import commands, heartbeat
 
 from tests.broker.conftest import Talk
 from tests.support.behaviour import Behaviour
+from tests.support.frames import frame as raw_frame
 from tests.support.inprocess import InProcess
-from tests.support.peer import GREETING, Peer, Refusal, encoded, made, raw_frame
+from tests.support.link import GREETING
+from tests.support.peer import Peer, Refusal, encoded, made
 from warren.broker import BrokerConfig
 
 REFUSED = (

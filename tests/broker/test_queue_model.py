@@ -103,15 +103,18 @@ class QueueMachine(RuleBasedStateMachine):
         """Hand out what is ready, and compare with what arrives."""
         self.expire()
         while self.ready and self.round:
-            tag = self.round.pop(0)
-            entry = self.ready.pop(0)
-            channel, prefetch, held = self.consumers[tag]
-            (message,) = channel.deliveries(1)
-            self.check(message, entry)
-            held.append(Held(entry, message.tag))
-            if len(held) < prefetch:
-                self.round.append(tag)
+            self.hand_out(self.ready.pop(0))
             self.expire()
+
+    def hand_out(self, entry: Entry) -> None:
+        """To the consumer whose turn it is, which stays in the round while it has room."""
+        tag = self.round.pop(0)
+        channel, prefetch, held = self.consumers[tag]
+        (message,) = channel.deliveries(1)
+        self.check(message, entry)
+        held.append(Held(entry, message.tag))
+        if len(held) < prefetch:
+            self.round.append(tag)
 
     def check(self, message: Message, entry: Entry) -> None:
         assert (message.body, message.redelivered) == (entry.body, entry.redelivered)
@@ -160,13 +163,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.channel.settled_until(self.sent)
         if self.round and not self.ready:
             # Straight to a consumer: neither its TTL nor the length counts.
-            tag = self.round.pop(0)
-            channel, prefetch, held = self.consumers[tag]
-            (message,) = channel.deliveries(1)
-            self.check(message, entry)
-            held.append(Held(entry, message.tag))
-            if len(held) < prefetch:
-                self.round.append(tag)
+            self.hand_out(entry)
             return
         self.ready.append(entry)
         self.overflow()

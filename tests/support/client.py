@@ -22,7 +22,7 @@ from pamqp.commands import Connection as ConnectionClass
 from pamqp.header import ContentHeader
 
 from tests.support import frames
-from tests.support.frames import RawClient, publish_frames
+from tests.support.frames import RawClient, body_frames, publish_frames
 
 Table: TypeAlias = dict[str, Any]
 Reply = TypeVar("Reply", bound=Method)
@@ -316,13 +316,10 @@ class Channel:
         data = body.encode() if isinstance(body, str) else body
         if not properties:
             return publish_frames(self.number, exchange, queue, data, mandatory=mandatory)
-        room = self.connection.raw.frame_max - 8
-        pieces = [
-            frames.frame(frames.BODY, self.number, data[at : at + room]) for at in range(0, len(data), room)
-        ]
         method = Basic.Publish(exchange=exchange, routing_key=queue, mandatory=mandatory)
         header = ContentHeader(body_size=len(data), properties=Basic.Properties(**properties))
-        return b"".join([frame.marshal(method, self.number), frame.marshal(header, self.number), *pieces])
+        opening = frame.marshal(method, self.number) + frame.marshal(header, self.number)
+        return opening + body_frames(self.number, data, self.connection.raw.frame_max)
 
     def confirm(self) -> None:
         self.call(Confirm.Select(), Confirm.SelectOk)

@@ -6,7 +6,8 @@ import struct
 
 from pamqp import commands
 
-from tests.support.peer import Peer, Refusal, raw_frame
+from tests.support.frames import frame as raw_frame
+from tests.support.peer import Peer, Refusal
 
 DURABLE, EXCLUSIVE, AUTO_DELETE = 2, 4, 8
 Field = tuple[str, bytes]

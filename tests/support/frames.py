@@ -5,11 +5,11 @@ What a test says with it is what stands in the specification; so it judges `warr
 
 from __future__ import annotations
 
-import socket
 import struct
 from types import TracebackType
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+
+from tests.support.link import GREETING, Link
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 END = 0xCE
@@ -62,8 +62,14 @@ class Content(NamedTuple):
     body: bytes
 
 
-def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    return struct.pack(">BHL", kind, channel, len(payload)) + payload + bytes([END])
+def frame(kind: int, channel: int, payload: bytes, end: int = END) -> bytes:
+    return struct.pack(">BHL", kind, channel, len(payload)) + payload + bytes([end])
+
+
+def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
+    """A body, cut into frames of at most `frame_max` bytes."""
+    room = frame_max - 8
+    return b"".join(frame(BODY, channel, body[at : at + room]) for at in range(0, len(body), room))
 
 
 def method(channel: int, name: tuple[int, int], arguments: bytes = b"") -> bytes:
@@ -100,34 +106,27 @@ def publish_frames(
     """basic.publish, its header and its body, cut into frames of at most `frame_max` bytes."""
     flags, properties = (0x1000, b"\x02") if persistent else (0, b"")
     head = struct.pack(">HHQH", 60, 0, len(body), flags) + properties
-    room = frame_max - 8
-    pieces = [frame(BODY, channel, body[at : at + room]) for at in range(0, len(body), room)]
     arguments = b"\0\0" + short(exchange) + short(key) + bytes([mandatory])
-    return b"".join([method(channel, BASIC_PUBLISH, arguments), frame(HEADER, channel, head), *pieces])
+    opening = method(channel, BASIC_PUBLISH, arguments) + frame(HEADER, channel, head)
+    return opening + body_frames(channel, body, frame_max)
 
 
-class RawClient:
+class RawClient(Link):
     """A blocking connection with one frame after another; every wait has a deadline of `timeout` seconds."""
 
     def __init__(
         self, url: str, *, heartbeat: int = 0, timeout: float = 20.0, properties: bytes = b""
     ) -> None:
         """:param properties: the client's properties, an encoded table without its length"""
-        parts = urlsplit(url)
-        self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = b""
-        self._position = 0
-        user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
-        virtual_host = unquote(parts.path[1:]) or "/"
+        super().__init__(url, timeout=timeout)
         self.frame_max = 131072
         self.properties = properties
-        self._handshake(user, password, virtual_host, heartbeat)
+        self._handshake(heartbeat)
 
-    def _handshake(self, user: str, password: str, virtual_host: str, heartbeat: int) -> None:
-        self.send(b"AMQP\x00\x00\x09\x01")
+    def _handshake(self, heartbeat: int) -> None:
+        self.send(GREETING)
         self.start = self.expect(CONNECTION_START)
-        login = f"\0{user}\0{password}".encode()
+        login = f"\0{self.user}\0{self.password}".encode()
         self.send(
             method(
                 0, CONNECTION_START_OK, long(self.properties) + short("PLAIN") + long(login) + short("en_US")
@@ -136,11 +135,11 @@ class RawClient:
         channel_max, frame_max, _ = struct.unpack(">HLH", self.expect(CONNECTION_TUNE).arguments)
         self.frame_max = frame_max or self.frame_max
         self.send(method(0, CONNECTION_TUNE_OK, struct.pack(">HLH", channel_max, self.frame_max, heartbeat)))
-        self.send(method(0, CONNECTION_OPEN, short(virtual_host) + short("") + b"\0"))
+        self.send(method(0, CONNECTION_OPEN, short(self.virtual_host) + short("") + b"\0"))
         self.expect(CONNECTION_OPEN_OK)
 
     def send(self, data: bytes) -> None:
-        self._socket.sendall(data)
+        self.send_bytes(data)
 
     def call(self, channel: int, name: tuple[int, int], arguments: bytes = b"") -> Frame:
         """Send a method and return its `-ok`, which has the next method number."""
@@ -153,9 +152,9 @@ class RawClient:
         :raises ConnectionError: if the peer has closed
         :raises TimeoutError: if none comes in time
         """
-        kind, channel, size = struct.unpack(">BHL", self._take(7))
-        payload = self._take(size)
-        assert self._take(1) == bytes([END]), "a frame does not end in 0xCE"
+        kind, channel, size = struct.unpack(">BHL", self.read_bytes(7))
+        payload = self.read_bytes(size)
+        assert self.read_bytes(1) == bytes([END]), "a frame does not end in 0xCE"
         return Frame(kind, channel, payload)
 
     def expect(self, *names: tuple[int, int]) -> Frame:
@@ -244,22 +243,7 @@ class RawClient:
             found = self.read()
             if found.kind == METHOD and found.method == CONNECTION_CLOSE_OK:
                 break
-        self._socket.close()
-
-    def abort(self) -> None:
-        """Drop the socket without a word."""
-        self._socket.close()
-
-    def _take(self, count: int) -> bytes:
-        while len(self._buffer) - self._position < count:
-            data = self._socket.recv(65536)
-            if not data:
-                raise ConnectionError("the broker closed the connection")
-            self._buffer = self._buffer[self._position :] + data
-            self._position = 0
-        start = self._position
-        self._position += count
-        return self._buffer[start : self._position]
+        self.abort()
 
     def __enter__(self) -> RawClient:
         return self

@@ -6,17 +6,17 @@ purpose, and reads what the broker thinks of it.
 
 from __future__ import annotations
 
-import socket
 import struct
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 from unittest import mock
-from urllib.parse import unquote, urlsplit
 
 from pamqp import base, body, commands, frame, header, heartbeat
 from pamqp.common import FieldTable
 
-GREETING = b"AMQP\x00\x00\x09\x01"
+from tests.support.frames import body_frames
+from tests.support.link import GREETING, Link
+
 CAPABILITIES: FieldTable = {
     "capabilities": {
         "authentication_failure_close": True,
@@ -62,10 +62,6 @@ def encoded(command: base.Frame, channel: int = 1) -> bytes:
         return frame.marshal(command, channel)
 
 
-def raw_frame(kind: int, channel: int, payload: bytes, end: int = 0xCE) -> bytes:
-    return struct.pack(">BHI", kind, channel, len(payload)) + payload + bytes([end])
-
-
 def content(
     message: bytes,
     properties: commands.Basic.Properties | None = None,
@@ -75,28 +71,16 @@ def content(
 ) -> bytes:
     """The header frame and the body frames of a message."""
     head = header.ContentHeader(body_size=len(message), properties=properties or commands.Basic.Properties())
-    room = frame_max - 8
-    pieces = [message[at : at + room] for at in range(0, len(message), room)]
-    return b"".join(
-        [
-            frame.marshal(head, channel),
-            *(frame.marshal(body.ContentBody(piece), channel) for piece in pieces),
-        ]
-    )
+    return frame.marshal(head, channel) + body_frames(channel, message, frame_max)
 
 
-class Peer:
+class Peer(Link):
     """A blocking connection; every wait has a deadline of `timeout` seconds."""
 
     def __init__(self, url: str, *, timeout: float = 20.0) -> None:
-        parts = urlsplit(url)
-        self.user, self.password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
-        self.virtual_host = unquote(parts.path[1:]) or "/"
+        super().__init__(url, timeout=timeout)
         self.server: FieldTable = {}
         """What connection.start said of the server."""
-        self._buffer = b""
-        self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     # -- the handshake, a step at a time
 
@@ -136,9 +120,6 @@ class Peer:
 
     # -- saying and hearing
 
-    def send_bytes(self, data: bytes) -> None:
-        self._socket.sendall(data)
-
     def send(self, command: base.Frame, channel: int = 1) -> None:
         self.send_bytes(encoded(command, channel))
 
@@ -154,19 +135,6 @@ class Peer:
     ) -> None:
         method = made(commands.Basic.Publish, exchange=exchange, routing_key=routing_key, mandatory=mandatory)
         self.send_bytes(encoded(method, channel) + content(message, properties, channel=channel))
-
-    def read_bytes(self, count: int) -> bytes:
-        """
-        :raises ConnectionError: if the broker has closed
-        :raises TimeoutError: if they do not come in time
-        """
-        while len(self._buffer) < count:
-            data = self._socket.recv(65536)
-            if not data:
-                raise ConnectionError("the broker closed the connection")
-            self._buffer += data
-        taken, self._buffer = self._buffer[:count], self._buffer[count:]
-        return taken
 
     def read(self) -> tuple[int, frame.FrameTypes]:
         """The next frame and its channel."""
@@ -275,25 +243,12 @@ class Peer:
 
     # -- the end
 
-    def at_end(self) -> bool:
-        """Whether the broker closes the socket without another word."""
-        if self._buffer:
-            return False
-        try:
-            return self._socket.recv(1) == b""
-        except ConnectionResetError:
-            return True
-
     def close(self) -> None:
         """connection.close and its answer; what else arrives meanwhile is dropped."""
         self.send(commands.Connection.Close(200, "bye", 0, 0), 0)
         while not isinstance(self.read()[1], commands.Connection.CloseOk):
             pass
         self.abort()
-
-    def abort(self) -> None:
-        """Drop the socket without a word."""
-        self._socket.close()
 
     def __enter__(self) -> Peer:
         return self

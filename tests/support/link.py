@@ -1,0 +1,53 @@
+"""A blocking socket to the broker that an AMQP URL names: who logs in there, and bytes, each wait with a deadline."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import unquote, urlsplit
+
+GREETING = b"AMQP\x00\x00\x09\x01"
+
+
+class Link:
+    """What clients of different manners stand on; nothing has been said over it yet."""
+
+    def __init__(self, url: str, *, timeout: float) -> None:
+        """:param timeout: seconds until a wait fails"""
+        parts = urlsplit(url)
+        self.user, self.password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
+        self.virtual_host = unquote(parts.path[1:]) or "/"
+        self._buffer = b""
+        self._position = 0
+        self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def read_bytes(self, count: int) -> bytes:
+        """
+        :raises ConnectionError: if the broker has closed
+        :raises TimeoutError: if they do not come in time
+        """
+        while len(self._buffer) - self._position < count:
+            data = self._socket.recv(65536)
+            if not data:
+                raise ConnectionError("the broker closed the connection")
+            self._buffer = self._buffer[self._position :] + data
+            self._position = 0
+        start = self._position
+        self._position += count
+        return self._buffer[start : self._position]
+
+    def at_end(self) -> bool:
+        """Whether the broker closes the socket without another word."""
+        if self._position < len(self._buffer):
+            return False
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def abort(self) -> None:
+        """Drop the socket without a word."""
+        self._socket.close()
