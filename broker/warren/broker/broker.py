@@ -199,6 +199,7 @@ class Broker:
             for connection in list(node.connections):
                 connection.conversation.shut_down(connection, reason)
             for topology in node.vhosts.values():
+                topology.vhost.dead_letters.stop()
                 for queue in topology.vhost.queues.values():
                     queue.closing()
         if listener is not None:

@@ -18,6 +18,7 @@ from warren.wire.content import body_payload, header_payload, join_content
 from warren.wire.properties import Properties, decode, encode
 
 if TYPE_CHECKING:
+    from warren.broker.model.clock import Timer
     from warren.broker.model.queue import Queue
     from warren.broker.model.vhost import VirtualHost
 
@@ -41,7 +42,7 @@ class DeadLetters:
         self.busy = False
         self.waiting: dict[Queue, bool] = {}
         """The queues that keep letters aside."""
-        self.timed = False
+        self.timer: Timer | None = None
         self.dropped = 0
         """Messages that ended here: no dead letter exchange, none that routes, a cycle, or a target that refused."""
 
@@ -102,10 +103,12 @@ class DeadLetters:
         log = vhost.log
         if log is not None and (message.stored or letter.persistent):
             log.begin()
-            refused = vhost.deliver(targets, letter) == REFUSED
-            if message.stored:
-                queue.forget(message)
-            log.end()
+            try:
+                refused = vhost.deliver(targets, letter) == REFUSED
+                if message.stored:
+                    queue.forget(message)
+            finally:
+                log.end()
         else:
             refused = vhost.deliver(targets, letter) == REFUSED
         if refused:
@@ -138,9 +141,14 @@ class DeadLetters:
         self.retry_in(RETRY_SECONDS)
 
     def retry_in(self, seconds: float) -> None:
-        if not self.timed:
-            self.timed = True
-            self.vhost.clock.call_at(self.vhost.clock.now() + seconds, self.retry)
+        if self.timer is None:
+            self.timer = self.vhost.clock.call_at(self.vhost.clock.now() + seconds, self.retry)
+
+    def stop(self) -> None:
+        """Retry no more: the broker stops."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def retry(self) -> None:
         """Try each queue's oldest again. What fails goes behind the rest, so that all have their turn."""
@@ -157,7 +165,7 @@ class DeadLetters:
                 self.waiting[queue] = True
                 if len(queue.aside) < before:
                     delay = 0.0
-        self.timed = False
+        self.timer = None
         if self.waiting:
             self.retry_in(delay)
 

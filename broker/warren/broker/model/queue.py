@@ -305,6 +305,7 @@ class Queue:
 
     def closing(self) -> None:
         """The broker stops. A crash before has marked messages redelivered that the log does not know to be."""
+        self.expiry.stop()
         log = self.log
         records = self.records
         for message in self.waiting.clear():

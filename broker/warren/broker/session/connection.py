@@ -53,9 +53,10 @@ class Connection:
     """More output waits than a consumer should be ahead of: nothing is delivered until it has drained."""
     flushing: bool = False
     stalled: bool = False
-    """A reply waits for the disk; what the client sends after it waits with it."""
+    """What the client sends waits: for the disk, or for the client to read."""
     unread: bool = False
     """It is stalled because the client does not read."""
+    awaiting: bool = False  # stalled because a reply waits for the disk
     reading: bool = True
     closed: bool = False
     closing: bool = False
@@ -347,7 +348,7 @@ class Connection:
 
     def leave_unread(self) -> None:
         """The client asks for answers that it does not read: it has to wait."""
-        if not self.stalled and not self.closed:
+        if not self.stalled and not self.closed and not self.closing:
             self.stalled = True
             self.unread = True
             self.transport.pause_reading()
@@ -356,37 +357,40 @@ class Connection:
         self.choked = False
         if self.unread:
             self.unread = False
-            self.stalled = False
-            if self.reading:
-                self.transport.resume_reading()
-            if self.buffer:
-                self.work()
+            self.go_on()
         for channel in list(self.channels.values()):
             channel.wake_all()
+
+    def go_on(self) -> None:
+        """One reason to wait is gone."""
+        if self.unread or self.awaiting:
+            return
+        self.stalled = False
+        if self.reading:
+            self.transport.resume_reading()
+        if self.buffer:
+            self.work()
 
     # -- waiting for the disk
 
     def reply_when_committed(self, reply: bytes, change: int) -> None:
         """Answer when the definitions are on disk up to a change; until then the client's next frames wait."""
-        self.stalled = True
+        self.stalled = self.awaiting = True
         self.transport.pause_reading()
         self.node.commit_waiters.append((change, self, reply))
 
     def reply_when_synced(self, reply: bytes) -> None:
         """Answer when the log is on disk up to here; until then the client's next frames wait."""
-        self.stalled = True
+        self.stalled = self.awaiting = True
         self.transport.pause_reading()
         self.node.sync_waiters.append((int(self.node.collecting()), self, reply))
 
     def committed(self, reply: bytes) -> None:
-        self.stalled = False
         if self.closed or self.closing:
             return
-        if self.reading:
-            self.transport.resume_reading()
+        self.awaiting = False
         self.send(reply)
-        if self.buffer:
-            self.work()
+        self.go_on()
 
     def hold_back(self) -> None:
         """A publisher is not read while the disk is behind, or while an alarm stands."""
@@ -397,7 +401,7 @@ class Connection:
             return
         self.reading = False
         self.transport.pause_reading()
-        node.paused.append(self)
+        node.paused[self] = True
 
     def stop_reading(self) -> None:
         self.reading = False
@@ -405,7 +409,7 @@ class Connection:
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self.closed:
+        if self.closed or self.closing:
             return
         self.reading = True
         self.conversation.unblock(self)
@@ -432,6 +436,7 @@ class Connection:
             self.position = 0
             self.leave()
             self.node.connections.pop(self, None)
+            self.node.paused.pop(self, None)
 
     def leave(self) -> None:
         """End all that the client had here, while the socket may still wait for the answer to a close."""

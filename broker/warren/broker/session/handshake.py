@@ -29,7 +29,9 @@ FRAME_MIN: Final = 4096
 METHOD: Final = 1
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 CLOSE_TIMEOUT: Final = 3.0
-"""How long the answer to a connection.close is waited for, in seconds."""
+"""How long the answer to a connection.close is waited for, in seconds; and how long a client may take to read the rest."""
+SILENCE: Final = 0.1
+"""When the broker stops: after how many seconds without a byte no more is expected of a client."""
 
 
 class State(Enum):
@@ -259,13 +261,30 @@ class Conversation:
             frame(0, "connection.close", error.code, error.text.encode(), class_id, method_id)
         )
         connection.leave()
+        # Nothing holds back any more what the client still sends, of which only the answer counts.
+        connection.unread = connection.awaiting = connection.stalled = connection.publishes = False
+        connection.received = False
+        connection.reading = True
+        connection.transport.resume_reading()
         self.later(connection, CLOSE_TIMEOUT, self.drop)
 
     def shut_down(self, connection: Connection, reason: AmqpError) -> None:
-        """The broker stops: tell a client that has logged in, and wait for nothing more from any."""
-        if self.state not in (State.GREETING, State.START):
+        """The broker stops: tell a client that has logged in, and read on until it falls silent.
+
+        A socket that is closed with something unread in it is reset, and a client that is writing does not read the reason.
+        """
+        if self.state in (State.GREETING, State.START, State.CLOSED):
+            self.drop(connection)
+        else:
             self.close(connection, reason)
-        self.drop(connection)
+            self.later(connection, SILENCE, self.drop_if_silent)
+
+    def drop_if_silent(self, connection: Connection) -> None:
+        if not connection.received:
+            self.drop(connection)
+        else:
+            connection.received = False
+            self.later(connection, SILENCE, self.drop_if_silent)
 
     def drop(self, connection: Connection) -> None:
         """End the session and the socket, after what is already written has left."""
@@ -275,6 +294,12 @@ class Conversation:
         self.timers.clear()
         connection.end()
         connection.transport.close()
+        if connection.transport.get_write_buffer_size():
+            # The client may never read it.
+            self.later(connection, CLOSE_TIMEOUT, self.cut_off)
+
+    def cut_off(self, connection: Connection) -> None:
+        connection.transport.abort()
 
     # -- heartbeats: https://www.rabbitmq.com/docs/heartbeats
 

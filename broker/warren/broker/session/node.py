@@ -47,7 +47,7 @@ class Node:
         self.server_properties = server_properties
         self.connections: dict[Connection, bool] = {}
         self.confirm_waiters: list[Confirms] = []
-        self.paused: list[Connection] = []
+        self.paused: dict[Connection, bool] = {}
         self.commit_waiters: deque[tuple[int, Connection, bytes]] = deque()
         self.sync_waiters: deque[tuple[int, Connection, bytes]] = deque()
         self.settled: Optional[asyncio.Future[None]] = None  # noqa: UP045
@@ -131,7 +131,7 @@ class Node:
 
     def resume_reading(self) -> None:
         paused = self.paused
-        self.paused = []
+        self.paused = {}
         for connection in paused:
             connection.resume_reading()
 

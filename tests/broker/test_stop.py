@@ -1,0 +1,93 @@
+"""What is left of a broker that has stopped in a process that goes on: nothing that acts."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+from pamqp.commands import Connection as ConnectionClass
+
+from tests.support.client import Connection
+from tests.support.inprocess import InProcess
+from tests.support.peer import Peer
+from tests.support.processes import wait_until
+from tests.support.restarts import PERSISTENT
+
+
+def test_no_timer_of_a_stopped_broker_deletes_a_queue(tmp_path: Path) -> None:
+    with InProcess(tmp_path / "data") as broker:
+        with Connection(broker.url) as connection:
+            connection.channel().declare("short", durable=True, x_expires=1000)
+        broker.stop()
+        broker.advance(2)
+        broker.start()
+        with Connection(broker.url) as connection:
+            assert connection.channel().exists("short")
+
+
+def test_a_stopped_broker_does_not_retry_its_dead_letters(tmp_path: Path) -> None:
+    with InProcess(tmp_path / "data") as broker:
+        with Connection(broker.url) as connection:
+            channel = connection.channel()
+            queue = channel.declare(
+                "kept",
+                durable=True,
+                x_dead_letter_exchange="",
+                x_dead_letter_routing_key="nobody",
+                x_queue_type="quorum",
+                x_overflow="reject-publish",
+                x_dead_letter_strategy="at-least-once",
+            )
+            channel.publish(queue, "x", **PERSISTENT)
+            message = channel.get(queue)
+            assert message is not None
+            channel.reject(message.tag)
+            assert channel.ready(queue) == 0
+        broker.stop()
+        broker.advance(10)
+        assert not [timer for _, _, timer in broker.clock._timers if timer.call is not None]
+
+
+def test_who_never_reads_is_let_go_of_after_a_close(inprocess: InProcess) -> None:
+    """Its unread output, and the socket, would else stay for ever."""
+    with Connection(inprocess.url) as connection:
+        channel = connection.channel()
+        queue = channel.declare(exclusive=True)
+        broker = inprocess.broker
+        assert broker is not None
+        listener = broker._listener
+        assert listener is not None
+        with Peer(inprocess.url) as peer:
+            peer.connect().open()
+            peer._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            for _ in range(16):
+                peer.publish("", f"{queue}-nowhere", bytes(1 << 20), mandatory=True)
+            peer.send(ConnectionClass.Close(200, "", 0, 0), 0)
+            wait_until(lambda: len(listener._transports) == 1, "the other socket is gone", timeout=10)
+
+
+def test_who_is_publishing_reads_why_it_ends() -> None:
+    """A socket that is closed with something unread in it is reset, and takes the reason along."""
+    with InProcess() as broker, Peer(broker.url) as peer:
+        peer.connect().open()
+        failed: list[OSError] = []
+        stopped = threading.Event()
+
+        def publish() -> None:
+            try:
+                while not stopped.is_set():
+                    peer.publish("", "nowhere", bytes(100_000))
+            except OSError as error:
+                failed.append(error)
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        stopping = threading.Thread(target=broker.stop)
+        stopping.start()
+        _, reason = peer.read_method()
+        stopped.set()
+        publisher.join()
+        stopping.join()
+    assert isinstance(reason, ConnectionClass.Close)
+    assert (reason.reply_code, failed) == (320, [])
