@@ -176,3 +176,12 @@ def test_what_has_no_address_is_said_in_one_line() -> None:
         encode(b"", now=NOW, key="ü" * 200)
     with pytest.raises(ConfigError, match="audience is a list"):
         type("Wrong", (Event,), {}, exchange="x", key="k", audience="billing")
+
+
+def test_the_text_of_an_error_shows_nothing_of_the_content() -> None:
+    class Login(Command, queue="login"):
+        password: int
+
+    with pytest.raises(ValidationError, match="password") as caught:
+        Login.model_validate_json(b'{"password": "hunter2"}')
+    assert "hunter2" not in str(caught.value)

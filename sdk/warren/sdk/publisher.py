@@ -65,15 +65,16 @@ class PublisherStatistics:
 class Pending:
     """A message between its write and its confirm."""
 
-    __slots__ = ("_timer", "error", "future", "identity", "outgoing", "size")
+    __slots__ = ("_statistics", "_timer", "error", "future", "identity", "outgoing", "size")
 
-    def __init__(self, outgoing: Outgoing, deadline: float) -> None:
+    def __init__(self, outgoing: Outgoing, deadline: float, statistics: PublisherStatistics) -> None:
         loop = asyncio.get_running_loop()
         self.outgoing = outgoing
         self.size = len(outgoing.body)
         self.future: asyncio.Future[None] = loop.create_future()
         self.error: Unroutable | None = None
         self.identity: tuple[str | None, int | None] = (None, None)
+        self._statistics = statistics
         self._timer = loop.call_at(deadline, self._expire)
 
     def settle(self, error: WarrenError | None) -> None:
@@ -86,6 +87,7 @@ class Pending:
             self.future.set_exception(error)
 
     def _expire(self) -> None:
+        self._statistics.timed_out += not self.future.done()
         self.settle(PublishTimeout("no confirm came within the deadline; the message may have arrived"))
 
 
@@ -177,7 +179,7 @@ class Publisher:
         channel = self._room() if not self._waiters else None
         if channel is None:
             channel = await self._wait_for_room(deadline)
-        pending = Pending(outgoing, deadline)
+        pending = Pending(outgoing, deadline, self.statistics)
         self.statistics.published += 1
         self._write(channel, pending)
         return pending

@@ -235,7 +235,9 @@ class Runtime:
         if isinstance(cause, ChannelClosed) and cause.args:
             error: WarrenError = translate("the broker refused a publish", cause)
             log.error("publish channel closed: error=%s", error)
-            self.publisher.channel_refused(error)
+            if self._channels is not None and channel is self._channels[0]:
+                # Nobody waits for what went over the other one; what is in flight here is not at fault.
+                self.publisher.channel_refused(error)
             channel.writer.transport.abort()
 
     def _blocked(self, reason: str | None) -> None:

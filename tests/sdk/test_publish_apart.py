@@ -1,0 +1,103 @@
+"""One publish that cannot be, or whose caller gives up, harms no other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from tests.support.proxy import Proxy
+from warren.sdk import ConfigError, PublishError, Queue, Unroutable
+
+
+async def test_a_header_that_cannot_be_written_harms_no_other_publish(make_app: MakeApp, name: str) -> None:
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        for headers in ({"n": {1: 2}}, {"n": object()}, {"n": 2**70}, {"\ud800": 1}, endless):
+            with pytest.raises(ConfigError, match="cannot be written to the wire"):
+                await app.publish(b"0", key=name, headers=headers)
+            with pytest.raises(ConfigError, match="cannot be written to the wire"):
+                await app.publish(b"0", key=name, headers=headers, reliability="at_most_once")
+        with pytest.raises(ConfigError, match="cannot be written to the wire"):
+            await app.publish(b"0", key=name, message_id="x" * 256)
+        for key, error in ((f"{name}.nobody", Unroutable), (name, None)):
+            report = await app.publish_many([b"1"], key=key, timeout=10, on_error="report")
+            assert [type(failure.error) for failure in report.failures] == ([error] if error else [])
+        assert app.statistics().publisher.unconfirmed == 0
+
+
+async def test_headers_that_fit_no_frame_are_refused_before_the_connection_is_lost_over_them(
+    make_app: MakeApp, name: str
+) -> None:
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        with pytest.raises(ConfigError, match=r"the headers take \d+ bytes, and a frame of this broker \d+"):
+            await app.publish(b"0", key=name, headers={"large": "x" * 200_000})
+        await app.publish(b"1", key=name, headers={"large": "x" * 100_000})
+        assert app.statistics().reconnects == 0
+
+
+async def test_at_most_once_needs_no_place_in_the_window(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    app = make_app(proxy.url, window=1)
+    app.declare(Queue(name))
+    async with app:
+        proxy.refuse()
+        proxy.cut()
+        await until(lambda: not app.ready, "the loss is noticed")
+        publishing = asyncio.gather(
+            *(app.publish(b"%d" % n, key=name, reliability="at_most_once") for n in range(3))
+        )
+        proxy.accept()
+        async with asyncio.timeout(15):
+            await publishing
+        assert [(await foreign.take(name)).body for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+async def test_who_gives_up_when_its_turn_comes_lets_the_next_one_go(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    app = make_app(proxy.url, window=1)
+    app.declare(Queue(name))
+    async with app:
+        proxy.to_client.hold()
+
+        async def publish_and_cancel_the_next() -> None:
+            await app.publish(b"first", key=name)
+            waiting[0].cancel()
+
+        first = asyncio.create_task(publish_and_cancel_the_next())
+        await until(lambda: app.statistics().publisher.unconfirmed == 1, "the window is full")
+        waiting = [asyncio.create_task(app.publish(body, key=name)) for body in (b"second", b"third")]
+        await asyncio.sleep(0)
+        proxy.to_client.release()
+        async with asyncio.timeout(15):
+            await asyncio.gather(first, waiting[1])
+        assert waiting[0].cancelled()
+        assert [(await foreign.take(name)).body for _ in range(2)] == [b"first", b"third"]
+
+
+async def test_at_most_once_that_the_broker_refuses_ends_no_publish_that_is_awaited(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    app = make_app(proxy.url)
+    app.declare(Queue(name))
+    async with app:
+        proxy.to_server.hold()
+        await app.publish(b"x", key=name, headers={"CC": "no list"}, reliability="at_most_once")
+        awaited = asyncio.create_task(app.publish(b"awaited", key=name))
+        await until(lambda: app.statistics().publisher.unconfirmed == 1, "it is in flight behind the other")
+        proxy.to_server.release()
+        async with asyncio.timeout(15):
+            await awaited
+        with pytest.raises(PublishError, match="CC"):
+            await app.publish(b"x", key=name, headers={"CC": "no list"})
