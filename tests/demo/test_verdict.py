@@ -67,6 +67,17 @@ def test_payments_within_a_minute_of_the_timeout_are_left_out_but_must_have_an_o
     assert lost.wrong == {"b": "lost"}
 
 
+def test_a_payment_in_time_that_the_broker_had_too_late_is_left_out_and_one_it_had_in_time_is_not() -> None:
+    orders = [order("held", 20), order("prompt", 20), order("late", 31.1)]
+    outcomes = {"held": "paid_late", "prompt": "paid_in_time", "late": "paid_late"}
+    seconds = {"held": 29.5 * 60 / 225, "prompt": 20 * 60 / 225, "late": 32 * 60 / 225}
+    moments = Record(placed=dict.fromkeys(outcomes, 0.0), paid=seconds)
+    verdict = judge(orders, outcomes, PLAN, moments)
+    assert (verdict.near_timeout, verdict.right, verdict.wrong) == (1, 2, {})
+    wrong = judge(orders, {**outcomes, "prompt": "paid_late", "late": "paid_in_time"}, PLAN, moments)
+    assert set(wrong.wrong) == {"prompt", "late"}
+
+
 def test_what_fell_due_in_the_outage_is_left_out() -> None:
     killed = 20.0
     moments = Record(

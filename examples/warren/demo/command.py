@@ -228,7 +228,9 @@ def show(verdict: Verdict, out: Path, seconds: float) -> None:
     table.add_column("number", justify="right")
     table.add_row("in the file", f"{verdict.orders:,}")
     table.add_row("decided as their times say", f"{verdict.right:,}")
-    table.add_row("left out: paid within a minute of the timeout", f"{verdict.near_timeout:,}")
+    table.add_row(
+        "left out: paid within a minute of the timeout, or held up so long", f"{verdict.near_timeout:,}"
+    )
     table.add_row("left out: due while the broker was down", f"{verdict.in_outage:,}")
     table.add_row("wrong, lost or both paid and cancelled", f"{len(verdict.wrong):,}")
     for outcome, number in sorted(verdict.outcomes.items()):

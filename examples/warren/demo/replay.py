@@ -47,6 +47,8 @@ class Record:
 
     placed: dict[str, float] = field(default_factory=dict)
     """When each order was due to be placed."""
+    paid: dict[str, float] = field(default_factory=dict)
+    """When the broker had each payment: on a busy machine, later than it was due."""
     killed_at: float | None = None
     ready_at: float | None = None
     confirmed_at: float | None = None
@@ -84,6 +86,8 @@ async def replay(
 
     async def publish(message: PlaceOrder | PayOrder) -> None:
         await shop.app.publish(message)
+        if isinstance(message, PayOrder):
+            record.paid[message.order_id] = time.monotonic()
         if record.ready_at is not None and record.killed_at is not None and record.confirmed_at is None:
             record.confirmed_at = time.monotonic()
             progress(f"the first confirm came {record.confirmed_at - record.killed_at:.2f} s after the kill")
@@ -105,11 +109,13 @@ async def replay(
             wait = start + at - time.monotonic()
             if wait > 0:
                 await asyncio.sleep(wait)
+            sent_at = wall + timedelta(seconds=at)
             if pays:
                 assert order.paid_at is not None
-                tasks.create_task(publish(PayOrder(order_id=order.order_id, paid_at=order.paid_at)))
+                tasks.create_task(
+                    publish(PayOrder(order_id=order.order_id, paid_at=order.paid_at, sent_at=sent_at))
+                )
             else:
-                sent_at = wall + timedelta(seconds=at)
                 tasks.create_task(
                     publish(PlaceOrder(order_id=order.order_id, placed_at=order.placed_at, sent_at=sent_at))
                 )

@@ -25,6 +25,8 @@ class PlaceOrder(Command, queue="orders.place"):
 class PayOrder(Command, queue="orders.pay"):
     order_id: str
     paid_at: datetime
+    sent_at: datetime
+    """When the customer paid, by today's clock: after the time to pay it is late, even if nobody noticed yet."""
 
 
 class CancelOrder(Command, queue="orders.cancel"):
@@ -89,8 +91,9 @@ class Shop:
         self._note(self.done.placed, command.order_id)
 
     async def pay(self, command: PayOrder) -> None:
-        outcome = await self.unpaid.complete(command.order_id)
+        outcome = await self.unpaid.complete(command.order_id, at=command.sent_at)
         if outcome is Outcome.REPEATED:
+            # Another message has paid this order, and its delivery says so; one that comes again hears WON again.
             return
         await self.app.publish(OrderPaid(order_id=command.order_id, paid_at=command.paid_at))
         if outcome is Outcome.LATE:
