@@ -24,14 +24,13 @@ LAST_WORDS_SECONDS = 2.0
 
 
 class AmqpProtocol(asyncio.BufferedProtocol):
-    """One socket. It reads into one buffer for ever: a fresh one for each read would cost the kernel new pages each time."""
+    """One socket. What is read is copied at once, so all of a listener's read into the same buffer."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._node = listener.node
-        self._buffer = bytearray(READ_BYTES)
-        self._view = memoryview(self._buffer)
-        self._slowed = self._view[:SLOWED_BYTES]
+        self._view = listener.view
+        self._slowed = listener.slowed
         self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -79,6 +78,8 @@ class Listener:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.view = memoryview(bytearray(READ_BYTES))
+        self.slowed = self.view[:SLOWED_BYTES]
         self._server: asyncio.Server | None = None
         self._transports: set[asyncio.Transport] = set()
         self._empty = asyncio.Event()

@@ -53,6 +53,8 @@ class Exchange:
         self.routes: dict[bytes, list[Queue]] = {}
         """The queues that a key leads to in the end, as found by the virtual host; valid while its epoch stands."""
         self.routes_epoch = -1
+        self.onward = 0
+        """How many of its bindings lead to another exchange."""
         self.unroutable_dropped = 0
         self.unroutable_returned = 0
 
@@ -67,6 +69,7 @@ class Exchange:
         if self.kind == b"headers":
             self.patterns[binding] = Pattern(binding.arguments)
         self.bindings[key] = binding
+        self.onward += not is_queue
         binding.destination.incoming[self.name, binding.routing_key, binding.arguments] = True
         if self.kind == b"topic":
             self.topic.add(binding.routing_key, binding.destination)
@@ -81,6 +84,7 @@ class Exchange:
         binding = self.bindings.pop((is_queue, destination, routing_key, arguments), None)
         if binding is None:
             return None
+        self.onward -= not is_queue
         del binding.destination.incoming[self.name, routing_key, arguments]
         self.patterns.pop(binding, None)
         if self.kind == b"topic":
@@ -107,4 +111,4 @@ class Exchange:
     @property
     def leads_on(self) -> bool:
         """An exchange is bound to this one."""
-        return any(not key[0] for key in self.bindings)
+        return self.onward > 0

@@ -97,6 +97,8 @@ class Queue:
         self.waiting: Backing = Backing()
         if arguments.max_priority >= 0:
             self.waiting = PriorityBacking(arguments.max_priority)
+        self.getter: Consumer = Consumer(self, b"", False, False)
+        """Stands for those who take by basic.get: they have no prefetch and are never woken."""
         self.round = Round(arguments.single_active_consumer)
         self.active: deque[Consumer] = self.round.active
         """The consumers that have room, the next one first."""

@@ -10,6 +10,8 @@ class Node:
     """The bindings whose pattern ends here, and the words that may follow."""
 
     def __init__(self) -> None:
+        self.any = False
+        """It stands for none or more words: whoever is here may use up another one."""
         self.children: dict[bytes, Node] = {}
         self.ends: dict[object, int] = {}
 
@@ -26,6 +28,7 @@ class TopicTrie:
             child = node.children.get(word)
             if child is None:
                 child = Node()
+                child.any = word == b"#"
                 node.children[word] = child
             node = child
         node.ends[destination] = node.ends.get(destination, 0) + 1
@@ -66,8 +69,10 @@ class TopicTrie:
                     found[destination] = True
             any_words = node.children.get(b"#")
             if any_words is not None:
-                stack.extend([(any_words, rest) for rest in range(used, count + 1)])
+                stack.append((any_words, used))
             if used < count:
+                if node.any:
+                    stack.append((node, used + 1))
                 one = node.children.get(words[used])
                 # A key may itself contain the words `*` and `#`: they are found as wildcards, once.
                 if one is not None and words[used] not in (b"*", b"#"):

@@ -68,7 +68,6 @@ class Channel:
         self.vhost = vhost
         self.unacked: dict[int, Message] = {}
         self.subscriptions: dict[bytes, Subscription] = {}
-        self.getters: dict[Queue, Consumer] = {}
         self.left: list[Queue] = []
         """The queues that its consumers have left at its end."""
         self.confirms = Confirms(self)

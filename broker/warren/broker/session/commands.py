@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from warren.broker.model.arguments import consumer_priority
-from warren.broker.model.queue import REFUSED, STORED, Consumer, Queue
+from warren.broker.model.queue import REFUSED, STORED, Queue
 from warren.broker.model.topology import refuse_default
 from warren.broker.session.channel import Channel
 from warren.broker.session.redelivery import as_received
@@ -229,7 +229,8 @@ def basic_consume(call: Call) -> None:
     if tag in channel.subscriptions:
         raise AmqpError(Reply.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag.decode(errors='replace')}'")
     exclusive = arguments.flag("exclusive")
-    if any(consumer.exclusive for consumer in queue.consumers) or (exclusive and queue.consumers):
+    # An exclusive one is the only one.
+    if queue.consumers and (exclusive or queue.consumers[0].exclusive):
         raise AmqpError(
             Reply.ACCESS_REFUSED, f"{call.topology.described('queue', queue.name)} in exclusive use"
         )
@@ -284,12 +285,8 @@ def basic_get(call: Call) -> None:
     if call.arguments.flag("no_ack"):
         queue.acknowledged(message)
         return
-    getter = channel.getters.get(queue)
-    if getter is None:
-        getter = Consumer(queue, b"", False, False)
-        channel.getters[queue] = getter
     message.tag = tag
-    message.consumer = getter
+    message.consumer = queue.getter
     channel.unacked[tag] = message
 
 

@@ -32,12 +32,13 @@ class Incoming:
         self.target: Optional[Target] = None  # noqa: UP045
         """The publish that the content belongs to; None if no content is expected."""
         self.header: Optional[bytes] = None  # noqa: UP045
-        self.bodies: list[bytes] = []
+        self.body = bytearray()
+        """Not a list of pieces: a client may send a body byte by byte."""
 
     def clear(self) -> None:
         self.target = None
         self.header = None
-        self.bodies.clear()
+        self.body = bytearray()
 
     def take_header(self, payload: bytes, limit: i64) -> None:
         """A header frame.
@@ -92,7 +93,7 @@ class Incoming:
             raise AmqpError(
                 Reply.FRAME_ERROR, "content body frame exceeds remaining content size", BASIC, PUBLISH
             )
-        self.bodies.append(payload)
+        self.body += payload
         if self.received == self.size:
             self.complete()
 
@@ -101,7 +102,7 @@ class Incoming:
         header = self.header
         assert target is not None
         assert header is not None
-        body = b"".join(self.bodies)
+        body = bytes(self.body)
         self.clear()
         channel = self.channel
         look = channel.connection.look

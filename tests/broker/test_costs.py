@@ -1,0 +1,82 @@
+"""What a client can make the broker spend: time and memory that stay in proportion to what it sends."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+from tests.support import frames
+from tests.support.client import Connection
+from tests.support.inprocess import InProcess
+from tests.support.peer import Peer
+from warren.broker.model.topic import TopicTrie
+from warren.wire.content import make_header
+from warren.wire.methods import frame
+
+
+def test_many_wildcards_in_a_row_cost_a_publish_no_second() -> None:
+    """Each word of the key at each place of the pattern, and not each way to get there."""
+    trie = TopicTrie()
+    trie.add(b".".join([b"#"] * 127), "any")
+    key = b".".join([b"a"] * 127)
+    began = time.process_time()
+    for _ in range(3):
+        assert list(trie.match(key)) == ["any"]
+    assert time.process_time() - began < 0.15
+
+
+def test_a_body_in_tiny_pieces_takes_its_own_size(inprocess: InProcess) -> None:
+    size = 100_000
+    with Peer(inprocess.url) as peer:
+        peer.connect().open()
+        queue = peer.declare(exclusive=True)
+        start = frame(1, "basic.publish", 0, b"", queue.encode(), False, False)
+        peer.send_bytes(start + frames.frame(2, 1, make_header(size, b"", 0)))
+        pieces = (frames.frame(3, 1, b"") + frames.frame(3, 1, b"ab")) * (size // 2)
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            peer.send_bytes(pieces)
+            peer.sync()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak - before < 2_000_000
+
+
+def test_open_sockets_take_no_buffer_each(inprocess: InProcess) -> None:
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        peers = [Peer(inprocess.url) for _ in range(50)]
+        for peer in peers:
+            peer.greet()
+        now, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    for peer in peers:
+        peer.abort()
+    assert (now - before) / len(peers) < 65536
+
+
+def test_what_an_exchange_leads_to_is_not_counted_for_each_key(inprocess: InProcess) -> None:
+    with Connection(inprocess.url) as connection:
+        channel = connection.channel()
+        exchange = channel.declare_exchange("wide", "direct")
+        queue = channel.declare(exclusive=True)
+        channel.confirm()
+
+        def seconds(first: int) -> float:
+            began = time.process_time()
+            connection.raw.send(
+                b"".join(
+                    channel.encoded(f"key-{number % 100}", b"", exchange=exchange) for number in range(2000)
+                )
+            )
+            channel.settled_until(first + 2000)
+            return time.process_time() - began
+
+        narrow = min(seconds(0), seconds(2000))
+        for number in range(3000):
+            channel.bind(queue, exchange, f"other-{number}")
+        assert min(seconds(4000), seconds(6000)) < 3 * narrow + 0.05
