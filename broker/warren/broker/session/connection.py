@@ -11,7 +11,7 @@ from mypy_extensions import i64
 
 from warren.broker.session.channel import Channel, Target
 from warren.broker.session.confirms import Confirms
-from warren.broker.session.limits import UNREAD_LIMIT, UNWRITTEN_LIMIT
+from warren.broker.session.limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT, UNWRITTEN_LIMIT
 from warren.wire.content import HEADER_FIXED, Look, MalformedProperties
 from warren.wire.methods import frame, undecodable
 from warren.wire.replies import AmqpError, Reply, snippet
@@ -41,9 +41,6 @@ BACKLOG: Final = 2000
 """Ready messages beyond which a queue counts as behind its publishers."""
 FLUSH_BYTES: Final = 65536
 """So much output is written at once; less waits until the loop would sleep."""
-FRAME_MAX_FUDGE: Final = 8
-"""RabbitMQ lets frames exceed frame_max by the frame's own overhead, for clients that forget it."""
-BEFORE_TUNE_FRAME_MAX: Final = 8192
 
 
 class Connection:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+BEFORE_TUNE_FRAME_MAX: Final = 8192
+"""How large a frame may be before connection.tune-ok has settled that."""
+FRAME_MAX_FUDGE: Final = 8
+"""RabbitMQ lets frames exceed frame_max by the frame's own overhead, for clients that forget it."""
 UNWRITTEN_LIMIT: Final = 64 * 1024 * 1024
 """Publishing connections are not read while more bytes than this wait to be written; they go on at half."""
-
-
 UNREAD_LIMIT: Final = 32 * 1024 * 1024
 """A client that leaves more bytes than this unread is not read either until it does. Deliveries stop long before."""
 
