@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
@@ -83,3 +84,39 @@ async def test_a_handler_that_cancels_itself_has_failed(
         dead = await foreign.take(f"{name}.dead")
         assert dead.headers["warren-dead-reason"] == "failed"
         assert app.ready
+
+
+async def test_a_handler_that_catches_its_cancellation_and_returns_does_not_keep_the_app_from_stopping(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    app = make_app(grace=0.1)
+    started = asyncio.Event()
+
+    @app.handle(bytes, queue=name)
+    async def carry_on(body: bytes) -> None:
+        started.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    await app.start()
+    await app.publish(b"1", key=name)
+    await started.wait()
+    async with asyncio.timeout(15):
+        await app.stop()
+    assert await foreign.count(name) == 0, "it returned, so that its message was acknowledged"
+
+
+async def test_no_exception_of_a_handler_costs_its_queue_a_worker(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    app = make_app()
+
+    @app.handle(bytes, queue=name, concurrency=1)
+    async def take(body: bytes) -> None:
+        if body == b"1":
+            raise BaseExceptionGroup("both", [asyncio.CancelledError(), ValueError()])
+
+    async with app:
+        await app.publish_many([b"1", b"2"], key=name)
+        assert (await foreign.take(f"{name}.dead")).body == b"1"
+        await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "the next is handled")

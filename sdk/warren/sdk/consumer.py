@@ -206,7 +206,8 @@ class Subscription:
             self._jobs.put_nowait(job)
 
     async def _work(self) -> None:
-        while True:
+        # A handler may take its cancellation for something else: the worker ends with it nevertheless.
+        while not self._stopping:
             job = await self._jobs.get()
             if not job.channel.usable:
                 self.statistics.stale += 1
@@ -216,6 +217,12 @@ class Subscription:
             settlement = Settlement.REQUEUE
             try:
                 settlement = await self._process(job.delivery, job.delivery_tag)
+            except (Exception, BaseExceptionGroup):
+                # Failures end in `process`; whatever is left must not cost the queue its worker.
+                log.exception(
+                    "delivery failed: queue=%s message_id=%s", self.queue.name, job.delivery.message_id
+                )
+                settlement = Settlement.REJECT
             finally:
                 self.statistics.running -= 1
                 if not self.statistics.running:
