@@ -80,3 +80,17 @@ def test_what_an_exchange_leads_to_is_not_counted_for_each_key(inprocess: InProc
         for number in range(3000):
             channel.bind(queue, exchange, f"other-{number}")
         assert min(seconds(4000), seconds(6000)) < 3 * narrow + 0.05
+
+
+def test_a_death_costs_the_same_however_many_went_before(inprocess: InProcess) -> None:
+    with Connection(inprocess.url) as connection:
+        channel = connection.channel()
+        queue = last = channel.declare(exclusive=True)
+        for _ in range(200):
+            queue = channel.declare(
+                exclusive=True, x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key=queue
+            )
+        began = time.process_time()
+        channel.publish(queue, b"x")
+        assert channel.ready(last) == 1
+        assert time.process_time() - began < 0.25

@@ -49,9 +49,10 @@ class Properties(dict[str, Property]):
         return value
 
 
-def decode(header: bytes) -> Properties:
+def decode(header: bytes, opaque: str | None = None) -> Properties:
     """The properties in a content header's payload.
 
+    :param opaque: the name of a header whose items, if it is an array, are not looked at.
     :raises tables.TableError: if they are malformed.
     """
     properties = Properties()
@@ -76,7 +77,7 @@ def decode(header: bytes) -> Properties:
             else:
                 (length,) = _U32.unpack_from(header, position)
                 position += 4
-                properties[name] = tables.decode_fields(header[position : position + length])
+                properties[name] = tables.decode_fields(header[position : position + length], opaque)
                 position += length
     except (IndexError, struct.error):
         raise tables.TableError("the properties end early") from None

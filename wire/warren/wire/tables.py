@@ -87,13 +87,14 @@ class TableError(ValueError):
     """The bytes are no field table."""
 
 
-def decode_fields(table: bytes) -> dict[str, Field]:
+def decode_fields(table: bytes, opaque: str | None = None) -> dict[str, Field]:
     """The fields of an encoded table (without its own length), in their order.
 
+    :param opaque: the name of an array whose items are not looked at: its value is None.
     :raises TableError: if the bytes end early, a type is unknown, or tables are nested too deep.
     """
     try:
-        return _fields(table, 0, len(table), 0)
+        return _fields(table, 0, len(table), 0, opaque)
     except (struct.error, IndexError):
         raise TableError("malformed field table: it ends early") from None
 
@@ -175,14 +176,18 @@ def encode_value(value: Value) -> bytes:
     return b"F" + _LENGTH.pack(len(items)) + items
 
 
-def _fields(data: bytes, start: int, end: int, depth: int) -> dict[str, Field]:
+def _fields(data: bytes, start: int, end: int, depth: int, opaque: str | None = None) -> dict[str, Field]:
     fields: dict[str, Field] = {}
     position = start
     while position < end:
         length = data[position]
         name = data[position + 1 : position + 1 + length].decode("utf-8", "surrogateescape")
         position += 1 + length
-        after, kind, value = _value(data, position, end, depth)
+        if name == opaque and data[position : position + 1] == b"A":
+            (length,) = _LENGTH.unpack_from(data, position + 1)
+            after, kind, value = position + 5 + length, "A", None
+        else:
+            after, kind, value = _value(data, position, end, depth)
         fields[name] = Field(kind, value, data[position:after])
         position = after
     if position != end:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+COUNTED: Final = len(tables.join({"count": tables.long_field(0)}))
+"""Where in an entry of x-death the count ends, a 64-bit number, and the rest begins."""
+
 RETRY_SECONDS: Final = 1.0
 """How often a kept-aside dead letter is tried again."""
 
@@ -80,7 +83,9 @@ class DeadLetters:
             return
         exchange = vhost.exchanges.get(arguments.dead_letter_exchange)
         key = arguments.dead_letter_routing_key
-        properties = decode(header_payload(message.content))
+        # A history may be long. Only a headers exchange could be bound to what it says.
+        by_headers = exchange is not None and vhost.looks_at_headers(exchange)
+        properties = decode(header_payload(message.content), None if by_headers else "x-death")
         letter = self.letter(queue, message, reason, properties)
         targets: list[Queue] = []
         if exchange is not None:
@@ -238,30 +243,27 @@ def record_death(
 
     What a client published as x-death is data and no history (RabbitMQ 4.0), and is replaced.
     """
-    deaths: list[dict[str, tables.Field]] = []
+    deaths: list[bytes] = []
     if interpreted and "x-death" in headers:
-        deaths = decode_deaths(headers["x-death"])
+        deaths = split_deaths(headers["x-death"])
     name = text(queue)
-    known = [death for death in deaths if death["queue"].value == name and death["reason"].value == reason]
+    same = death_of(name, reason)
+    known = [death for death in deaths if death.startswith(same, COUNTED)]
     if known:
-        death = dict(known[0])
-        count = death["count"].value
-        assert isinstance(count, int)
-        death["count"] = tables.long_field(count + 1)
         deaths.remove(known[0])
+        count = int.from_bytes(known[0][COUNTED - 8 : COUNTED])
+        death = tables.join({"count": tables.long_field(count + 1)}) + known[0][COUNTED:]
     else:
-        death = {
-            "count": tables.long_field(1),
-            "reason": tables.field_of(reason),
-            "queue": tables.field_of(name),
+        fields = {
             "time": tables.field_of(tables.Timestamp(time)),
             "exchange": tables.field_of(text(exchange)),
             "routing-keys": tables.field_of([text(key) for key in keys]),
         }
         if expiration is not None:
-            death["original-expiration"] = tables.field_of(text(expiration))
+            fields["original-expiration"] = tables.field_of(text(expiration))
+        death = tables.join({"count": tables.long_field(1)}) + same + tables.join(fields)
     deaths.insert(0, death)
-    headers["x-death"] = encode_deaths(deaths)
+    headers["x-death"] = join_deaths(deaths)
     last = {"reason": reason, "queue": name, "exchange": text(exchange)}
     for part, value in last.items():
         if not interpreted or f"x-first-death-{part}" not in headers:
@@ -271,31 +273,41 @@ def record_death(
 
 def without_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
     """The targets that the letter does not reach for a second time by expiry and overflow alone."""
-    deaths = decode_deaths(decode(header_payload(letter.content)).headers["x-death"])
+    deaths = split_deaths(decode(header_payload(letter.content), "x-death").headers["x-death"])
+    rejected = tables.join({"reason": tables.field_of("rejected")})
     left = []
     for target in targets:
         name = text(target.name)
-        places = [index for index, death in enumerate(deaths) if death["queue"].value == name]
-        if places and all(death["reason"].value != "rejected" for death in deaths[: places[0] + 1]):
+        here = tuple(death_of(name, reason) for reason in REASONS)
+        places = [index for index, death in enumerate(deaths) if death.startswith(here, COUNTED)]
+        if places and not any(death.startswith(rejected, COUNTED) for death in deaths[: places[0] + 1]):
             continue
         left.append(target)
     return left
 
 
-def decode_deaths(field: tables.Field) -> list[dict[str, tables.Field]]:
-    """The entries of x-death with the types of their fields."""
-    deaths: list[dict[str, tables.Field]] = []
+# The entries of x-death stay encoded, because each death would else cost as much as all before it. The broker has written
+# them itself: each begins with its count, reason and queue.
+
+
+def death_of(queue: str, reason: str) -> bytes:
+    """What an entry of this queue and reason has after its count."""
+    return tables.join({"reason": tables.field_of(reason), "queue": tables.field_of(queue)})
+
+
+def split_deaths(field: tables.Field) -> list[bytes]:
+    """The encoded entries of x-death."""
+    deaths: list[bytes] = []
     data, position = field.raw, 5
     while position < len(data):
         size = int.from_bytes(data[position + 1 : position + 5])
-        deaths.append(tables.decode_fields(data[position + 5 : position + 5 + size]))
+        deaths.append(data[position + 5 : position + 5 + size])
         position += 5 + size
     return deaths
 
 
-def encode_deaths(deaths: list[dict[str, tables.Field]]) -> tables.Field:
-    encoded = [tables.join(death) for death in deaths]
-    items = b"".join(b"F" + len(table).to_bytes(4) + table for table in encoded)
+def join_deaths(deaths: list[bytes]) -> tables.Field:
+    items = b"".join(b"F" + len(death).to_bytes(4) + death for death in deaths)
     return tables.Field("A", None, b"A" + len(items).to_bytes(4) + items)
 
 

@@ -359,13 +359,11 @@ class Connection:
             channel.wake_all()
 
     def go_on(self) -> None:
-        """One reason to wait is gone."""
-        if self.unread or self.awaiting:
-            return
-        self.stalled = False
-        if self.reading:
+        """One reason to wait is gone; perhaps it was the last."""
+        self.stalled = self.unread or self.awaiting
+        if self.reading and not self.stalled:
             self.transport.resume_reading()
-        if self.buffer:
+        if self.buffer and not self.stalled:
             self.work()
 
     # -- waiting for the disk
