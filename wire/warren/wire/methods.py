@@ -7,7 +7,7 @@ asks for a field, so that their types survive.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from warren.wire.replies import TEXT_LIMIT, AmqpError, Reply, numbered
 
@@ -77,6 +77,16 @@ _SPEC = """
 90.30 tx.rollback
 90.31 tx.rollback-ok
 """
+
+
+BASIC: Final = 60
+"""The class whose methods are also made and taken apart by hand, on the hot path; and those methods."""
+PUBLISH: Final = 40
+DELIVER: Final = 60
+ACK: Final = 80
+REJECT: Final = 90
+RECOVER: Final = 110
+NACK: Final = 120
 
 
 class Method(NamedTuple):

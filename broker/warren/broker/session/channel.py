@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Optional
+from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
@@ -18,14 +18,11 @@ from warren.broker.session.redelivery import as_returned
 from warren.broker.session.subscription import Subscription
 from warren.broker.session.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from warren.wire.content import Look, content_frames
-from warren.wire.methods import frame
+from warren.wire.methods import ACK, BASIC, frame
 from warren.wire.replies import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.session.connection import Connection
-
-BASIC: Final = 60
-ACK: Final = 80
 
 
 class Target:

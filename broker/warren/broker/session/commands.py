@@ -18,16 +18,12 @@ from warren.broker.session.redelivery import as_received
 from warren.broker.session.subscription import Subscription
 from warren.broker.session.transaction import Transaction
 from warren.wire.content import content_frames
-from warren.wire.methods import Argument, Arguments, frame
+from warren.wire.methods import NACK, RECOVER, REJECT, Argument, Arguments, frame
 from warren.wire.replies import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.model.topology import Topology
     from warren.broker.session.connection import Connection
-
-REJECT = 90
-RECOVER = 110
-NACK = 120
 
 
 class Call:

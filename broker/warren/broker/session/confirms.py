@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
 from warren.broker.model.queue import REFUSED, STORED, TAKEN
+from warren.wire.methods import ACK, BASIC, NACK
 
 if TYPE_CHECKING:
     from warren.broker.session.channel import Channel
 
 _pack_settled = struct.Struct(">BHIHHQBB").pack
-
-BASIC: Final = 60
-ACK: Final = 80
-NACK: Final = 120
 
 
 class Run:

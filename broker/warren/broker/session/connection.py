@@ -13,7 +13,7 @@ from warren.broker.session.channel import Channel, Target
 from warren.broker.session.confirms import Confirms
 from warren.broker.session.limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT, UNWRITTEN_LIMIT
 from warren.wire.content import HEADER_FIXED, Look, MalformedProperties
-from warren.wire.methods import frame, undecodable
+from warren.wire.methods import BASIC, frame, undecodable
 from warren.wire.replies import AmqpError, Reply, snippet
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ HEADER: Final = 2
 BODY: Final = 3
 HEARTBEAT: Final = 8
 END: Final = 0xCE
-BASIC: Final = 60
 BASIC_WEIGHTLESS: Final = 60 << 16
 """Class basic and the weight 0 that a content header has."""
 

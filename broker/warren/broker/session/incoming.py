@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.wire.content import HEADER_FIXED, join_content
+from warren.wire.methods import BASIC, PUBLISH
 from warren.wire.replies import AmqpError, Reply, snippet
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 _header = struct.Struct(">HHq").unpack_from
 
 HEADER: Final = 2
-BASIC: Final = 60
-PUBLISH: Final = 40
 
 
 class Incoming:

@@ -101,6 +101,8 @@ class Node:
             confirms.waiting = False
             confirms.channel.connection.has_confirms(confirms)
             confirms.channel.connection.flush()
+        if self.settled is not None and not self.settled.done():
+            self.settled.set_result(None)
 
     async def settle(self) -> None:
         """Before a stop: read nothing more, and wait until what was published has its confirm."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, Optional
+from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
@@ -11,15 +11,13 @@ from warren.broker.model.message import Message
 from warren.broker.model.queue import Consumer, Queue
 from warren.broker.session.redelivery import as_received
 from warren.wire.content import content_frames
+from warren.wire.methods import BASIC, DELIVER
 
 if TYPE_CHECKING:
     from warren.broker.session.channel import Channel
 
 _pack_head = struct.Struct(">BHIHH").pack
 _pack_tag = struct.Struct(">QB").pack
-
-BASIC: Final = 60
-DELIVER: Final = 60
 
 
 class Subscription(Consumer):
