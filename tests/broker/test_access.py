@@ -1,32 +1,91 @@
-"""Logging in: SASL PLAIN (RFC 4616), and the user that may come from this machine only."""
+"""Logging in: who may come in with what (https://www.rabbitmq.com/docs/access-control)."""
 
 from __future__ import annotations
 
 import pytest
 
-from warren.broker.session.access import Access, is_loopback
+from warren.broker.access.access import Access
+from warren.broker.access.passwords import ALGORITHMS, exported, imported, salted
+from warren.broker.model.clock import VirtualClock
+from warren.broker.model.refusal import Refused
+from warren.broker.model.virtual_hosts import VirtualHosts
+from warren.broker.session.sasl import Login, LoginRefused, Peer, is_loopback, log_in, offered
+from warren.wire import tables
+from warren.wire.replies import AmqpError
 
-ACCESS = Access({"guest": "guest", "\u00e4nn": "p\u00e4ss"})
+ANN = "\u00e4nn"
+HERE = Peer("127.0.0.1")
+
+
+@pytest.fixture
+def access() -> Access:
+    access = Access(VirtualHosts(VirtualClock(), None, None))
+    access.users.add("guest", "guest")
+    access.users.add(ANN, "p\u00e4ss")
+    access.users.add("nopass")
+    return access
+
+
+def user(access: Access, mechanism: str, response: bytes, peer: Peer = HERE, **login: object) -> str | None:
+    try:
+        return log_in(access, Login(**login), peer, mechanism, response).name  # type: ignore[arg-type]
+    except LoginRefused:
+        return None
 
 
 @pytest.mark.parametrize(
-    ("response", "user"),
+    ("response", "name"),
     [
-        (b"\0guest\0guest", b"guest"),
-        ("\0\u00e4nn\0p\u00e4ss".encode(), "\u00e4nn".encode()),
+        (b"\0guest\0guest", "guest"),
+        (f"\0{ANN}\0p\u00e4ss".encode(), ANN),
         (b"\0guest\0Guest", None),
         (b"\0guest\0guest2", None),
         (b"\0guest\0", None),
         (b"\0nobody\0guest", None),
+        (b"\0nopass\0", None),
+        (b"\0nopass\0nopass", None),
         (b"\0\0", None),
         (b"guest\0guest\0guest", None),
         (b"\0guest\0guest\0", None),
         (b"guest\0guest", None),
+        (b"\0gu\xffest\0guest", None),
         (b"", None),
     ],
 )
-def test_plain(response: bytes, user: bytes | None) -> None:
-    assert ACCESS.plain(response, "127.0.0.1") == user
+def test_plain(access: Access, response: bytes, name: str | None) -> None:
+    assert user(access, "PLAIN", response) == name
+
+
+def test_amqplain(access: Access) -> None:
+    assert user(access, "AMQPLAIN", tables.encode({"LOGIN": ANN, "PASSWORD": "p\u00e4ss"})) == ANN
+    assert user(access, "AMQPLAIN", tables.encode({"LOGIN": ANN, "PASSWORD": "pass"})) is None
+    for wrong in ({"LOGIN": "guest"}, {"LOGIN": "guest", "PASSWORD": 1}):
+        with pytest.raises(AmqpError, match="LOGIN or PASSWORD") as caught:
+            user(access, "AMQPLAIN", tables.encode(wrong))  # type: ignore[arg-type]
+        assert "guest" not in str(caught.value)
+    with pytest.raises(AmqpError):
+        user(access, "AMQPLAIN", b"\x05LOGIN")
+
+
+def test_external_takes_the_name_of_the_certificate(access: Access) -> None:
+    mechanisms = ("PLAIN", "EXTERNAL")
+    assert user(access, "EXTERNAL", b"", Peer("10.0.0.1", "nopass"), mechanisms=mechanisms) == "nopass"
+    assert user(access, "EXTERNAL", b"", Peer("10.0.0.1", "guest"), mechanisms=mechanisms) is None
+    assert user(access, "EXTERNAL", b"", Peer("10.0.0.1", "stranger"), mechanisms=mechanisms) is None
+    assert user(access, "EXTERNAL", b"", Peer("10.0.0.1", ""), mechanisms=mechanisms) is None
+    with pytest.raises(AmqpError, match="invalid authentication mechanism 'EXTERNAL'"):
+        user(access, "EXTERNAL", b"", HERE, mechanisms=mechanisms)
+
+
+def test_anonymous_is_whoever_the_configuration_says(access: Access) -> None:
+    login = Login(("PLAIN", "ANONYMOUS"), anonymous_user="nopass")
+    assert offered(login, HERE) == ("PLAIN", "ANONYMOUS")
+    assert log_in(access, login, HERE, "ANONYMOUS", b"me").name == "nopass"
+    assert offered(Login(("PLAIN", "ANONYMOUS")), HERE) == ("PLAIN",)
+    with pytest.raises(AmqpError, match="invalid authentication mechanism 'ANONYMOUS'"):
+        user(access, "ANONYMOUS", b"")
+    with pytest.raises(AmqpError, match="unknown authentication mechanism 'NOPE'"):
+        user(access, "NOPE", b"")
 
 
 @pytest.mark.parametrize(
@@ -44,12 +103,49 @@ def test_plain(response: bytes, user: bytes | None) -> None:
         ("localhost", False),
     ],
 )
-def test_guest_comes_from_this_machine_only(peer: str, local: bool) -> None:
+def test_guest_comes_from_this_machine_only(access: Access, peer: str, local: bool) -> None:
     """https://www.rabbitmq.com/docs/access-control#loopback-users"""
     assert is_loopback(peer) == local
-    assert (ACCESS.plain(b"\0guest\0guest", peer) == b"guest") == local
-    assert ACCESS.plain("\0\u00e4nn\0p\u00e4ss".encode(), peer) is not None
+    assert (user(access, "PLAIN", b"\0guest\0guest", Peer(peer)) == "guest") == local
+    assert user(access, "PLAIN", f"\0{ANN}\0p\u00e4ss".encode(), Peer(peer)) == ANN
+    assert user(access, "PLAIN", b"\0guest\0guest", Peer(peer), loopback_users=()) == "guest"
 
 
-def test_passwords_are_not_shown() -> None:
-    assert "p\u00e4ss" not in repr(ACCESS)
+def test_passwords_are_not_shown(access: Access) -> None:
+    assert "p\u00e4ss" not in repr(access.users.all())
+    stored = access.users.get(ANN).password
+    assert repr(stored) not in repr(access.users.all())
+
+
+# The first is the documentation's own example (https://www.rabbitmq.com/docs/passwords#this-is-the-algorithm).
+HASHES = {
+    "rabbit_password_hashing_sha256": ("test12", "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"),
+}
+
+
+def test_a_hash_of_rabbitmq_is_understood(access: Access) -> None:
+    for algorithm, (password, password_hash) in HASHES.items():
+        access.users.add(algorithm, password_hash=password_hash, algorithm=algorithm)
+        assert access.users.authenticate(algorithm, password.encode()) is not None
+        assert access.users.authenticate(algorithm, b"x" + password.encode()) is None
+        assert exported(access.users.get(algorithm).password) == password_hash
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_hashes_with_a_new_salt_each_time(access: Access, algorithm: str) -> None:
+    assert salted("secret", algorithm) != salted("secret", algorithm)
+    access.users.set_password_hash("guest", exported(salted("secret", algorithm)), algorithm)
+    assert access.users.authenticate("guest", b"secret") is not None
+    assert access.users.authenticate("guest", b"guest") is None
+
+
+def test_what_is_no_hash_is_refused() -> None:
+    for password_hash, algorithm in (
+        ("abc", "rabbit_password_hashing_sha256"),
+        ("AAAA", "rabbit_password_hashing_sha256"),
+        (exported(salted("x")), "rabbit_password_hashing_md5"),
+        (exported(salted("x")), "crypt"),
+    ):
+        with pytest.raises(Refused):
+            imported(password_hash, algorithm)
+    assert imported("", "rabbit_password_hashing_sha256") == b""

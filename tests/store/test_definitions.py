@@ -45,12 +45,12 @@ async def test_what_is_put_comes_back(tmp_path: Path) -> None:
     async with opened(tmp_path) as definitions:
         assert definitions.load() == Snapshot((), (), ())
         numbers = [
-            definitions.put_exchange(EXCHANGE),
-            definitions.put_exchange(OTHER),
-            definitions.put_queue(QUEUE),
-            definitions.put_binding(TO_QUEUE),
-            definitions.put_binding(TO_EXCHANGE),
-            definitions.put_binding(TO_EXCHANGE),
+            definitions.put(EXCHANGE),
+            definitions.put(OTHER),
+            definitions.put(QUEUE),
+            definitions.put(TO_QUEUE),
+            definitions.put(TO_EXCHANGE),
+            definitions.put(TO_EXCHANGE),
         ]
         assert numbers == [1, 2, 3, 4, 5, 6]
         assert definitions.submitted == 6
@@ -61,7 +61,7 @@ async def test_what_is_put_comes_back(tmp_path: Path) -> None:
 
 async def test_close_commits_what_was_submitted(tmp_path: Path) -> None:
     async with opened(tmp_path) as definitions:
-        definitions.put_queue(QUEUE)
+        definitions.put(QUEUE)
     assert (await stored(tmp_path)).queues == (QUEUE,)
 
 
@@ -69,15 +69,15 @@ async def test_deleting_an_exchange_or_a_queue_deletes_its_bindings(tmp_path: Pa
     same_name = BindingRow(b"/", b"other", NAME, to_exchange=False, routing_key=b"", arguments=b"")
     other_vhost = BindingRow(b"v", NAME, b"q", to_exchange=False, routing_key=b"", arguments=b"")
     async with opened(tmp_path) as definitions:
-        definitions.put_exchange(EXCHANGE)
-        definitions.put_queue(QUEUE)
+        definitions.put(EXCHANGE)
+        definitions.put(QUEUE)
         for row in (TO_QUEUE, TO_EXCHANGE, same_name, other_vhost):
-            definitions.put_binding(row)
+            definitions.put(row)
         definitions.delete_exchange(b"/", NAME)
         await definitions.flush()
     assert await stored(tmp_path) == Snapshot((), (QUEUE,), (same_name, other_vhost))
     async with opened(tmp_path) as definitions:
-        definitions.put_binding(TO_QUEUE)
+        definitions.put(TO_QUEUE)
         definitions.delete_queue(b"/", b"q")
     assert await stored(tmp_path) == Snapshot((), (), (same_name, other_vhost))
     async with opened(tmp_path) as definitions:
@@ -91,7 +91,7 @@ async def test_changes_are_told_in_order_watchers_first(tmp_path: Path) -> None:
         definitions.watch(lambda: told.append(("watch", definitions.committed)))
         definitions.on_committed = lambda change: told.append(("committed", change))
         for _ in range(500):
-            definitions.put_queue(QUEUE)
+            definitions.put(QUEUE)
         await definitions.flush()
     assert told[-2:] == [("watch", 500), ("committed", 500)]
     assert told == sorted(told, key=lambda item: item[1])
@@ -120,9 +120,9 @@ from warren.broker.store.folder import DataFolder
 async def main():
     definitions = Definitions.open(DataFolder.open(sys.argv[1]), asyncio.get_running_loop())
     numbers = [definitions.new_incarnation() for _ in range(int(sys.argv[2]))]
-    definitions.put_queue(QueueRow(b"/", b"kept", numbers[-1], False, b""))
+    definitions.put(QueueRow(b"/", b"kept", numbers[-1], False, b""))
     await definitions.flush()
-    definitions.put_queue(QueueRow(b"/", b"perhaps", 5, False, b""))
+    definitions.put(QueueRow(b"/", b"perhaps", 5, False, b""))
     print(numbers[0], numbers[-1], flush=True)
     os._exit(9)
 asyncio.run(main())
@@ -162,7 +162,7 @@ async def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
     database.commit()
     database.close()
     error = await refusal(tmp_path)
-    assert "has version 9, this broker knows 1" in str(error)
+    assert "has version 9, this broker knows 2" in str(error)
     assert error.status is Exit.USAGE
 
 
@@ -190,10 +190,10 @@ async def main():
     lines, committed = [], []
     definitions.on_failed = lines.append
     definitions.on_committed = committed.append
-    definitions.put_queue(QueueRow(b"/", b"before", 1, False, b""))
+    definitions.put(QueueRow(b"/", b"before", 1, False, b""))
     await definitions.flush()
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-    definitions.put_queue(QueueRow(b"/", b"after", 2, False, b"x" * 100_000))
+    definitions.put(QueueRow(b"/", b"after", 2, False, b"x" * 100_000))
     for wait in (definitions.flush, definitions.flush, definitions.close):
         try:
             await wait()

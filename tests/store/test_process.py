@@ -26,7 +26,7 @@ async def main():
     definitions = Definitions.open(folder, loop)
     queues = definitions.load().queues
     if not queues:
-        definitions.put_queue(QueueRow(b"/", b"q", definitions.new_incarnation(), False, b""))
+        definitions.put(QueueRow(b"/", b"q", definitions.new_incarnation(), False, b""))
     await definitions.flush()
     incarnation = definitions.load().queues[0].incarnation
     recovery = recover(folder, {incarnation})

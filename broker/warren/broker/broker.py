@@ -10,16 +10,17 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
+from warren.broker.access.access import Access
 from warren.broker.config import BrokerConfig
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.dead_letter import REASONS
+from warren.broker.model.queue import Queue
 from warren.broker.model.stored import kept_aside, read_message
-from warren.broker.model.topology import Topology
-from warren.broker.model.vhost import VirtualHost
+from warren.broker.model.virtual_hosts import VirtualHosts
 from warren.broker.server import Listener
-from warren.broker.session.access import Access
 from warren.broker.session.limits import Limits
 from warren.broker.session.node import Node
+from warren.broker.session.sasl import Login
 from warren.broker.store.definitions import Definitions
 from warren.broker.store.files import Files
 from warren.broker.store.folder import DataFolder
@@ -63,6 +64,7 @@ class Broker:
         self._clock = clock or RealClock()
         self._files = files
         self._folder: DataFolder | None = None
+        self._seeded = False
         self._definitions: Definitions | None = None
         self._log: Log | None = None
         self._node: Node | None = None
@@ -79,6 +81,22 @@ class Broker:
         """Its AMQP URL, with the credentials of its first user."""
         user, password = next(iter(self.config.users.items()))
         return f"amqp://{quote(user, safe='')}:{quote(password, safe='')}@{self.config.host}:{self.port}/"
+
+    @property
+    def access(self) -> Access:
+        """Its users and their permissions, once started; they are changed on its event loop."""
+        return self._running.access
+
+    @property
+    def virtual_hosts(self) -> VirtualHosts:
+        """Its virtual hosts, once started; they are changed on its event loop."""
+        return self._running.virtual_hosts
+
+    @property
+    def _running(self) -> Node:
+        if self._node is None:
+            raise RuntimeError("the broker is not running: `async with Broker() as broker`")
+        return self._node
 
     async def __aenter__(self) -> Broker:
         await self.start()
@@ -100,8 +118,8 @@ class Broker:
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._close_store)
             recovery = await self._open_store(loop) if self.config.data_dir is not None else None
-            vhost = VirtualHost(b"/", self._clock, self._log)
-            topology = Topology(vhost, self._definitions)
+            virtual_hosts = VirtualHosts(self._clock, self._log, self._definitions)
+            access = Access(virtual_hosts, self._definitions)
             limits = Limits(
                 self.config.channel_max,
                 self.config.frame_max,
@@ -109,17 +127,27 @@ class Broker:
                 self.config.max_message_size,
                 self.config.handshake_timeout,
             )
+            if recovery is not None:
+                self._restore(virtual_hosts, access, recovery)
+            if self._definitions is None or not self._seeded:
+                self._seed(virtual_hosts, access)
             node = Node(
                 loop,
-                Access(self.config.users),
+                access,
+                Login(loopback_users=self.config.loopback_users),
                 limits,
-                {vhost.name: topology},
+                virtual_hosts,
                 self._log,
                 self._definitions,
                 server_properties(),
             )
+            access.users.on_deleted.append(
+                lambda name: node.close_connections(f"user '{name}' was deleted", user=name)
+            )
+            virtual_hosts.on_deleted.append(
+                lambda name: node.close_connections(f"vhost '{name}' is deleted", vhost=name)
+            )
             if recovery is not None:
-                self._restore(topology, recovery)
                 self._connect_store(node)
             listener = Listener(node)
             self._port = await listener.open(self.config.host, self.config.port)
@@ -132,6 +160,7 @@ class Broker:
         self._folder = DataFolder.open(self.config.data_dir, self._files)
         self._definitions = Definitions.open(self._folder, loop)
         self._snapshot = self._definitions.load()
+        self._seeded = self._definitions.seeded
         known = {row.incarnation for row in self._snapshot.queues}
         # In a thread: whoever embeds the broker has other things on this loop.
         recovery = await loop.run_in_executor(None, recover, self._folder, known)
@@ -140,9 +169,37 @@ class Broker:
         self._log = Log(recovery, loop, gate=self._definitions)
         return recovery
 
-    def _restore(self, topology: Topology, recovery: Recovery) -> None:
+    def _seed(self, virtual_hosts: VirtualHosts, access: Access) -> None:
+        """Make the first virtual host and the first users, of whom the configuration tells."""
+        vhost = self.config.default_vhost
+        if vhost not in virtual_hosts:
+            virtual_hosts.add(vhost)
+        for name, password in self.config.users.items():
+            if name not in access.users:
+                access.users.add(name, password, tags=("administrator",))
+                access.permissions.set(name, vhost, ".*", ".*", ".*")
+        if self._definitions is not None:
+            self._definitions.seed()
+
+    def _restore(self, virtual_hosts: VirtualHosts, access: Access, recovery: Recovery) -> None:
         snapshot = self._snapshot
-        queues = topology.restore(list(snapshot.exchanges), list(snapshot.queues), list(snapshot.bindings))
+        virtual_hosts.restore(snapshot.virtual_hosts)
+        access.restore(snapshot)
+        for name in sorted(
+            {*(row.vhost for row in snapshot.exchanges), *(row.vhost for row in snapshot.queues)}
+        ):
+            # A folder from before virtual hosts were stored has none of them.
+            if name not in virtual_hosts.topologies:
+                virtual_hosts.add(name.decode())
+        queues: dict[int, Queue] = {}
+        for name, topology in virtual_hosts.topologies.items():
+            queues.update(
+                topology.restore(
+                    [row for row in snapshot.exchanges if row.vhost == name],
+                    [row for row in snapshot.queues if row.vhost == name],
+                    [row for row in snapshot.bindings if row.vhost == name],
+                )
+            )
         count = 0
         for incarnation, queue in queues.items():
             recovered = recovery.queues.pop(incarnation, None)

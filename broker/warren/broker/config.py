@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from warren.broker.memory import LEAST, available_memory
 from warren.broker.session.handshake import FRAME_MIN
+from warren.broker.sizes import parse_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,23 +18,31 @@ class BrokerConfig:
     :param data_dir: where durable definitions and messages are kept; without it the broker lives in memory only.
     :param host: the address to listen at. Loopback unless it is said otherwise.
     :param port: the port; 0 takes any free one.
-    :param users: passwords by user name. `guest` may come from loopback only.
+    :param users: passwords by user name: the first users, administrators with every permission on the default virtual host.
+        They are made once; after that the data folder's own count.
+    :param default_vhost: the first virtual host; the same.
+    :param loopback_users: who may come from loopback addresses only.
     :param channel_max: channels a connection may open.
     :param frame_max: largest frame in bytes.
     :param heartbeat: seconds that the server proposes; 0 is none.
     :param max_message_size: largest body in bytes (RabbitMQ 4: 16 MiB).
     :param handshake_timeout: seconds from connecting to connection.open.
+    :param memory_limit: how much memory the broker may take: bytes, a size such as `"400MB"`, or a fraction (up to 1.0) of
+        what there is for this process (its control group's limit, else the machine's memory).
     """
 
     data_dir: Path | None = None
     host: str = "127.0.0.1"
     port: int = 0
     users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)
+    default_vhost: str = "/"
+    loopback_users: tuple[str, ...] = ("guest",)
     channel_max: int = 2047
     frame_max: int = 131072
     heartbeat: int = 60
     max_message_size: int = 16 * 1024 * 1024
     handshake_timeout: float = 10.0
+    memory_limit: int | float | str = 0.4
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -41,7 +51,33 @@ class BrokerConfig:
             ("frame_max", FRAME_MIN, 2**31 - 1),
             ("heartbeat", 0, 65535),
             ("max_message_size", 1, 512 * 1024 * 1024),
+            ("memory_bytes", LEAST, 2**63 - 1),
         ):
             value = getattr(self, name)
             if not least <= value <= most:
+                name = name.replace("memory_bytes", "memory_limit")
                 raise ValueError(f"{name} is {value}; it has to be between {least} and {most}")
+
+    @property
+    def memory_bytes(self) -> int:
+        """`memory_limit` in bytes, on this machine."""
+        return memory_bytes(self.memory_limit)
+
+
+def memory_bytes(limit: int | float | str) -> int:
+    """A memory limit in bytes.
+
+    :raises ValueError: if it is neither a size nor a fraction.
+    """
+    if isinstance(limit, str):
+        try:
+            limit = float(limit) if "." in limit else parse_size(limit)
+        except ValueError:
+            raise ValueError(
+                f"memory_limit is {limit!r}; it has to be bytes, a size such as 400MB, or a fraction such as 0.4"
+            ) from None
+    if isinstance(limit, float):
+        if not 0 < limit <= 1:
+            raise ValueError(f"memory_limit is {limit}; as a fraction it has to be above 0 and at most 1")
+        return int(limit * available_memory())
+    return limit

@@ -10,6 +10,7 @@ from typing import cast
 from warren.broker.session.connection import Connection
 from warren.broker.session.handshake import Conversation
 from warren.broker.session.node import Node
+from warren.broker.session.sasl import Peer
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,9 @@ class AmqpProtocol(asyncio.BufferedProtocol):
         sock = stream.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        conversation = Conversation()
-        self._connection = Connection(self._node, conversation, stream, str(peer[0]) if peer else "")
+        address = str(peer[0]) if peer else ""
+        conversation = Conversation(Peer(address))
+        self._connection = Connection(self._node, conversation, stream, address)
         self._node.connections[self._connection] = True
         self._listener.opened(stream)
         conversation.later(

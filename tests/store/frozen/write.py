@@ -48,11 +48,11 @@ async def write(path: Path) -> None:
     definitions = Definitions.open(folder, asyncio.get_running_loop())
     assert [definitions.new_incarnation() for _ in range(2)] == [1, 2]
     for exchange in DEFINITIONS.exchanges:
-        definitions.put_exchange(exchange)
+        definitions.put(exchange)
     for queue in DEFINITIONS.queues:
-        definitions.put_queue(queue)
+        definitions.put(queue)
     for binding in DEFINITIONS.bindings:
-        definitions.put_binding(binding)
+        definitions.put(binding)
     log = Log(recover(folder, {1, 2, 3}), asyncio.get_running_loop(), definitions, segment_size=40_000)
     work, dead, gone = log.queue(1), log.queue(2), log.queue(3)
     log.message(work, 1, b"head of 1, ", b"content of 1")

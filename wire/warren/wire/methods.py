@@ -26,12 +26,16 @@ _SPEC = """
 10.51 connection.close-ok
 10.60 connection.blocked    short:reason
 10.61 connection.unblocked
+10.70 connection.update-secret longstr:new_secret short:reason
+10.71 connection.update-secret-ok
 20.10 channel.open          short:reserved_1
 20.11 channel.open-ok       longstr:reserved_1
 20.20 channel.flow          bit:active
 20.21 channel.flow-ok       bit:active
 20.40 channel.close         u16:reply_code short:reply_text u16:class_id u16:method_id
 20.41 channel.close-ok
+30.10 access.request        short:realm bit:exclusive bit:passive bit:active bit:write bit:read
+30.11 access.request-ok     u16:ticket
 40.10 exchange.declare      u16:ticket short:exchange short:type bit:passive bit:durable bit:auto_delete bit:internal bit:nowait table:arguments
 40.11 exchange.declare-ok
 40.20 exchange.delete       u16:ticket short:exchange bit:if_unused bit:nowait

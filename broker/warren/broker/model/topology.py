@@ -19,6 +19,7 @@ from warren.broker.model.arguments import (
 )
 from warren.broker.model.exchange import TYPES, Binding, Exchange
 from warren.broker.model.queue import Queue
+from warren.broker.model.settings import Settings
 from warren.broker.model.vhost import VirtualHost
 from warren.broker.store.definitions import BindingRow, Definitions, ExchangeRow, QueueRow
 from warren.wire.replies import AmqpError, Reply
@@ -32,6 +33,7 @@ class Topology:
     def __init__(self, vhost: VirtualHost, definitions: Definitions | None) -> None:
         self.vhost = vhost
         self.definitions = definitions
+        self.settings = Settings(vhost.name.decode(errors="replace"))
         self._incarnations = 0
         self._owned: dict[object, dict[Queue, bool]] = {}
         """The exclusive queues of each connection."""
@@ -81,10 +83,19 @@ class Topology:
     # -- queues
 
     def declare_queue(
-        self, name: bytes, durable: bool, exclusive: bool, auto_delete: bool, raw: bytes, owner: object
+        self,
+        name: bytes,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        raw: bytes,
+        owner: object,
+        *,
+        generated: bytes = b"",
     ) -> Queue:
         """The queue of that name, made if it is not there.
 
+        :param generated: the name it gets if it is given none.
         :raises AmqpError: 403 for a reserved name, 405 if it is another connection's, 406 if it is there and differs
             or an argument is invalid.
         """
@@ -109,7 +120,7 @@ class Topology:
                 )
             self._assert_quorum(name, durable, exclusive, auto_delete)
         if not name:
-            name = b"amq.gen-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
+            name = generated or server_name()
         stored = durable and self.definitions is not None
         queue = self._make_queue(
             name,
@@ -123,9 +134,7 @@ class Topology:
         )
         if stored:
             assert self.definitions is not None
-            self.definitions.put_queue(
-                QueueRow(self.vhost.name, name, int(queue.incarnation), auto_delete, raw)
-            )
+            self.definitions.put(QueueRow(self.vhost.name, name, int(queue.incarnation), auto_delete, raw))
         if exclusive:
             self._owned.setdefault(owner, {})[queue] = True
         queue.expiry.touch()
@@ -240,9 +249,7 @@ class Topology:
             )
         exchange = self._make_exchange(name, kind, durable, auto_delete, internal, raw)
         if durable and self.definitions is not None:
-            self.definitions.put_exchange(
-                ExchangeRow(self.vhost.name, name, kind, auto_delete, internal, raw)
-            )
+            self.definitions.put(ExchangeRow(self.vhost.name, name, kind, auto_delete, internal, raw))
         return exchange
 
     def _make_exchange(
@@ -319,7 +326,7 @@ class Topology:
         row = self._binding_row(exchange, destination, is_queue, routing_key, raw)
         if row is not None:
             assert self.definitions is not None
-            self.definitions.put_binding(row)
+            self.definitions.put(row)
         elif exchange.durable != destination.durable and self.definitions is not None:
             logger.warning(
                 "event=binding_not_durable source=%r destination=%r",
@@ -355,6 +362,15 @@ class Topology:
             return None
         return BindingRow(self.vhost.name, source.name, destination.name, not is_queue, routing_key, raw)
 
+    def clear(self) -> None:
+        """The virtual host goes, with all that is in it."""
+        self.vhost.dead_letters.stop()
+        for queue in list(self.vhost.queues.values()):
+            self.delete_queue(queue)
+        for exchange in list(self.vhost.exchanges.values()):
+            if self.vhost.exchanges.get(exchange.name) is exchange:
+                self._remove_exchange(exchange)
+
     # -- what was there before
 
     def restore(
@@ -384,6 +400,11 @@ class Topology:
             )
         self.vhost.epoch += 1
         return restored
+
+
+def server_name() -> bytes:
+    """A name for a queue that was declared without one."""
+    return b"amq.gen-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
 
 
 def refuse_default(*names: bytes) -> None:

@@ -15,10 +15,11 @@ from warren.broker.model.vhost import VirtualHost
 from warren.broker.session.confirms import Confirms
 from warren.broker.session.incoming import Incoming
 from warren.broker.session.redelivery import as_returned
+from warren.broker.session.rights import WRITE
 from warren.broker.session.subscription import Subscription
 from warren.broker.session.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from warren.wire.content import Look, content_frames
-from warren.wire.methods import ACK, BASIC, frame
+from warren.wire.methods import ACK, BASIC, PUBLISH, frame
 from warren.wire.replies import AmqpError, Reply
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ class Channel:
     last_tag: i64 = 0
     lowest_tag: i64 = 1
     """No lower tag is unacknowledged."""
+    writable_epoch: i64 = -1
+    by_topic: bool = False
+    """On some topic exchange the user's permissions depend on the routing key."""
     confirming: bool = False
     closing: bool = False
     """A close has been sent; all but its answer is discarded."""
@@ -70,6 +74,8 @@ class Channel:
         self.confirms = Confirms(self)
         self.incoming = Incoming(self)
         self.tx: Optional[Transaction] = None  # noqa: UP045
+        self.writable: dict[bytes, bool] = {}
+        """The exchanges that the user may publish to, as decided since the virtual host's epoch began."""
         self.last_queue = b""
         """The queue that an empty name stands for."""
 
@@ -78,15 +84,35 @@ class Channel:
     def resolve(self, target: Target) -> None:
         """Find out where the target's messages go, as things stand now.
 
-        :raises AmqpError: 404 without the exchange, 403 if it is internal.
+        :raises AmqpError: 404 without the exchange, 403 if it is internal or the user may not publish to it.
         """
+        if self.writable_epoch != self.vhost.epoch:
+            self.writable.clear()
+            self.writable_epoch = self.vhost.epoch
+        if target.exchange not in self.writable:
+            rights = self.connection.rights
+            assert rights is not None
+            rights.check(WRITE, "exchange", target.exchange, BASIC, PUBLISH)
+            self.by_topic = rights.by_topic
         exchange = self.vhost.exchanges.get(target.exchange)
         if exchange is None or exchange.internal:
             raise self.cannot_publish(target.exchange, exchange is None)
+        self.writable[target.exchange] = True
+        if self.by_topic:
+            self.check_topics(exchange, [target.routing_key])
         target.found = exchange
         target.queues = self.vhost.route(exchange, target.routing_key)
         target.by_headers = self.vhost.looks_at_headers(exchange)
         target.epoch = self.vhost.epoch
+
+    def check_topics(self, exchange: Exchange, routing_keys: list[bytes]) -> None:
+        """
+        :raises AmqpError: 403 if one of the keys may not be published with to this exchange.
+        """
+        rights = self.connection.rights
+        assert rights is not None
+        for key in routing_keys:
+            rights.check_topic(WRITE, exchange, key, BASIC, PUBLISH)
 
     def cannot_publish(self, name: bytes, missing: bool) -> AmqpError:
         shown = name.decode(errors="replace")
@@ -111,7 +137,7 @@ class Channel:
             message.priority = look.priority
         if look.has_expiration:
             message.ttl = expiration_ms(look.expiration)
-        if look.has_user_id and look.user_id != self.connection.user:
+        if look.has_user_id and look.user_id != self.connection.user and not self.impersonates():
             raise AmqpError(
                 Reply.PRECONDITION_FAILED,
                 f"user_id property set to '{look.user_id.decode(errors='replace')}' but authenticated user was "
@@ -144,7 +170,15 @@ class Channel:
         assert exchange is not None
         headers = argument_fields(look.headers)
         message.blind = "BCC" in headers
-        return self.vhost.find(exchange, [target.routing_key, *further_keys(headers)], headers)
+        further = further_keys(headers)
+        if further and self.by_topic:
+            self.check_topics(exchange, further)
+        return self.vhost.find(exchange, [target.routing_key, *further], headers)
+
+    def impersonates(self) -> bool:
+        """The user may publish as any other (https://www.rabbitmq.com/docs/validated-user-id)."""
+        rights = self.connection.rights
+        return rights is not None and rights.user.impersonator
 
     def unroutable(self, target: Target, message: Message) -> None:
         """Returned if mandatory, before its confirm; else dropped, and counted."""

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from warren.broker.model.arguments import consumer_priority
 from warren.broker.model.queue import REFUSED, STORED, Queue
-from warren.broker.model.topology import refuse_default
+from warren.broker.model.topology import refuse_default, server_name
+from warren.broker.session.admission import admit_queue
 from warren.broker.session.channel import Channel
 from warren.broker.session.redelivery import as_received
+from warren.broker.session.rights import CONFIGURE, READ, WRITE, Rights
 from warren.broker.session.subscription import Subscription
 from warren.broker.session.transaction import Transaction
 from warren.wire.content import content_frames
@@ -34,6 +36,8 @@ class Call:
         self.channel = channel
         self.arguments = arguments
         self.topology: Topology = connection.node.vhosts[connection.vhost]
+        assert connection.rights is not None
+        self.rights: Rights = connection.rights
         definitions = connection.node.definitions
         self._before = definitions.submitted if definitions is not None else 0
 
@@ -57,8 +61,24 @@ class Call:
             raise AmqpError(Reply.NOT_FOUND, "no previously declared queue")
         return self.channel.last_queue
 
-    def queue(self) -> Queue:
-        return self.topology.queue(self.queue_name(), self.connection)
+    def queue(self, what: str = "") -> Queue:
+        """The queue that is named; with `what`, only if the user may do that with it."""
+        name = self.queue_name()
+        if what:
+            self.rights.check(what, "queue", name)
+        return self.topology.queue(name, self.connection)
+
+    def check_binding(self, kind: str, destination: bytes, source: bytes, routing_key: bytes) -> None:
+        """Whether the user may write to the destination and read from the source, neither of them the default exchange.
+
+        :raises AmqpError: 403 if not.
+        """
+        self.rights.check(WRITE, kind, destination)
+        refuse_default(*((source, destination) if kind == "exchange" else (source,)))
+        self.rights.check(READ, "exchange", source)
+        exchange = self.topology.vhost.exchanges.get(source)
+        if exchange is not None:
+            self.rights.check_topic(READ, exchange, routing_key)
 
     def routing_key(self, queue: bytes) -> bytes:
         """The routing key given, or the queue's name if neither a queue nor a key is named."""
@@ -93,6 +113,10 @@ def exchange_declare(call: Call) -> None:
         refuse_default(name)
         call.topology.exchange(name)
     else:
+        if name:
+            call.rights.check(CONFIGURE, "exchange", name)
+        if name not in call.topology.vhost.exchanges:
+            call.rights.check_successor("exchange", name, arguments.data("arguments"), "alternate-exchange")
         call.topology.declare_exchange(
             name,
             arguments.data("type"),
@@ -105,13 +129,16 @@ def exchange_declare(call: Call) -> None:
 
 
 def exchange_delete(call: Call) -> None:
-    call.topology.delete_exchange(call.exchange_name(), call.arguments.flag("if_unused"))
+    name = call.exchange_name()
+    if name and not name.startswith(b"amq."):
+        call.rights.check(CONFIGURE, "exchange", name)
+    call.topology.delete_exchange(name, call.arguments.flag("if_unused"))
     call.reply("exchange.delete-ok")
 
 
 def exchange_bind(call: Call) -> None:
     source, destination = call.exchange_name("source"), call.exchange_name("destination")
-    refuse_default(source, destination)
+    call.check_binding("exchange", destination, source, call.arguments.data("routing_key"))
     call.topology.bind(
         call.topology.exchange(source),
         call.topology.exchange(destination),
@@ -123,7 +150,7 @@ def exchange_bind(call: Call) -> None:
 
 def exchange_unbind(call: Call) -> None:
     source, destination = call.exchange_name("source"), call.exchange_name("destination")
-    refuse_default(source, destination)
+    call.check_binding("exchange", destination, source, call.arguments.data("routing_key"))
     call.topology.unbind(
         source,
         call.topology.vhost.exchanges.get(destination),
@@ -143,13 +170,16 @@ def queue_declare(call: Call) -> None:
         queue = call.topology.queue(name, connection)
         queue.expiry.touch()
     else:
+        durable, exclusive = arguments.flag("durable"), arguments.flag("exclusive")
+        auto_delete, raw = arguments.flag("auto_delete"), arguments.data("arguments")
+        raw = call.topology.settings.queue_arguments(raw, durable, exclusive, auto_delete)
+        generated = b"" if name else server_name()
+        call.rights.check(CONFIGURE, "queue", name or generated)
+        if name not in call.topology.vhost.queues:
+            admit_queue(call.topology, name or generated)
+            call.rights.check_successor("queue", name or generated, raw, "x-dead-letter-exchange")
         queue = call.topology.declare_queue(
-            name,
-            arguments.flag("durable"),
-            arguments.flag("exclusive"),
-            arguments.flag("auto_delete"),
-            arguments.data("arguments"),
-            connection,
+            name, durable, exclusive, auto_delete, raw, connection, generated=generated
         )
     call.channel.last_queue = queue.name
     call.reply("queue.declare-ok", queue.name, int(queue.waiting.count), len(queue.consumers))
@@ -158,11 +188,12 @@ def queue_declare(call: Call) -> None:
 def queue_bind(call: Call) -> None:
     arguments = call.arguments
     name, source = call.queue_name(), call.exchange_name()
-    refuse_default(source)
+    key = call.routing_key(name)
+    call.check_binding("queue", name, source, key)
     call.topology.bind(
         call.topology.exchange(source),
         call.topology.queue(name, call.connection),
-        call.routing_key(name),
+        key,
         arguments.data("arguments"),
     )
     call.reply("queue.bind-ok")
@@ -171,9 +202,9 @@ def queue_bind(call: Call) -> None:
 def queue_unbind(call: Call) -> None:
     arguments = call.arguments
     name, source = call.queue_name(), call.exchange_name()
-    refuse_default(source)
-    queue = call.topology.vhost.queues.get(name)
     key, raw = call.routing_key(name), arguments.data("arguments")
+    call.check_binding("queue", name, source, key)
+    queue = call.topology.vhost.queues.get(name)
     if queue is not None and (source, key, raw) in queue.incoming:
         # Whose queue it is matters only if there is something to take away.
         queue = call.queue()
@@ -182,11 +213,12 @@ def queue_unbind(call: Call) -> None:
 
 
 def queue_purge(call: Call) -> None:
-    call.reply("queue.purge-ok", int(call.queue().purge()))
+    call.reply("queue.purge-ok", int(call.queue(READ).purge()))
 
 
 def queue_delete(call: Call) -> None:
     name = call.queue_name()
+    call.rights.check(CONFIGURE, "queue", name)
     count = 0
     if name in call.topology.vhost.queues:
         queue = call.queue()
@@ -218,7 +250,7 @@ def basic_qos(call: Call) -> None:
 
 def basic_consume(call: Call) -> None:
     arguments, channel, connection = call.arguments, call.channel, call.connection
-    queue = call.queue()
+    queue = call.queue(READ)
     tag = arguments.data("consumer_tag") or b"amq.ctag-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(
         b"="
     )
@@ -254,7 +286,7 @@ def basic_cancel(call: Call) -> None:
 
 def basic_get(call: Call) -> None:
     channel, connection = call.channel, call.connection
-    queue = call.queue()
+    queue = call.queue(READ)
     if queue.arguments.single_active_consumer and queue.arguments.quorum:
         raise AmqpError(
             Reply.RESOURCE_LOCKED,

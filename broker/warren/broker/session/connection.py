@@ -12,6 +12,7 @@ from mypy_extensions import i64
 from warren.broker.session.channel import Channel, Target
 from warren.broker.session.confirms import Confirms
 from warren.broker.session.limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT, UNWRITTEN_LIMIT
+from warren.broker.session.rights import Rights
 from warren.wire.content import HEADER_FIXED, Look, MalformedProperties
 from warren.wire.methods import BASIC, frame, undecodable
 from warren.wire.replies import AmqpError, Reply, snippet
@@ -89,6 +90,7 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.confirms: list[Confirms] = []
         self.last: Optional[Target] = None  # noqa: UP045
+        self.rights: Optional[Rights] = None  # noqa: UP045
         self.look = Look()
         self.max_message_size: i64 = node.limits.max_message_size
 

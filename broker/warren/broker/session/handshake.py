@@ -11,8 +11,12 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from warren.broker.access.users import User
 from warren.broker.session import commands
+from warren.broker.session.admission import admit, admit_channel, refused_in
 from warren.broker.session.channel import Channel
+from warren.broker.session.rights import READ
+from warren.broker.session.sasl import LoginRefused, Peer, log_in, offered
 from warren.wire import tables
 from warren.wire.methods import BY_ID, Arguments, decode, frame
 from warren.wire.replies import AmqpError, Reply, snippet
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GREETINGS: Final = (b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09")
-MECHANISMS: Final = b"PLAIN"
 FRAME_MIN: Final = 4096
 """AMQP 0-9-1's frame-min-size: no peer may negotiate less."""
 METHOD: Final = 1
@@ -49,8 +52,10 @@ class State(Enum):
 class Conversation:
     """The connection's state, and what is not about messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: Peer) -> None:
         self.state = State.GREETING
+        self.peer = peer
+        self.user: User | None = None
         self.channel_max = 0
         self.heartbeat = 0
         self.silent_checks = 0
@@ -70,9 +75,9 @@ class Conversation:
             self.drop(connection)
             return
         self.state = State.START
-        connection.send(
-            frame(0, "connection.start", 0, 9, connection.node.server_properties, MECHANISMS, b"en_US")
-        )
+        node = connection.node
+        mechanisms = " ".join(offered(node.login, self.peer)).encode()
+        connection.send(frame(0, "connection.start", 0, 9, node.server_properties, mechanisms, b"en_US"))
 
     def handshake_timeout(self, connection: Connection) -> None:
         if self.state not in (State.RUNNING, State.CLOSED):
@@ -112,6 +117,8 @@ class Conversation:
             self.tune_ok(connection, arguments)
         elif name == "connection.open" and self.state is State.OPENING:
             self.open(connection, arguments)
+        elif name == "connection.update-secret" and self.state is State.RUNNING:
+            self.update_secret(connection)
         else:
             raise AmqpError(Reply.CHANNEL_ERROR, f"unexpected method in connection state {self.state.value}")
 
@@ -124,23 +131,22 @@ class Conversation:
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
         connection.can_block = self.capabilities.get("connection.blocked") is True
         connection.can_cancel = self.capabilities.get("consumer_cancel_notify") is True
-        mechanism = arguments.data("mechanism")
-        if mechanism != MECHANISMS:
-            raise AmqpError(
-                Reply.COMMAND_INVALID,
-                f"unknown authentication mechanism '{mechanism.decode(errors='replace')}'",
+        mechanism = arguments.data("mechanism").decode(errors="replace")
+        node = connection.node
+        try:
+            self.user = log_in(node.access, node.login, self.peer, mechanism, arguments.data("response"))
+        except LoginRefused as refusal:
+            logger.warning(
+                "event=login_refused peer=%s mechanism=%s reason=%r", connection.peer, mechanism, str(refusal)
             )
-        user = connection.node.access.plain(arguments.data("response"), connection.peer)
-        if user is None:
-            logger.warning("event=login_refused peer=%s", connection.peer)
             if self.capabilities.get("authentication_failure_close") is True:
                 raise AmqpError(
                     Reply.ACCESS_REFUSED,
-                    "Login was refused using authentication mechanism PLAIN. For details see the broker logfile.",
-                )
+                    f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
+                ) from None
             self.drop(connection)
             return
-        connection.user = user
+        connection.user = self.user.name.encode()
         limits = connection.node.limits
         self.state = State.TUNE
         connection.send(frame(0, "connection.tune", limits.channel_max, limits.frame_max, limits.heartbeat))
@@ -155,8 +161,8 @@ class Conversation:
 
     def open(self, connection: Connection, arguments: Arguments) -> None:
         vhost = arguments.data("virtual_host")
-        if vhost not in connection.node.vhosts:
-            raise AmqpError(Reply.NOT_ALLOWED, f"vhost {vhost.decode(errors='replace')} not found")
+        assert self.user is not None
+        connection.rights = admit(connection.node, connection, self.user, vhost)
         connection.vhost = vhost
         connection.open = True
         self.state = State.RUNNING
@@ -164,6 +170,27 @@ class Conversation:
         if self.heartbeat:
             self.later(connection, self.heartbeat / 2, self.send_heartbeat)
             self.later(connection, self.heartbeat, self.check_heartbeat)
+
+    def update_secret(self, connection: Connection) -> None:
+        """The client shows a new secret. Passwords do not expire here: what counts is what its user may do now.
+
+        https://www.rabbitmq.com/docs/oauth2: permissions are looked at anew, and consumers that may not read end.
+        """
+        node, rights = connection.node, connection.rights
+        assert rights is not None
+        if rights.user.name not in node.access.users:
+            raise AmqpError(Reply.NOT_ALLOWED, "New secret was refused by one of the backends")
+        if not rights.open:
+            raise refused_in(connection.vhost, rights.user.name)
+        connection.send(frame(0, "connection.update-secret-ok"))
+        for channel in connection.channels.values():
+            for subscription in list(channel.subscriptions.values()):
+                try:
+                    rights.check(READ, "queue", subscription.queue.name)
+                except AmqpError:
+                    subscription.queue.unsubscribe(subscription)
+                    subscription.cancelled()
+                    subscription.queue.drain()
 
     # -- channels
 
@@ -204,6 +231,8 @@ class Conversation:
                 Reply.NOT_ALLOWED,
                 f"number of channels opened ({len(connection.channels)}) has reached the negotiated channel_max ({limit})",
             )
+        assert connection.rights is not None
+        admit_channel(connection.node, connection, connection.rights)
         vhost = connection.node.vhosts[connection.vhost].vhost
         connection.channels[number] = Channel(connection, number, vhost)
         connection.send(frame(number, "channel.open-ok", b""))

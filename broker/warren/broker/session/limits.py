@@ -25,3 +25,5 @@ class Limits:
     """Seconds; what the server proposes."""
     max_message_size: int
     handshake_timeout: float
+    max_connections: int | None = None
+    """Of the whole broker; None is no limit."""

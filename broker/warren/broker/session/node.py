@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.session.access import Access
+from warren.broker.access.access import Access
+from warren.broker.model.virtual_hosts import VirtualHosts
 from warren.broker.session.limits import UNWRITTEN_LIMIT, Limits
+from warren.broker.session.sasl import Login
+from warren.wire.replies import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.model.topology import Topology
@@ -32,16 +35,19 @@ class Node:
         self,
         loop: asyncio.AbstractEventLoop,
         access: Access,
+        login: Login,
         limits: Limits,
-        vhosts: dict[bytes, Topology],
+        virtual_hosts: VirtualHosts,
         log: Optional[Log],  # noqa: UP045
         definitions: Optional[Definitions],  # noqa: UP045
         server_properties: bytes,
     ) -> None:
         self.loop = loop
         self.access = access
+        self.login = login
         self.limits = limits
-        self.vhosts = vhosts
+        self.virtual_hosts = virtual_hosts
+        self.vhosts: dict[bytes, Topology] = virtual_hosts.topologies
         self.log = log
         self.definitions = definitions
         self.server_properties = server_properties
@@ -117,6 +123,15 @@ class Node:
                 logger.warning("event=stop_without_confirms channels=%d", len(self.confirm_waiters))
         for connection in list(self.connections):
             connection.flush()
+
+    # -- closing
+
+    def close_connections(self, explanation: str, user: str = "", vhost: str = "") -> None:
+        """Close those of a user, or to a virtual host, with 320 CONNECTION_FORCED."""
+        reason = AmqpError(Reply.CONNECTION_FORCED, explanation)
+        for connection in list(self.connections):
+            if (user and connection.user == user.encode()) or (vhost and connection.vhost == vhost.encode()):
+                connection.conversation.shut_down(connection, reason)
 
     # -- back pressure
 

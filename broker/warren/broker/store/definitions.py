@@ -1,4 +1,4 @@
-"""The definitions of exchanges, queues and bindings, in SQLite, committed by a thread, many at a time."""
+"""The definitions in SQLite: what was made by its name, committed by a thread, many changes at a time."""
 
 from __future__ import annotations
 
@@ -9,82 +9,30 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Final
 
 from warren.command import Exit
 
 from .errors import StoreError, reason
 from .folder import DataFolder
+from .rows import (
+    BindingRow,
+    ExchangeRow,
+    PermissionRow,
+    QueueRow,
+    Row,
+    Snapshot,
+    TopicPermissionRow,
+    UserRow,
+    VirtualHostRow,
+)
+from .schema import VERSION, Statement, load, prepare, put, remove
 
-VERSION: Final = 1
 _RESERVE: Final = 1_000_000
 """Incarnations that are set aside at a time; what a process has not used of them is never used."""
 _RETRY: Final = 1.0
 """Seconds between attempts to commit to a full disk."""
-
-_SCHEMA: Final = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE exchanges (vhost BLOB NOT NULL, name BLOB NOT NULL, type BLOB NOT NULL,
-    auto_delete INTEGER NOT NULL, internal INTEGER NOT NULL, arguments BLOB NOT NULL,
-    PRIMARY KEY (vhost, name)) WITHOUT ROWID;
-CREATE TABLE queues (vhost BLOB NOT NULL, name BLOB NOT NULL, incarnation INTEGER NOT NULL UNIQUE,
-    auto_delete INTEGER NOT NULL, arguments BLOB NOT NULL, PRIMARY KEY (vhost, name)) WITHOUT ROWID;
-CREATE TABLE bindings (vhost BLOB NOT NULL, source BLOB NOT NULL, destination BLOB NOT NULL,
-    to_exchange INTEGER NOT NULL, routing_key BLOB NOT NULL, arguments BLOB NOT NULL,
-    PRIMARY KEY (vhost, source, destination, to_exchange, routing_key, arguments)) WITHOUT ROWID;
-CREATE INDEX bindings_by_destination ON bindings (vhost, destination, to_exchange);
-INSERT INTO meta VALUES ('version', 1), ('next_incarnation', 1);
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeRow:
-    """A durable exchange. Names are the bytes on the wire, `arguments` those of the AMQP table."""
-
-    vhost: bytes
-    name: bytes
-    type: bytes
-    auto_delete: bool
-    internal: bool
-    arguments: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """A durable queue that is not exclusive; `incarnation` names its records in the log."""
-
-    vhost: bytes
-    name: bytes
-    incarnation: int
-    auto_delete: bool
-    arguments: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class BindingRow:
-    """A binding from a durable exchange to a durable queue, or to an exchange if `to_exchange`."""
-
-    vhost: bytes
-    source: bytes
-    destination: bytes
-    to_exchange: bool
-    routing_key: bytes
-    arguments: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All definitions at one time, in the order of their names."""
-
-    exchanges: tuple[ExchangeRow, ...]
-    queues: tuple[QueueRow, ...]
-    bindings: tuple[BindingRow, ...]
-
-
-_Statement = tuple[str, tuple[object, ...]]
-
-_TABLES: Final = {ExchangeRow: "exchanges", QueueRow: "queues", BindingRow: "bindings"}
 
 
 class Definitions:
@@ -112,7 +60,7 @@ class Definitions:
         self._next: int = first
         self._reserved = self._next
         self._promised = self._next
-        self._jobs: queue.SimpleQueue[tuple[int, list[_Statement]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[int, list[Statement]] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="warren-definitions", daemon=True)
 
@@ -130,7 +78,7 @@ class Definitions:
             # SQLite would make it readable for everybody.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            _prepare(database, str(path))
+            prepare(database, str(path))
             definitions = cls(database, loop)
             definitions._reserve(definitions._next + _RESERVE)
             folder.files.sync_folder(str(folder.path))
@@ -149,29 +97,7 @@ class Definitions:
 
     def load(self) -> Snapshot:
         """All definitions. To be called before the first change."""
-        rows = self._database.execute
-        return Snapshot(
-            tuple(
-                ExchangeRow(vhost, name, kind, bool(auto_delete), bool(internal), arguments)
-                for vhost, name, kind, auto_delete, internal, arguments in rows(
-                    "SELECT vhost, name, type, auto_delete, internal, arguments FROM exchanges"
-                    " ORDER BY vhost, name"
-                )
-            ),
-            tuple(
-                QueueRow(vhost, name, incarnation, bool(auto_delete), arguments)
-                for vhost, name, incarnation, auto_delete, arguments in rows(
-                    "SELECT vhost, name, incarnation, auto_delete, arguments FROM queues ORDER BY vhost, name"
-                )
-            ),
-            tuple(
-                BindingRow(vhost, source, destination, bool(to_exchange), key, arguments)
-                for vhost, source, destination, to_exchange, key, arguments in rows(
-                    "SELECT vhost, source, destination, to_exchange, routing_key, arguments FROM bindings"
-                    " ORDER BY vhost, source, destination, to_exchange, routing_key, arguments"
-                )
-            ),
-        )
+        return load(self._database)
 
     def new_incarnation(self) -> int:
         """A number for a queue that no queue of this folder has had or will have, crashes included."""
@@ -186,42 +112,56 @@ class Definitions:
             self._submit((_RESERVATION, (self._promised,)))
         return incarnation
 
-    def put_exchange(self, row: ExchangeRow) -> int:
-        """Store an exchange; returns the change's number."""
-        return self._submit(_put(row))
+    def put(self, row: Row) -> int:
+        """Store a row, in the place of the one that has its key; returns the change's number."""
+        return self._submit(put(row))
 
-    def put_queue(self, row: QueueRow) -> int:
-        """Store a queue; returns the change's number."""
-        return self._submit(_put(row))
+    def remove(self, kind: type[Row], *key: object) -> int:
+        """Remove the rows whose key begins with these fields; returns the change's number."""
+        return self._submit(remove(kind, *key))
 
-    def put_binding(self, row: BindingRow) -> int:
-        """Store a binding; returns the change's number."""
-        return self._submit(_put(row))
+    def seed(self) -> int:
+        """Remember that the first users and virtual host were made; returns the change's number."""
+        return self._submit(("UPDATE meta SET value = 1 WHERE name = 'seeded'", ()))
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the first users were made; later ones come by command only. To be read before the first change."""
+        (value,) = self._database.execute("SELECT value FROM meta WHERE name = 'seeded'").fetchone()
+        return bool(value)
+
+    def delete_virtual_host(self, name: str) -> int:
+        """Remove a virtual host and all that is in it; returns the change's number."""
+        inside = name.encode()
+        return self._submit(
+            remove(VirtualHostRow, name),
+            ("DELETE FROM permissions WHERE vhost = ?", (name,)),
+            ("DELETE FROM topic_permissions WHERE vhost = ?", (name,)),
+            *(remove(kind, inside) for kind in (BindingRow, QueueRow, ExchangeRow)),
+        )
+
+    def delete_user(self, name: str) -> int:
+        """Remove a user and what it may do; returns the change's number."""
+        return self._submit(*(remove(kind, name) for kind in (UserRow, PermissionRow, TopicPermissionRow)))
 
     def delete_exchange(self, vhost: bytes, name: bytes) -> int:
         """Remove an exchange and the bindings from and to it; returns the change's number."""
         return self._submit(
-            ("DELETE FROM exchanges WHERE vhost = ? AND name = ?", (vhost, name)),
-            ("DELETE FROM bindings WHERE vhost = ? AND source = ?", (vhost, name)),
+            remove(ExchangeRow, vhost, name),
+            remove(BindingRow, vhost, name),
             ("DELETE FROM bindings WHERE vhost = ? AND destination = ? AND to_exchange = 1", (vhost, name)),
         )
 
     def delete_queue(self, vhost: bytes, name: bytes) -> int:
         """Remove a queue and the bindings to it; returns the change's number."""
         return self._submit(
-            ("DELETE FROM queues WHERE vhost = ? AND name = ?", (vhost, name)),
+            remove(QueueRow, vhost, name),
             ("DELETE FROM bindings WHERE vhost = ? AND destination = ? AND to_exchange = 0", (vhost, name)),
         )
 
     def delete_binding(self, row: BindingRow) -> int:
         """Remove a binding; returns the change's number."""
-        return self._submit(
-            (
-                "DELETE FROM bindings WHERE vhost = ? AND source = ? AND destination = ? AND to_exchange = ?"
-                " AND routing_key = ? AND arguments = ?",
-                astuple(row),
-            )
-        )
+        return self._submit(remove(BindingRow, *astuple(row)))
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Have `callback` called on the loop whenever `committed` has grown, before `on_committed`."""
@@ -258,7 +198,7 @@ class Definitions:
 
     # On the loop
 
-    def _submit(self, *statements: _Statement) -> int:
+    def _submit(self, *statements: Statement) -> int:
         self.submitted += 1
         self._jobs.put((self.submitted, list(statements)))
         return self.submitted
@@ -297,7 +237,7 @@ class Definitions:
 
     def _run(self) -> None:
         post = self._loop.call_soon_threadsafe
-        changes: list[tuple[int, list[_Statement]]] = []
+        changes: list[tuple[int, list[Statement]]] = []
         try:
             while True:
                 job = self._jobs.get()
@@ -320,11 +260,11 @@ class Definitions:
             post(self._end)
 
     @staticmethod
-    def _reserved_by(changes: list[tuple[int, list[_Statement]]]) -> int:
+    def _reserved_by(changes: list[tuple[int, list[Statement]]]) -> int:
         values = [args[0] for _, statements in changes for sql, args in statements if sql == _RESERVATION]
         return max((value for value in values if isinstance(value, int)), default=0)
 
-    def _commit(self, statements: list[_Statement]) -> None:
+    def _commit(self, statements: list[Statement]) -> None:
         while True:
             try:
                 self._transaction(statements)
@@ -335,7 +275,7 @@ class Definitions:
             else:
                 return
 
-    def _transaction(self, statements: list[_Statement]) -> None:
+    def _transaction(self, statements: list[Statement]) -> None:
         execute = self._database.execute
         execute("BEGIN IMMEDIATE")
         try:
@@ -359,26 +299,4 @@ def _ignore(_: object) -> None:
 _RESERVATION: Final = "UPDATE meta SET value = ? WHERE name = 'next_incarnation'"
 
 
-def _put(row: ExchangeRow | QueueRow | BindingRow) -> _Statement:
-    values = astuple(row)
-    marks = ", ".join("?" * len(values))
-    return f"INSERT OR REPLACE INTO {_TABLES[type(row)]} VALUES ({marks})", values
-
-
-def _prepare(database: sqlite3.Connection, path: str) -> None:
-    """Set the database up, make its tables if it has none, check its version."""
-    database.execute("PRAGMA locking_mode = EXCLUSIVE")
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = FULL")
-    if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
-        database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-    row = database.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
-    if row is None or row[0] != VERSION:
-        found = row[0] if row else "none"
-        raise StoreError(
-            f"{path} has version {found}, this broker knows {VERSION}: "
-            "start it with the version of Warren that wrote it"
-        )
-
-
-__all__ = ["BindingRow", "Definitions", "ExchangeRow", "QueueRow", "Snapshot"]
+__all__ = ["VERSION", "BindingRow", "Definitions", "ExchangeRow", "QueueRow", "Snapshot"]

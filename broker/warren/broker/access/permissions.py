@@ -1,0 +1,205 @@
+"""What users may do in virtual hosts: regular expressions over names and routing keys.
+
+https://www.rabbitmq.com/docs/access-control#authorisation and #topic-authorisation. They are not anchored, the empty one
+allows nothing, and they look at the bytes of a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from warren.broker.model.refusal import Missing, Refused
+from warren.broker.store.definitions import Definitions
+from warren.broker.store.rows import PermissionRow, TopicPermissionRow
+
+CONFIGURE: Final = "configure"
+WRITE: Final = "write"
+READ: Final = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What a user may do in a virtual host."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+    def allows(self, what: str, name: bytes) -> bool:
+        """
+        :param what: CONFIGURE, WRITE or READ.
+        """
+        return _matches(
+            self.configure if what == CONFIGURE else self.write if what == WRITE else self.read, name
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermission:
+    """What a user may do on a topic exchange: publish and bind with matching routing keys.
+
+    `{username}` and `{vhost}` in an expression stand for the user and virtual host of the connection.
+    """
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+    def allows(self, what: str, routing_key: bytes) -> bool:
+        """
+        :param what: WRITE or READ.
+        """
+        pattern = self.write if what == WRITE else self.read
+        return _matches(pattern.replace("{username}", self.user).replace("{vhost}", self.vhost), routing_key)
+
+
+class Permissions:
+    """All permissions of one broker. Every change is stored; it raises `Refused` where it cannot be made.
+
+    :param knows_user: whether there is a user of a name; `knows_vhost`, a virtual host.
+    """
+
+    def __init__(
+        self,
+        definitions: Definitions | None,
+        on_changed: Callable[[], None],
+        knows_user: Callable[[str], bool],
+        knows_vhost: Callable[[str], bool],
+    ) -> None:
+        self._definitions = definitions
+        self._on_changed = on_changed
+        self._knows_user = knows_user
+        self._knows_vhost = knows_vhost
+        self._permissions: dict[tuple[str, str], Permission] = {}
+        self._topics: dict[tuple[str, str], dict[str, TopicPermission]] = {}
+
+    # -- asking
+
+    def of(self, user: str, vhost: str) -> Permission | None:
+        """What a user may do in a virtual host; None if it may not even open it."""
+        return self._permissions.get((user, vhost))
+
+    def topics_of(self, user: str, vhost: str) -> dict[str, TopicPermission]:
+        """By exchange. On an exchange that is not among them, every routing key is allowed."""
+        return self._topics.get((user, vhost), {})
+
+    def all(self, *, user: str | None = None, vhost: str | None = None) -> list[Permission]:
+        """All of them, or those of a user or of a virtual host, by user and virtual host."""
+        return [
+            self._permissions[key]
+            for key in sorted(self._permissions)
+            if user in (None, key[0]) and vhost in (None, key[1])
+        ]
+
+    def topics(self, *, user: str | None = None, vhost: str | None = None) -> list[TopicPermission]:
+        """All topic permissions, or those of a user or of a virtual host, by user, virtual host and exchange."""
+        return [
+            self._topics[key][exchange]
+            for key in sorted(self._topics)
+            for exchange in sorted(self._topics[key])
+            if user in (None, key[0]) and vhost in (None, key[1])
+        ]
+
+    # -- changing
+
+    def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
+        """Let a user into a virtual host, and say what it may do there.
+
+        :raises Refused: if there is no such user or virtual host, or an expression is none.
+        """
+        self._check(user, vhost, configure, write, read)
+        self._permissions[user, vhost] = Permission(user, vhost, configure, write, read)
+        if self._definitions is not None:
+            self._definitions.put(PermissionRow(user, vhost, configure, write, read))
+        self._on_changed()
+
+    def clear(self, user: str, vhost: str) -> None:
+        """Let a user into a virtual host no longer. That it was not let in is no error."""
+        self._check(user, vhost)
+        if self._permissions.pop((user, vhost), None) is not None:
+            if self._definitions is not None:
+                self._definitions.remove(PermissionRow, user, vhost)
+            self._on_changed()
+
+    def set_topic(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
+        """Say with which routing keys a user may publish to, and bind to, a topic exchange.
+
+        :raises Refused: if there is no such user or virtual host, or an expression is none.
+        """
+        self._check(user, vhost, write, read)
+        row = TopicPermissionRow(user, vhost, exchange, write, read)
+        self._topics.setdefault((user, vhost), {})[exchange] = _topic(row)
+        if self._definitions is not None:
+            self._definitions.put(row)
+        self._on_changed()
+
+    def clear_topic(self, user: str, vhost: str, exchange: str | None = None) -> None:
+        """Take the limits on one topic exchange, or on all of the virtual host, away."""
+        self._check(user, vhost)
+        topics = self._topics.get((user, vhost), {})
+        if exchange is None:
+            topics.clear()
+        else:
+            topics.pop(exchange, None)
+        if not topics:
+            self._topics.pop((user, vhost), None)
+        if self._definitions is not None:
+            key = (user, vhost) if exchange is None else (user, vhost, exchange)
+            self._definitions.remove(TopicPermissionRow, *key)
+        self._on_changed()
+
+    def forget(self, *, user: str | None = None, vhost: str | None = None) -> None:
+        """A user or a virtual host is gone, and its permissions with it; they are not stored any more."""
+        for table in (self._permissions, self._topics):
+            for key in [key for key in table if user == key[0] or vhost == key[1]]:
+                del table[key]
+        self._on_changed()
+
+    def restore(
+        self, permissions: Sequence[PermissionRow], topic_permissions: Sequence[TopicPermissionRow]
+    ) -> None:
+        """Take what was stored, without storing it."""
+        for row in permissions:
+            self._permissions[row.user, row.vhost] = Permission(
+                row.user, row.vhost, row.configure, row.write, row.read
+            )
+        for topic in topic_permissions:
+            self._topics.setdefault((topic.user, topic.vhost), {})[topic.exchange] = _topic(topic)
+
+    def _check(self, user: str, vhost: str, *patterns: str) -> None:
+        if not self._knows_user(user):
+            raise Missing(f"user '{user}' does not exist")
+        if not self._knows_vhost(vhost):
+            raise Missing(f"virtual host '{vhost}' does not exist")
+        for pattern in patterns:
+            try:
+                re.compile(pattern.encode())
+            except (re.error, OverflowError) as error:
+                raise Refused(f"'{pattern}' is no regular expression: {error}") from None
+
+
+def _topic(row: TopicPermissionRow) -> TopicPermission:
+    return TopicPermission(row.user, row.vhost, row.exchange, row.write, row.read)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[bytes]:
+    return re.compile(pattern.encode() or b"^$")
+
+
+def _matches(pattern: str, name: bytes) -> bool:
+    if pattern == ".*":
+        return True
+    try:
+        return _compiled(pattern).search(name) is not None
+    except re.error:
+        # A user's name in the place of {username} may make an expression that is none.
+        return False

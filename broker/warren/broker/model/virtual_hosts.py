@@ -1,0 +1,168 @@
+"""The broker's virtual hosts: made, described, limited and deleted while it runs.
+
+https://www.rabbitmq.com/docs/vhosts. Their names are text here and UTF-8 on the wire.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from warren.broker.model.clock import Clock
+from warren.broker.model.refusal import Exists, Missing, Refused
+from warren.broker.model.settings import Settings, limit
+from warren.broker.model.topology import Topology
+from warren.broker.model.vhost import VirtualHost
+from warren.broker.store.definitions import Definitions
+from warren.broker.store.log import Log
+from warren.broker.store.rows import VirtualHostRow
+
+logger = logging.getLogger(__name__)
+
+
+class VirtualHosts:
+    """The virtual hosts of one broker. Every change is stored; it raises `Refused` where it cannot be made."""
+
+    def __init__(self, clock: Clock, log: Log | None, definitions: Definitions | None) -> None:
+        self.topologies: dict[bytes, Topology] = {}
+        """By the name on the wire."""
+        self.on_deleted: list[Callable[[str], None]] = []
+        """Called before a virtual host's queues and exchanges go, when nobody can find it any more."""
+        self._clock = clock
+        self._log = log
+        self._definitions = definitions
+        self._settings: dict[str, Settings] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._settings
+
+    def all(self) -> list[Settings]:
+        """All of them, by name."""
+        return [self._settings[name] for name in sorted(self._settings)]
+
+    def settings(self, name: str) -> Settings:
+        """
+        :raises Missing: if there is none of that name.
+        """
+        found = self._settings.get(name)
+        if found is None:
+            raise Missing(f"virtual host '{name}' does not exist")
+        return found
+
+    def topology(self, name: str) -> Topology:
+        """
+        :raises Missing: if there is none of that name.
+        """
+        self.settings(name)
+        return self.topologies[name.encode()]
+
+    def add(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        tags: Sequence[str] = (),
+        default_queue_type: str = "",
+        protected: bool = False,
+    ) -> Topology:
+        """Make one, with the predeclared exchanges in it.
+
+        :raises Exists: if there is one of that name.
+        """
+        if name in self._settings:
+            raise Exists(f"virtual host '{name}' already exists")
+        if not name:
+            raise Refused("a virtual host needs a name")
+        settings = Settings(name, description, tuple(tags), default_queue_type, protected)
+        settings.check()
+        self._store(settings)
+        logger.debug("event=virtual_host_added name=%r", name)
+        return self._make(settings)
+
+    def update(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        tags: Sequence[str] | None = None,
+        default_queue_type: str | None = None,
+        protected: bool | None = None,
+    ) -> None:
+        """Change what is said of one; what is not given stays."""
+        old = self.settings(name)
+        settings = Settings(
+            name,
+            old.description if description is None else description,
+            old.tags if tags is None else tuple(tags),
+            old.default_queue_type if default_queue_type is None else default_queue_type,
+            old.protected if protected is None else protected,
+            old.max_connections,
+            old.max_queues,
+        )
+        settings.check()
+        self._change(settings)
+
+    def set_limits(self, name: str, *, max_connections: int | None, max_queues: int | None) -> None:
+        """Set both limits; None, as any negative number, is no limit, and 0 allows nothing."""
+        self._change(
+            replace(
+                self.settings(name),
+                max_connections=limit(max_connections),
+                max_queues=limit(max_queues),
+            )
+        )
+
+    def delete(self, name: str) -> None:
+        """Delete one with all that is in it; connections to it are closed.
+
+        :raises Refused: if it is protected from deletion.
+        """
+        if self.settings(name).protected:
+            raise Refused(f"virtual host '{name}' is protected from deletion: disable that first")
+        del self._settings[name]
+        topology = self.topologies.pop(name.encode())
+        for told in self.on_deleted:
+            told(name)
+        topology.clear()
+        if self._definitions is not None:
+            self._definitions.delete_virtual_host(name)
+        logger.info("event=virtual_host_deleted name=%r", name)
+
+    def restore(self, rows: Sequence[VirtualHostRow]) -> None:
+        """Make again what was stored, without storing it."""
+        for row in rows:
+            tags = tuple(row.tags.split(",")) if row.tags else ()
+            self._make(
+                Settings(
+                    row.name,
+                    row.description,
+                    tags,
+                    row.default_queue_type,
+                    row.protected,
+                    row.max_connections,
+                    row.max_queues,
+                )
+            )
+
+    def changed(self) -> None:
+        """What may be published where has changed: no remembered route stands."""
+        for topology in self.topologies.values():
+            topology.vhost.epoch += 1
+
+    def _make(self, settings: Settings) -> Topology:
+        vhost = VirtualHost(settings.name.encode(), self._clock, self._log)
+        topology = Topology(vhost, self._definitions)
+        topology.settings = settings
+        self._settings[settings.name] = settings
+        self.topologies[vhost.name] = topology
+        return topology
+
+    def _change(self, settings: Settings) -> None:
+        self._settings[settings.name] = settings
+        self.topologies[settings.name.encode()].settings = settings
+        self._store(settings)
+
+    def _store(self, settings: Settings) -> None:
+        if self._definitions is not None:
+            self._definitions.put(settings.row())

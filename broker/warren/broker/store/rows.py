@@ -1,0 +1,115 @@
+"""The definitions as they are stored: one value a row, its first fields are its key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeRow:
+    """A durable exchange. Names are the bytes on the wire, `arguments` those of the AMQP table."""
+
+    vhost: bytes
+    name: bytes
+    type: bytes
+    auto_delete: bool
+    internal: bool
+    arguments: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A durable queue that is not exclusive; `incarnation` names its records in the log."""
+
+    vhost: bytes
+    name: bytes
+    incarnation: int
+    auto_delete: bool
+    arguments: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BindingRow:
+    """A binding from a durable exchange to a durable queue, or to an exchange if `to_exchange`."""
+
+    vhost: bytes
+    source: bytes
+    destination: bytes
+    to_exchange: bool
+    routing_key: bytes
+    arguments: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualHostRow:
+    """A virtual host; `tags` are separated by commas, a limit that is None does not exist."""
+
+    name: str
+    description: str
+    tags: str
+    default_queue_type: str
+    protected: bool
+    max_connections: int | None
+    max_queues: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UserRow:
+    """A user; `password` is salt and hash as `algorithm` made them, empty without one."""
+
+    name: str
+    password: bytes = field(repr=False)
+    algorithm: str
+    tags: str
+    max_connections: int | None
+    max_channels: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionRow:
+    """What a user may do in a virtual host, as regular expressions over names."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionRow:
+    """What a user may do on a topic exchange, as regular expressions over routing keys."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All definitions at one time, in the order of their keys."""
+
+    exchanges: tuple[ExchangeRow, ...] = ()
+    queues: tuple[QueueRow, ...] = ()
+    bindings: tuple[BindingRow, ...] = ()
+    virtual_hosts: tuple[VirtualHostRow, ...] = ()
+    users: tuple[UserRow, ...] = ()
+    permissions: tuple[PermissionRow, ...] = ()
+    topic_permissions: tuple[TopicPermissionRow, ...] = ()
+
+
+Row = ExchangeRow | QueueRow | BindingRow | VirtualHostRow | UserRow | PermissionRow | TopicPermissionRow
+
+TABLES: Final[dict[type[Row], tuple[str, int]]] = {
+    ExchangeRow: ("exchanges", 2),
+    QueueRow: ("queues", 2),
+    BindingRow: ("bindings", 6),
+    VirtualHostRow: ("virtual_hosts", 1),
+    UserRow: ("users", 1),
+    PermissionRow: ("permissions", 2),
+    TopicPermissionRow: ("topic_permissions", 3),
+}
+"""The table of each kind of row, and how many of its fields are the key; in the order of `Snapshot`'s fields."""
