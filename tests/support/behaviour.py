@@ -48,6 +48,11 @@ class Behaviour(NamedTuple):
         """A body that is too large is refused when its header says so; RabbitMQ waits for the body."""
         return self.is_warren
 
+    @property
+    def names_the_permission(self) -> bool:
+        """A refusal says which permission was missing; older ones say only what access was refused to."""
+        return self.version >= (4, 0)
+
 
 def behaviour(server_properties: FieldTable) -> Behaviour:
     """From what connection.start says."""

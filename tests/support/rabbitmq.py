@@ -6,17 +6,20 @@ on a port of its own: nothing is left running.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.processes import Child, free_port, wait_until
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+CTL = SERVER.with_name("rabbitmqctl")
 USER = "rabbitmq"
 
 CONFIGURATION = """\
@@ -30,10 +33,24 @@ log.file.level = warning
 class RabbitMQ:
     """A running server: where it listens, and the process that does its work."""
 
-    def __init__(self, url: str, port: int, pid: int) -> None:
+    def __init__(self, url: str, port: int, pid: int, environment: Mapping[str, str]) -> None:
         self.url = url
         self.port = port
         self.pid = pid
+        self._environment = environment
+
+    def ctl(self, *words: str) -> str:
+        """`rabbitmqctl WORDS`: its output. It takes about two seconds."""
+        done = subprocess.run(
+            _unprivileged([str(CTL), "--quiet", *words]),
+            env={**os.environ, **self._environment},
+            cwd=self._environment["HOME"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
 
 def installed() -> bool:
@@ -42,9 +59,19 @@ def installed() -> bool:
 
 
 @contextmanager
-def rabbitmq_server(timeout: float = 90.0) -> Iterator[RabbitMQ]:
+def rabbitmq_server(
+    timeout: float = 90.0,
+    *,
+    configuration: Sequence[str] = (),
+    definitions: Mapping[str, object] | None = None,
+    plugins: Sequence[str] = (),
+    files: Mapping[str, Path] | None = None,
+) -> Iterator[RabbitMQ]:
     """Run one for as long as the block lasts; `guest:guest` on the virtual host `/`.
 
+    :param configuration: further lines of rabbitmq.conf; `{folder}` stands for the server's folder
+    :param definitions: what it loads when it starts: users, virtual hosts, permissions and the rest (then it makes no guest)
+    :param files: copied into the server's folder under these names
     :param timeout: seconds until it must accept connections (5-7 on an idle machine)
     :raises FileNotFoundError: if it is not installed; ask `installed()` first
     """
@@ -55,7 +82,15 @@ def rabbitmq_server(timeout: float = 90.0) -> Iterator[RabbitMQ]:
     with tempfile.TemporaryDirectory(prefix="warren-rabbitmq-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port))
-        (folder / "enabled_plugins").write_text("[].\n")
+        lines = [line.replace("{folder}", name) for line in configuration]
+        if definitions is not None:
+            (folder / "definitions.json").write_text(json.dumps(definitions))
+            lines.append(f"load_definitions = {folder / 'definitions.json'}")
+        with (folder / "rabbitmq.conf").open("a") as conf:
+            conf.write("".join(line + "\n" for line in lines))
+        for target, source in (files or {}).items():
+            shutil.copy(source, folder / target)
+        (folder / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
         if os.geteuid() == 0:
             for path in (folder, *folder.iterdir()):
                 shutil.chown(path, USER)
@@ -68,7 +103,8 @@ def rabbitmq_server(timeout: float = 90.0) -> Iterator[RabbitMQ]:
                 wait_until(lambda: _listens(port) or not server.running, "RabbitMQ listens", timeout)
                 assert server.running, "\n".join(server.lines[-40:]) + server.errors
                 wait_until(lambda: _speaks(port), "RabbitMQ speaks AMQP", timeout)
-                yield RabbitMQ(f"amqp://guest:guest@127.0.0.1:{port}/", port, _beam(folder, server.pid))
+                pid = _beam(folder, server.pid)
+                yield RabbitMQ(f"amqp://guest:guest@127.0.0.1:{port}/", port, pid, environment)
 
 
 def _environment(folder: Path, epmd_port: int) -> dict[str, str]:

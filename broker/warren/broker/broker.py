@@ -126,6 +126,7 @@ class Broker:
                 self.config.heartbeat,
                 self.config.max_message_size,
                 self.config.handshake_timeout,
+                self.config.max_connections,
             )
             if recovery is not None:
                 self._restore(virtual_hosts, access, recovery)

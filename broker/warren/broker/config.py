@@ -22,6 +22,7 @@ class BrokerConfig:
         They are made once; after that the data folder's own count.
     :param default_vhost: the first virtual host; the same.
     :param loopback_users: who may come from loopback addresses only.
+    :param max_connections: connections that may be open at a time; None is no limit.
     :param channel_max: channels a connection may open.
     :param frame_max: largest frame in bytes.
     :param heartbeat: seconds that the server proposes; 0 is none.
@@ -37,6 +38,7 @@ class BrokerConfig:
     users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)
     default_vhost: str = "/"
     loopback_users: tuple[str, ...] = ("guest",)
+    max_connections: int | None = None
     channel_max: int = 2047
     frame_max: int = 131072
     heartbeat: int = 60

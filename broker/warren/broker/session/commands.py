@@ -388,6 +388,11 @@ def tx_rollback(call: Call) -> None:
     call.reply("tx.rollback-ok")
 
 
+def access_request(call: Call) -> None:
+    """Tickets are of AMQP 0-8; old clients still ask for one, and may have any."""
+    call.reply("access.request-ok", 1)
+
+
 def channel_flow(call: Call) -> None:
     if not call.arguments.flag("active"):
         raise AmqpError(Reply.NOT_IMPLEMENTED, "active=false")
@@ -395,6 +400,7 @@ def channel_flow(call: Call) -> None:
 
 
 HANDLERS: dict[str, Handler] = {
+    "access.request": access_request,
     "exchange.declare": exchange_declare,
     "exchange.delete": exchange_delete,
     "exchange.bind": exchange_bind,
