@@ -39,6 +39,7 @@ class RabbitMQ:
         self.pid = pid
         self._environment = environment
 
+<<<<<<< HEAD
     def ctl(self, *words: str) -> str:
         """`rabbitmqctl WORDS`: its output. It takes about two seconds."""
         done = subprocess.run(
@@ -51,6 +52,20 @@ class RabbitMQ:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+=======
+    def ctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run `rabbitmqctl WORDS` against it; takes a third of a second."""
+        command = [str(CTL), "-n", self._environment["RABBITMQ_NODENAME"], *words]
+        return subprocess.run(
+            _unprivileged(command),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, **self._environment},
+            cwd=self._environment["HOME"],
+        )
+>>>>>>> bbbbf6d (Operators list what a broker holds and set policies on live queues, by rabbitmqctl's verbs)
 
 
 def installed() -> bool:
@@ -103,8 +118,14 @@ def rabbitmq_server(
                 wait_until(lambda: _listens(port) or not server.running, "RabbitMQ listens", timeout)
                 assert server.running, "\n".join(server.lines[-40:]) + server.errors
                 wait_until(lambda: _speaks(port), "RabbitMQ speaks AMQP", timeout)
+<<<<<<< HEAD
                 pid = _beam(folder, server.pid)
                 yield RabbitMQ(f"amqp://guest:guest@127.0.0.1:{port}/", port, pid, environment)
+=======
+                yield RabbitMQ(
+                    f"amqp://guest:guest@127.0.0.1:{port}/", port, _beam(folder, server.pid), environment
+                )
+>>>>>>> bbbbf6d (Operators list what a broker holds and set policies on live queues, by rabbitmqctl's verbs)
 
 
 def _environment(folder: Path, epmd_port: int) -> dict[str, str]:

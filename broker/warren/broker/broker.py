@@ -12,6 +12,8 @@ from urllib.parse import quote
 
 from warren.broker.access.access import Access
 from warren.broker.config import BrokerConfig
+from warren.broker.management.control import ControlSocket
+from warren.broker.management.management import Management
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.dead_letter import REASONS
 from warren.broker.model.queue import Queue
@@ -69,6 +71,8 @@ class Broker:
         self._log: Log | None = None
         self._node: Node | None = None
         self._listener: Listener | None = None
+        self._management: Management | None = None
+        self._control: ControlSocket | None = None
         self._port = 0
 
     @property
@@ -152,9 +156,21 @@ class Broker:
                 self._connect_store(node)
             listener = Listener(node)
             self._port = await listener.open(self.config.host, self.config.port)
+            undo.push_async_callback(listener.close)
+            undo.callback(listener.stop_accepting)
+            await self._open_control(node)
             self._listener = listener
             self._node = node
             undo.pop_all()
+
+    async def _open_control(self, node: Node) -> None:
+        management = Management(node, self.config, lambda: [f"amqp at {self.config.host}:{self.port}"])
+        if self.config.data_dir is not None:
+            control = ControlSocket(management.perform)
+            await control.open(self.config.data_dir / "control.sock")
+            self._control = control
+        management.utilisation.start()
+        self._management = management
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> Recovery:
         assert self.config.data_dir is not None
@@ -244,7 +260,12 @@ class Broker:
     async def stop(self) -> None:
         """Close every connection with 320 CONNECTION_FORCED, write and sync what waits, release the data folder."""
         listener, node = self._listener, self._node
-        self._listener = self._node = None
+        management, control = self._management, self._control
+        self._listener = self._node = self._management = self._control = None
+        if management is not None:
+            management.utilisation.stop()
+        if control is not None:
+            await control.close()
         if listener is not None:
             listener.stop_accepting()
         if node is not None:

@@ -104,6 +104,20 @@ def decode(table: bytes) -> dict[str, Value]:
     return {name: field.value for name, field in decode_fields(table).items()}
 
 
+def decode_items(array: bytes) -> list[Field]:
+    """The items of an encoded array (without its own length), each with its type."""
+    items: list[Field] = []
+    position = 0
+    try:
+        while position < len(array):
+            after, kind, value = _value(array, position, len(array), 0)
+            items.append(Field(kind, value, array[position:after]))
+            position = after
+    except (struct.error, IndexError):
+        raise TableError("malformed field array: it ends early") from None
+    return items
+
+
 def encode(table: dict[str, Value]) -> bytes:
     """An encoded table, without its own length. Integers become `I` where they fit in 32 bits, else `l`.
 

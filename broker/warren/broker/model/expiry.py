@@ -92,6 +92,13 @@ class Expiry:
         if self.queue_timer is None:
             self.queue_timer = queue.vhost.clock.call_at(self.queue_due(), self.unused)
 
+    def restart(self) -> None:
+        """The queue's x-expires is another now, and counts from now."""
+        if self.queue_timer is not None:
+            self.queue_timer.cancel()
+            self.queue_timer = None
+        self.touch()
+
     def queue_due(self) -> float:
         return self.last_used + self.queue.arguments.expires / 1000
 

@@ -41,6 +41,8 @@ class Consumer:
     """It has no room and waits outside the queue's round."""
     priority: int = 0
     """Those with a higher one are served first, as long as they have room."""
+    raw_arguments: bytes = b""
+    """What basic.consume gave, an encoded table."""
     waking: bool = False
     """An acknowledgement that covers several messages will look at it once, at its end."""
 
@@ -92,7 +94,8 @@ class Queue:
         self.owner = owner
         """The connection that an exclusive queue belongs to."""
         self.raw_arguments = raw_arguments
-        self.arguments = arguments
+        self.declared = arguments
+        """The arguments as they were declared; `arguments` are those that it goes by, policies included."""
         self.incarnation = incarnation
         self.waiting: Backing = Backing()
         if arguments.max_priority >= 0:
@@ -108,14 +111,28 @@ class Queue:
         self.records: QueueLog | None = None
         self.aside: deque[tuple[Message, str]] = deque()
         """Dead letters that no target has taken yet (at-least-once strategy)."""
-        self.rejects: bool = arguments.overflow is Overflow.REJECT_PUBLISH
-        self.limited: bool = arguments.max_length >= 0 or arguments.max_length_bytes >= 0
-        self.message_ttl: i64 = arguments.message_ttl
-        self.delivery_limit: i64 = arguments.delivery_limit
         self.expiry = Expiry(self)
         self.last_exchange = b""
         self.last_key = b""
         self.last_head = b""
+        self.configure(arguments)
+
+    def configure(self, arguments: QueueArguments) -> None:
+        """What publishing and delivering look at, as plain attributes: from the arguments that count now."""
+        self.arguments = arguments
+        self.rejects: bool = arguments.overflow is Overflow.REJECT_PUBLISH
+        self.limited: bool = arguments.max_length >= 0 or arguments.max_length_bytes >= 0
+        self.message_ttl: i64 = arguments.message_ttl
+        self.delivery_limit: i64 = arguments.delivery_limit
+
+    def reconfigure(self, arguments: QueueArguments) -> None:
+        """Policies have changed: what waits has to fit at once; its expiry it keeps, as in RabbitMQ."""
+        expires = self.arguments.expires
+        self.configure(arguments)
+        if arguments.expires != expires:
+            self.expiry.restart()
+        if self.limited and not self.rejects:
+            self.drop_overflow()
 
     # -- publishing
 

@@ -155,6 +155,7 @@ class Topology:
         if stored and self.vhost.log is not None:
             queue.log = self.vhost.log
             queue.records = self.vhost.log.queue(incarnation)
+        self.vhost.policies.govern(queue)
         self.vhost.queues[name] = queue
         self.vhost.epoch += 1
         return queue
@@ -257,14 +258,13 @@ class Topology:
     ) -> Exchange:
         exchange = Exchange(name, kind, durable, auto_delete, internal, raw)
         alternate = argument_fields(raw).get("alternate-exchange")
-        if alternate is not None:
-            if alternate.kind != "S":
-                raise AmqpError(
-                    Reply.PRECONDITION_FAILED,
-                    f"invalid type '{alternate.type_name}' for arg 'alternate-exchange' in "
-                    f"{self.described('exchange', name)}",
-                )
-            exchange.alternate = alternate.raw[5:]
+        if alternate is not None and alternate.kind != "S":
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"invalid type '{alternate.type_name}' for arg 'alternate-exchange' in "
+                f"{self.described('exchange', name)}",
+            )
+        self.vhost.policies.govern_exchange(exchange)
         self.vhost.exchanges[name] = exchange
         self.vhost.epoch += 1
         return exchange

@@ -10,6 +10,7 @@ from warren.broker.model.clock import Clock
 from warren.broker.model.dead_letter import DeadLetters
 from warren.broker.model.exchange import Exchange
 from warren.broker.model.message import Message
+from warren.broker.model.policy import Policies
 from warren.broker.model.queue import REFUSED, STORED, TAKEN, Queue
 from warren.broker.model.stored import message_head
 
@@ -35,6 +36,7 @@ class VirtualHost:
         self.exchanges: dict[bytes, Exchange] = {}
         self.queues: dict[bytes, Queue] = {}
         self.dead_letters = DeadLetters(self)
+        self.policies = Policies(self)
         self.topology: Topology | None = None
 
     def route(self, exchange: Exchange, routing_key: bytes) -> list[Queue]:

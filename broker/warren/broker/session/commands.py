@@ -268,6 +268,7 @@ def basic_consume(call: Call) -> None:
     subscription.priority = consumer_priority(
         arguments.data("arguments"), call.topology.described("queue", queue.name)
     )
+    subscription.raw_arguments = arguments.data("arguments")
     channel.subscriptions[tag] = subscription
     if not arguments.flag("nowait"):
         connection.send(frame(int(channel.number), "basic.consume-ok", tag))

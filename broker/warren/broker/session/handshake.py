@@ -61,6 +61,7 @@ class Conversation:
         self.silent_checks = 0
         self.timers: list[asyncio.TimerHandle] = []
         self.capabilities: dict[str, tables.Value] = {}
+        self.mechanism = ""
 
     @property
     def greeted(self) -> bool:
@@ -127,11 +128,12 @@ class Conversation:
             properties = tables.decode(arguments.data("client_properties"))
         except tables.TableError as error:
             raise AmqpError(Reply.SYNTAX_ERROR, str(error)) from None
+        connection.client_properties = arguments.data("client_properties")
         capabilities = properties.get("capabilities")
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
         connection.can_block = self.capabilities.get("connection.blocked") is True
         connection.can_cancel = self.capabilities.get("consumer_cancel_notify") is True
-        mechanism = arguments.data("mechanism").decode(errors="replace")
+        mechanism = self.mechanism = arguments.data("mechanism").decode(errors="replace")
         node = connection.node
         try:
             self.user = log_in(node.access, node.login, self.peer, mechanism, arguments.data("response"))

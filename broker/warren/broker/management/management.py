@@ -1,0 +1,86 @@
+"""What a broker can be asked and told by its operator: the verbs, and what they work on.
+
+The control socket performs them; anything else that operators use will perform the same ones.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from warren.broker.config import BrokerConfig
+from warren.broker.management import listing, operations, policies
+from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.utilisation import Utilisation
+from warren.broker.management.values import text
+from warren.broker.model.vhost import VirtualHost
+from warren.broker.session.node import Node
+
+
+class Management:
+    """One broker, as its operator has it in hand."""
+
+    def __init__(self, node: Node, config: BrokerConfig, listeners: Callable[[], list[str]]) -> None:
+        """:param listeners: where it accepts connections, for people to read"""
+        self.node = node
+        self.config = config
+        self.listeners = listeners
+        self.started = time.time()
+        self.utilisation = Utilisation(node)
+
+    async def perform(self, verb: str, request: Request) -> Json:
+        """Carry out one verb; what it changes is on the disk when this returns.
+
+        :raises Refused: if it cannot be done.
+        """
+        action = VERBS.get(verb)
+        if action is None:
+            raise Refused(f"there is no verb {verb!r}")
+        definitions = self.node.definitions
+        before = definitions.submitted if definitions is not None else 0
+        result = action(self, request)
+        if inspect.isawaitable(result):
+            result = await result
+        if definitions is not None and definitions.submitted != before:
+            await definitions.flush()
+        return result
+
+    def vhost(self, request: Request) -> VirtualHost:
+        """The virtual host that a request names, `/` if it names none.
+
+        :raises Refused: if there is none of that name.
+        """
+        topology = self.node.vhosts.get(request.vhost())
+        if topology is None:
+            raise Refused(f"Virtual host '{text(request.vhost())}' does not exist")
+        return topology.vhost
+
+
+Action: TypeAlias = Callable[[Management, Request], Json]
+
+VERBS: Final[dict[str, Action]] = {
+    verb.__name__: verb
+    for verb in (
+        listing.list_queues,
+        listing.list_exchanges,
+        listing.list_bindings,
+        listing.list_consumers,
+        listing.list_connections,
+        listing.list_channels,
+        policies.set_policy,
+        policies.clear_policy,
+        policies.list_policies,
+        policies.set_operator_policy,
+        policies.clear_operator_policy,
+        policies.list_operator_policies,
+        operations.purge_queue,
+        operations.delete_queue,
+        operations.close_connection,
+        operations.close_all_connections,
+        operations.close_all_user_connections,
+        operations.ping,
+        operations.status,
+    )
+}

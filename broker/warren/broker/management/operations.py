@@ -1,0 +1,121 @@
+"""The verbs that act on queues, connections and the broker itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from warren.broker.management.queue_items import NODE
+from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.values import connection_id, text
+from warren.wire.replies import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.management.management import Management
+    from warren.broker.model.queue import Queue
+    from warren.broker.session.connection import Connection
+
+
+def _queue(management: Management, request: Request) -> Queue:
+    vhost = management.vhost(request)
+    queue = vhost.queues.get(request.data("queue"))
+    if queue is None:
+        raise Refused(f"no queue '{request.text('queue')}' in vhost '{text(vhost.name)}'")
+    return queue
+
+
+def purge_queue(management: Management, request: Request) -> None:
+    _queue(management, request).purge()
+
+
+def delete_queue(management: Management, request: Request) -> Json:
+    queue = _queue(management, request)
+    if request.flag("if_empty") and queue.waiting.count:
+        raise Refused(
+            f"Queue is not empty: '{text(queue.name)}' has {int(queue.waiting.count)} ready messages"
+        )
+    if request.flag("if_unused") and queue.consumers:
+        raise Refused(f"Queue is in use: '{text(queue.name)}' has {len(queue.consumers)} consumers")
+    topology = queue.vhost.topology
+    assert topology is not None
+    return f"Queue was successfully deleted with {topology.delete_queue(queue)} ready messages"
+
+
+def _close(connections: list[Connection], reason: str) -> None:
+    error = AmqpError(Reply.CONNECTION_FORCED, reason)
+    for connection in connections:
+        connection.conversation.shut_down(connection, error)
+
+
+def close_connection(management: Management, request: Request) -> None:
+    """Close one connection, named by its pid of list_connections, with 320 CONNECTION_FORCED."""
+    name = request.text("pid")
+    found = [each for each in management.node.connections if connection_id(each) == name]
+    if not found:
+        raise Refused(f"no connection {name}; `list_connections pid name` shows which there are")
+    _close(found, request.text("reason"))
+
+
+def close_all_connections(management: Management, request: Request) -> Json:
+    """Close the connections of a virtual host, or all of them."""
+    limit = request.number("limit", 0)
+    found = list(management.node.connections)
+    if not request.flag("global"):
+        found = [each for each in found if each.vhost == request.vhost()]
+    found = found[:limit] if limit > 0 else found
+    _close(found, request.text("reason"))
+    return f"Closed {len(found)} connections"
+
+
+def close_all_user_connections(management: Management, request: Request) -> Json:
+    user = request.data("user")
+    found = [each for each in management.node.connections if each.user == user]
+    _close(found, request.text("reason"))
+    return f"Closed {len(found)} connections"
+
+
+def ping(_: Management, __: Request) -> Json:
+    return "Ping succeeded"
+
+
+def own_version() -> str:
+    try:
+        return version("warren")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def status(management: Management, _: Request) -> Json:
+    """What the broker is and how it stands, by section."""
+    node, config = management.node, management.config
+    topologies = list(node.vhosts.values())
+    log = node.log
+    return {
+        "Runtime": {
+            "OS PID": os.getpid(),
+            "Uptime (seconds)": round(time.time() - management.started),
+            "Warren version": own_version(),
+            "Node name": NODE,
+        },
+        "Data directory": {
+            "Node data directory": str(config.data_dir) if config.data_dir is not None else "(in memory)",
+            "Log bytes not written yet": int(log.unwritten) if log is not None else 0,
+        },
+        "Alarms": {"Alarm": text(node.alarm) if node.alarm else "(none)"},
+        "Totals": {
+            "Connection count": len(node.connections),
+            "Channel count": sum(len(connection.channels) for connection in node.connections),
+            "Queue count": sum(len(topology.vhost.queues) for topology in topologies),
+            "Message count": sum(
+                int(queue.waiting.count) + int(queue.unacked)
+                for topology in topologies
+                for queue in topology.vhost.queues.values()
+            ),
+            "Virtual host count": len(topologies),
+        },
+        "Listeners": {
+            f"Listener {index}": listener for index, listener in enumerate(management.listeners(), 1)
+        },
+    }

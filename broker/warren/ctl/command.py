@@ -1,0 +1,78 @@
+"""`warren ctl VERB ...`: has a running broker perform a verb, and prints what it says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from warren.command import Exit, UsageError
+from warren.ctl.display import lines
+from warren.ctl.grammar import DEFAULTS, VERBS
+from warren.ctl.link import Failed, ask, socket_path
+from warren.ctl.words import Words, parse
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Perform one verb: 0 when it is done, 2 if the request is at fault, 74 if the broker cannot be reached."""
+    words = parse(arguments)
+    if words.verb in ("", "help") or words.general.get("help"):
+        print(overview(str(words.arguments.get("verb") or words.verb)))
+        return Exit.DONE if words.verb or words.general.get("help") else Exit.USAGE
+    if words.verb not in VERBS:
+        raise UsageError(unknown_verb(words.verb))
+    try:
+        perform(words)
+    except Failed as failed:
+        print(f"warren ctl: {failed}", file=sys.stderr)
+        return failed.status
+    return Exit.DONE
+
+
+def perform(words: Words) -> None:
+    """Announce the verb, have it done, print its result.
+
+    :raises Failed: if the broker refuses it or cannot be reached.
+    """
+    general = words.general
+    path = socket_path(general.get("socket"), general.get("data-dir"))
+    silent = bool(general.get("silent"))
+    if not (silent or general.get("quiet")) and words.formatter in ("table", "pretty_table"):
+        announcement = announced(words)
+        if announcement:
+            print(announcement)
+    result = ask(path, words.verb, words.arguments, words.timeout)
+    headers = not (silent or general.get("no-table-headers"))
+    sys.stdout.writelines(f"{line}\n" for line in lines(result, words.formatter, headers))
+
+
+def announced(words: Words) -> str:
+    values: dict[str, Any] = {**DEFAULTS, **words.arguments, "timeout": words.timeout}
+    return VERBS[words.verb].announce.format_map(values)
+
+
+def unknown_verb(name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, VERBS, 1)
+    if close:
+        return f"there is no verb {name!r}; did you mean {close[0]}?"
+    return f"there is no verb {name!r}; `warren ctl help` lists them"
+
+
+def overview(name: str) -> str:
+    """How a verb is used; without one, which there are."""
+    if name in VERBS:
+        return f"usage: warren ctl {name} {VERBS[name].usage}".rstrip() + f"\n\n{VERBS[name].summary}"
+    width = max(map(len, VERBS))
+    return "\n".join(
+        [
+            "usage: warren ctl [--data-dir DIR | --socket PATH] VERB [ARGUMENT ...]",
+            "",
+            "The verbs and their syntax are those of rabbitmqctl:",
+            *(f"  {verb:<{width}}  {VERBS[verb].summary}" for verb in VERBS),
+            "",
+            "Options of all verbs: -p VHOST, -q (no announcement), -s (no headers either), --no-table-headers,",
+            "--formatter table|json|csv|pretty_table, --json, -t SECONDS. `warren ctl help VERB` tells more.",
+        ]
+    )

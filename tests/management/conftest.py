@@ -1,0 +1,78 @@
+"""A broker and its operator: Warren's, and where a test takes both, RabbitMQ's."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from tests.support.broker import BrokerProcess
+from tests.support.client import Channel, Connection
+from tests.support.inprocess import InProcess
+from tests.support.operator import Operator, Said, warren_ctl
+from tests.support.rabbitmq import RabbitMQ
+
+SetPolicy: TypeAlias = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def warren(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """The operator of a `warren broker` that the module's tests share."""
+    with BrokerProcess(tmp_path_factory.mktemp("managed") / "data") as broker:
+        yield Operator(warren_ctl(broker.data_dir), broker.url, is_warren=True)
+
+
+@pytest.fixture(scope="module")
+def rabbit(rabbitmq: RabbitMQ) -> Operator:
+    def run(*words: str) -> Said:
+        done = rabbitmq.ctl(*words)
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    return Operator(run, rabbitmq.url, is_warren=False)
+
+
+@pytest.fixture(params=["warren", "rabbit"])
+def operator(request: pytest.FixtureRequest) -> Operator:
+    """The operator of each broker in turn."""
+    found: Operator = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def channel(operator: Operator) -> Iterator[Channel]:
+    with Connection(operator.url) as connection:
+        yield connection.channel()
+
+
+@pytest.fixture
+def name() -> str:
+    """Of something that nothing else uses."""
+    return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def set_policy(operator: Operator) -> Iterator[SetPolicy]:
+    """Sets a policy, or an operator policy, that is cleared after the test; its name."""
+    made: list[tuple[str, str]] = []
+
+    def put(pattern: str, definition: str, *options: str, operator_policy: bool = False) -> str:
+        kind = "operator_policy" if operator_policy else "policy"
+        made.append((kind, f"policy-{uuid.uuid4().hex}"))
+        operator(f"set_{kind}", made[-1][1], pattern, definition, *options)
+        return made[-1][1]
+
+    yield put
+    for kind, policy in made:
+        # RabbitMQ's are for names that no other test uses, and its command takes its time.
+        if operator.is_warren:
+            operator.run(f"clear_{kind}", policy)
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Iterator[InProcess]:
+    """A broker in this process whose clock the test moves."""
+    with InProcess(tmp_path / "data") as broker:
+        yield broker
