@@ -24,6 +24,7 @@ from warren.broker.session.limits import Limits
 from warren.broker.session.node import Node
 from warren.broker.session.sasl import Login
 from warren.broker.store.definitions import Definitions
+from warren.broker.store.errors import StoreError
 from warren.broker.store.files import Files
 from warren.broker.store.folder import DataFolder
 from warren.broker.store.log import Log
@@ -167,7 +168,13 @@ class Broker:
         management = Management(node, self.config, lambda: [f"amqp at {self.config.host}:{self.port}"])
         if self.config.data_dir is not None:
             control = ControlSocket(management.perform)
-            await control.open(self.config.data_dir / "control.sock")
+            path = self.config.data_dir / "control.sock"
+            try:
+                await control.open(path)
+            except OSError as error:
+                raise StoreError(
+                    f"cannot open the control socket {path}: {error.strerror or error}"
+                ) from None
             self._control = control
         management.utilisation.start()
         self._management = management

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from warren.broker.management.request import Json, Refused, Request
+from warren.broker.model import refusal
 from warren.command import Exit
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,8 @@ class ControlSocket:
             return {"result": await self._perform(verb, request)}
         except Refused as refused:
             return {"error": str(refused), "status": refused.status}
+        except refusal.Refused as refused:
+            return {"error": str(refused), "status": Exit.USAGE}
         except Exception:
             logger.exception("event=control_error verb=%r", verb)
             return {"error": f"{verb} failed; the broker's log says why", "status": Exit.FAILED}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from warren.broker.model import refusal
 from warren.command import Exit
 
 Json: TypeAlias = Any
 """What the json module makes and takes."""
 
 
-class Refused(Exception):
+class Refused(refusal.Refused):
     """The request cannot be done. Its text is one line: what is wrong, and what to do where that is not plain.
 
     :param status: the exit status of the command that asked.
