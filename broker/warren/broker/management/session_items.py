@@ -130,13 +130,13 @@ CONNECTION_ITEMS: Final[Mapping[str, Callable[[Connection], Json]]] = {
     "timeout": lambda connection: connection.conversation.heartbeat,
     "frame_max": lambda connection: int(connection.frame_max),
     "channel_max": lambda connection: connection.conversation.channel_max,
-    "client_properties": lambda connection: typed(connection.client_properties),
+    "client_properties": lambda connection: typed(connection.conversation.client_properties),
     "recv_oct": _counted(BYTES, RECEIVED_AT),
     "recv_cnt": _counted(SEGMENTS, SEGMENTS_AT, 0),
     "send_oct": _counted(BYTES, SENT_AT),
     "send_cnt": _counted(SEGMENTS, SEGMENTS_AT, 1),
     "send_pend": lambda connection: connection.transport.get_write_buffer_size() + int(connection.out_bytes),
-    "connected_at": lambda connection: round(connection.connected_at * 1000),
+    "connected_at": lambda connection: round(connection.conversation.connected_at * 1000),
 }
 
 

@@ -59,8 +59,8 @@ def queue_id(queue: Queue) -> str:
 
 def connection_id(connection: Connection) -> str:
     """Names a connection for `close_connection`; never used again while the broker runs."""
-    return f"<connection.{int(connection.serial)}>"
+    return f"<connection.{int(connection.conversation.serial)}>"
 
 
 def channel_id(channel: Channel) -> str:
-    return f"<channel.{int(channel.connection.serial)}.{int(channel.number)}>"
+    return f"<channel.{int(channel.connection.conversation.serial)}.{int(channel.number)}>"

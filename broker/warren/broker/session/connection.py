@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-import time
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -84,12 +83,6 @@ class Connection:
         self.conversation = conversation
         self.transport = transport
         self.peer = peer
-        node.connected += 1
-        self.serial = node.connected
-        """Its number among all connections that this broker has had."""
-        self.connected_at = time.time()
-        self.client_properties = b""
-        """What the client said of itself: an encoded table."""
         self.user = b""
         self.vhost = b""
         self.buffer = b""

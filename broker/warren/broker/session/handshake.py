@@ -6,7 +6,9 @@ AMQP 0-9-1 sections 2.2.4 and 4.2.2; where RabbitMQ says more (limits, texts, si
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import time
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -37,6 +39,9 @@ SILENCE: Final = 0.1
 """When the broker stops: after how many seconds without a byte no more is expected of a client."""
 
 
+SERIALS: Final = itertools.count(1)
+
+
 class State(Enum):
     """How far a connection has come; the values are RabbitMQ's names, which its error texts use."""
 
@@ -62,6 +67,11 @@ class Conversation:
         self.timers: list[asyncio.TimerHandle] = []
         self.capabilities: dict[str, tables.Value] = {}
         self.mechanism = ""
+        self.client_properties = b""
+        """What the client said of itself, an encoded table."""
+        self.serial = next(SERIALS)
+        """No other connection of this process has it."""
+        self.connected_at = time.time()
 
     @property
     def greeted(self) -> bool:
@@ -128,7 +138,7 @@ class Conversation:
             properties = tables.decode(arguments.data("client_properties"))
         except tables.TableError as error:
             raise AmqpError(Reply.SYNTAX_ERROR, str(error)) from None
-        connection.client_properties = arguments.data("client_properties")
+        self.client_properties = arguments.data("client_properties")
         capabilities = properties.get("capabilities")
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
         connection.can_block = self.capabilities.get("connection.blocked") is True

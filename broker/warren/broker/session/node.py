@@ -52,8 +52,6 @@ class Node:
         self.definitions = definitions
         self.server_properties = server_properties
         self.connections: dict[Connection, bool] = {}
-        self.connected = 0
-        """How many connections there have been."""
         self.confirm_waiters: list[Confirms] = []
         self.paused: dict[Connection, bool] = {}
         self.commit_waiters: deque[tuple[int, Connection, bytes]] = deque()
