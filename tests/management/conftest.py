@@ -28,7 +28,7 @@ def warren(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
 @pytest.fixture(scope="module")
 def rabbit(rabbitmq: RabbitMQ) -> Operator:
     def run(*words: str) -> Said:
-        done = rabbitmq.ctl(*words)
+        done = rabbitmq.run(*words)
         return Said(done.returncode, done.stdout, done.stderr)
 
     return Operator(run, rabbitmq.url, is_warren=False)
