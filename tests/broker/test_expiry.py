@@ -196,6 +196,26 @@ def test_the_longest_ttl(timed: Channel, inprocess: InProcess) -> None:
     assert timed.ready(grave) == 1
 
 
+def test_many_dead_are_taken_away_in_slices(timed: Channel, inprocess: InProcess) -> None:
+    """A consumer, or who asks for one message, finds a long backlog that has died: the broker's loop stays free."""
+    queue, grave = dead_lettering(timed)
+    count = 20_000
+    dying = timed.encoded(queue, b"dead", expiration="1000")
+    for _ in range(20):
+        timed.connection.raw.send(dying * (count // 20))
+    timed.publish(queue, b"alive")
+    assert timed.ready(queue) == count + 1
+    inprocess.jump(2)
+    with inprocess.longest_pause() as pauses:
+        began = time.monotonic()
+        found = timed.get(queue)
+        took = time.monotonic() - began
+    assert found is not None
+    assert found.body == b"alive"
+    assert timed.ready(grave) == count
+    assert pauses.longest < max(0.05, took / 5)
+
+
 # -- queues, at their exact time
 
 
@@ -307,6 +327,10 @@ def test_expires_in_real_time(channel: Channel, name: str) -> None:
         ("abc", "no_integer"),
         ("10ms", '{leftover_string,"ms"}'),
         ("-1", "{value_negative,-1}"),
+        (" 5", "no_integer"),
+        ("1.5", '{leftover_string,".5"}'),
+        ("-5ms", '{leftover_string,"ms"}'),
+        ("315360000001", "{value_too_large,315360000001}"),
     ],
 )
 def test_an_expiration_that_is_none(channel: Channel, expiration: str, reason: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.client import Channel
+from tests.support.processes import wait_until
 
 
 def fill(channel: Channel, queue: str, *bodies: bytes) -> None:
@@ -119,3 +120,31 @@ def test_the_dropped_are_confirmed(channel: Channel) -> None:
     fill(channel, queue, *[b"x"] * 20)
     assert channel.settled(20) == [True] * 20
     assert channel.ready(queue) == 1
+
+
+def test_what_is_refused_may_be_dead_lettered(channel: Channel, grave: str, name: str) -> None:
+    queue = channel.declare(
+        exclusive=True,
+        x_max_length=1,
+        x_overflow="reject-publish-dlx",
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key=grave,
+    )
+    other = channel.declare(exclusive=True)
+    exchange = channel.declare_exchange(name)
+    for bound in (queue, other):
+        channel.bind(bound, exchange)
+    channel.confirm()
+    for body in (b"1", b"2"):
+        channel.publish("", body, exchange=exchange)
+    channel.publish(queue, b"3")
+    assert channel.settled(3) == [True, False, False]
+    channel.delete_exchange(exchange)
+    wait_until(lambda: channel.ready(grave) == 2, "the refused are dead-lettered")
+    assert channel.drain(queue) == [b"1"]
+    assert channel.drain(other) == [b"1", b"2"]
+    letters = [channel.get(grave), channel.get(grave)]
+    for letter, body in zip(letters, (b"2", b"3"), strict=True):
+        assert letter is not None
+        (death,) = letter.headers["x-death"]
+        assert (letter.body, death["queue"], death["reason"], death["count"]) == (body, queue, "maxlen", 1)

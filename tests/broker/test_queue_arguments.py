@@ -57,6 +57,12 @@ def test_limits_are_integers(peer: Peer, name: str, which: str, value: bytes, re
         ("x-overflow", integer(5), "{unacceptable_type,signedint}"),
         ("x-dead-letter-routing-key", text("k"), "routing_key_but_no_dlx_defined"),
         ("x-dead-letter-routing-key", integer(5), "{unacceptable_type,signedint}"),
+        ("x-queue-mode", text("foo"), "\"unsupported queue mode 'foo'\""),
+        ("x-queue-mode", integer(1), "{unacceptable_type,signedint}"),
+        ("x-queue-version", integer(3), "\"unsupported queue version '3'\""),
+        ("x-queue-version", text("2"), '"expected integer, got longstr"'),
+        ("x-single-active-consumer", text("true"), "{unacceptable_type,longstr}"),
+        ("x-max-priority", b"b\xff", "{value_negative,-1}"),
         ("x-queue-type", text("foo"), "\"unsupported queue type 'foo'\""),
         ("x-queue-type", integer(5), "{unacceptable_type,signedint}"),
     ],
@@ -81,6 +87,49 @@ def test_a_dead_letter_exchange_is_a_string(peer: Peer, name: str) -> None:
     assert found == failed(
         406, f"invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue '{name}' in vhost '/'"
     )
+
+
+@pytest.mark.parametrize("value", [b"B\5", b"s\0\5", b"u\0\5", b"i\0\0\0\5", b"L" + bytes(7) + b"\5"])
+def test_integers_may_be_of_any_width(peer: Peer, name: str, value: bytes) -> None:
+    assert declare(peer, name, (TTL, value)) == name
+    assert declare(peer, name, (TTL, integer(5))) == name
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        ("x-queue-mode", text("lazy")),
+        ("x-queue-mode", text("default")),
+        ("x-queue-version", integer(2)),
+        ("x-overflow", text("reject-publish-dlx")),
+        ("x-ha-policy", text("all")),
+        ("x-queue-master-locator", text("min-masters")),
+        ("x-consumer-timeout", integer(5)),
+        ("x-nobody-knows", integer(5)),
+    ],
+)
+def test_what_a_classic_queue_takes(peer: Peer, name: str, field: Field) -> None:
+    assert declare(peer, name, field) == name
+
+
+def test_the_mode_of_a_queue_stays(peer: Peer, name: str) -> None:
+    assert declare(peer, name, ("x-queue-mode", text("lazy"))) == name
+    inequivalent = f"inequivalent arg 'x-queue-mode' for queue '{name}' in vhost '/': received"
+    current = "none but current is the value 'lazy' of type 'longstr'"
+    assert declare(peer, name) == failed(406, f"{inequivalent} {current}")
+    found = declare(peer, name, ("x-queue-mode", text("default")))
+    assert found == failed(406, f"{inequivalent} 'default' but current is 'lazy'")
+    # What is no argument of its type may differ.
+    assert declare(peer, name, ("x-queue-mode", text("lazy")), ("x-ha-policy", text("all"))) == name
+
+
+def test_values_are_judged_before_names(peer: Peer, name: str) -> None:
+    """And of several arguments that belong elsewhere the first is named."""
+    described = f"queue '{name}' in vhost '/'"
+    found = declare(peer, name, ("x-max-age", text("5")), (TTL, integer(-1)))
+    assert found == failed(406, f"invalid arg '{TTL}' for {described}: {{value_negative,-1}}")
+    found = declare(peer, name, ("x-max-age", text("5")), ("x-max-in-memory-length", integer(5)))
+    assert found == failed(406, f"invalid arg 'x-max-age' for {described} of queue type rabbit_classic_queue")
 
 
 @pytest.mark.parametrize("which", ["x-max-age", "x-quorum-initial-group-size"])
@@ -132,7 +181,20 @@ def test_a_quorum_queue_has_a_name(peer: Peer) -> None:
     [
         (("x-max-priority", integer(5)), " of queue type rabbit_quorum_queue"),
         (("x-queue-mode", text("lazy")), " of queue type rabbit_quorum_queue"),
+        (("x-queue-version", integer(2)), " of queue type rabbit_quorum_queue"),
+        (("x-queue-master-locator", text("foo")), " of queue type rabbit_quorum_queue"),
         (("x-dead-letter-strategy", text("foo")), ": invalid_dlx_strategy"),
+        (("x-dead-letter-strategy", integer(1)), ": {unacceptable_type,signedint}"),
+        (("x-quorum-initial-group-size", integer(0)), ": {value_zero,0}"),
+        (("x-quorum-initial-group-size", text("1")), ': "expected integer, got longstr"'),
+        (("x-max-in-memory-length", integer(-1)), ": {value_negative,-1}"),
+        (("x-queue-leader-locator", text("foo")), ": invalid_queue_locator_arg"),
+        (("x-queue-leader-locator", text("balanced")), None),
+        (("x-overflow", text("foo")), ": invalid_overflow"),
+        (("x-overflow", text("reject-publish-dlx")), None),
+        (("x-delayed-retry-type", text("all")), None),
+        (("x-quorum-initial-group-size", integer(1)), None),
+        (("x-ha-policy", text("all")), None),
         (("x-delivery-limit", integer(-1)), None),
         (("x-dead-letter-strategy", text("at-least-once")), None),
         (("x-expires", integer(60_000)), None),

@@ -52,12 +52,19 @@ def test_names_may_be_of_any_characters(peer: Peer, name: str) -> None:
 
 
 def test_line_ends_are_taken_out_of_names(peer: Peer, name: str) -> None:
-    """As RabbitMQ does for queues and exchanges where they are declared and bound."""
+    """As RabbitMQ does for queues and exchanges where they are declared, bound and deleted, and nowhere else."""
     assert peer.declare(f"{name}\r\n", exclusive=True) == name
     peer.declare_exchange(f"\n{name}", "fanout", auto_delete=True)
     peer.bind(f"\r{name}", f"{name}\n")
     peer.publish(name, "", b"x")
     assert peer.purge(name) == 1
+    for method in (commands.Queue.Purge, commands.Basic.Get, commands.Basic.Consume):
+        found = peer.refused(made(method, queue=f"{name}\n"))
+        assert (found.code, found.text) == (404, f"NOT_FOUND - no queue '{name}\n' in vhost '/'")
+        peer.open()
+    reply = peer.call(made(commands.Queue.Delete, queue=f"{name}\r"), 1, commands.Queue.DeleteOk)
+    assert reply.message_count == 0
+    assert peer.refused(made(commands.Queue.Purge, queue=name)).code == 404
 
 
 def test_an_empty_name_is_the_last_declared_queue(peer: Peer, name: str) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,27 @@ from warren.broker.model.clock import VirtualClock
 from warren.broker.store.files import Files
 
 Result = TypeVar("Result")
+
+
+class Pauses:
+    """Looks at the time whenever the loop gets round to it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.longest = 0.0
+        self._loop = loop
+        self._last = loop.time()
+        self._running = True
+
+    def tick(self) -> None:
+        now = self._loop.time()
+        self.longest = max(self.longest, now - self._last)
+        self._last = now
+        if self._running:
+            self._loop.call_later(0.001, self.tick)
+
+    def stop(self) -> None:
+        self.tick()
+        self._running = False
 
 
 class InProcess:
@@ -86,6 +108,14 @@ class InProcess:
     def jump(self, seconds: float) -> None:
         """Move the clock on without firing anything, as it is on a loop that is behind."""
         self.call(lambda: setattr(self.clock, "_now", self.clock.now() + seconds))
+
+    @contextmanager
+    def longest_pause(self) -> Iterator[Pauses]:
+        """How long the broker's loop at most did one thing, while the block lasts."""
+        pauses = Pauses(self._loop)
+        self.call(pauses.tick)
+        yield pauses
+        self.call(pauses.stop)
 
     def call(self, function: Callable[[], Result]) -> Result:
         """Call something on the broker's loop."""

@@ -5,24 +5,18 @@ Source: https://www.rabbitmq.com/docs/queues#optional-arguments and RabbitMQ's c
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from enum import Enum
 
+from warren.broker.model import checks
+from warren.broker.model.checks import Invalid, Overflow, argument_fields, shown
 from warren.wire.replies import AmqpError, Reply
-from warren.wire.tables import Field, TableError, decode_fields
+from warren.wire.tables import Field
 
-MAX_EXPIRY_MS = 315_360_000_000
-"""Ten years: RabbitMQ's bound for TTLs."""
-
-MAX_PRIORITY = 255
+logger = logging.getLogger(__name__)
 
 QUORUM_DELIVERY_LIMIT = 20
 """What a quorum queue has since RabbitMQ 4.0 when it is declared without a limit."""
-
-
-class Overflow(Enum):
-    DROP_HEAD = "drop-head"
-    REJECT_PUBLISH = "reject-publish"
 
 
 @dataclass(frozen=True)
@@ -42,9 +36,17 @@ class QueueArguments:
     delivery_limit: int = -1
     max_priority: int = -1
     single_active_consumer: bool = False
+    lazy: bool = False
+    """Its messages go to the disk at once, and are read when they are consumed."""
+    consumer_timeout: int = -1
+    """How long a delivered message may stay unacknowledged; 0 is for ever, -1 is as the broker is configured."""
+    delayed_retry: str = "disabled"
+    """Which messages wait before they are ready again: all, those that failed with their channel, or the returned ones."""
+    delayed_retry_min: int = -1
+    delayed_retry_max: int = -1
 
 
-KNOWN = (
+COMMON = (
     "x-expires",
     "x-message-ttl",
     "x-dead-letter-exchange",
@@ -53,41 +55,45 @@ KNOWN = (
     "x-max-length",
     "x-max-length-bytes",
     "x-overflow",
-    "x-delivery-limit",
-    "x-max-priority",
     "x-single-active-consumer",
     "x-queue-type",
+    "x-queue-leader-locator",
+    "x-delivery-limit",
+    "x-consumer-timeout",
+    "x-delayed-retry-type",
+    "x-delayed-retry-min",
+    "x-delayed-retry-max",
 )
-"""The arguments that a redeclaration has to repeat, in the order in which RabbitMQ compares them."""
+CLASSIC = ("x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator")
+QUORUM = (
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-quorum-initial-group-size",
+    "x-consumer-disconnected-timeout",
+)
+STREAM = (
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-stream-filter-size-bytes",
+    "x-initial-cluster-size",
+)
+"""The arguments that queues have, by their type; what no type has is ignored.
+
+Unlike RabbitMQ's, every queue may have a delivery limit, delayed retries and a consumer timeout: no message is requeued for
+ever, and none is kept for ever by a consumer that hangs.
+"""
+
+OTHER_TYPES = {
+    False: (*QUORUM, *STREAM, "x-dead-letter-strategy"),
+    True: (*CLASSIC, *STREAM),
+}
+"""By whether a queue is a quorum queue: the arguments that belong to queues of another type, and are refused."""
+
+KNOWN = (*COMMON, *CLASSIC, *QUORUM)
+"""The arguments that a redeclaration has to repeat."""
 
 DEFAULT_TYPE = "classic"
 """What a queue is that is declared without a type."""
-
-OTHER_TYPES = {
-    False: (
-        "x-dead-letter-strategy",
-        "x-quorum-initial-group-size",
-        "x-max-in-memory-length",
-        "x-max-in-memory-bytes",
-        "x-max-age",
-        "x-stream-max-segment-size-bytes",
-    ),
-    True: (
-        "x-max-priority",
-        "x-queue-mode",
-        "x-queue-version",
-        "x-max-age",
-        "x-stream-max-segment-size-bytes",
-    ),
-}
-"""By whether a queue is a quorum queue: the arguments that belong to queues of another type, and are refused.
-
-Unlike RabbitMQ's, every queue may have a delivery limit: no message is requeued for ever.
-"""
-
-
-class Invalid(Exception):
-    """The reason, as RabbitMQ prints it."""
 
 
 def queue_arguments(raw: bytes, described: str) -> QueueArguments:
@@ -101,38 +107,73 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
     try:
         name = "x-queue-type"
         quorum = _queue_type(fields.get(name))
-        _refuse_other_types(fields, quorum, described)
         # In RabbitMQ's order, which decides which of several faults is named.
         name = "x-expires"
-        expires = _expiry(fields.get(name))
+        expires = checks.expiry(fields.get(name))
         if expires == 0:
             raise Invalid("{value_zero,0}")
         name = "x-message-ttl"
-        message_ttl = _expiry(fields.get(name))
+        message_ttl = checks.expiry(fields.get(name))
         name = "x-dead-letter-exchange"
-        exchange = _exchange(fields.get(name), name, described)
+        exchange = checks.exchange_name(fields.get(name), name, described)
         name = "x-dead-letter-routing-key"
-        routing_key = _string(fields.get(name))
+        routing_key = checks.text(fields.get(name))
         if routing_key is not None and exchange is None:
             raise Invalid("routing_key_but_no_dlx_defined")
-        name = "x-dead-letter-strategy"
-        strategy = _strategy(fields.get(name))
+        at_least_once = False
+        if quorum:
+            name = "x-dead-letter-strategy"
+            at_least_once = checks.dead_letter_strategy(fields.get(name))
         name = "x-max-length"
-        max_length = _count(fields.get(name))
+        max_length = checks.count(fields.get(name))
         name = "x-max-length-bytes"
-        max_length_bytes = _count(fields.get(name))
-        name = "x-max-priority"
-        max_priority = _priority(fields.get(name))
+        max_length_bytes = checks.count(fields.get(name))
+        max_priority, lazy = -1, False
+        if quorum:
+            for name in ("x-max-in-memory-length", "x-max-in-memory-bytes"):
+                checks.count(fields.get(name))
+        else:
+            name = "x-max-priority"
+            max_priority = checks.max_priority(fields.get(name))
         name = "x-overflow"
-        overflow = _overflow(fields.get(name))
+        overflow = checks.overflow(fields.get(name))
+        if not quorum:
+            name = "x-queue-mode"
+            lazy = checks.queue_mode(fields.get(name))
+            name = "x-queue-version"
+            checks.queue_version(fields.get(name))
         name = "x-single-active-consumer"
-        single_active_consumer = _flag(fields.get(name))
+        single_active_consumer = checks.flag(fields.get(name))
+        name = "x-consumer-timeout"
+        consumer_timeout = checks.count(fields.get(name))
+        if quorum:
+            name = "x-consumer-disconnected-timeout"
+            checks.count(fields.get(name))
+            name = "x-quorum-initial-group-size"
+            checks.positive(fields.get(name))
+        name = "x-queue-leader-locator"
+        checks.leader_locator(fields.get(name))
         name = "x-delivery-limit"
-        delivery_limit = _limit(fields.get(name), QUORUM_DELIVERY_LIMIT if quorum else -1)
+        delivery_limit = checks.delivery_limit(fields.get(name), QUORUM_DELIVERY_LIMIT if quorum else -1)
+        name = "x-delayed-retry-type"
+        delayed_retry = checks.retry_type(fields.get(name))
+        name = "x-delayed-retry-min"
+        retry_min = checks.positive(fields.get(name))
+        name = "x-delayed-retry-max"
+        retry_max = checks.positive(fields.get(name))
+        if 0 <= retry_max < retry_min:
+            raise Invalid("delayed_retry_max_below_min")
     except Invalid as reason:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described}: {reason}"
         ) from None
+    _refuse_other_types(fields, quorum, described)
+    if quorum and overflow is Overflow.REJECT_PUBLISH_DLX:
+        # As RabbitMQ: accepted, and no mode of a quorum queue.
+        logger.warning("event=overflow_ignored %s overflow=%s", described, overflow.value)
+        overflow = Overflow.DROP_HEAD
+    if retry_min < 0:
+        delayed_retry = "disabled"
     return QueueArguments(
         quorum=quorum,
         message_ttl=message_ttl,
@@ -142,28 +183,29 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         overflow=overflow,
         dead_letter_exchange=exchange,
         dead_letter_routing_key=routing_key,
-        at_least_once=strategy and exchange is not None and overflow is Overflow.REJECT_PUBLISH,
+        at_least_once=at_least_once and exchange is not None and overflow is Overflow.REJECT_PUBLISH,
         delivery_limit=delivery_limit,
         max_priority=max_priority,
         single_active_consumer=single_active_consumer,
+        lazy=lazy,
+        consumer_timeout=consumer_timeout,
+        delayed_retry=delayed_retry,
+        delayed_retry_min=retry_min,
+        delayed_retry_max=max(retry_min, retry_max),
     )
 
 
 def _refuse_other_types(fields: dict[str, Field], quorum: bool, described: str) -> None:
-    for name in OTHER_TYPES[quorum]:
-        if name in fields:
-            kind = "quorum" if quorum else "classic"
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED,
-                f"invalid arg '{name}' for {described} of queue type rabbit_{kind}_queue",
-            )
+    for name in fields:
+        if name in OTHER_TYPES[quorum]:
+            raise _of_another_type(name, described, quorum)
 
 
-def argument_fields(raw: bytes) -> dict[str, Field]:
-    try:
-        return decode_fields(raw)
-    except TableError as error:
-        raise AmqpError(Reply.SYNTAX_ERROR, str(error)) from None
+def _of_another_type(name: str, described: str, quorum: bool) -> AmqpError:
+    kind = "quorum" if quorum else "classic"
+    return AmqpError(
+        Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described} of queue type rabbit_{kind}_queue"
+    )
 
 
 def assert_equivalent(required: bytes, current: bytes, names: tuple[str, ...], described: str) -> None:
@@ -197,107 +239,26 @@ def _told(field: Field | None) -> str:
     return f"the value '{shown(field)}' of type '{field.type_name}'"
 
 
-def shown(field: Field) -> str:
-    return str(field.value).lower() if isinstance(field.value, bool) else str(field.value)
-
-
-def _integer(field: Field) -> int:
-    if not field.is_integer:
-        raise Invalid(f'"expected integer, got {field.type_name}"')
-    assert isinstance(field.value, int)
-    return field.value
-
-
-def _count(field: Field | None) -> int:
-    if field is None:
-        return -1
-    value = _integer(field)
-    if value < 0:
-        raise Invalid(f"{{value_negative,{value}}}")
-    return value
-
-
-def _flag(field: Field | None) -> bool:
-    if field is None:
-        return False
-    if field.kind != "t":
-        raise Invalid(f"{{unacceptable_type,{field.type_name}}}")
-    return field.value is True
-
-
-def consumer_priority(raw: bytes, described: str) -> int:
+def consumer_priority(raw: bytes, quorum: bool, described: str) -> int:
     """The `x-priority` among the arguments of basic.consume.
 
-    :raises AmqpError: 406 if it is no integer.
+    :raises AmqpError: 406 if it is no integer, or for an argument that is for consumers of another type of queue.
     """
-    field = argument_fields(raw).get("x-priority")
+    fields = argument_fields(raw)
+    field = fields.get("x-priority")
     try:
-        return 0 if field is None else _integer(field)
+        priority = 0 if field is None else checks.integer(field)
     except Invalid as reason:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg 'x-priority' for {described}: {reason}"
         ) from None
-
-
-def _priority(field: Field | None) -> int:
-    value = _count(field)
-    if value > MAX_PRIORITY:
-        raise Invalid(f"{{max_value_exceeded,{value}}}")
-    return value
-
-
-def _limit(field: Field | None, default: int) -> int:
-    if field is None:
-        return default
-    value = _integer(field)
-    if value < -1:
-        raise Invalid(f"{{value_negative,{value}}}")
-    return value
-
-
-def _expiry(field: Field | None) -> int:
-    value = _count(field)
-    if value > MAX_EXPIRY_MS:
-        raise Invalid(f"{{value_too_large,{value}}}")
-    return value
-
-
-def _string(field: Field | None) -> bytes | None:
-    if field is None:
-        return None
-    if field.kind != "S":
-        raise Invalid(f"{{unacceptable_type,{field.type_name}}}")
-    return field.raw[5:]
-
-
-def _exchange(field: Field | None, name: str, described: str) -> bytes | None:
-    if field is not None and field.kind != "S":
-        raise AmqpError(
-            Reply.PRECONDITION_FAILED, f"invalid type '{field.type_name}' for arg '{name}' in {described}"
-        )
-    return _string(field)
-
-
-def _overflow(field: Field | None) -> Overflow:
-    value = _string(field)
-    if value is None:
-        return Overflow.DROP_HEAD
-    try:
-        return Overflow(value.decode())
-    except ValueError:
-        raise Invalid("invalid_overflow") from None
-
-
-def _strategy(field: Field | None) -> bool:
-    value = _string(field)
-    if value not in (None, b"at-most-once", b"at-least-once"):
-        raise Invalid("invalid_dlx_strategy")
-    return value == b"at-least-once"
+    for name in fields:
+        if name == "x-stream-offset":
+            raise _of_another_type(name, described, quorum)
+    return priority
 
 
 def _queue_type(field: Field | None) -> bool:
-    value = _string(field)
-    if value not in (None, b"classic", b"quorum"):
-        assert value is not None
-        raise Invalid(f"\"unsupported queue type '{value.decode(errors='replace')}'\"")
-    return value == b"quorum"
+    """Whether it is a quorum queue."""
+    names = ("classic", "quorum")
+    return checks.one_of(field, names, "\"unsupported queue type '{}'\"") == "quorum"

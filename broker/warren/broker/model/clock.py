@@ -44,6 +44,11 @@ class VirtualTimer:
     def cancel(self) -> None:
         self.call = None
 
+    def fire(self) -> None:
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+
 
 class VirtualClock:
     """A clock that stands still until `advance` moves it, firing what is due at its exact time and in order."""
@@ -58,6 +63,9 @@ class VirtualClock:
 
     def call_at(self, when: float, call: Callable[[], None]) -> VirtualTimer:
         timer = VirtualTimer(call)
+        if when <= self._now:
+            asyncio.get_running_loop().call_soon(timer.fire)
+            return timer
         heapq.heappush(self._timers, (when, next(self._count), timer))
         return timer
 

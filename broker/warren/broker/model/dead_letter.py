@@ -63,7 +63,7 @@ class DeadLetters:
             while self.pending:
                 source, buried, why = self.pending.popleft()
                 for message in buried:
-                    self.transfer(source, message, why)
+                    self.send(source, message, why)
         finally:
             self.busy = False
 
@@ -74,6 +74,14 @@ class DeadLetters:
     def release(self) -> None:
         self.busy = False
         self.work()
+
+    def send(self, queue: Queue, message: Message, reason: str) -> None:
+        """Transfer one; one that cannot be must not keep the others from it."""
+        try:
+            self.transfer(queue, message, reason)
+        except Exception:
+            logger.exception("event=internal_error queue=%r", queue.name.decode(errors="replace"))
+            self.drop(queue, message, reason, "an internal error")
 
     def transfer(self, queue: Queue, message: Message, reason: str) -> None:
         vhost = self.vhost

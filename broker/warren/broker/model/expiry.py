@@ -6,6 +6,7 @@ Messages leave from the head only; one with a longer TTL in front keeps those be
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -23,6 +24,8 @@ SLICE: Final = 500
 class Expiry:
     """The timers of one queue."""
 
+    behind: bool = False
+    """More died at once than one slice takes: until the rest is gone, nothing is delivered."""
     used: bool = False
     """A message with an expiry has been here, even if it went straight to a consumer, who may return it: the head has to be
     looked at before it is delivered."""
@@ -32,6 +35,8 @@ class Expiry:
         self.head_timer: Optional[Timer] = None  # noqa: UP045
         self.head_due: i64 = 0
         self.queue_timer: Optional[Timer] = None  # noqa: UP045
+        self.waiters: list[Callable[[], None]] = []
+        """Whom to call when the dead are gone."""
         self.last_used: float = 0.0
 
     def now_ms(self) -> i64:
@@ -55,20 +60,45 @@ class Expiry:
             self.watch()
 
     def drop_expired(self) -> bool:
-        """Dead-letter what is dead at the head, a slice of it; True if there was any."""
+        """Dead-letter what is dead at the head, a slice of it, the rest soon; True if there was any."""
         waiting = self.queue.waiting
+        if self.behind:
+            return True
         if not waiting.next_expiry():
             return False
-        dead = waiting.take_expired(self.now_ms(), SLICE)
+        now = self.now_ms()
+        dead = waiting.take_expired(now, SLICE)
         if not dead:
             return False
+        due = waiting.next_expiry()
+        if due and due <= now:
+            self.behind = True
+            clock = self.queue.vhost.clock
+            clock.call_at(clock.now(), self.catch_up)
         self.queue.vhost.dead_letters.bury(self.queue, dead, "expired")
         return True
+
+    def catch_up(self) -> None:
+        """The next slice; when the dead are gone, the living have their turn."""
+        self.behind = False
+        if self.queue.deleted:
+            self.tell()
+            return
+        self.drop_expired()
+        if not self.behind:
+            self.queue.drain()
+            self.tell()
+
+    def tell(self) -> None:
+        waiters = self.waiters
+        self.waiters = []
+        for call in waiters:
+            call()
 
     def watch(self) -> None:
         """Have a timer for the head's end, if it has one."""
         due = self.queue.waiting.next_expiry()
-        if not due:
+        if not due or self.behind:
             return
         if self.head_timer is not None:
             if self.head_due <= due:

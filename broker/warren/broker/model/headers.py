@@ -5,7 +5,7 @@ https://www.rabbitmq.com/docs/exchanges#headers, https://www.rabbitmq.com/docs/s
 
 from __future__ import annotations
 
-from warren.broker.model.arguments import shown
+from warren.broker.model.checks import shown
 from warren.wire.replies import AmqpError, Reply
 from warren.wire.tables import Field, decode_fields
 

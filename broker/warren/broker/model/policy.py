@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from warren.broker.model.arguments import Overflow, QueueArguments, argument_fields
+from warren.broker.model.arguments import QueueArguments
+from warren.broker.model.checks import Overflow, argument_fields
 from warren.broker.model.policy_rules import NOT_FOR, Json, check_policy
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.model.arguments import Overflow, QueueArguments
+from warren.broker.model.arguments import QueueArguments
 from warren.broker.model.backing import Backing
+from warren.broker.model.checks import Overflow
 from warren.broker.model.expiry import Expiry
 from warren.broker.model.message import Message
 from warren.broker.model.priority import PriorityBacking
@@ -120,7 +121,7 @@ class Queue:
     def configure(self, arguments: QueueArguments) -> None:
         """What publishing and delivering look at, as plain attributes: from the arguments that count now."""
         self.arguments = arguments
-        self.rejects: bool = arguments.overflow is Overflow.REJECT_PUBLISH
+        self.rejects: bool = arguments.overflow is not Overflow.DROP_HEAD
         self.limited: bool = arguments.max_length >= 0 or arguments.max_length_bytes >= 0
         self.message_ttl: i64 = arguments.message_ttl
         self.delivery_limit: i64 = arguments.delivery_limit
@@ -139,6 +140,7 @@ class Queue:
     def publish(self, message: Message) -> i64:
         """Take a message: TAKEN, STORED or REFUSED."""
         if self.limited and self.rejects and self.would_overflow(message):
+            self.refuse(message)
             return REFUSED
         message.sequence = self.next_sequence
         self.next_sequence += 1
@@ -206,6 +208,11 @@ class Queue:
             return True
         return 0 <= arguments.max_length_bytes < self.waiting.bytes + self.aside_bytes + message.body_size
 
+    def refuse(self, message: Message) -> None:
+        """The queue is full and rejects this publish; its dead letter exchange may get it."""
+        if self.arguments.overflow is Overflow.REJECT_PUBLISH_DLX:
+            self.vhost.dead_letters.bury(self, [message], "maxlen")
+
     def drop_overflow(self) -> None:
         arguments = self.arguments
         dropped: list[Message] = []
@@ -240,6 +247,8 @@ class Queue:
         waiting = self.waiting
         while waiting.count and self.active:
             if self.expiry.used and self.expiry.drop_expired():
+                if self.expiry.behind:
+                    return
                 continue
             self.hand(self.active[0], waiting.take())
         if self.expiry.used:
@@ -247,11 +256,11 @@ class Queue:
             self.expiry.watch()
 
     def get(self) -> Message | None:
-        """The head for basic.get, now unacknowledged unless the caller settles it; None if nothing is ready."""
+        """The head for basic.get, now unacknowledged unless the caller settles it; None if nothing is ready.
+
+        To be asked when the dead at the head are gone (`behind_dead`).
+        """
         self.expiry.touch()
-        if self.expiry.used:
-            while self.expiry.drop_expired():
-                pass
         if not self.waiting.count:
             return None
         message = self.waiting.take()
@@ -260,6 +269,12 @@ class Queue:
             self.expiry.drop_expired()
             self.expiry.watch()
         return message
+
+    def behind_dead(self) -> bool:
+        """Whether messages that are dead stand at the head, more than could be taken away now."""
+        if self.expiry.used:
+            self.expiry.drop_expired()
+        return self.expiry.behind
 
     def resume(self, consumer: Consumer) -> None:
         """A stalled consumer has room again."""

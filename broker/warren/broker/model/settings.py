@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from warren.broker.model.arguments import argument_fields
+from warren.broker.model.checks import argument_fields
 from warren.broker.model.refusal import Refused
 from warren.broker.store.rows import VirtualHostRow
 from warren.wire import tables

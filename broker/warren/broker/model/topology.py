@@ -10,13 +10,8 @@ import base64
 import logging
 import os
 
-from warren.broker.model.arguments import (
-    KNOWN,
-    QueueArguments,
-    argument_fields,
-    assert_equivalent,
-    queue_arguments,
-)
+from warren.broker.model.arguments import KNOWN, QueueArguments, assert_equivalent, queue_arguments
+from warren.broker.model.checks import argument_fields
 from warren.broker.model.exchange import TYPES, Binding, Exchange
 from warren.broker.model.queue import Queue
 from warren.broker.model.settings import Settings
@@ -120,7 +115,7 @@ class Topology:
                 )
             self._assert_quorum(name, durable, exclusive, auto_delete)
         if not name:
-            name = generated or server_name()
+            name = generated or server_name(name_prefix(raw))
         stored = durable and self.definitions is not None
         queue = self._make_queue(
             name,
@@ -402,9 +397,24 @@ class Topology:
         return restored
 
 
-def server_name() -> bytes:
-    """A name for a queue that was declared without one."""
-    return b"amq.gen-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
+def server_name(prefix: bytes) -> bytes:
+    """A name that nothing else has."""
+    return prefix + b"-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
+
+
+def name_prefix(raw: bytes) -> bytes:
+    """How a queue's name begins that the server makes: as its argument x-name-prefix says, of at most 64 bytes.
+
+    :raises AmqpError: 406 if it is longer.
+    """
+    field = argument_fields(raw).get("x-name-prefix")
+    if field is None or field.kind != "S" or not field.value:
+        return b"amq.gen"
+    prefix = field.raw[5:].translate(None, b"\r\n")
+    if len(field.raw) - 5 > 64:
+        shown = prefix.decode(errors="replace")
+        raise AmqpError(Reply.PRECONDITION_FAILED, f"Queue name prefix '{shown}' exceeds the 64-byte limit")
+    return prefix
 
 
 def refuse_default(*names: bytes) -> None:

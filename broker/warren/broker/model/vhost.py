@@ -109,6 +109,7 @@ class VirtualHost:
         by_expiry: dict[int, list[tuple[Queue, Message]]] = {}
         for queue in queues:
             if queue.limited and queue.rejects and queue.would_overflow(message):
+                queue.refuse(message)
                 refused = True
                 continue
             copy = message.copy()

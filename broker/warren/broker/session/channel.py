@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.model.arguments import argument_fields
+from warren.broker.model.checks import MAX_EXPIRY_MS, argument_fields
 from warren.broker.model.exchange import Exchange
 from warren.broker.model.headers import further_keys, names_keys
 from warren.broker.model.message import Message
@@ -385,7 +385,7 @@ def unknown_tag(tag: i64, method: i64) -> AmqpError:
 def expiration_ms(value: bytes) -> i64:
     """The `expiration` property in milliseconds.
 
-    :raises AmqpError: 406 with RabbitMQ's text if it is no number, has something after it, or is negative.
+    :raises AmqpError: 406 with RabbitMQ's text if it is no number, has something after it, is negative or beyond ten years.
     """
     shown = value.decode(errors="replace")
     digits = shown[1:] if shown[:1] in ("-", "+") else shown
@@ -396,8 +396,8 @@ def expiration_ms(value: bytes) -> i64:
         reason = f'{{leftover_string,"{digits[leading:]}"}}'
     elif shown[0] == "-" and int(digits):
         reason = f"{{value_negative,{int(shown)}}}"
-    elif len(digits) > 15:
-        reason = f"{{value_too_big,{int(digits)}}}"
+    elif int(digits) > MAX_EXPIRY_MS:
+        reason = f"{{value_too_large,{int(digits)}}}"
     else:
         return i64(int(digits))
     raise AmqpError(Reply.PRECONDITION_FAILED, f"invalid expiration '{shown}': {reason}", BASIC, 40)

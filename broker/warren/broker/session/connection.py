@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -367,25 +368,27 @@ class Connection:
         if self.buffer and not self.stalled:
             self.work()
 
-    # -- waiting for the disk
+    def hold(self) -> None:
+        """Take no more frames until the answer that is owed has been given."""
+        self.stalled = self.awaiting = True
+        self.transport.pause_reading()
 
     def reply_when_committed(self, reply: bytes, change: int) -> None:
         """Answer when the definitions are on disk up to a change; until then the client's next frames wait."""
-        self.stalled = self.awaiting = True
-        self.transport.pause_reading()
+        self.hold()
         self.node.commit_waiters.append((change, self, reply))
 
     def reply_when_synced(self, reply: bytes) -> None:
         """Answer when the log is on disk up to here; until then the client's next frames wait."""
-        self.stalled = self.awaiting = True
-        self.transport.pause_reading()
+        self.hold()
         self.node.sync_waiters.append((int(self.node.collecting()), self, reply))
 
-    def committed(self, reply: bytes) -> None:
+    def go_on_with(self, answer: Callable[[], None]) -> None:
+        """Give the answer that was owed, and take the next frames."""
         if self.closed or self.closing:
             return
         self.awaiting = False
-        self.send(reply)
+        answer()
         self.go_on()
 
     def hold_back(self) -> None:

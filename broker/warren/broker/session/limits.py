@@ -13,6 +13,10 @@ UNWRITTEN_LIMIT: Final = 64 * 1024 * 1024
 """Publishing connections are not read while more bytes than this wait to be written; they go on at half."""
 UNREAD_LIMIT: Final = 32 * 1024 * 1024
 """A client that leaves more bytes than this unread is not read either until it does. Deliveries stop long before."""
+TRANSACTION_BYTES: Final = 128 * 1024 * 1024
+"""So much content may wait for one tx.commit."""
+TRANSACTION_ACTIONS: Final = 500_000
+"""So many publishes and acknowledgements may."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Node:
                 confirms.waiting = False
         while self.sync_waiters and self.sync_waiters[0][0] <= batch:
             _, connection, reply = self.sync_waiters.popleft()
-            connection.committed(reply)
+            self.answer(connection, reply)
         if not self.confirm_waiters and self.settled is not None and not self.settled.done():
             self.settled.set_result(None)
         if self.paused and not self.alarm and not self.overfull(UNWRITTEN_LIMIT // 2):
@@ -159,4 +159,12 @@ class Node:
         waiters = self.commit_waiters
         while waiters and waiters[0][0] <= change:
             _, connection, reply = waiters.popleft()
-            connection.committed(reply)
+            self.answer(connection, reply)
+
+    def answer(self, connection: Connection, reply: bytes) -> None:
+        """One client's trouble must not keep the others from their answers."""
+        try:
+            connection.go_on_with(lambda: connection.send(reply))
+        except Exception:
+            logger.exception("event=internal_error peer=%s", connection.peer)
+            connection.refuse(AmqpError(Reply.INTERNAL_ERROR, "internal error"))

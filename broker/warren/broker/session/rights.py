@@ -8,7 +8,7 @@ from __future__ import annotations
 from warren.broker.access.access import Access
 from warren.broker.access.permissions import CONFIGURE, READ, WRITE, Permission, TopicPermission
 from warren.broker.access.users import User
-from warren.broker.model.arguments import argument_fields
+from warren.broker.model.checks import argument_fields
 from warren.broker.model.exchange import Exchange
 from warren.wire.replies import AmqpError, Reply
 

@@ -12,6 +12,8 @@ from mypy_extensions import i64
 
 from warren.broker.model.message import Message
 from warren.broker.model.queue import STORED, TAKEN, Queue
+from warren.broker.session.limits import TRANSACTION_ACTIONS, TRANSACTION_BYTES
+from warren.wire.replies import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.session.channel import Channel, Target
@@ -37,14 +39,33 @@ class Transaction:
         self.channel = channel
         self.publishes: list[Publish] = []
         self.settled: list[tuple[Message, int]] = []
+        self.bytes: i64 = 0
+        """The content of the publishes."""
 
     def publish(self, target: Target, queues: list[Queue], message: Message) -> None:
+        """Keep it until the commit.
+
+        :raises AmqpError: 406 if the transaction becomes too large.
+        """
         self.publishes.append(Publish(target, queues, message))
+        self.bytes += len(message.content)
+        self.assert_bounded()
 
     def settle(self, messages: list[Message], how: i64) -> None:
         """Messages that are no longer outstanding, unless the transaction is rolled back."""
         for message in messages:
             self.settled.append((message, int(how)))
+        self.assert_bounded()
+
+    def assert_bounded(self) -> None:
+        """What waits for the commit is in memory, and is one record of the log: it must not grow without end."""
+        actions = len(self.publishes) + len(self.settled)
+        if self.bytes > TRANSACTION_BYTES or actions > TRANSACTION_ACTIONS:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"transaction of {actions} actions and {self.bytes} bytes is too large: commit after at most "
+                f"{TRANSACTION_ACTIONS} actions and {TRANSACTION_BYTES} bytes",
+            )
 
     def commit(self) -> i64:
         """Carry it all out, publishes first.
@@ -53,7 +74,7 @@ class Transaction:
         """
         channel = self.channel
         publishes, settled = self.publishes, self.settled
-        self.publishes, self.settled = [], []
+        self.publishes, self.settled, self.bytes = [], [], 0
         vhost = channel.vhost
         outcome: i64 = TAKEN
         # Dead letters that a publish or a rejection causes are records of their own; they follow.
@@ -89,7 +110,7 @@ class Transaction:
 
     def rollback(self) -> None:
         """Forget the publishes; what was acknowledged is outstanding again."""
-        self.publishes = []
+        self.publishes, self.bytes = [], 0
         settled = self.settled
         self.settled = []
         channel = self.channel

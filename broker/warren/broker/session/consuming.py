@@ -1,0 +1,139 @@
+"""The methods by which a client takes messages, and gives them back: consume, cancel, get, qos, reject, recover.
+
+Each one's meaning: https://www.rabbitmq.com/amqp-0-9-1-reference.
+"""
+
+from __future__ import annotations
+
+from warren.broker.model.arguments import consumer_priority
+from warren.broker.model.queue import Queue
+from warren.broker.model.topology import server_name
+from warren.broker.session.call import Call
+from warren.broker.session.redelivery import as_received
+from warren.broker.session.rights import READ
+from warren.broker.session.subscription import Subscription
+from warren.wire.content import content_frames
+from warren.wire.methods import NACK, RECOVER, REJECT, frame
+from warren.wire.replies import AmqpError, Reply
+
+
+def basic_qos(call: Call) -> None:
+    arguments, channel = call.arguments, call.channel
+    size = arguments.number("prefetch_size")
+    if size:
+        raise AmqpError(Reply.NOT_IMPLEMENTED, f"prefetch_size!=0 ({size})")
+    count = arguments.number("prefetch_count")
+    if arguments.flag("global"):
+        call.reply("basic.qos-ok")
+        channel.limit(count)
+    else:
+        channel.next_prefetch = count
+        call.reply("basic.qos-ok")
+
+
+def basic_consume(call: Call) -> None:
+    arguments, channel, connection = call.arguments, call.channel, call.connection
+    tag = arguments.data("consumer_tag") or server_name(b"amq.ctag")
+    if tag in channel.subscriptions:
+        raise AmqpError(Reply.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag.decode(errors='replace')}'")
+    queue = call.queue(READ)
+    exclusive = arguments.flag("exclusive")
+    single = queue.arguments.single_active_consumer
+    # An exclusive one is the only one, which those that wait for their turn are not.
+    if (exclusive and single) or (queue.consumers and (exclusive or queue.consumers[0].exclusive)):
+        raise AmqpError(
+            Reply.ACCESS_REFUSED, f"{call.topology.described('queue', queue.name)} in exclusive use"
+        )
+    subscription = Subscription(
+        channel, queue, tag, arguments.flag("no_ack"), exclusive, channel.next_prefetch
+    )
+    subscription.priority = consumer_priority(
+        arguments.data("arguments"), queue.arguments.quorum, call.topology.described("queue", queue.name)
+    )
+    subscription.raw_arguments = arguments.data("arguments")
+    channel.subscriptions[tag] = subscription
+    if not arguments.flag("nowait"):
+        connection.send(frame(int(channel.number), "basic.consume-ok", tag))
+    queue.subscribe(subscription)
+    queue.drain()
+
+
+def basic_cancel(call: Call) -> None:
+    tag = call.arguments.data("consumer_tag")
+    subscription = call.channel.subscriptions.pop(tag, None)
+    call.reply("basic.cancel-ok", tag)
+    if subscription is not None:
+        subscription.queue.unsubscribe(subscription)
+        subscription.queue.drain()
+
+
+def basic_get(call: Call) -> None:
+    connection = call.connection
+    queue = call.queue(READ)
+    if queue.arguments.single_active_consumer and queue.arguments.quorum:
+        raise AmqpError(
+            Reply.RESOURCE_LOCKED,
+            f"cannot obtain access to locked {call.topology.described('queue', queue.name)}. basic.get operations are "
+            "not supported by quorum queues with single active consumer",
+        )
+    if queue.behind_dead():
+        # The answer has to wait, and the client's next frames with it, until it is known what lives.
+        connection.hold()
+        queue.expiry.waiters.append(lambda: connection.go_on_with(lambda: take_one(call, queue)))
+    else:
+        take_one(call, queue)
+
+
+def take_one(call: Call, queue: Queue) -> None:
+    channel, connection = call.channel, call.connection
+    message = None if queue.deleted else queue.get()
+    if message is None:
+        call.reply("basic.get-empty", b"")
+        return
+    channel.last_tag += 1
+    tag = int(channel.last_tag)
+    content = as_received(queue, message)
+    encoded = frame(
+        int(channel.number),
+        "basic.get-ok",
+        tag,
+        bool(message.redelivered),
+        message.exchange,
+        message.routing_key,
+        int(queue.waiting.count),
+    ) + content_frames(content, channel.number, connection.frame_max)
+    connection.send(encoded)
+    if call.arguments.flag("no_ack"):
+        queue.acknowledged(message)
+        return
+    message.tag = tag
+    message.consumer = queue.getter
+    channel.unacked[tag] = message
+
+
+def basic_reject(call: Call) -> None:
+    arguments = call.arguments
+    call.channel.reject(arguments.number("delivery_tag"), False, arguments.flag("requeue"), REJECT)
+
+
+def basic_nack(call: Call) -> None:
+    arguments = call.arguments
+    call.channel.reject(
+        arguments.number("delivery_tag"), arguments.flag("multiple"), arguments.flag("requeue"), NACK
+    )
+
+
+def basic_recover(call: Call) -> None:
+    recover(call)
+    call.reply("basic.recover-ok")
+
+
+def recover(call: Call) -> None:
+    """Everything unacknowledged on the channel returns to its queues, in a transaction as well: it is no acknowledgement."""
+    if not call.arguments.flag("requeue"):
+        raise AmqpError(Reply.NOT_IMPLEMENTED, "requeue=false")
+    call.channel.give_back(call.channel.take(0, RECOVER), True)
+
+
+def cancel_answered(call: Call) -> None:
+    """The client has seen that its consumer is gone."""
