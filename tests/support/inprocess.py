@@ -96,7 +96,7 @@ class InProcess:
         """Go on as if the process had been killed now: with what is on the disk at this moment."""
         assert self.data_dir is not None
         image = self.data_dir.with_name(self.data_dir.name + "+")
-        self.call(lambda: shutil.copytree(str(self.data_dir), image))
+        self.call(lambda: shutil.copytree(str(self.data_dir), image, ignore=shutil.ignore_patterns("*.sock")))
         self.stop()
         self.data_dir = image
         self.start()
