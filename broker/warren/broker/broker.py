@@ -19,9 +19,10 @@ from warren.broker.model.dead_letter import REASONS
 from warren.broker.model.queue import Queue
 from warren.broker.model.stored import kept_aside, read_message
 from warren.broker.model.virtual_hosts import VirtualHosts
+from warren.broker.resources import Resources
 from warren.broker.server import Listener
 from warren.broker.session.limits import Limits
-from warren.broker.session.node import Node
+from warren.broker.session.node import DISK, LOG, Node
 from warren.broker.session.sasl import Login
 from warren.broker.store.definitions import Definitions
 from warren.broker.store.errors import StoreError
@@ -74,6 +75,7 @@ class Broker:
         self._listener: Listener | None = None
         self._management: Management | None = None
         self._control: ControlSocket | None = None
+        self._resources: Resources | None = None
         self._port = 0
 
     @property
@@ -96,6 +98,13 @@ class Broker:
     def virtual_hosts(self) -> VirtualHosts:
         """Its virtual hosts, once started; they are changed on its event loop."""
         return self._running.virtual_hosts
+
+    @property
+    def resources(self) -> Resources:
+        """Its watch over memory and disk, once started; limits may be changed there."""
+        assert self._running
+        assert self._resources is not None
+        return self._resources
 
     @property
     def _running(self) -> Node:
@@ -155,6 +164,15 @@ class Broker:
             )
             if recovery is not None:
                 self._connect_store(node)
+            config = self.config
+            self._resources = Resources(
+                node,
+                config.memory_bytes if config.memory_alarm else None,
+                config.data_dir,
+                config.disk_free_bytes,
+            )
+            undo.callback(self._resources.stop)
+            self._resources.start()
             listener = Listener(node)
             self._port = await listener.open(self.config.host, self.config.port)
             undo.push_async_callback(listener.close)
@@ -259,7 +277,7 @@ class Broker:
     def _failed(self, node: Node, line: str) -> None:
         """After a failed write or sync nothing is tried again on that file: refuse what waits, and have the process end."""
         logger.critical("event=disk_failed %s", line)
-        node.alarm = b"low on disk"
+        node.set_alarm(LOG, DISK, True)
         node.on_failed()
         if self.failure is not None and not self.failure.done():
             self.failure.set_result(line)
@@ -273,6 +291,8 @@ class Broker:
             management.utilisation.stop()
         if control is not None:
             await control.close()
+        if self._resources is not None:
+            self._resources.stop()
         if listener is not None:
             listener.stop_accepting()
         if node is not None:

@@ -30,6 +30,9 @@ class BrokerConfig:
     :param handshake_timeout: seconds from connecting to connection.open.
     :param memory_limit: how much memory the broker may take: bytes, a size such as `"400MB"`, or a fraction (up to 1.0) of
         what there is for this process (its control group's limit, else the machine's memory).
+    :param memory_alarm: publishers are blocked while more than `memory_limit` of this process is resident. `warren broker`
+        does so; a broker that shares its process with an application cannot know whose the memory is.
+    :param disk_free_limit: publishers are blocked while the data folder's file system has less free: bytes, or a size.
     """
 
     data_dir: Path | None = None
@@ -45,6 +48,8 @@ class BrokerConfig:
     max_message_size: int = 16 * 1024 * 1024
     handshake_timeout: float = 10.0
     memory_limit: int | float | str = 0.4
+    memory_alarm: bool = False
+    disk_free_limit: int | str = "50MB"
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -54,16 +59,28 @@ class BrokerConfig:
             ("heartbeat", 0, 65535),
             ("max_message_size", 1, 512 * 1024 * 1024),
             ("memory_bytes", LEAST, 2**63 - 1),
+            ("disk_free_bytes", 0, 2**63 - 1),
         ):
             value = getattr(self, name)
             if not least <= value <= most:
-                name = name.replace("memory_bytes", "memory_limit")
+                name = name.replace("_bytes", "_limit")
                 raise ValueError(f"{name} is {value}; it has to be between {least} and {most}")
 
     @property
     def memory_bytes(self) -> int:
         """`memory_limit` in bytes, on this machine."""
         return memory_bytes(self.memory_limit)
+
+    @property
+    def disk_free_bytes(self) -> int:
+        """`disk_free_limit` in bytes."""
+        limit = self.disk_free_limit
+        if isinstance(limit, int):
+            return limit
+        try:
+            return parse_size(limit)
+        except ValueError as error:
+            raise ValueError(f"disk_free_limit: {error}") from None
 
 
 def memory_bytes(limit: int | float | str) -> int:

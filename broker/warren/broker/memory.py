@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,14 @@ def resident_memory() -> int:
     except (OSError, IndexError, ValueError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def release_memory() -> None:
+    """Give back to the system what the allocator holds without use, where it can (the C library of GNU)."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return
 
 
 def _limits(cgroups: Path, membership: Path) -> Iterator[int]:

@@ -51,7 +51,7 @@ class Connection:
     """More output waits than a consumer should be ahead of: nothing is delivered until it has drained."""
     flushing: bool = False
     stalled: bool = False
-    """What the client sends waits: for the disk, or for the client to read."""
+    """What the client sends waits: for the disk, for the client to read, or for an alarm to end."""
     unread: bool = False
     """It is stalled because the client does not read."""
     awaiting: bool = False  # stalled because a reply waits for the disk
@@ -112,12 +112,12 @@ class Connection:
                 self.scan()
                 break
             except AmqpError as error:
-                self.refuse(error)
+                self.conversation.refuse(self, error)
             except MalformedProperties as error:
-                self.refuse(AmqpError(Reply.SYNTAX_ERROR, str(error), BASIC, 40))
+                self.conversation.refuse(self, AmqpError(Reply.SYNTAX_ERROR, str(error), BASIC, 40))
             except Exception:
                 logger.exception("event=internal_error peer=%s", self.peer)
-                self.refuse(AmqpError(Reply.INTERNAL_ERROR, "internal error"))
+                self.conversation.refuse(self, AmqpError(Reply.INTERNAL_ERROR, "internal error"))
         if self.position:
             self.buffer = self.buffer[self.position :]
         last = self.last
@@ -231,6 +231,8 @@ class Connection:
         start = self.position
         if self.content(channel, target, buffer, start, len(buffer)) == start:
             channel.incoming.target = target
+        if self.node.alarm:
+            self.hold_back()
 
     def content(self, channel: Channel, target: Target, buffer: bytes, start: i64, size: i64) -> i64:
         """Publish the header frame and the one body frame at `start`, if both are whole and well-formed.
@@ -291,9 +293,6 @@ class Connection:
         """After a frame error the stream has no meaning any more: what follows in the buffer is not looked at."""
         self.position = len(self.buffer)
         return AmqpError(Reply.FRAME_ERROR, f"{snippet(int(kind), payload)}: {why}")
-
-    def refuse(self, error: AmqpError) -> None:
-        self.conversation.refuse(self, error)
 
     # -- output
 
@@ -362,7 +361,7 @@ class Connection:
 
     def go_on(self) -> None:
         """One reason to wait is gone; perhaps it was the last."""
-        self.stalled = self.unread or self.awaiting
+        self.stalled = self.unread or self.awaiting or self.blocked
         if self.reading and not self.stalled:
             self.transport.resume_reading()
         if self.buffer and not self.stalled:
@@ -396,6 +395,7 @@ class Connection:
         node = self.node
         if node.alarm:
             self.conversation.block(self)
+            self.stalled = True
         elif not node.overfull(UNWRITTEN_LIMIT):
             return
         self.reading = False
@@ -412,8 +412,7 @@ class Connection:
             return
         self.reading = True
         self.conversation.unblock(self)
-        if not self.stalled:
-            self.transport.resume_reading()
+        self.go_on()
 
     # -- consumers and the end
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MEMORY = "memory"
+DISK = "disk"
+LOG = "log"
+"""The source of the alarm that a full or failed disk under the log raises."""
 SETTLE_SECONDS = 5.0
 """How long a stop waits for the confirms of what was published before it."""
 
@@ -59,6 +63,8 @@ class Node:
         self.settled: Optional[asyncio.Future[None]] = None  # noqa: UP045
         self.alarm = b""
         """Why publishers are blocked: the reason that connection.blocked gives; empty if they are not."""
+        self.alarms: dict[str, str] = {}
+        """Who has raised an alarm, and over which resource."""
 
     # -- confirms
 
@@ -114,7 +120,7 @@ class Node:
         """Before a stop: read nothing more, and wait until what was published has its confirm."""
         for connection in list(self.connections):
             connection.stop_reading()
-        if self.confirm_waiters and not self.alarm:
+        if self.confirm_waiters and LOG not in self.alarms:
             self.settled = self.loop.create_future()
             try:
                 async with asyncio.timeout(SETTLE_SECONDS):
@@ -140,10 +146,32 @@ class Node:
         return log is not None and log.unwritten > limit
 
     def on_full(self, full: bool) -> None:
-        """The disk has no room, or has it again: the disk alarm blocks publishers and nobody else."""
-        self.alarm = b"low on disk" if full else b""
-        logger.warning("event=%s", "disk_alarm_set" if full else "disk_alarm_cleared")
-        if not full:
+        """The disk has no room, or has it again."""
+        self.set_alarm(LOG, DISK, full)
+
+    def set_alarm(self, source: str, resource: str, raised: bool) -> None:
+        """Raise or clear the alarm of one source over MEMORY or DISK. Alarms block publishers and nobody else.
+
+        A connection is blocked when it publishes, or waits to publish, while an alarm stands; not for what it did before.
+        Source: https://www.rabbitmq.com/docs/alarms and .../docs/connection-blocked.
+        """
+        if (source in self.alarms) == raised:
+            return
+        if raised:
+            self.alarms[source] = resource
+        else:
+            del self.alarms[source]
+        logger.warning("event=%s_alarm_%s source=%s", resource, "set" if raised else "cleared", source)
+        short = [name for name in (DISK, MEMORY) if name in self.alarms.values()]
+        stood = self.alarm
+        self.alarm = ("low on " + " & ".join(short)).encode() if short else b""
+        if self.alarm and not stood:
+            for connection in self.connections:
+                connection.publishes = False
+                connection.last = None
+            for connection in self.paused:
+                connection.conversation.block(connection)
+        elif not self.alarm:
             self.resume_reading()
 
     def resume_reading(self) -> None:
@@ -167,4 +195,4 @@ class Node:
             connection.go_on_with(lambda: connection.send(reply))
         except Exception:
             logger.exception("event=internal_error peer=%s", connection.peer)
-            connection.refuse(AmqpError(Reply.INTERNAL_ERROR, "internal error"))
+            connection.conversation.refuse(connection, AmqpError(Reply.INTERNAL_ERROR, "internal error"))

@@ -1,0 +1,274 @@
+"""Memory and disk alarms: publishers are blocked and told so, nobody else is; the same on RabbitMQ.
+
+https://www.rabbitmq.com/docs/alarms, .../docs/connection-blocked
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from pamqp import commands
+from pamqp.commands import Connection
+
+from tests.support.inprocess import InProcess
+from tests.support.peer import Peer, content, encoded, made
+from tests.support.processes import wait_until
+from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
+from warren.broker import BrokerConfig
+from warren.broker.memory import LEAST, available_memory, release_memory, resident_memory
+from warren.broker.sizes import parse_size
+
+
+class Switches(Protocol):
+    """A broker whose alarms a test raises and clears."""
+
+    url: str
+
+    def memory(self, raised: bool) -> None: ...
+    def disk(self, raised: bool) -> None: ...
+
+
+class OnWarren:
+    def __init__(self, broker: InProcess) -> None:
+        self.broker = broker
+        self.url = broker.url
+
+    def memory(self, raised: bool) -> None:
+        assert self.broker.broker is not None
+        resources = self.broker.broker.resources
+        self.broker.call(lambda: setattr(resources, "memory_limit", LEAST if raised else 2**62))
+
+    def disk(self, raised: bool) -> None:
+        assert self.broker.broker is not None
+        resources = self.broker.broker.resources
+        self.broker.call(lambda: setattr(resources, "disk_free_limit", 2**62 if raised else 0))
+
+
+class OnRabbitMQ:
+    def __init__(self, server: RabbitMQ) -> None:
+        self.server = server
+        self.url = server.url
+
+    def memory(self, raised: bool) -> None:
+        share = "0.00000001" if raised else "0.9"
+        self.server.ctl("eval", f"vm_memory_monitor:set_vm_memory_high_watermark({share}).")
+        self._until("memory", raised)
+
+    def disk(self, raised: bool) -> None:
+        self.server.ctl("eval", f"rabbit_disk_monitor:set_disk_free_limit({2**60 if raised else 1}).")
+        self._until("disk", raised)
+
+    def _until(self, resource: str, raised: bool) -> None:
+        wait_until(
+            lambda: (resource in self.server.ctl("eval", "rabbit_alarm:get_alarms().")) == raised,
+            f"the {resource} alarm is {raised}",
+            30,
+        )
+
+
+@pytest.fixture(scope="module", params=["warren", "rabbitmq"])
+def alarms(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switches]:
+    if request.param == "rabbitmq":
+        if not installed():
+            pytest.skip("rabbitmq-server is not installed")
+        with rabbitmq_server() as server:
+            yield OnRabbitMQ(server)
+        return
+    config = BrokerConfig(memory_alarm=True, memory_limit=2**62)
+    with InProcess(tmp_path_factory.mktemp("data"), config=config) as broker:
+        yield OnWarren(broker)
+
+
+@contextmanager
+def raised(switch: Callable[[bool], None]) -> Iterator[None]:
+    switch(True)
+    try:
+        yield
+    finally:
+        switch(False)
+
+
+def silent(peer: Peer) -> bool:
+    """It has nothing to say, though it was asked something."""
+    peer._socket.settimeout(0.3)
+    try:
+        peer.read_bytes(1)
+    except (TimeoutError, socket.timeout):  # noqa: UP041 - an alias, and what the library raises
+        return True
+    finally:
+        peer._socket.settimeout(20)
+    return False
+
+
+def ask_behind_a_publish(peer: Peer) -> None:
+    publish = made(commands.Basic.Publish, exchange="amq.fanout", routing_key="")
+    peer.send_bytes(encoded(publish) + content(b"x") + encoded(commands.Basic.Qos(prefetch_count=0)))
+
+
+def ask(peer: Peer) -> None:
+    peer.send(commands.Basic.Qos(prefetch_count=0))
+
+
+def test_who_publishes_under_an_alarm_is_blocked_and_told(alarms: Switches) -> None:
+    with Peer(alarms.url) as before, Peer(alarms.url) as publisher, Peer(alarms.url) as deaf:
+        before.connect().open()
+        queue = before.declare(exclusive=True)
+        before.publish("", queue)
+        before.sync()
+        with raised(alarms.memory):
+            # Whoever published before, and does not now, goes on.
+            before.sync()
+            assert before.purge(queue) == 1
+            publisher.connect().open()
+            publisher.sync()
+            # What stands behind the publish in the same packet waits as well.
+            ask_behind_a_publish(publisher)
+            assert publisher.expect(Connection.Blocked).reason == "low on memory"
+            assert silent(publisher)
+            # Who does not know the method is not told.
+            deaf.greet()
+            deaf.send(deaf.start_ok(properties={}), 0)
+            deaf.expect(Connection.Tune)
+            deaf.tune()
+            deaf.call(Connection.Open("/"), 0, Connection.OpenOk)
+            deaf.open()
+            ask_behind_a_publish(deaf)
+            assert silent(deaf)
+        publisher.expect(Connection.Unblocked)
+        publisher.expect(commands.Basic.QosOk)
+        deaf.expect(commands.Basic.QosOk)
+        # Unblocked once: nothing more is said.
+        publisher.sync()
+        before.sync()
+
+
+def test_both_alarms(alarms: Switches) -> None:
+    with Peer(alarms.url) as first, Peer(alarms.url) as second:
+        first.connect().open()
+        second.connect().open()
+        with raised(alarms.disk):
+            first.publish("amq.fanout", "")
+            assert first.expect(Connection.Blocked).reason == "low on disk"
+            with raised(alarms.memory):
+                second.publish("amq.fanout", "")
+                assert second.expect(Connection.Blocked).reason == "low on disk & memory"
+            # One of them still stands: nobody hears anything.
+            ask(first)
+            assert silent(first)
+        for peer in (first, second):
+            peer.expect(Connection.Unblocked)
+        first.expect(commands.Basic.QosOk)
+
+
+def test_a_consumer_goes_on_under_an_alarm(alarms: Switches) -> None:
+    with Peer(alarms.url) as peer:
+        peer.connect().open()
+        queue = peer.declare(exclusive=True)
+        for _ in range(3):
+            peer.publish("", queue, b"kept")
+        peer.sync()
+        with raised(alarms.memory):
+            peer.call(made(commands.Basic.Consume, queue=queue), 1, commands.Basic.ConsumeOk)
+            for _ in range(3):
+                assert peer.given(commands.Basic.Deliver).body == b"kept"
+            peer.send(commands.Basic.Ack(3, True))
+            peer.sync()
+
+
+def test_a_blocked_connection_is_not_dropped_for_its_silence() -> None:
+    """Warren only: its heartbeat would be missed within a second."""
+    config = BrokerConfig(memory_alarm=True, memory_limit=LEAST)
+    with InProcess(config=config) as broker, Peer(broker.url) as peer:
+        peer.log_in()
+        peer.tune(heartbeat=1)
+        peer.call(Connection.Open("/"), 0, Connection.OpenOk)
+        peer.open()
+        peer.publish("amq.fanout", "")
+        peer.expect(Connection.Blocked)
+        # Four of its heartbeats, and none of ours.
+        for _ in range(4):
+            peer.read()
+        OnWarren(broker).memory(False)
+        peer.expect(Connection.Unblocked)
+        peer.sync()
+
+
+def test_what_this_process_has() -> None:
+    release_memory()
+    used = resident_memory()
+    assert LEAST < used < available_memory()
+    assert used > 1000 * os.sysconf("SC_PAGE_SIZE")
+
+
+# -- how much there is
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1048576", 1048576),
+        ("400MB", 400_000_000),
+        ("400 MiB", 400 * 1024**2),
+        ("2G", 2 * 1024**3),
+        ("2gb", 2 * 10**9),
+        ("64k", 65536),
+        ("64kB", 64000),
+        ("1TiB", 1024**4),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MB", "4.5MB", "-1", "1 XB", "1MBps"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="is no size"):
+        parse_size(text)
+
+
+def groups(folder: Path, lines: list[str], limits: dict[str, str]) -> int:
+    membership = folder / "cgroup"
+    membership.write_text("\n".join(lines) + "\n")
+    for path, text in limits.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text + "\n")
+    return available_memory(folder, membership)
+
+
+def test_the_smallest_limit_of_the_control_groups_counts(tmp_path: Path) -> None:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert groups(tmp_path / "", ["0::/"], {}) == total
+    v2 = tmp_path / "v2"
+    v2.mkdir()
+    assert groups(v2, ["0::/a/b"], {"a/b/memory.max": "max", "a/memory.max": "67108864"}) == 67108864
+    v1 = tmp_path / "v1"
+    v1.mkdir()
+    unlimited = {"memory/d/memory.limit_in_bytes": "9223372036854771712"}
+    assert groups(v1, ["5:cpu:/d", "4:memory:/d"], unlimited) == total
+    assert groups(v1, ["4:memory:/d"], {"memory/memory.limit_in_bytes": "33554432"}) == 33554432
+    assert available_memory(tmp_path / "none", tmp_path / "none") == total
+
+
+@pytest.mark.parametrize(
+    ("limit", "size"),
+    [(LEAST, LEAST), ("20MB", 20_000_000), (0.5, available_memory() // 2), ("0.25", available_memory() // 4)],
+)
+def test_a_memory_limit(limit: int | float | str, size: int) -> None:
+    assert BrokerConfig(memory_limit=limit).memory_bytes == size
+
+
+@pytest.mark.parametrize("limit", [0, 1.5, 0.0, "1.5", "lots", "", -1, "1kB"])
+def test_a_memory_limit_that_is_none(limit: int | float | str) -> None:
+    with pytest.raises(ValueError, match="memory_limit is"):
+        BrokerConfig(memory_limit=limit)
+
+
+def test_a_disk_limit_that_is_none() -> None:
+    with pytest.raises(ValueError, match="disk_free_limit"):
+        BrokerConfig(disk_free_limit="lots")
