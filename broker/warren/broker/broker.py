@@ -30,6 +30,8 @@ from warren.broker.store.files import Files
 from warren.broker.store.folder import DataFolder
 from warren.broker.store.log import Log
 from warren.broker.store.recovery import Recovery, recover
+from warren.broker.store.stream_recovery import recover_streams
+from warren.broker.store.streams import Streams
 from warren.wire import tables
 from warren.wire.replies import AmqpError, Reply
 
@@ -206,9 +208,11 @@ class Broker:
         known = {row.incarnation for row in self._snapshot.queues}
         # In a thread: whoever embeds the broker has other things on this loop.
         recovery = await loop.run_in_executor(None, recover, self._folder, known)
-        for line in recovery.damage:
+        streams = await loop.run_in_executor(None, recover_streams, self._folder, known, recovery.clean)
+        for line in (*recovery.damage, *streams.damage):
             logger.error("event=damage %s", line)
         self._log = Log(recovery, loop, gate=self._definitions)
+        self._log.streams = Streams(loop, self._folder, self._log, self._definitions, streams)
         return recovery
 
     def _seed(self, virtual_hosts: VirtualHosts, access: Access) -> None:
@@ -323,6 +327,8 @@ class Broker:
                 rest.push_async_callback(definitions.close)
             if log is not None:
                 rest.push_async_callback(log.close)
+                if log.streams is not None:
+                    rest.callback(log.streams.close)
 
 
 def server_properties() -> bytes:

@@ -44,6 +44,10 @@ class QueueArguments:
     """Which messages wait before they are ready again: all, those that failed with their channel, or the returned ones."""
     delayed_retry_min: int = -1
     delayed_retry_max: int = -1
+    stream: bool = False
+    max_age_ms: int = -1
+    """What a stream keeps at least; with -1 age is no reason to remove anything."""
+    stream_max_segment_size_bytes: int = -1
 
 
 COMMON = (
@@ -103,6 +107,10 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
     :raises AmqpError: 406 with RabbitMQ's text for an invalid argument, 502 for a malformed table.
     """
     fields = argument_fields(raw)
+    if is_stream(fields):
+        from warren.broker.model.stream_arguments import stream_arguments
+
+        return stream_arguments(fields, described)
     name = ""
     try:
         name = "x-queue-type"
@@ -193,6 +201,12 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         delayed_retry_min=retry_min,
         delayed_retry_max=max(retry_min, retry_max),
     )
+
+
+def is_stream(fields: dict[str, Field]) -> bool:
+    """Whether a queue with these arguments is a stream."""
+    kind = fields.get("x-queue-type")
+    return kind is not None and kind.kind == "S" and kind.value == "stream"
 
 
 def _refuse_other_types(fields: dict[str, Field], quorum: bool, described: str) -> None:

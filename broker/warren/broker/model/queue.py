@@ -74,6 +74,8 @@ class Queue:
     aside_bytes: i64 = 0
     """The bodies in `aside`."""
     deleted: bool = False
+    streamed: bool = False
+    """It is a stream, and keeps whatever it takes."""
     had_consumer: bool = False
     """An auto-delete queue goes with its last consumer, but only after a first one."""
 

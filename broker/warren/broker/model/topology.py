@@ -6,6 +6,7 @@ Each error is raised without the ids of the method that failed; the session know
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import os
@@ -13,10 +14,14 @@ import os
 from warren.broker.model.arguments import KNOWN, QueueArguments, assert_equivalent, queue_arguments
 from warren.broker.model.checks import argument_fields
 from warren.broker.model.exchange import TYPES, Binding, Exchange
+from warren.broker.model.lasting import assert_lasting
 from warren.broker.model.queue import Queue
 from warren.broker.model.settings import Settings
+from warren.broker.model.stream import Stream
+from warren.broker.model.stream_arguments import KNOWN as STREAM_KNOWN
 from warren.broker.model.vhost import VirtualHost
 from warren.broker.store.definitions import BindingRow, Definitions, ExchangeRow, QueueRow
+from warren.broker.store.streams import Streams
 from warren.wire.replies import AmqpError, Reply
 
 logger = logging.getLogger(__name__)
@@ -107,13 +112,8 @@ class Topology:
                 f"queue name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
             )
         arguments = queue_arguments(raw, self.described("queue", name))
-        if arguments.quorum:
-            if not name:
-                raise AmqpError(
-                    Reply.PRECONDITION_FAILED,
-                    "Cannot declare a server-named queue for type rabbit_quorum_queue",
-                )
-            self._assert_quorum(name, durable, exclusive, auto_delete)
+        if arguments.quorum or arguments.stream:
+            assert_lasting(arguments, name, self.described("queue", name), durable, exclusive, auto_delete)
         if not name:
             name = generated or server_name(name_prefix(raw))
         stored = durable and self.definitions is not None
@@ -146,14 +146,25 @@ class Topology:
         incarnation: int,
         stored: bool,
     ) -> Queue:
-        queue = Queue(self.vhost, name, durable, auto_delete, owner, raw, arguments, incarnation)
+        if arguments.stream:
+            queue: Queue = Stream(self.vhost, name, raw, arguments, incarnation, self._streams())
+        else:
+            queue = Queue(self.vhost, name, durable, auto_delete, owner, raw, arguments, incarnation)
         if stored and self.vhost.log is not None:
-            queue.log = self.vhost.log
+            if not arguments.stream:
+                queue.log = self.vhost.log
             queue.records = self.vhost.log.queue(incarnation)
         self.vhost.policies.govern(queue)
         self.vhost.queues[name] = queue
         self.vhost.epoch += 1
         return queue
+
+    def _streams(self) -> Streams:
+        vhost = self.vhost
+        if vhost.streams is None:
+            on_disk = vhost.log.streams if vhost.log is not None else None
+            vhost.streams = on_disk or Streams(asyncio.get_running_loop())
+        return vhost.streams
 
     def _incarnation(self, stored: bool) -> int:
         if stored:
@@ -171,18 +182,8 @@ class Topology:
         described = self.described("queue", queue.name)
         _assert_flag("durable", durable, queue.durable, described)
         _assert_flag("auto_delete", auto_delete, queue.auto_delete, described)
-        assert_equivalent(raw, queue.raw_arguments, KNOWN, described)
-
-    def _assert_quorum(self, name: bytes, durable: bool, exclusive: bool, auto_delete: bool) -> None:
-        """What a quorum queue cannot be (https://www.rabbitmq.com/docs/quorum-queues#feature-matrix)."""
-        described = self.described("queue", name)
-        for wrong, what in (
-            (auto_delete, "auto-delete"),
-            (exclusive, "exclusive-owner"),
-            (not durable, "non-durable"),
-        ):
-            if wrong:
-                raise AmqpError(Reply.PRECONDITION_FAILED, f"invalid property '{what}' for {described}")
+        known = STREAM_KNOWN if isinstance(queue, Stream) else KNOWN
+        assert_equivalent(raw, queue.raw_arguments, known, described)
 
     def delete_queue(self, queue: Queue) -> int:
         """Delete a queue and its bindings; its messages vanish. How many were ready."""
@@ -203,6 +204,8 @@ class Topology:
             assert self.vhost.log is not None
             self.definitions.delete_queue(self.vhost.name, queue.name)
             self.vhost.log.drop(queue.records)
+        if isinstance(queue, Stream):
+            queue.discard()
         return count
 
     def delete_owned(self, owner: object) -> None:

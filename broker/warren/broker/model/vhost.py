@@ -17,6 +17,7 @@ from warren.broker.model.stored import message_head
 if TYPE_CHECKING:
     from warren.broker.model.topology import Topology
     from warren.broker.store.log import Log, QueueLog
+    from warren.broker.store.streams import Streams
     from warren.wire.tables import Field
 
 ROUTES_KEPT: Final = 4096
@@ -38,6 +39,8 @@ class VirtualHost:
         self.dead_letters = DeadLetters(self)
         self.policies = Policies(self)
         self.topology: Topology | None = None
+        self.streams: Streams | None = None
+        """Where its streams are kept; made with the first one."""
 
     def route(self, exchange: Exchange, routing_key: bytes) -> list[Queue]:
         """The queues that a message reaches, each once. The list is shared: it is not to be changed."""
@@ -107,6 +110,7 @@ class VirtualHost:
         refused = False
         copies: list[tuple[Queue, Message]] = []
         by_expiry: dict[int, list[tuple[Queue, Message]]] = {}
+        streamed = False
         for queue in queues:
             if queue.limited and queue.rejects and queue.would_overflow(message):
                 queue.refuse(message)
@@ -115,7 +119,9 @@ class VirtualHost:
             copy = message.copy()
             queue.number(copy)
             copies.append((queue, copy))
-            if message.persistent and queue.log is not None:
+            if queue.streamed:
+                streamed = True
+            elif message.persistent and queue.log is not None:
                 by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
         for stored in by_expiry.values():
             self.store(stored)
@@ -123,7 +129,7 @@ class VirtualHost:
             queue.take_in(copy)
         if refused:
             return REFUSED
-        return STORED if by_expiry else TAKEN
+        return STORED if by_expiry or (streamed and self.log is not None) else TAKEN
 
     def store(self, copies: list[tuple[Queue, Message]]) -> None:
         """One record for all queues: the content is stored once."""

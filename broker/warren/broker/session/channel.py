@@ -16,6 +16,7 @@ from warren.broker.session.confirms import Confirms
 from warren.broker.session.incoming import Incoming
 from warren.broker.session.redelivery import as_returned
 from warren.broker.session.rights import WRITE
+from warren.broker.session.streaming import refuse_return
 from warren.broker.session.subscription import Subscription
 from warren.broker.session.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from warren.wire.content import Look, content_frames
@@ -253,6 +254,7 @@ class Channel:
         if self.tx is not None:
             self.tx.settle(messages, REQUEUED if requeue else REJECTED)
         else:
+            refuse_return(self, messages)
             self.give_back(messages, requeue)
 
     def outstanding_up_to(self, tag: i64, multiple: bool, method: i64) -> list[Message]:

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from warren.broker.model.queue import REFUSED, STORED
+from warren.broker.model.stream import Stream
 from warren.broker.model.topology import name_prefix, refuse_default, server_name
 from warren.broker.session import consuming
 from warren.broker.session.admission import admit_queue
 from warren.broker.session.call import LINE_ENDS, Call
 from warren.broker.session.channel import Channel
 from warren.broker.session.rights import CONFIGURE, READ
+from warren.broker.session.streaming import refuse_stream
 from warren.broker.session.transaction import Transaction
 from warren.wire.methods import Arguments, frame
 from warren.wire.replies import AmqpError, Reply
@@ -115,7 +117,11 @@ def queue_declare(call: Call) -> None:
             name, durable, exclusive, auto_delete, raw, connection, generated=generated
         )
     call.channel.last_queue = queue.name
-    call.reply("queue.declare-ok", queue.name, int(queue.waiting.count), len(queue.consumers))
+    if isinstance(queue, Stream):
+        # RabbitMQ counts no consumers of a stream.
+        call.reply("queue.declare-ok", queue.name, int(queue.held()), 0)
+    else:
+        call.reply("queue.declare-ok", queue.name, int(queue.waiting.count), len(queue.consumers))
 
 
 def queue_bind(call: Call) -> None:
@@ -146,7 +152,9 @@ def queue_unbind(call: Call) -> None:
 
 
 def queue_purge(call: Call) -> None:
-    call.reply("queue.purge-ok", int(call.queue(READ).purge()))
+    queue = call.queue(READ)
+    refuse_stream(call, queue, "queue.purge")
+    call.reply("queue.purge-ok", int(queue.purge()))
 
 
 def queue_delete(call: Call) -> None:
@@ -156,7 +164,8 @@ def queue_delete(call: Call) -> None:
     if name in call.topology.vhost.queues:
         queue = call.topology.queue(name, call.connection)
         described = call.topology.described("queue", name)
-        if call.arguments.flag("if_unused") and queue.consumers:
+        # RabbitMQ deletes a stream, used and full as it may be, and counts nothing.
+        if call.arguments.flag("if_unused") and queue.consumers and not queue.streamed:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} in use")
         if call.arguments.flag("if_empty") and queue.waiting.count:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} not empty")

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from warren.broker.model.arguments import consumer_priority
 from warren.broker.model.queue import Queue
+from warren.broker.model.stream import Stream
 from warren.broker.model.topology import server_name
 from warren.broker.session.call import Call
 from warren.broker.session.redelivery import as_received
 from warren.broker.session.rights import READ
+from warren.broker.session.streaming import consume_stream, refuse_return, refuse_stream
 from warren.broker.session.subscription import Subscription
 from warren.wire.content import content_frames
 from warren.wire.methods import NACK, RECOVER, REJECT, frame
@@ -37,6 +39,9 @@ def basic_consume(call: Call) -> None:
     if tag in channel.subscriptions:
         raise AmqpError(Reply.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag.decode(errors='replace')}'")
     queue = call.queue(READ)
+    if isinstance(queue, Stream):
+        consume_stream(call, queue, tag)
+        return
     exclusive = arguments.flag("exclusive")
     single = queue.arguments.single_active_consumer
     # An exclusive one is the only one, which those that wait for their turn are not.
@@ -70,6 +75,7 @@ def basic_cancel(call: Call) -> None:
 def basic_get(call: Call) -> None:
     connection = call.connection
     queue = call.queue(READ)
+    refuse_stream(call, queue, "basic.get")
     if queue.arguments.single_active_consumer and queue.arguments.quorum:
         raise AmqpError(
             Reply.RESOURCE_LOCKED,
@@ -132,7 +138,9 @@ def recover(call: Call) -> None:
     """Everything unacknowledged on the channel returns to its queues, in a transaction as well: it is no acknowledgement."""
     if not call.arguments.flag("requeue"):
         raise AmqpError(Reply.NOT_IMPLEMENTED, "requeue=false")
-    call.channel.give_back(call.channel.take(0, RECOVER), True)
+    messages = call.channel.take(0, RECOVER)
+    refuse_return(call.channel, messages)
+    call.channel.give_back(messages, True)
 
 
 def cancel_answered(call: Call) -> None:

@@ -13,6 +13,7 @@ from mypy_extensions import i64
 from warren.broker.model.message import Message
 from warren.broker.model.queue import STORED, TAKEN, Queue
 from warren.broker.session.limits import TRANSACTION_ACTIONS, TRANSACTION_BYTES
+from warren.broker.session.streaming import refuse_return
 from warren.wire.replies import AmqpError, Reply
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Transaction:
         STORED if something of it goes to the log's collecting batch, REFUSED if a queue refused a publish, else TAKEN.
         """
         channel = self.channel
+        refuse_return(channel, [message for message, how in self.settled if how != ACKED])
         publishes, settled = self.publishes, self.settled
         self.publishes, self.settled, self.bytes = [], [], 0
         vhost = channel.vhost

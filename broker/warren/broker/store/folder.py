@@ -34,6 +34,11 @@ class DataFolder:
         return str(self.path / "log")
 
     @property
+    def streams(self) -> str:
+        """The folder of the streams' segments."""
+        return str(self.path / "streams")
+
+    @property
     def definitions(self) -> Path:
         """The database of the definitions."""
         return self.path / "definitions.db"
@@ -57,6 +62,9 @@ class DataFolder:
         lock = _lock(folder)
         try:
             identity = _identity(folder, files)
+            if not (folder / "streams").is_dir():
+                (folder / "streams").mkdir(mode=0o700)
+                files.sync_folder(str(folder))
         except OSError as error:
             os.close(lock)
             raise StoreError(f"cannot use the data folder {folder}: {reason(error)}") from None

@@ -10,7 +10,7 @@ import asyncio
 import zlib
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Optional, Protocol
 
 from mypy_extensions import i64
 
@@ -34,8 +34,12 @@ from .record import (
 )
 from .recovery import Recovery
 from .segments import Segment, Segments
+from .stream_log import StreamLog
 from .tail import SEGMENT_SIZE, Tail
-from .writer import Batch, Slice, Stop, Unlink, Writer
+from .writer import Batch, Removal, Slice, Stop, Unlink, Writer
+
+if TYPE_CHECKING:
+    from .streams import Streams
 
 crc32: Final = zlib.crc32
 SLACK: Final = 4 * SEGMENT_SIZE
@@ -92,6 +96,8 @@ class Log:
         self.unwritten: i64 = 0
         self.full = False
         self.failed = False
+        self.streams: Optional[Streams] = None  # noqa: UP045
+        """The streams that are written with its batches."""
         self.on_synced: Callable[[int], None] = _ignore
         self.on_full: Callable[[bool], None] = _ignore
         self.on_failed: Callable[[str], None] = _ignore
@@ -110,6 +116,10 @@ class Log:
 
         # What collects for the next batch.
         self._touched: list[QueueLog] = []
+        self._streams: list[StreamLog] = []
+        """Those that have something for the next batch."""
+        self._streamed = False
+        """Some of them have messages."""
         self._group: list[bytes] | None = None
         self._group_added: list[tuple[QueueLog, int, int]] = []
         self._group_gone: list[tuple[QueueLog, int]] = []
@@ -150,7 +160,14 @@ class Log:
     @property
     def settled(self) -> bool:
         """Whether everything that was appended is on the disk and known to be there."""
-        return self.synced == self.batch - 1 and self._tail.size == 0 and not self._touched
+        return (
+            self.synced == self.batch - 1 and self._tail.size == 0 and not self._touched and not self._streams
+        )
+
+    @property
+    def grouped(self) -> bool:
+        """Whether what is appended now holds together."""
+        return self._group is not None
 
     def message(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> None:
         """One persistent message; `head + content` is what recovery gives back."""
@@ -280,6 +297,27 @@ class Log:
         queue.live.clear_all(self._gate.submitted if self._gate is not None else 0)
         self._queues.pop(queue.incarnation, None)
 
+    def expect(self, stream: StreamLog, urgent: bool) -> None:
+        """A stream has something for the next batch: messages, or what may wait as acknowledgements do."""
+        if not stream.touched:
+            stream.touched = True
+            self._streams.append(stream)
+        if not urgent:
+            self._expect_acks()
+            return
+        self._streamed = True
+        if self._idle:
+            self._wake()
+
+    def seal(self) -> None:
+        """Close the batch that collects: what a stream has for it has become large."""
+        self._seal()
+
+    def remove(self, paths: list[str]) -> None:
+        """Remove segments of streams, after what is yet to be written."""
+        if not self._stopping:
+            self._writer.jobs.put(Removal(paths))
+
     async def close(self) -> None:
         """Write and sync everything, mark the stop as clean, end the worker.
 
@@ -392,9 +430,17 @@ class Log:
         tail = self._tail
         tail.cut(self.batch)
         size: i64 = tail.size
-        if size > 0:
+        parts = []
+        for stream in self._streams:
+            part = stream.cut()
+            if part is not None:
+                parts.append(part)
+                size += part.size
+        self._streams = []
+        self._streamed = False
+        if size > 0 or parts:
             change = self._gate.submitted if self._gate is not None else 0
-            self._ready.append(Batch(self.batch, tail.take(), size, change))
+            self._ready.append(Batch(self.batch, tail.take(), size, change, parts))
             self.batch += 1
 
     def _seal_queue(self, queue: QueueLog) -> None:
@@ -424,6 +470,8 @@ class Log:
                 break
             self._written.popleft()
             self.synced = batch.number
+            for part in batch.streams:
+                part.stream.commit(part)
             self.on_synced(batch.number)
 
     def _tidy(self) -> None:
@@ -460,7 +508,13 @@ class Log:
         self.unwritten -= batch.size
         self._written.append(batch)
         self._release()
-        if self._ready or self._tail.size > 0 or self._acks_due or self._closing is not None:
+        if (
+            self._ready
+            or self._tail.size > 0
+            or self._streamed
+            or self._acks_due
+            or self._closing is not None
+        ):
             self._cut()
         else:
             self._idle = True

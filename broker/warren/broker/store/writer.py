@@ -12,6 +12,8 @@ from .errors import reason
 from .files import Files
 from .reader import SegmentReader, segment_path
 from .record import Record
+from .stream_files import StreamFiles
+from .stream_log import StreamPart, StreamWrite
 
 _Argument = TypeVar("_Argument")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -33,11 +35,14 @@ class Batch:
     """What is made durable by one sync; it counts once change `change` of the definitions is committed
     too."""
 
-    def __init__(self, number: int, chunks: list[Chunk], size: int, change: int) -> None:
+    def __init__(
+        self, number: int, chunks: list[Chunk], size: int, change: int, streams: list[StreamPart]
+    ) -> None:
         self.number = number
         self.chunks = chunks
         self.size = size
         self.change = change
+        self.streams = streams
 
 
 class Unlink:
@@ -45,6 +50,13 @@ class Unlink:
 
     def __init__(self, segments: list[int]) -> None:
         self.segments = segments
+
+
+class Removal:
+    """Segments of streams to remove, oldest first."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
 
 
 class Slice:
@@ -94,7 +106,7 @@ class Writer:
     """
 
     def __init__(self, folder: str, files: Files, post: Post, listener: Listener, retry: float) -> None:
-        self.jobs: queue.SimpleQueue[Batch | Unlink | Slice | Stop] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[Batch | Unlink | Removal | Slice | Stop] = queue.SimpleQueue()
         self._folder = folder
         self._files = files
         self._post = post
@@ -103,6 +115,7 @@ class Writer:
         self._segment = 0
         self._handle = -1
         self._failed = False
+        self._streams = StreamFiles(files)
         self._thread = threading.Thread(target=self._run, name="warren-log", daemon=True)
 
     def start(self) -> None:
@@ -118,9 +131,10 @@ class Writer:
                 stop = self._work(self.jobs.get())
         finally:
             self._close()
+            self._streams.close()
             self._post(self._listener.stopped)
 
-    def _work(self, job: Batch | Unlink | Slice | Stop) -> Stop | None:
+    def _work(self, job: Batch | Unlink | Removal | Slice | Stop) -> Stop | None:
         if isinstance(job, Batch):
             return None if self._failed else self._batch(job)
         if isinstance(job, Stop):
@@ -131,6 +145,8 @@ class Writer:
             return None
         if isinstance(job, Unlink):
             self._guard("remove old segments of the log", self._unlink, job.segments)
+        elif isinstance(job, Removal):
+            self._guard("remove old segments of a stream", self._streams.remove, job.paths)
         else:
             self._read(job)
         return None
@@ -146,7 +162,10 @@ class Writer:
         self._post(self._listener.failure, text)
 
     def _batch(self, batch: Batch) -> Stop | None:
-        for chunk in batch.chunks:
+        # Streams first: a message that moved to one by dead-lettering must not be gone from the log before it is there.
+        chunks: list[Chunk | StreamWrite] = [write for part in batch.streams for write in part.writes]
+        chunks += batch.chunks
+        for chunk in chunks:
             data = b"".join(chunk.pieces)
             waited = False
             while True:
@@ -175,12 +194,14 @@ class Writer:
         except queue.Empty:
             return None
 
-    def _write(self, chunk: Chunk, data: bytes) -> bool:
+    def _write(self, chunk: Chunk | StreamWrite, data: bytes) -> bool:
         """Write and sync; whether there was room.
 
         A batch that goes on in a new segment syncs the old one first: a segment that has a successor is
         whole.
         """
+        if isinstance(chunk, StreamWrite):
+            return self._streams.write(chunk, data)
         files = self._files
         created = False
         if chunk.segment != self._segment:
@@ -246,4 +267,4 @@ class Writer:
             self._files.close(handle)
 
 
-__all__ = ["CLEAN", "Batch", "Chunk", "Listener", "Post", "Slice", "Stop", "Unlink", "Writer"]
+__all__ = ["CLEAN", "Batch", "Chunk", "Listener", "Post", "Removal", "Slice", "Stop", "Unlink", "Writer"]

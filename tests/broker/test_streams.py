@@ -1,0 +1,388 @@
+"""Streams: kept messages that every consumer reads at its own place (https://www.rabbitmq.com/docs/streams)."""
+
+from __future__ import annotations
+
+import struct
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic, Queue, Tx
+
+from tests.broker.conftest import Connect
+from tests.support.client import Channel, Closed
+from tests.support.processes import wait_until
+from tests.support.streams import (
+    bodies,
+    consume,
+    declare_stream,
+    numbered,
+    offset_of,
+    publish,
+    publish_at_once,
+    seen,
+)
+
+
+@pytest.fixture
+def stream(channel: Channel, name: str) -> str:
+    return declare_stream(channel, name)
+
+
+@pytest.fixture
+def ten(channel: Channel, stream: str) -> str:
+    """A stream of ten messages, each its own offset."""
+    publish(channel, stream, *bodies(0, 9))
+    return stream
+
+
+def refused(channel: Channel, method: Any) -> tuple[int, str]:
+    """The code and the text with which the broker refuses a method."""
+    channel.send(method)
+    error = channel.closed()
+    channel.connection.channels.pop(channel.number)
+    return error.code, error.text.partition(" - ")[2]
+
+
+# -- where a consumer begins
+
+
+def test_the_messages_are_counted(channel: Channel, ten: str) -> None:
+    """RabbitMQ counts every few seconds, and never the consumers."""
+    consume(channel, ten, "first")
+    wait_until(lambda: channel.state(ten) == (10, 0), "ten messages are counted", 15)
+
+
+def test_first(channel: Channel, ten: str) -> None:
+    consume(channel, ten, "first")
+    assert seen(channel, 10) == numbered(0, 9)
+
+
+def test_next_is_what_comes_from_now_on(channel: Channel, connect: Connect, ten: str) -> None:
+    consume(channel, ten, "next")
+    other = connect().channel()
+    consume(other, ten)  # without an offset as well
+    publish(channel, ten, *bodies(10, 12))
+    assert seen(channel, 3) == numbered(10, 12)
+    assert seen(other, 3) == numbered(10, 12)
+
+
+def test_last_is_the_last_chunk(channel: Channel, ten: str) -> None:
+    consume(channel, ten, "last")
+    assert seen(channel, 1) == numbered(9, 9)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 9])
+def test_an_offset(channel: Channel, ten: str, offset: int) -> None:
+    consume(channel, ten, offset)
+    assert seen(channel, 10 - offset) == numbered(offset, 9)
+
+
+def test_an_offset_that_is_yet_to_come(channel: Channel, ten: str) -> None:
+    consume(channel, ten, 12)
+    publish(channel, ten, *bodies(10, 13))
+    assert seen(channel, 2) == numbered(12, 13)
+
+
+def test_a_time_before_all(channel: Channel, ten: str) -> None:
+    consume(channel, ten, datetime.fromtimestamp(1_000_000_000, UTC))
+    assert seen(channel, 10) == numbered(0, 9)
+
+
+def test_a_time_after_all(channel: Channel, ten: str) -> None:
+    consume(channel, ten, datetime.now(UTC) + timedelta(hours=1))
+    publish(channel, ten, b"10")
+    assert seen(channel, 1) == numbered(10, 10)
+
+
+def test_a_time_in_between(channel: Channel, ten: str) -> None:
+    """Timestamps of AMQP are whole seconds: the messages on either side of one are two seconds apart."""
+    border = int(time.time()) + 2
+    wait_until(lambda: time.time() >= border, "the clock is there")
+    publish(channel, ten, *bodies(10, 12))
+    consume(channel, ten, datetime.fromtimestamp(border, UTC))
+    assert seen(channel, 3) == numbered(10, 12)
+
+
+def test_an_interval(channel: Channel, ten: str) -> None:
+    consume(channel, ten, "1h")
+    assert seen(channel, 10) == numbered(0, 9)
+
+
+@pytest.mark.parametrize("offset", ["0h", "5x", "1d"])
+def test_no_offset(channel: Channel, ten: str, offset: str) -> None:
+    channel.qos(1)
+    method = Basic.Consume(queue=ten, arguments={"x-stream-offset": offset})
+    reason = f'{{invalid_stream_offset_arg,{{longstr,<<"{offset}">>}}}}'
+    assert refused(channel, method) == (
+        406,
+        f"invalid arg 'x-stream-offset' for queue '{ten}' in vhost '/': {reason}",
+    )
+
+
+# -- what a consumer has to be
+
+
+def test_a_consumer_needs_a_prefetch_limit(channel: Channel, stream: str) -> None:
+    described = f"queue '{stream}' in vhost '/'"
+    assert refused(channel, Basic.Consume(queue=stream)) == (
+        406,
+        f"consumer prefetch count is not set for '{described}'",
+    )
+
+
+def test_a_consumer_acknowledges(channel: Channel, stream: str) -> None:
+    channel.qos(10)
+    assert refused(channel, Basic.Consume(queue=stream, no_ack=True)) == (
+        540,
+        f"automatic acknowledgement not supported by stream queues queue '{stream}' in vhost '/'",
+    )
+
+
+def test_the_limit_is_the_consumers_own(channel: Channel, stream: str) -> None:
+    channel.qos(10)
+    channel.qos(10, shared=True)
+    assert refused(channel, Basic.Consume(queue=stream)) == (
+        540,
+        f"queue '{stream}' in vhost '/' does not support global qos",
+    )
+
+
+@pytest.mark.parametrize("argument", ["x-priority", "x-cancel-on-ha-failover"])
+def test_consumers_are_all_alike(channel: Channel, stream: str, argument: str) -> None:
+    channel.qos(10)
+    described = f"queue '{stream}' in vhost '/'"
+    assert refused(channel, Basic.Consume(queue=stream, arguments={argument: 5})) == (
+        406,
+        f"invalid arg '{argument}' for {described} of queue type rabbit_stream_queue",
+    )
+
+
+def test_other_queues_have_no_offsets(channel: Channel) -> None:
+    queue = channel.declare(exclusive=True)
+    method = Basic.Consume(queue=queue, arguments={"x-stream-offset": "first"})
+    described = f"queue '{queue}' in vhost '/'"
+    assert refused(channel, method) == (
+        406,
+        f"invalid arg 'x-stream-offset' for {described} of queue type rabbit_classic_queue",
+    )
+
+
+def test_nobody_has_a_stream_alone(channel: Channel, ten: str) -> None:
+    consume(channel, ten, "first", "a", exclusive=True)
+    assert seen(channel, 10) == numbered(0, 9)
+    consume(channel, ten, "first", "b", exclusive=True)
+    assert seen(channel, 10) == numbered(0, 9)
+
+
+# -- what a stream does not do
+
+
+@pytest.mark.parametrize(
+    ("method", "what"),
+    [
+        (lambda stream: Basic.Get(queue=stream), "basic.get"),
+        (lambda stream: Queue.Purge(queue=stream), "queue.purge"),
+    ],
+)
+def test_nothing_is_taken_out(channel: Channel, stream: str, method: Any, what: str) -> None:
+    assert refused(channel, method(stream)) == (
+        540,
+        f"{what} not supported by stream queues queue '{stream}' in vhost '/'",
+    )
+
+
+@pytest.mark.parametrize("method", [Basic.Nack(1, False, True), Basic.Nack(1, False, False), Basic.Reject(1)])
+def test_nothing_is_given_back(channel: Channel, ten: str, method: Any) -> None:
+    consume(channel, ten, "first")
+    seen(channel, 10)
+    assert refused(channel, method) == (
+        540,
+        f"basic.nack and basic.reject not supported by stream queues queue '{ten}' in vhost '/'",
+    )
+
+
+@pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
+def test_a_delete_takes_it_used_and_full_as_it_is(channel: Channel, ten: str, flag: str) -> None:
+    consume(channel, ten, "first", "reader")
+    seen(channel, 10)
+    reply = channel.call(Queue.Delete(queue=ten, **{flag: True}), Queue.DeleteOk)
+    assert reply.message_count == 0
+    assert channel.next_method(Basic.Cancel).consumer_tag == "reader"
+    assert not channel.exists(ten)
+
+
+# -- deliveries
+
+
+def test_the_offset_is_the_last_header(channel: Channel, stream: str) -> None:
+    properties = {
+        "content_type": "text/plain",
+        "content_encoding": "utf8",
+        "headers": {"a": 1, "x-stream-offset": 77, "b": 2},
+        "delivery_mode": 1,
+        "priority": 4,
+        "correlation_id": "c",
+        "reply_to": "r",
+        "expiration": "1000",
+        "message_id": "m",
+        "message_type": "t",
+        "user_id": "guest",
+        "app_id": "app",
+    }
+    publish(channel, stream, b"plain")
+    publish(channel, stream, b"all", **properties)
+    consume(channel, stream, "first")
+    plain, full = channel.deliveries(2)
+    field = b"\x0fx-stream-offsetl" + struct.pack(">q", 0)
+    assert plain.header[14:] == struct.pack(">I", len(field)) + field
+    assert list(full.headers.items()) == [("a", 1), ("b", 2), ("x-stream-offset", 1)]
+    sent = {**properties, "headers": full.headers}
+    assert {name: getattr(full.properties, name) for name in sent} == sent
+    assert (full.body, full.redelivered) == (b"all", False)
+
+
+def test_a_message_keeps_its_exchange_and_key(channel: Channel, stream: str, name: str) -> None:
+    exchange = channel.declare_exchange(f"{name}.x")
+    channel.bind(stream, exchange)
+    channel.publish("some.key", b"routed", exchange=exchange)
+    publish(channel, stream, b"direct")
+    consume(channel, stream, "first")
+    found = [
+        (message.carrier.exchange, message.carrier.routing_key, message.body)
+        for message in channel.deliveries(2)
+        if isinstance(message.carrier, Basic.Deliver)
+    ]
+    assert sorted(found) == [("", stream, b"direct"), (exchange, "some.key", b"routed")]
+    channel.delete_exchange(exchange)
+
+
+def test_a_fan_out_reaches_streams_and_queues(channel: Channel, stream: str, name: str) -> None:
+    exchange = channel.declare_exchange(f"{name}.x")
+    queue = channel.declare(exclusive=True)
+    other = declare_stream(channel, f"{name}.2")
+    for each in (stream, queue, other):
+        channel.bind(each, exchange)
+    channel.confirm()
+    channel.publish("", b"0", exchange=exchange)
+    assert channel.settled(1) == [True]
+    consume(channel, stream, "first")
+    consume(channel, other, "first")
+    assert seen(channel, 2) == [(0, b"0"), (0, b"0")]
+    assert channel.drain(queue) == [b"0"]
+    channel.delete_exchange(exchange)
+
+
+def test_a_blind_copy_is_not_told_of(channel: Channel, stream: str, name: str) -> None:
+    channel.publish("nowhere", b"0", headers={"BCC": [stream], "a": 1})
+    consume(channel, stream, "first")
+    (message,) = channel.deliveries(1)
+    assert message.headers == {"a": 1, "x-stream-offset": 0}
+
+
+def test_a_large_message(channel: Channel, stream: str) -> None:
+    body = b"x" * 1_000_000
+    publish(channel, stream, body, b"small")
+    consume(channel, stream, "first")
+    assert seen(channel, 2) == [(0, body), (1, b"small")]
+
+
+def test_acknowledging_makes_room(channel: Channel, ten: str) -> None:
+    consume(channel, ten, "first", prefetch=2)
+    one, two = channel.deliveries(2)
+    channel.ack(one.tag)
+    (three,) = channel.deliveries(1)
+    channel.ack(three.tag, multiple=True)
+    assert [offset_of(message) for message in (one, two, three)] == [0, 1, 2]
+    assert seen(channel, 2) == numbered(3, 4)
+
+
+def test_a_tag_counts_once(channel: Channel, ten: str) -> None:
+    consume(channel, ten, "first")
+    tag = channel.deliveries(10)[0].tag
+    channel.ack(tag)
+    assert refused(channel, Basic.Ack(tag)) == (406, f"unknown delivery tag {tag}")
+
+
+def test_each_consumer_reads_all(channel: Channel, connect: Connect, ten: str) -> None:
+    readers = [connect().channel() for _ in range(3)]
+    for number, reader in enumerate(readers):
+        consume(reader, ten, number)
+    publish(channel, ten, *bodies(10, 19))
+    for number, reader in enumerate(readers):
+        assert seen(reader, 20 - number) == numbered(number, 19)
+
+
+def test_what_was_acknowledged_is_read_again(channel: Channel, connect: Connect, ten: str) -> None:
+    consume(channel, ten, "first")
+    channel.ack(channel.deliveries(10)[-1].tag, multiple=True)
+    channel.close()
+    again = connect().channel()
+    consume(again, ten, "first")
+    assert seen(again, 10) == numbered(0, 9)
+
+
+def test_a_cancelled_consumer_gets_no_more(channel: Channel, ten: str) -> None:
+    tag = consume(channel, ten, "first")
+    last = channel.deliveries(10)[-1]
+    channel.cancel(tag)
+    publish(channel, ten, b"10")
+    channel.ack(last.tag, multiple=True)
+    consume(channel, ten, "first")
+    assert seen(channel, 11) == numbered(0, 10)
+
+
+def test_a_long_backlog_comes_whole_and_in_order(channel: Channel, stream: str) -> None:
+    count = 20_000
+    publish_at_once(channel, stream, *bodies(0, count - 1))
+    consume(channel, stream, "first", prefetch=500)
+    found: list[tuple[int, bytes]] = []
+    while len(found) < count:
+        message = channel.deliveries(1)[0]
+        found.append((offset_of(message), message.body))
+        if len(found) % 100 == 0:
+            channel.ack(message.tag, multiple=True)
+    assert found == numbered(0, count - 1)
+
+
+# -- transactions, dead letters
+
+
+def test_a_transaction_is_published_at_its_commit(channel: Channel, connect: Connect, stream: str) -> None:
+    reader = connect().channel()
+    consume(reader, stream, "first")
+    channel.call(Tx.Select(), Tx.SelectOk)
+    for body in bodies(0, 4):
+        channel.publish(stream, body)
+    channel.call(Tx.Rollback(), Tx.RollbackOk)
+    for body in bodies(0, 2):
+        channel.publish(stream, body)
+    channel.call(Tx.Commit(), Tx.CommitOk)
+    assert seen(reader, 3) == numbered(0, 2)
+
+
+def test_a_transaction_gives_nothing_back(channel: Channel, ten: str) -> None:
+    consume(channel, ten, "first")
+    seen(channel, 10)
+    channel.call(Tx.Select(), Tx.SelectOk)
+    channel.nack(1)
+    assert refused(channel, Tx.Commit()) == (
+        540,
+        f"basic.nack and basic.reject not supported by stream queues queue '{ten}' in vhost '/'",
+    )
+
+
+def test_a_closed_channel_gives_nothing_back(channel: Channel, connect: Connect, ten: str) -> None:
+    leaving = connect().channel()
+    consume(leaving, ten, "first")
+    seen(leaving, 10)
+    leaving.close()
+    consume(channel, ten, "first")
+    assert seen(channel, 10) == numbered(0, 9)
+
+
+def test_a_stream_that_is_gone_is_gone(channel: Channel, stream: str) -> None:
+    assert channel.delete(stream) == 0
+    with pytest.raises(Closed, match="404"):
+        channel.state(stream)
