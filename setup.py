@@ -32,6 +32,7 @@ COMPILED = [
     "broker/warren/broker/session/subscription.py",
     "broker/warren/broker/session/transaction.py",
     "broker/warren/broker/session/connection.py",
+    "broker/warren/broker/session/back_pressure.py",
     "broker/warren/broker/session/node.py",
     "broker/warren/broker/store/log.py",
     "broker/warren/broker/store/queue_log.py",

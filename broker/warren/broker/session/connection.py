@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
+from warren.broker.session.back_pressure import hold_back, leave_unread
 from warren.broker.session.channel import Channel, Target
 from warren.broker.session.confirms import Confirms
-from warren.broker.session.limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT, UNWRITTEN_LIMIT
+from warren.broker.session.limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT
 from warren.broker.session.rights import Rights
 from warren.wire.content import HEADER_FIXED, Look, MalformedProperties
 from warren.wire.methods import BASIC, frame, undecodable
@@ -124,7 +125,7 @@ class Connection:
         if last is not None:
             self.crowding = len(last.queues) > 0 and last.queues[0].waiting.count > BACKLOG
         if self.publishes and self.reading:
-            self.hold_back()
+            hold_back(self)
 
     def scan(self) -> None:
         """The frame loop. Each frame is taken off (`position`) before it is acted on, so that an error passes it once."""
@@ -232,7 +233,7 @@ class Connection:
         if self.content(channel, target, buffer, start, len(buffer)) == start:
             channel.incoming.target = target
         if self.node.alarm:
-            self.hold_back()
+            hold_back(self)
 
     def content(self, channel: Channel, target: Target, buffer: bytes, start: i64, size: i64) -> i64:
         """Publish the header frame and the one body frame at `start`, if both are whole and well-formed.
@@ -331,7 +332,7 @@ class Connection:
                 self.sent = True
                 self.transport.write(b"".join(out))
                 if self.choked and self.transport.get_write_buffer_size() > UNREAD_LIMIT:
-                    self.leave_unread()
+                    leave_unread(self)
 
     def has_confirms(self, confirms: Confirms) -> None:
         confirms.listed = True
@@ -343,13 +344,6 @@ class Connection:
     def choke(self) -> None:
         """The client does not read as fast as it is sent to."""
         self.choked = True
-
-    def leave_unread(self) -> None:
-        """The client asks for answers that it does not read: it has to wait."""
-        if not self.stalled and not self.closed and not self.closing:
-            self.stalled = True
-            self.unread = True
-            self.transport.pause_reading()
 
     def unchoke(self) -> None:
         self.choked = False
@@ -388,30 +382,6 @@ class Connection:
             return
         self.awaiting = False
         answer()
-        self.go_on()
-
-    def hold_back(self) -> None:
-        """A publisher is not read while the disk is behind, or while an alarm stands."""
-        node = self.node
-        if node.alarm:
-            self.conversation.block(self)
-            self.stalled = True
-        elif not node.overfull(UNWRITTEN_LIMIT):
-            return
-        self.reading = False
-        self.transport.pause_reading()
-        node.paused[self] = True
-
-    def stop_reading(self) -> None:
-        self.reading = False
-        if not self.closed:
-            self.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self.closed or self.closing:
-            return
-        self.reading = True
-        self.conversation.unblock(self)
         self.go_on()
 
     # -- consumers and the end

@@ -11,6 +11,7 @@ from mypy_extensions import i64
 
 from warren.broker.access.access import Access
 from warren.broker.model.virtual_hosts import VirtualHosts
+from warren.broker.session.back_pressure import resume_reading, stop_reading
 from warren.broker.session.limits import UNWRITTEN_LIMIT, Limits
 from warren.broker.session.sasl import Login
 from warren.wire.replies import AmqpError, Reply
@@ -119,7 +120,7 @@ class Node:
     async def settle(self) -> None:
         """Before a stop: read nothing more, and wait until what was published has its confirm."""
         for connection in list(self.connections):
-            connection.stop_reading()
+            stop_reading(connection)
         if self.confirm_waiters and LOG not in self.alarms:
             self.settled = self.loop.create_future()
             try:
@@ -178,7 +179,7 @@ class Node:
         paused = self.paused
         self.paused = {}
         for connection in paused:
-            connection.resume_reading()
+            resume_reading(connection)
 
     # -- definitions
 
