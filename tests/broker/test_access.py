@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from warren.broker import VirtualClock
 from warren.broker.access.access import Access
 from warren.broker.access.passwords import ALGORITHMS, exported, imported, salted
-from warren.broker.model.clock import VirtualClock
 from warren.broker.model.refusal import Refused
 from warren.broker.model.virtual_hosts import VirtualHosts
 from warren.broker.session.sasl import Login, LoginRefused, Peer, is_loopback, log_in, offered

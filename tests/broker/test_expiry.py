@@ -199,7 +199,7 @@ def test_the_longest_ttl(timed: Channel, inprocess: InProcess) -> None:
 def test_many_dead_are_taken_away_in_slices(timed: Channel, inprocess: InProcess) -> None:
     """A consumer, or who asks for one message, finds a long backlog that has died: the broker's loop stays free."""
     queue, grave = dead_lettering(timed)
-    count = 20_000
+    count = 10_000
     dying = timed.encoded(queue, b"dead", expiration="1000")
     for _ in range(20):
         timed.connection.raw.send(dying * (count // 20))

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from warren.broker import Broker, BrokerConfig
-from warren.broker.model.clock import VirtualClock
+from warren.broker import Broker, BrokerConfig, VirtualClock
 from warren.broker.store.files import Files
 
 Result = TypeVar("Result")
@@ -103,11 +102,11 @@ class InProcess:
 
     def advance(self, seconds: float) -> None:
         """Move the clock on; what falls due on the way happens in order."""
-        self.call(lambda: self.clock.advance(seconds))
+        self._run(self.clock.advance(seconds))
 
     def jump(self, seconds: float) -> None:
         """Move the clock on without firing anything, as it is on a loop that is behind."""
-        self.call(lambda: setattr(self.clock, "_now", self.clock.now() + seconds))
+        self.call(lambda: self.clock.jump(seconds))
 
     @contextmanager
     def longest_pause(self) -> Iterator[Pauses]:

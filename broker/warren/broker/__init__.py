@@ -2,5 +2,6 @@
 
 from warren.broker.broker import Broker
 from warren.broker.config import BrokerConfig
+from warren.broker.model.virtual_clock import VirtualClock
 
-__all__ = ["Broker", "BrokerConfig"]
+__all__ = ["Broker", "BrokerConfig", "VirtualClock"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +19,14 @@ from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.dead_letter import REASONS
 from warren.broker.model.queue import Queue
 from warren.broker.model.stored import kept_aside, read_message
+from warren.broker.model.virtual_clock import VirtualClock
 from warren.broker.model.virtual_hosts import VirtualHosts
 from warren.broker.resources import Resources
 from warren.broker.server import Listener
 from warren.broker.session.limits import Limits
 from warren.broker.session.node import DISK, LOG, Node
 from warren.broker.session.sasl import Login
+from warren.broker.settled import Unfinished
 from warren.broker.store.definitions import Definitions
 from warren.broker.store.errors import StoreError
 from warren.broker.store.files import Files
@@ -48,7 +51,7 @@ class Broker:
     durable queues and persistent messages outlive it. It lives on the event loop that started it.
 
     :param config: how it runs; keyword arguments are those of `BrokerConfig`.
-    :param clock: the time that TTLs and expiries go by.
+    :param clock: the time that TTLs, delays and timeouts go by; `VirtualClock` is one that a test moves.
     :param files: the file system that the log is written to; the operating system's unless a test says otherwise.
     """
 
@@ -74,6 +77,7 @@ class Broker:
         self._definitions: Definitions | None = None
         self._log: Log | None = None
         self._node: Node | None = None
+        self._unwatch: Callable[[], None] | None = None
         self._listener: Listener | None = None
         self._management: Management | None = None
         self._control: ControlSocket | None = None
@@ -182,6 +186,8 @@ class Broker:
             await self._open_control(node)
             self._listener = listener
             self._node = node
+            if isinstance(self._clock, VirtualClock):
+                self._unwatch = self._clock.watch(Unfinished(node))
             undo.pop_all()
 
     async def _open_control(self, node: Node) -> None:

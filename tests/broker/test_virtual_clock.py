@@ -1,0 +1,192 @@
+"""A clock that a test moves: everything happens at its exact time, in order, and is worked off before the time goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import pika
+import pytest
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+
+from tests.support.client import Channel, Connection
+from tests.support.inprocess import InProcess
+from warren.broker import Broker, VirtualClock
+from warren.broker.model.virtual_clock import Unsettled
+
+
+@contextlib.asynccontextmanager
+async def opened(clock: VirtualClock, data_dir: Path | None = None) -> AsyncIterator[AbstractChannel]:
+    """A channel of aio-pika to a broker on the same loop."""
+    async with Broker(clock=clock, data_dir=data_dir) as broker:
+        connection = await aio_pika.connect(broker.url)
+        async with connection:
+            yield await connection.channel()
+
+
+async def delay_line(channel: AbstractChannel, ttl: int, to: str) -> str:
+    """A queue whose messages move on to another after a time."""
+    arguments: dict[str, Any] = {
+        "x-message-ttl": ttl,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": to,
+    }
+    queue = await channel.declare_queue(f"wait-{ttl}-{to}", arguments=arguments)
+    return queue.name
+
+
+def message(body: bytes) -> aio_pika.Message:
+    return aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_what_a_consumer_does_at_its_time_counts_from_that_time(tmp_path: Path, stored: bool) -> None:
+    clock = VirtualClock(start=0)
+    async with opened(clock, tmp_path if stored else None) as channel:
+        seen: list[tuple[float, bytes]] = []
+        arrivals = await channel.declare_queue("arrivals", durable=True)
+        again = await delay_line(channel, 1000, "arrivals")
+
+        async def handle(delivery: AbstractIncomingMessage) -> None:
+            seen.append((clock.now(), delivery.body))
+            body = b"%d" % (int(delivery.body) + 1)
+            await channel.default_exchange.publish(message(body), again)
+            await delivery.ack()
+
+        await arrivals.consume(handle)
+        await channel.default_exchange.publish(message(b"1"), again)
+        await clock.advance(10)
+        assert seen == [(float(number), b"%d" % number) for number in range(1, 11)]
+        assert clock.now() == 10
+
+
+async def test_many_times_come_in_their_order() -> None:
+    clock = VirtualClock(start=0)
+    async with opened(clock) as channel:
+        seen: list[tuple[float, bytes]] = []
+        arrivals = await channel.declare_queue("arrivals")
+
+        async def handle(delivery: AbstractIncomingMessage) -> None:
+            seen.append((round(clock.now(), 3), delivery.body))
+
+        await arrivals.consume(handle, no_ack=True)
+        times = [(number * 7919) % 1000 + 1 for number in range(60)]
+        for ttl in times:
+            queue = await delay_line(channel, ttl, "arrivals")
+            await channel.default_exchange.publish(message(b"%d" % ttl), queue)
+        await clock.advance(0.5)
+        assert seen == [(ttl / 1000, b"%d" % ttl) for ttl in sorted(times) if ttl <= 500]
+        await clock.advance(0.6)
+        assert seen == [(ttl / 1000, b"%d" % ttl) for ttl in sorted(times)]
+
+
+async def test_a_decade_passes_at_once() -> None:
+    clock = VirtualClock(start=0)
+    async with opened(clock) as channel:
+        queue = await channel.declare_queue("late")
+        waiting = await delay_line(channel, 315_360_000_000, "late")
+        await channel.default_exchange.publish(message(b"x"), waiting)
+        await clock.advance(315_359_999.999)
+        assert await queue.get(fail=False) is None
+        await clock.advance(0.001)
+        assert await queue.get(fail=False) is not None
+
+
+async def test_a_sleeper_wakes_at_its_time() -> None:
+    clock = VirtualClock(start=100)
+    woken: list[float] = []
+
+    async def sleeper(seconds: float) -> None:
+        await clock.sleep(seconds)
+        woken.append(clock.now())
+
+    async with asyncio.TaskGroup() as group:
+        for seconds in (3, 1, 0, 2):
+            group.create_task(sleeper(seconds))
+        await clock.advance(2.5)
+        assert woken == [100, 101, 102]
+        await clock.advance(1)
+    assert woken == [100, 101, 102, 103]
+
+
+async def test_who_has_work_is_waited_for_and_named() -> None:
+    clock = VirtualClock(patience=0.1)
+    work = ["the handler of billing"]
+    forget = clock.watch(lambda: work[0] if work else "")
+    with pytest.raises(Unsettled, match=r"after 0\.1 s of real time there is still the handler of billing"):
+        await clock.advance(60)
+    # Nothing has happened meanwhile, and it goes on when the work is done.
+    assert clock.now() == 1_000_000_000
+    asyncio.get_running_loop().call_later(0.02, work.clear)
+    await clock.advance(60)
+    assert clock.now() == 1_000_000_060
+    work.append("forgotten")
+    forget()
+    await clock.advance(1)
+
+
+async def test_one_at_a_time() -> None:
+    clock = VirtualClock()
+    first = asyncio.create_task(clock.advance(1))
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="is being advanced already"):
+        await clock.advance(1)
+    await first
+
+
+def test_what_another_thread_has_sent_counts_before_the_time_goes_on(
+    timed: Channel, inprocess: InProcess
+) -> None:
+    """No answer was waited for: the publishes are on their way when the clock is moved."""
+    grave = timed.declare(exclusive=True)
+    queue = timed.declare(
+        exclusive=True, x_message_ttl=1000, x_dead_letter_exchange="", x_dead_letter_routing_key=grave
+    )
+    for _ in range(100):
+        timed.publish(queue, bytes(50_000))
+    inprocess.advance(1)
+    assert (timed.ready(queue), timed.ready(grave)) == (0, 100)
+
+
+def test_a_client_that_waits_for_the_test_holds_up_nothing(timed: Channel, inprocess: InProcess) -> None:
+    """It has deliveries that it does not read before the clock has moved."""
+    queue = timed.declare(exclusive=True)
+    timed.consume(queue, "tag")
+    for number in range(50):
+        timed.publish(queue, b"%d" % number)
+    inprocess.advance(3600)
+    assert [delivery.body for delivery in timed.deliveries(50)] == [b"%d" % number for number in range(50)]
+
+
+def test_a_blocking_client(inprocess: InProcess) -> None:
+    parameters = pika.URLParameters(inprocess.url)
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.queue_declare("grave")
+    channel.queue_declare(
+        "dying",
+        arguments={
+            "x-message-ttl": 60_000,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "grave",
+        },
+    )
+    channel.basic_publish("", "dying", b"x")
+    inprocess.advance(59.999)
+    assert channel.basic_get("grave", auto_ack=True)[2] is None
+    inprocess.advance(0.001)
+    assert channel.basic_get("grave", auto_ack=True)[2] == b"x"
+    connection.close()
+
+
+def test_a_stopped_broker_is_not_waited_for(inprocess: InProcess) -> None:
+    with Connection(inprocess.url) as connection:
+        connection.channel().declare("q")
+    inprocess.restart()
+    inprocess.advance(1)
+    with Connection(inprocess.url) as connection:
+        assert not connection.channel().exists("q")
