@@ -9,7 +9,7 @@ PYTHON := $(PYTHON)
 PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore
 export ORDERS
 
-.PHONY: setup demo test test-compiled lint docs bench bench-hot clean
+.PHONY: setup demo test test-compiled chaos lint docs bench bench-hot clean
 
 setup: .venv/.ready system-runtime
 
@@ -21,6 +21,11 @@ test: setup system-rabbitmq
 
 test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq
 	.venv-compiled/bin/pytest -q
+
+# Kills a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7
+ROUNDS ?= 20
+chaos: .venv/.ready
+	.venv/bin/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 lint: .venv/.ready
 	.venv/bin/ruff check .

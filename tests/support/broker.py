@@ -47,11 +47,14 @@ class BrokerProcess:
         assert self.child is not None, "the broker is not running"
         return self.child.pid
 
+    def command(self) -> list[str | Path]:
+        words = warren("broker", "--port", str(self.port), "--data-dir", self.data_dir, *self.options)
+        return [self.python, *words[1:]]
+
     def start(self, timeout: float = 30.0) -> None:
         """Start it and wait until it accepts connections."""
         assert self.child is None, "the broker runs already"
-        words = warren("broker", "--port", str(self.port), "--data-dir", self.data_dir, *self.options)
-        child = Child([self.python, *words[1:]], env=self.env)
+        child = Child(self.command(), env=self.env)
         try:
             self.url = child.wait_for_line(READY, timeout).removeprefix(READY)
         except BaseException:

@@ -1,0 +1,173 @@
+"""Rounds of load, each ended by something bad, until the queues are emptied and the history is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random
+from typing import Any, Protocol
+
+from pamqp.commands import Queue
+
+from tests.chaos.checker import Judge, judge, owed
+from tests.chaos.clients import (
+    DEFINITIONS,
+    Client,
+    Held,
+    consume,
+    declare,
+    declare_exchange,
+    define,
+    delete,
+    publish,
+    transact,
+)
+from tests.chaos.history import History, What
+from tests.chaos.talk import Lost, connect
+from tests.chaos.topology import DEFINED, FAN, FANNED, QUEUES, RULES
+
+SHUTDOWN = 320
+"""The reply code with which a broker that is stopped closes its connections."""
+MARK = "mark"
+"""A queue for messages of no interest, whose confirms say that what was acknowledged before them is on the disk."""
+EMPTY_SECONDS = 30.0
+"""How long the queues may take to give all out that they owe."""
+
+
+class Subject(Protocol):
+    """A broker that comes to harm."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def start(self) -> None:
+        """Start on what its last life left on the disk."""
+
+    async def end(self) -> tuple[What, float]:
+        """Do to it what this is about, at once: KILLED or STOPPED, and when it was, in seconds of `time.monotonic`."""
+
+
+class Broken(AssertionError):
+    """The broker did what no history can tell: it refused a client, or gave no answer."""
+
+
+class Load:
+    """Clients of one broker over several of its lives."""
+
+    def __init__(self, subject: Subject, random: Random) -> None:
+        self.subject = subject
+        self.random = random
+        self.history = History(RULES)
+        self._life = 0
+        self._names: dict[str, int] = {}
+        self._clients: list[Client] = []
+
+    async def client(self, role: str) -> Client:
+        number = self._names[role] = self._names.get(role, 0) + 1
+        talk = await connect(self.subject.url)
+        client = Client(f"{role}.{self._life}.{number}", talk, self.history, Random(self.random.random()))
+        self._clients.append(client)
+        return client
+
+    async def prepare(self) -> None:
+        """Declare what the load needs; where it exists, this proves that it does as it was declared."""
+        client = await self.client("declares")
+        await declare_exchange(client, FAN, "fanout")
+        await declare_exchange(client, DEFINED, "direct")
+        for name, spec in QUEUES.items():
+            await declare(client, name, spec.arguments, FAN if spec.fan else "")
+        await declare(client, MARK, {"x-max-length": 1}, "")
+        await client.close()
+
+    async def round(self, until: Callable[[], Awaitable[object]]) -> None:
+        """Load until `until` returns; then the subject is ended."""
+        tasks = [asyncio.ensure_future(work) for work in await self._workers()]
+        waiting = asyncio.ensure_future(until())
+        await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        what, at = await self.subject.end()
+        # What the broker had written before it ended is still read.
+        done, late = await asyncio.wait(tasks, timeout=20)
+        for task in late:
+            task.cancel()
+        self.history.note(what, at=at)
+        self._life += 1
+        if late:
+            raise Broken(f"{len(late)} connections did not end with the broker")
+        for task in done:
+            if not isinstance(error := task.exception(), Lost):
+                raise Broken("a client failed") from error
+        for client in self._clients:
+            said = client.talk.closed_with
+            if said is not None and said.reply_code != SHUTDOWN:
+                raise Broken(f"{client.name} was refused: {said.reply_code} {said.reply_text}")
+        self._clients.clear()
+
+    async def _workers(self) -> list[Coroutine[Any, Any, None]]:
+        random = self.random
+        workers: list[Coroutine[Any, Any, None]] = []
+        for name, spec in QUEUES.items():
+            if spec.rules.ordered and not spec.fan and name not in ("tx-1", "tx-2", "echo"):
+                for _ in range(2 if name in ("busy", "tx-in") else 1):
+                    levels = 5 if spec.rules.priorities else 0
+                    workers.append(publish(await self.client(name), "", name, (name,), levels=levels))
+            rejects = 0.4 if spec.rules.dead_letters_to else 0.0
+            # Some queues grow, some are kept empty, and which ones changes from life to life.
+            if name != "tx-in":
+                workers += [
+                    consume(await self.client(f"{name}-consumer"), name, rejects=rejects)
+                    for _ in range(random.randint(0, 2))
+                ]
+        workers.append(publish(await self.client("fan"), FAN, "", FANNED))
+        workers += [transact(await self.client("tx")) for _ in range(2)]
+        workers.append(define(await self.client("defines")))
+        return workers
+
+    async def empty(self) -> Judge:
+        """Take all that is there, until nothing is owed, and judge the history. The next one starts with empty queues."""
+        client = await self.client("empties")
+        await client.confirms()
+        held = Held(client)
+        held.on_more = lambda: self._take(held)
+        self.history.note(What.ALONE, client.name)
+        for name in QUEUES:
+            await held.consume(name)
+        until = time.monotonic() + EMPTY_SECONDS
+        while True:
+            await client.pause(0.05)
+            if any([await _waiting(client, name) for name in QUEUES]):
+                continue
+            client.publish("", MARK, ())
+            await client.until_confirmed(0)
+            # What was kept aside, or has not expired yet, is still to come.
+            if not owed(self.history) or time.monotonic() > until:
+                break
+            await client.pause(0.5)
+        self.history.note(What.EMPTIED, client.name)
+        await self._definitions(client)
+        await client.close()
+        self._clients.clear()
+        return judge(self.history)
+
+    def forget(self) -> None:
+        """Begin a new history, after `empty`."""
+        self.history = History(RULES)
+
+    @staticmethod
+    def _take(held: Held) -> None:
+        for tag in list(held.messages):
+            held.acknowledge(tag)
+
+    async def _definitions(self, client: Client) -> None:
+        """Look which of the queues that came and went are there, and delete those."""
+        missing = await client.returned(DEFINITIONS)
+        for name in DEFINITIONS:
+            self.history.note(What.MISSING if name in missing else What.EXISTS, client.name, name)
+            if name not in missing:
+                await delete(client, name)
+
+
+async def _waiting(client: Client, queue: str) -> int:
+    found = await client.talk.call(Queue.Declare(queue=queue, passive=True), Queue.DeclareOk)
+    return found.message_count or 0
