@@ -6,6 +6,7 @@ from random import Random
 
 from tests.store.disk import Disk
 from tests.store.node import Node
+from warren.broker.store.segments import FEW
 
 
 def publish(node: Node, first: int, last: int, size: int = 50, queue: int = 1) -> None:
@@ -239,13 +240,18 @@ def test_a_fan_out_is_copied_forward_for_the_targets_that_still_hold_it() -> Non
     assert 1 not in after.messages(1)
 
 
-def test_restarts_do_not_add_segments() -> None:
+def until_few_segments(node: Node) -> None:
+    node.run_until(lambda: len(node.disk.segments()) <= FEW + 1)
+
+
+def test_restarts_do_not_add_segments_for_ever() -> None:
     disk = Disk()
     for number in range(1, 20):
         node = Node(disk, segment_size=1 << 20)
         publish(node, number, number)
+        node.sync()
+        until_few_segments(node)
         disk = node.close() if number % 2 else node.kill_synced()
-    assert disk.segments() == [1]
     assert set(Node(disk).messages()) == set(range(1, 20))
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +17,10 @@ from warren.broker.config import BrokerConfig
 from warren.broker.management.control import ControlSocket
 from warren.broker.management.management import Management
 from warren.broker.model.clock import Clock, RealClock
-from warren.broker.model.dead_letter import REASONS
+from warren.broker.model.memory import Memory
 from warren.broker.model.queue import Queue
-from warren.broker.model.stored import kept_aside, read_message
+from warren.broker.model.restore import restore_messages
+from warren.broker.model.stored import describe
 from warren.broker.model.virtual_clock import VirtualClock
 from warren.broker.model.virtual_hosts import VirtualHosts
 from warren.broker.resources import Resources
@@ -78,6 +80,7 @@ class Broker:
         self._log: Log | None = None
         self._node: Node | None = None
         self._unwatch: Callable[[], None] | None = None
+        self._memory: Memory | None = None
         self._listener: Listener | None = None
         self._management: Management | None = None
         self._control: ControlSocket | None = None
@@ -138,7 +141,9 @@ class Broker:
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._close_store)
             recovery = await self._open_store(loop) if self.config.data_dir is not None else None
-            virtual_hosts = VirtualHosts(self._clock, self._log, self._definitions)
+            if self._log is not None:
+                self._memory = Memory(loop, self.config.memory_bytes // 2)
+            virtual_hosts = VirtualHosts(self._clock, self._log, self._definitions, self._memory)
             access = Access(virtual_hosts, self._definitions)
             limits = Limits(
                 self.config.channel_max,
@@ -168,6 +173,8 @@ class Broker:
             virtual_hosts.on_deleted.append(
                 lambda name: node.close_connections(f"vhost '{name}' is deleted", vhost=name)
             )
+            if self._memory is not None:
+                self._memory.on_behind = node.on_behind
             if recovery is not None:
                 self._connect_store(node)
             config = self.config
@@ -213,7 +220,7 @@ class Broker:
         self._seeded = self._definitions.seeded
         known = {row.incarnation for row in self._snapshot.queues}
         # In a thread: whoever embeds the broker has other things on this loop.
-        recovery = await loop.run_in_executor(None, recover, self._folder, known)
+        recovery = await loop.run_in_executor(None, partial(recover, self._folder, known, describe=describe))
         streams = await loop.run_in_executor(None, recover_streams, self._folder, known, recovery.clean)
         for line in (*recovery.damage, *streams.damage):
             logger.error("event=damage %s", line)
@@ -256,17 +263,7 @@ class Broker:
         for incarnation, queue in queues.items():
             recovered = recovery.queues.pop(incarnation, None)
             if recovered is not None:
-                queue.next_sequence = recovered.last_sequence + 1
-                for sequence, payload, mark in recovered.messages:
-                    message = read_message(sequence, payload, mark)
-                    reason = kept_aside(mark)
-                    if not recovery.clean:
-                        message.redelivered = True
-                    if reason:
-                        queue.vhost.dead_letters.keep_aside(queue, message, REASONS[reason - 1])
-                    else:
-                        queue.recovered(message)
-                count += len(recovered.messages)
+                count += restore_messages(queue, recovered)
         # Only now: what has died meanwhile may go to any of them.
         for queue in queues.values():
             queue.expiry.touch()
@@ -305,6 +302,8 @@ class Broker:
             self._resources.stop()
         if listener is not None:
             listener.stop_accepting()
+        if self._memory is not None:
+            self._memory.stop()
         if node is not None:
             reason = AmqpError(
                 Reply.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"

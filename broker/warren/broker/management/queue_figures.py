@@ -6,14 +6,12 @@ looked through there, once for all queues.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.model.message import Message
 
 if TYPE_CHECKING:
-    from warren.broker.model.backing import Backing
     from warren.broker.model.queue import Queue
     from warren.broker.session.connection import Connection
 
@@ -60,29 +58,14 @@ def unacknowledged(connections: Iterable[Connection]) -> dict[Queue, Figures]:
 
 def ready_in_memory(queue: Queue) -> tuple[int, int]:
     """Of what is ready: how many have their content in memory, and the bytes of their bodies."""
-    return int(queue.waiting.count), int(queue.waiting.bytes)
+    return queue.waiting.in_memory()
 
 
 def ready_persistent(queue: Queue) -> tuple[int, int]:
     """Of what is ready: how many are persistent in a durable queue, and the bytes of their bodies."""
-    count = size = 0
-    if queue.log is not None:
-        for message in walk(queue.waiting):
-            if message.stored:
-                count += 1
-                size += int(message.body_size)
-    return count, size
-
-
-def walk(waiting: Backing) -> Iterator[Message]:
-    levels: list[Backing] = getattr(waiting, "levels", [waiting])
-    for level in levels:
-        yield from level.fresh
-        for _, message in level.returned:
-            yield message
+    return queue.waiting.kept() if queue.log is not None else (0, 0)
 
 
 def memory(queue: Queue, unacked: Figures) -> int:
     """Bytes that a queue takes: the contents in memory, and for each message and the queue itself a fixed sum."""
-    held = sum(sys.getsizeof(message.content) for message in walk(queue.waiting))
-    return QUEUE_BYTES + held + unacked.held + MESSAGE_BYTES * (int(queue.waiting.count) + unacked.count)
+    return QUEUE_BYTES + int(queue.waiting.memory()) + unacked.held + MESSAGE_BYTES * unacked.count

@@ -14,7 +14,7 @@ class Message:
     """One message in one queue. A fan-out makes one for each queue; they share the bytes.
 
     `content` is the header frame and the body frame as they came on `channel`, so that forwarding to a channel of the same
-    number copies nothing.
+    number copies nothing. It is empty while the message waits with its content on the disk only.
     """
 
     sequence: i64 = 0
@@ -23,6 +23,8 @@ class Message:
     """When it is dead, in milliseconds since 1970; 0 is never."""
     ttl: i64 = -1
     """The publisher's `expiration` in milliseconds; -1 is none."""
+    place: i64 = 0
+    """Where it stands in the log, if it does and the place is known."""
     tag: i64 = 0
     """The delivery tag while it is unacknowledged."""
     deliveries: i64 = 0
@@ -34,6 +36,8 @@ class Message:
     """The broker has dead-lettered it before: its x-death header is the broker's own and not a client's."""
     blind: bool = False
     """Its header BCC is for the broker alone."""
+    leaving: bool = False
+    """It waits, and its content leaves memory as soon as it is on the disk."""
     stored: bool = False
     """It is in the log, and its end has to go there as well."""
     consumer: Optional[Consumer] = None  # noqa: UP045  (a compiled class cannot evaluate the forward reference with |)

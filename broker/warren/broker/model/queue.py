@@ -18,6 +18,7 @@ from warren.broker.model.expiry import Expiry
 from warren.broker.model.message import Message
 from warren.broker.model.priority import PriorityBacking
 from warren.broker.model.round import Round
+from warren.broker.model.shelf import Shelf
 from warren.broker.model.stored import message_head, message_mark
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class Queue:
     deleted: bool = False
     streamed: bool = False
     """It is a stream, and keeps whatever it takes."""
+    watched: bool = False
+    """Its messages count for the memory of all."""
     had_consumer: bool = False
     """An auto-delete queue goes with its last consumer, but only after a first one."""
 
@@ -112,6 +115,8 @@ class Queue:
         """The bindings to this queue: (source, routing key, encoded arguments)."""
         self.log: Log | None = None
         self.records: QueueLog | None = None
+        self.shelf: Optional[Shelf] = None  # noqa: UP045
+        """Where messages go that leave memory; None if there is no disk."""
         self.aside: deque[tuple[Message, str]] = deque()
         """Dead letters that no target has taken yet (at-least-once strategy)."""
         self.expiry = Expiry(self)
@@ -127,6 +132,9 @@ class Queue:
         self.limited: bool = arguments.max_length >= 0 or arguments.max_length_bytes >= 0
         self.message_ttl: i64 = arguments.message_ttl
         self.delivery_limit: i64 = arguments.delivery_limit
+        lazy = arguments.lazy and self.vhost.log is not None
+        if lazy != self.waiting.lazy:
+            self.waiting.set_lazy(lazy)
 
     def reconfigure(self, arguments: QueueArguments) -> None:
         """Policies have changed: what waits has to fit at once; its expiry it keeps, as in RabbitMQ."""
@@ -136,6 +144,11 @@ class Queue:
             self.expiry.restart()
         if self.limited and not self.rejects:
             self.drop_overflow()
+
+    def put_on(self, shelf: Shelf) -> None:
+        """There is a disk that its messages may go to."""
+        self.shelf = shelf
+        self.waiting.put_on(shelf)
 
     # -- publishing
 
@@ -179,6 +192,8 @@ class Queue:
             self.expiry.date(message)
 
     def enqueue(self, message: Message) -> None:
+        if not self.watched:
+            self.vhost.watch(self)
         self.waiting.append(message)
         if self.limited and not self.rejects:
             self.drop_overflow()
@@ -199,7 +214,7 @@ class Queue:
             self.last_exchange = message.exchange
             self.last_key = message.routing_key
             self.last_head = head
-        log.message(records, message.sequence, head, message.content)
+        message.place = log.message(records, message.sequence, head, message.content)
         message.stored = True
 
     def would_overflow(self, message: Message) -> bool:
@@ -222,7 +237,10 @@ class Queue:
             0 <= arguments.max_length < self.waiting.count
             or 0 <= arguments.max_length_bytes < self.waiting.bytes
         ):
-            dropped.append(self.waiting.take())
+            message = self.waiting.take()
+            if message is None:
+                break
+            dropped.append(message)
         if dropped:
             self.vhost.dead_letters.bury(self, dropped, "maxlen")
             if self.expiry.used:
@@ -252,7 +270,11 @@ class Queue:
                 if self.expiry.behind:
                     return
                 continue
-            self.hand(self.active[0], waiting.take())
+            message = waiting.take()
+            if message is None:
+                # The rest was damaged, or the disk has failed.
+                break
+            self.hand(self.active[0], message)
         if self.expiry.used:
             self.expiry.drop_expired()
             self.expiry.watch()
@@ -266,6 +288,8 @@ class Queue:
         if not self.waiting.count:
             return None
         message = self.waiting.take()
+        if message is None:
+            return None
         self.unacked += 1
         if self.expiry.used:
             self.expiry.drop_expired()
@@ -295,18 +319,15 @@ class Queue:
         """The message is over; the log has to know."""
         if self.deleted:
             return
-        log = self.log
-        records = self.records
-        assert log is not None
-        assert records is not None
-        log.acknowledge(records, message.sequence)
-        message.stored = False
+        shelf = self.shelf
+        assert shelf is not None
+        shelf.end(message)
 
     def rejected(self, messages: list[Message]) -> None:
         """Rejected without requeue: the dead letter exchange has them, if there is one."""
         self.unacked -= len(messages)
         if not self.deleted:
-            self.vhost.dead_letters.bury(self, messages, "rejected")
+            self.vhost.dead_letters.bury(self, self.readable(messages), "rejected")
 
     def requeue(self, messages: list[Message]) -> None:
         """Unacknowledged messages return to their places, marked redelivered, or end at the delivery limit."""
@@ -322,7 +343,7 @@ class Queue:
                 continue
             self.put_back(message)
         if spent:
-            self.vhost.dead_letters.bury(self, spent, "delivery_limit")
+            self.vhost.dead_letters.bury(self, self.readable(spent), "delivery_limit")
         if self.limited and not self.rejects:
             self.drop_overflow()
         if self.expiry.used:
@@ -330,31 +351,33 @@ class Queue:
         if self.waiting.count:
             self.drain()
 
+    def readable(self, messages: list[Message]) -> list[Message]:
+        """Unacknowledged messages, with the contents of those that had left memory; without those that are damaged."""
+        absent = [message for message in messages if not message.content]
+        if absent:
+            shelf = self.shelf
+            assert shelf is not None
+            shelf.load(absent)
+            for message in absent:
+                if not message.content:
+                    shelf.lost(message)
+        return [message for message in messages if message.content] if absent else messages
+
     def put_back(self, message: Message) -> None:
-        if message.stored:
-            log = self.log
-            records = self.records
-            assert log is not None
-            assert records is not None
-            log.mark(records, message.sequence, message_mark(message))
+        shelf = self.shelf
+        if message.stored and shelf is not None:
+            shelf.log.mark(shelf.records, message.sequence, message_mark(message))
+        if not self.watched:
+            self.vhost.watch(self)
         self.waiting.put_back(message)
 
     def closing(self) -> None:
         """The broker stops. A crash before has marked messages redelivered that the log does not know to be."""
         self.expiry.stop()
-        log = self.log
-        records = self.records
-        for message in self.waiting.clear():
-            if message.redelivered and not message.deliveries and log is not None and records is not None:
-                log.mark(records, message.sequence, message_mark(message))
-
-    def recovered(self, message: Message) -> None:
-        """A message that the log has kept; they come in the order of their sequence."""
-        self.waiting.append(message)
-        if message.sequence >= self.next_sequence:
-            self.next_sequence = message.sequence + 1
-        if message.expires:
-            self.expiry.used = True
+        shelf = self.shelf
+        if shelf is not None and shelf.durable and shelf.delivered and self.waiting.count:
+            shelf.log.delivered[int(self.incarnation)] = int(shelf.delivered)
+        self.waiting.clear()
 
     # -- consumers, and the end
 
@@ -378,11 +401,7 @@ class Queue:
 
     def purge(self) -> i64:
         """Drop what is ready; what is unacknowledged stays. How many they were."""
-        messages = self.waiting.clear()
-        for message in messages:
-            if message.stored:
-                self.forget(message)
-        return len(messages)
+        return self.waiting.purge()
 
     def ended(self) -> None:
         """The queue is deleted: its messages vanish, its consumers are told."""
@@ -390,5 +409,8 @@ class Queue:
         self.expiry.stop()
         self.waiting.clear()
         self.aside.clear()
+        shelf = self.shelf
+        if shelf is not None and not shelf.durable:
+            shelf.drop()
         for consumer in self.round.clear():
             consumer.cancelled()

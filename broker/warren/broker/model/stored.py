@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 
 from warren.broker.model.message import Message
-from warren.wire.content import body_size
 
 _HEAD = struct.Struct(">BBBqBB")
 _U16 = struct.Struct(">H")
+_U64 = struct.Struct(">Q")
 VERSION = 1
 DIED = 1
 REASON_SHIFT = 32
@@ -45,26 +45,43 @@ def kept_aside(mark: int) -> int:
     return mark >> REASON_SHIFT
 
 
-def read_message(sequence: int, payload: bytes, mark: int) -> Message:
-    """The message that `message_head`, its content and `message_mark` were written for."""
-    _, flags, priority, expires, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
+def fill(message: Message, payload: bytes) -> None:
+    """Give a message what `message_head` and its content were written from, except for its priority and expiry."""
+    _, flags, _, _, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     key = _HEAD.size + exchange_size
-    content_start = key + key_size
-    content = payload[content_start:]
-    message = Message(
-        payload[_HEAD.size : key],
-        payload[key:content_start],
-        content,
-        body_size(content),
-        _U16.unpack_from(content, 1)[0],
-    )
-    message.sequence = sequence
-    message.expires = expires
-    message.deliveries = (mark & ((1 << REASON_SHIFT) - 1)) >> 1
-    message.redelivered = mark & 1 != 0
-    message.priority = priority
+    start = key + key_size
+    content = payload[start:]
+    message.exchange = payload[_HEAD.size : key]
+    message.routing_key = payload[key:start]
+    message.content = content
+    message.channel = _U16.unpack_from(content, 1)[0]
     message.died = flags & DIED != 0
     message.blind = flags & BLIND != 0
+
+
+def mark_of(message: Message, mark: int) -> None:
+    """What a mark says of deliveries."""
+    message.deliveries = (mark & ((1 << REASON_SHIFT) - 1)) >> 1
+    if mark & 1:
+        message.redelivered = True
+
+
+def describe(payload: bytes) -> tuple[int, int, int]:
+    """Priority, expiry and size of the body of a payload."""
+    _, _, priority, expires, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
+    # The body's size stands in the content header, behind its frame's header, class and weight.
+    return priority, expires, _U64.unpack_from(payload, _HEAD.size + exchange_size + key_size + 11)[0]
+
+
+def read_message(sequence: int, payload: bytes, mark: int) -> Message:
+    """The message that `message_head`, its content and `message_mark` were written for."""
+    priority, expires, body = describe(payload)
+    message = Message(b"", b"", b"", body, 0)
+    fill(message, payload)
+    message.sequence = sequence
+    message.priority = priority
+    message.expires = expires
+    mark_of(message, mark)
     message.persistent = True
     message.stored = True
     return message

@@ -17,6 +17,7 @@ from warren.broker.model.exchange import TYPES, Binding, Exchange
 from warren.broker.model.lasting import assert_lasting
 from warren.broker.model.queue import Queue
 from warren.broker.model.settings import Settings
+from warren.broker.model.shelf import Shelf
 from warren.broker.model.stream import Stream
 from warren.broker.model.stream_arguments import KNOWN as STREAM_KNOWN
 from warren.broker.model.vhost import VirtualHost
@@ -154,6 +155,7 @@ class Topology:
             if not arguments.stream:
                 queue.log = self.vhost.log
             queue.records = self.vhost.log.queue(incarnation)
+            queue.put_on(Shelf(self.vhost.log, queue.records, name))
         self.vhost.policies.govern(queue)
         self.vhost.queues[name] = queue
         self.vhost.epoch += 1

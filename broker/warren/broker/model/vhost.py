@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
@@ -12,9 +12,11 @@ from warren.broker.model.exchange import Exchange
 from warren.broker.model.message import Message
 from warren.broker.model.policy import Policies
 from warren.broker.model.queue import REFUSED, STORED, TAKEN, Queue
+from warren.broker.model.shelf import Shelf
 from warren.broker.model.stored import message_head
 
 if TYPE_CHECKING:
+    from warren.broker.model.memory import Memory
     from warren.broker.model.topology import Topology
     from warren.broker.store.log import Log, QueueLog
     from warren.broker.store.streams import Streams
@@ -34,6 +36,8 @@ class VirtualHost:
         self.name = name
         self.clock = clock
         self.log = log
+        self.memory: Optional[Memory] = None  # noqa: UP045
+        """Who looks after the memory of waiting messages; None where there is no disk to page to."""
         self.exchanges: dict[bytes, Exchange] = {}
         self.queues: dict[bytes, Queue] = {}
         self.dead_letters = DeadLetters(self)
@@ -146,7 +150,19 @@ class VirtualHost:
             targets.append((records, int(copy.sequence)))
             copy.stored = True
         copy = copies[0][1]
-        log.fan_out(targets, message_head(copy), copy.content)
+        place = log.fan_out(targets, message_head(copy), copy.content)
+        for _, copy in copies:
+            copy.place = place
+
+    def watch(self, queue: Queue) -> None:
+        """Messages wait in a queue: they count for the memory of all, and may have to leave it."""
+        queue.watched = True
+        memory = self.memory
+        if memory is None:
+            return
+        if queue.shelf is None and self.log is not None:
+            queue.put_on(Shelf(self.log, None, queue.name))
+        memory.watch(queue)
 
     def remove_queue(self, queue: Queue) -> None:
         """Delete a queue that has come to its own end: unused for its x-expires, or without its last consumer."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from warren.broker.model.clock import Clock
+from warren.broker.model.memory import Memory
 from warren.broker.model.refusal import Exists, Missing, Refused
 from warren.broker.model.settings import Settings, limit
 from warren.broker.model.topology import Topology
@@ -24,7 +25,9 @@ logger = logging.getLogger(__name__)
 class VirtualHosts:
     """The virtual hosts of one broker. Every change is stored; it raises `Refused` where it cannot be made."""
 
-    def __init__(self, clock: Clock, log: Log | None, definitions: Definitions | None) -> None:
+    def __init__(
+        self, clock: Clock, log: Log | None, definitions: Definitions | None, memory: Memory | None = None
+    ) -> None:
         self.topologies: dict[bytes, Topology] = {}
         """By the name on the wire."""
         self.on_deleted: list[Callable[[str], None]] = []
@@ -32,6 +35,7 @@ class VirtualHosts:
         self._clock = clock
         self._log = log
         self._definitions = definitions
+        self._memory = memory
         self._settings: dict[str, Settings] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -152,6 +156,7 @@ class VirtualHosts:
 
     def _make(self, settings: Settings) -> Topology:
         vhost = VirtualHost(settings.name.encode(), self._clock, self._log)
+        vhost.memory = self._memory
         topology = Topology(vhost, self._definitions)
         topology.settings = settings
         self._settings[settings.name] = settings

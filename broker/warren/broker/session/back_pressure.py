@@ -24,10 +24,15 @@ def hold_back(connection: Connection) -> None:
     if node.alarm:
         connection.conversation.block(connection)
         connection.stalled = True
-    elif not node.overfull(UNWRITTEN_LIMIT):
+    elif not node.overfull(UNWRITTEN_LIMIT) and not (node.behind and not holds_unacked(connection)):
         return
     stop_reading(connection)
     node.paused[connection] = True
+
+
+def holds_unacked(connection: Connection) -> bool:
+    """Whether what it would send may make room: an acknowledgement has to be read."""
+    return any(channel.unacked for channel in connection.channels.values())
 
 
 def stop_reading(connection: Connection) -> None:

@@ -62,6 +62,8 @@ class Node:
         self.commit_waiters: deque[tuple[int, Connection, bytes]] = deque()
         self.sync_waiters: deque[tuple[int, Connection, bytes]] = deque()
         self.settled: Optional[asyncio.Future[None]] = None  # noqa: UP045
+        self.behind = False
+        """Paging cannot keep up with what is published."""
         self.alarm = b""
         """Why publishers are blocked: the reason that connection.blocked gives; empty if they are not."""
         self.alarms: dict[str, str] = {}
@@ -141,6 +143,13 @@ class Node:
                 connection.conversation.shut_down(connection, reason)
 
     # -- back pressure
+
+    def on_behind(self, behind: bool) -> None:
+        """Waiting messages take more memory than they may and cannot leave it fast enough, or no longer do."""
+        self.behind = behind
+        logger.info("event=%s", "paging_behind" if behind else "paging_caught_up")
+        if not behind and not self.alarm:
+            self.resume_reading()
 
     def overfull(self, limit: int) -> bool:
         log = self.log

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from .reader import SegmentReader, segment_path
-from .record import FAN_OUT, MESSAGE, Record, entries, fan_out_targets, seed_of
+from .record import FAN_OUT, MESSAGE, SPILL, Record, entries, fan_out_targets, seed_of
 from .recovery import Recovery
 from .segments import Segment, Segments
 from .writer import Slice
@@ -88,8 +88,18 @@ def _copy(record: Record, segment: Segment, log: Log, queues: Mapping[int, Queue
         queue = queues.get(record.incarnation)
         if queue is None or not queue.live.take(segment, record.sequence):
             return False
-        log.message(queue, record.sequence, record.payload, b"")
+        log.copied(
+            queue, record.sequence, log.message(queue, record.sequence, record.payload, b""), record.payload
+        )
         log.mark_again(queue, record.sequence)
+        return True
+    if record.kind == SPILL:
+        queue = queues.get(record.incarnation)
+        if queue is None or not queue.live.take(segment, record.sequence):
+            return False
+        place = log.spill(queue, record.sequence, record.payload, b"")
+        log.copied(queue, record.sequence, place, record.payload)
+        queue.moved_transient.add(record.sequence)
         return True
     if record.kind == FAN_OUT:
         table, content = fan_out_targets(record.payload)
@@ -98,12 +108,15 @@ def _copy(record: Record, segment: Segment, log: Log, queues: Mapping[int, Queue
             queue = queues.get(incarnation)
             if queue is not None and queue.live.take(segment, sequence):
                 targets.append((queue, sequence))
-        if len(targets) == 1:
-            log.message(*targets[0], content, b"")
-        elif targets:
-            log.fan_out(targets, content, b"")
-        for queue, sequence in targets:
-            log.mark_again(queue, sequence)
+        if targets:
+            place = (
+                log.fan_out(targets, content, b"")
+                if len(targets) > 1
+                else log.message(*targets[0], content, b"")
+            )
+            for queue, sequence in targets:
+                log.copied(queue, sequence, place, content)
+                log.mark_again(queue, sequence)
         return bool(targets)
     # Acknowledgements and counts speak of messages in this segment or in older ones, which are gone.
     return False

@@ -7,6 +7,8 @@ Everything here runs on the event loop and awaits nothing but `close`; the disk 
 from __future__ import annotations
 
 import asyncio
+import enum
+import logging
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -17,8 +19,12 @@ from mypy_extensions import i64
 from warren.command import Exit
 
 from .compaction import Compactor
-from .errors import StoreError
-from .queue_log import NONE, QueueLog
+from .errors import StoreError, reason
+from .fetch import PLACE, Fetch
+from .index import Pages
+from .indexing import IndexJob
+from .lookup import Found, Lookup
+from .queue_log import QueueLog
 from .record import (
     ACK,
     FAN_OUT,
@@ -26,6 +32,7 @@ from .record import (
     HEADER,
     MARK,
     MESSAGE,
+    SPILL,
     entry,
     fan_out_table,
     pack_crc,
@@ -33,6 +40,7 @@ from .record import (
     pairs,
 )
 from .recovery import Recovery
+from .runs import NONE
 from .segments import Segment, Segments
 from .stream_log import StreamLog
 from .tail import SEGMENT_SIZE, Tail
@@ -41,6 +49,8 @@ from .writer import Batch, Removal, Slice, Stop, Unlink, Writer
 if TYPE_CHECKING:
     from .streams import Streams
 
+logger = logging.getLogger(__name__)
+
 crc32: Final = zlib.crc32
 SLACK: Final = 4 * SEGMENT_SIZE
 """Default of how many bytes the log may use beyond twice its live ones."""
@@ -48,8 +58,21 @@ BATCH_SIZE: Final = 8 * 1024 * 1024
 """A batch that has grown to this many bytes is closed, so that those who wait for it do not wait for more."""
 ACK_DELAY: Final = 0.2
 """Seconds after which acknowledgements are written, if no message takes them along before."""
+TRANSIENT_QUEUES: Final = 1 << 62
+"""Incarnations from here on are of this process only: the definitions never give them out."""
 RETRY: Final = 1.0
 """Seconds between attempts to write to a full disk."""
+
+
+class Sync(enum.Enum):
+    """When the log is synced. A confirm waits for the sync that covers it, in the first two."""
+
+    BATCH = "batch"
+    """Once a batch; acknowledgements that no message takes along after `ack_delay`."""
+    ALWAYS = "always"
+    """As BATCH, and acknowledgements wait for nothing."""
+    OFF = "off"
+    """Never: what was confirmed survives a killed process and not a power cut."""
 
 
 class Gate(Protocol):
@@ -90,10 +113,13 @@ class Log:
         batch_size: int = BATCH_SIZE,
         ack_delay: float = ACK_DELAY,
         retry: float = RETRY,
+        sync: Sync = Sync.BATCH,
     ) -> None:
         self.batch: i64 = 1
         self.synced: i64 = 0
         self.unwritten: i64 = 0
+        self.written: i64 = 0
+        """The place up to which the log can be read back."""
         self.full = False
         self.failed = False
         self.streams: Optional[Streams] = None  # noqa: UP045
@@ -106,13 +132,15 @@ class Log:
         self._gate = gate
         self._folder = recovery.folder
         self._batch_size: i64 = batch_size
-        self._ack_delay = ack_delay
+        self._ack_delay = 0.0 if sync is Sync.ALWAYS else ack_delay
         self._queues: dict[int, QueueLog] = {}
         for incarnation, live in recovery.live.items():
             queue = QueueLog(incarnation)
             queue.live = live
-            queue.counts = recovery.counts.get(incarnation, {})
+            queue.counts = recovery.queues[incarnation].counts
             self._queues[incarnation] = queue
+
+        self._transients = 0
 
         # What collects for the next batch.
         self._touched: list[QueueLog] = []
@@ -125,13 +153,21 @@ class Log:
         self._group_gone: list[tuple[QueueLog, int]] = []
 
         held = recovery.segments
-        offset = recovery.append_at
-        if not held or offset < 0:
-            held.append(Segment(recovery.next_segment, 0))
-            offset = 0
+        held.append(Segment(recovery.next_segment, 0))
         # What is dead in the segment that is written to cannot be freed.
-        self._segments = Segments(held, max(slack, segment_size))
-        self._tail = Tail(recovery.identity, recovery.block, segment_size, held[-1], offset)
+        self._segments = Segments(held, max(slack, segment_size), segment_size)
+        self._tail = Tail(recovery.identity, recovery.block, segment_size, held[-1], 0)
+        self.written = self._tail.base
+        self._indexer = recovery.indexer
+        self._indexing = False
+        self._unindexable: set[int] = set()
+        self.index_soon = False
+        """Somebody waits for the index of every segment that is closed."""
+        pages = Pages(recovery.folder, recovery.files, recovery.indexer.rebuild)
+        fetch = Fetch(recovery.folder, recovery.files, recovery.identity, recovery.block)
+        self._lookup = Lookup(pages, fetch, recovery.indexer)
+        self.delivered: dict[int, int] = {}
+        """Up to which sequence the messages of a queue may have been delivered before a crash; kept by a clean stop."""
 
         self._idle = True
         self._in_flight: Batch | None = None
@@ -143,7 +179,9 @@ class Log:
         self._closing: asyncio.Future[None] | None = None
         self._stopping = False
         self._attempts = 0
-        self._writer = Writer(recovery.folder, recovery.files, loop.call_soon_threadsafe, self, retry)
+        self._writer = Writer(
+            recovery.folder, recovery.files, loop.call_soon_threadsafe, self, retry, sync is not Sync.OFF
+        )
         self._writer.start()
         if gate is not None:
             gate.watch(self.committed)
@@ -157,6 +195,11 @@ class Log:
             self._queues[incarnation] = queue
         return queue
 
+    def transient_queue(self) -> QueueLog:
+        """The handle of a queue whose messages do not outlive the process."""
+        self._transients += 1
+        return self.queue(TRANSIENT_QUEUES + self._transients)
+
     @property
     def settled(self) -> bool:
         """Whether everything that was appended is on the disk and known to be there."""
@@ -169,17 +212,18 @@ class Log:
         """Whether what is appended now holds together."""
         return self._group is not None
 
-    def message(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> None:
-        """One persistent message; `head + content` is what recovery gives back."""
+    def message(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> i64:
+        """One persistent message; `head + content` is what recovery gives back. Returns its place, 0 in a group."""
         length: i64 = len(head) + len(content)
         if self._group is not None:
             self._group.append(entry(MESSAGE, queue.incarnation, sequence, head + content))
             self._group_added.append((queue, sequence, HEADER + length))
-            return
+            return 0
         size: i64 = HEADER + length
         tail = self._tail
         if tail.offset + size > tail.stop:
             self._make_room(size)
+        place: i64 = tail.base + tail.offset
         header = pack_header(MESSAGE, length, queue.incarnation, sequence, crc32(content, crc32(head)))
         if tail.offset + size > tail.stop:
             tail.split(b"".join((header, pack_crc(crc32(header, tail.seed)), head, content)))
@@ -199,10 +243,25 @@ class Log:
             self._added(queue, sequence)
         if self._idle:
             self._wake()
+        return place
 
-    def fan_out(self, targets: list[tuple[QueueLog, int]], head: bytes, content: bytes) -> None:
+    def spill(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> i64:
+        """A message that is written to make room in memory, and does not outlive the process. Returns its place."""
+        payload = head + content
+        size: i64 = HEADER + len(payload)
+        self._make_room(size)
+        place: i64 = self._tail.base + self._tail.offset
+        self._put(SPILL, queue.incarnation, sequence, payload)
+        self._tail.spilled += size
+        queue.added_bytes += size
+        self._added(queue, sequence)
+        if self._idle:
+            self._wake()
+        return place
+
+    def fan_out(self, targets: list[tuple[QueueLog, int]], head: bytes, content: bytes) -> i64:
         """One message for several queues, of which each target names one and the message's sequence there:
-        the content is written once, and after a crash all of them have it or none."""
+        the content is written once, and after a crash all of them have it or none. Returns its place, 0 in a group."""
         table: list[int] = []
         for queue, sequence in targets:
             table.append(queue.incarnation)
@@ -213,14 +272,16 @@ class Log:
             self._group.append(entry(FAN_OUT, table[0], table[1], payload))
             for queue, sequence in targets:
                 self._group_added.append((queue, sequence, share))
-            return
+            return 0
         self._make_room(HEADER + len(payload))
+        place: i64 = self._tail.base + self._tail.offset
         self._put(FAN_OUT, table[0], table[1], payload)
         for queue, sequence in targets:
             queue.added_bytes += share
             self._added(queue, sequence)
         if self._idle:
             self._wake()
+        return place
 
     def acknowledge(self, queue: QueueLog, sequence: i64) -> None:
         """The message is gone: acknowledged, expired, dropped or purged. Written after `ack_delay` at the
@@ -317,6 +378,53 @@ class Log:
         """Remove segments of streams, after what is yet to be written."""
         if not self._stopping:
             self._writer.jobs.put(Removal(paths))
+
+    # Reading back
+
+    def payloads(self, queue: QueueLog, wanted: list[tuple[int, int]]) -> list[Optional[bytes]]:  # noqa: UP045
+        """The payloads of messages (sequence, place; 0 if the place is not known); None for what is not there, intact.
+
+        They have to lie before `written`. If the disk cannot be read, the log has failed, and nothing is returned.
+        """
+        self._settle(queue)
+        try:
+            return self._lookup.payloads(queue, wanted)
+        except OSError as error:
+            self.failure(f"cannot read the log in {self._folder}: {reason(error)}")
+            return []
+
+    def find(
+        self, queue: QueueLog, lowest: i64, highest: i64, first: i64, last: i64
+    ) -> tuple[list[Found], int]:
+        """The next live messages of these priorities from `first` to `last` that stand in segments with an index, in order,
+        and the sequence to go on with. If the disk cannot be read, the log has failed, and nothing is found."""
+        self._settle(queue)
+        try:
+            return self._lookup.read(queue, lowest, highest, first, last)
+        except OSError as error:
+            self.failure(f"cannot read the log in {self._folder}: {reason(error)}")
+            return [], int(last + 1)
+
+    def locate(self, queue: QueueLog, sequence: i64) -> i64:
+        """The place of a live message; 0 as long as its segment has no index."""
+        self._settle(queue)
+        try:
+            return self._lookup.locate(queue, sequence)
+        except OSError as error:
+            self.failure(f"cannot read the log in {self._folder}: {reason(error)}")
+            return 0
+
+    def indexed_before(self) -> i64:
+        """The place before which every segment that holds something live has an index."""
+        for segment in self._segments.held:
+            if segment.index is None and (segment.live or segment is self._tail.segment):
+                return segment.number << PLACE
+        return self._tail.base
+
+    def copied(self, queue: QueueLog, sequence: i64, place: i64, payload: bytes) -> None:
+        """Compaction has appended a message again, there."""
+        queue.moved[int(sequence)] = int(place)
+        self._lookup.copies[int(place)] = payload
 
     async def close(self) -> None:
         """Write and sync everything, mark the stop as clean, end the worker.
@@ -440,7 +548,9 @@ class Log:
         self._streamed = False
         if size > 0 or parts:
             change = self._gate.submitted if self._gate is not None else 0
-            self._ready.append(Batch(self.batch, tail.take(), size, change, parts))
+            durable = tail.spilled < tail.size or bool(parts)
+            end = tail.base + tail.offset
+            self._ready.append(Batch(self.batch, tail.take(), size, change, end, durable, parts))
             self.batch += 1
 
     def _seal_queue(self, queue: QueueLog) -> None:
@@ -482,8 +592,13 @@ class Log:
         removed = self._segments.removable(self.synced, committed)
         if removed:
             self._writer.jobs.put(Unlink([segment.number for segment in removed]))
+            for segment in removed:
+                if segment.index is None:
+                    self._forget_moves(segment.number)
         if self.full or self._closing is not None:
             return
+        if not self._indexing:
+            self._index_next()
         part = self._compactor.next_slice(self.synced)
         if part is not None:
             self._writer.jobs.put(part)
@@ -498,7 +613,7 @@ class Log:
             self._writer.jobs.put(Stop(None))
         elif self._in_flight is None and self._idle:
             self._stopping = True
-            self._writer.jobs.put(Stop((self._tail.segment.number, self._tail.offset)))
+            self._writer.jobs.put(Stop((self._tail.segment.number, self._tail.offset, self.delivered)))
 
     # What the worker reports, on the loop
 
@@ -506,6 +621,9 @@ class Log:
         """A batch is on the disk."""
         self._in_flight = None
         self.unwritten -= batch.size
+        self.written = batch.end
+        if self._lookup.copies:
+            self._lookup.written(self.written)
         self._written.append(batch)
         self._release()
         if (
@@ -529,6 +647,46 @@ class Log:
         self._forget_gone()
         self._compactor.copy(part, self, self._queues)
         self._tidy()
+
+    def indexed(self, job: IndexJob) -> None:
+        """A slice of a segment was indexed, or the index was written."""
+        if not job.finished and not self.failed and self._closing is None:
+            self._writer.jobs.put(job)
+            return
+        self._indexing = False
+        if job.error:
+            logger.error("event=index_failed detail=%r", job.error)
+            self._unindexable.add(job.number)
+        for place in job.damage:
+            logger.error("event=log_damaged detail=%r", place.text)
+        if job.index is not None:
+            for segment in self._segments.held:
+                if segment.number == job.number:
+                    segment.index = job.index
+                    self._forget_moves(segment.number)
+        self._tidy()
+
+    def _index_next(self) -> None:
+        """Have the oldest closed segment indexed that has no index; the newest of them only if somebody waits for it,
+        because what it holds may be consumed soon."""
+        spare = 1 if self.index_soon else 2
+        for segment in self._segments.held[:-spare]:
+            index = segment.index
+            if segment.number in self._unindexable or (index is not None and index.entries is None):
+                continue
+            if segment.live and segment.batch <= self.synced:
+                self._indexing = True
+                self._writer.jobs.put(IndexJob(self._indexer, segment.number, index))
+                return
+
+    def _forget_moves(self, number: i64) -> None:
+        """The copies in a segment need not be known one by one any more."""
+        for queue in self._queues.values():
+            if queue.moved:
+                queue.moved = {
+                    sequence: place for sequence, place in queue.moved.items() if place >> PLACE != number
+                }
+                queue.moved_transient &= queue.moved.keys()
 
     def room(self, enough: bool) -> None:
         """The disk is full, still full, or has room again."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from mypy_extensions import i64
 
+from .runs import NONE, merge
 from .segments import Live
-
-NONE: Final = -2
-"""No sequence: the one that follows it is none either."""
 
 
 class QueueLog:
@@ -31,6 +27,10 @@ class QueueLog:
         """Delivery counts that are yet to be written."""
         self.counts: dict[int, int] = {}
         """Delivery counts of live messages, where they are not 0."""
+        self.moved: dict[int, int] = {}
+        """Where copies of messages stand whose segment has no index yet."""
+        self.moved_transient: set[int] = set()
+        """Those of them that do not outlive the process."""
 
     def take_added(self) -> list[int]:
         """The runs that were appended since the last call, as first, last, first, last, ..."""
@@ -71,24 +71,4 @@ class QueueLog:
         return merged[:]
 
 
-def merge(runs: list[int]) -> list[int]:
-    """Runs (first, last, first, last, ...) in order, adjacent and overlapping ones as one."""
-    starts = runs[::2]
-    order = sorted(range(len(starts)), key=starts.__getitem__)
-    merged: list[int] = []
-    end: i64 = NONE
-    for at in order:
-        first: i64 = runs[2 * at]
-        last: i64 = runs[2 * at + 1]
-        if end != NONE and first <= end + 1:
-            if last > end:
-                end = last
-                merged[-1] = last
-        else:
-            merged.append(first)
-            merged.append(last)
-            end = last
-    return merged
-
-
-__all__ = ["NONE", "QueueLog", "merge"]
+__all__ = ["QueueLog"]

@@ -11,6 +11,7 @@ with the segment's seed, so that only what was written for this place in this lo
     ACK       incarnation, first sequence; payload: ranges (first, last)
     MARK      incarnation, first sequence; payload: pairs (sequence, count)
     GROUP     payload: entries that hold together: header without CRCs (`_ENTRY`), then its payload
+    SPILL     as MESSAGE, of a message that does not outlive the process: it was written to make room in memory
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ FAN_OUT: Final = 0xC2
 ACK: Final = 0xC3
 MARK: Final = 0xC4
 GROUP: Final = 0xC5
+SPILL: Final = 0xC6
 
 BLOCK: Final = 65536
 """Size of a block in bytes. Tests use smaller ones."""
@@ -41,7 +43,7 @@ _BLOCK = struct.Struct("<II")
 _PLACE = struct.Struct("<QI")
 _ENTRY = struct.Struct("<BIQQ")
 _PAIR = struct.Struct("<QQ")
-_KINDS = re.compile(rb"[\xc1-\xc5]")
+_KINDS = re.compile(rb"[\xc1-\xc6]")
 
 pack_header: Final = _HEADER.pack
 pack_crc: Final = _CRC.pack
@@ -159,6 +161,7 @@ __all__ = [
     "LARGEST",
     "MARK",
     "MESSAGE",
+    "SPILL",
     "Record",
     "block_header",
     "encode",

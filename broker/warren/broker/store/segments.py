@@ -8,11 +8,19 @@ back.
 
 from __future__ import annotations
 
+from typing import Final, Optional
+
 from mypy_extensions import i64
+
+from .index import SegmentIndex
 
 _GAP = 1 << 16
 """A run this far from an extent's last message begins a new extent: a bitmap costs a bit for each number left
 out."""
+
+
+FEW: Final = 8
+"""Segments that may be held however little they hold."""
 
 
 class Segment:
@@ -29,6 +37,8 @@ class Segment:
         self.live_bytes: i64 = 0
         self.batch: i64 = 0
         self.change: i64 = 0
+        self.index: Optional[SegmentIndex] = None  # noqa: UP045
+        """Once nothing more is written to it, and somebody may want to read it."""
 
 
 class Extent:
@@ -193,9 +203,11 @@ class Segments:
     """The segments of the log, oldest first; the last one is written to.
 
     :param slack: how many bytes the log may use beyond twice its live ones before it copies messages forward.
+    :param segment_size: bytes after which a segment is closed.
     """
 
-    def __init__(self, held: list[Segment], slack: i64) -> None:
+    def __init__(self, held: list[Segment], slack: i64, segment_size: i64) -> None:
+        self.segment_size = segment_size
         self.held = held
         self.slack = slack
         self._unavoidable: i64 = 0
@@ -235,7 +247,12 @@ class Segments:
         What it costs is bounded: when it begins more than half of the log is dead, so a round that copies all
         live bytes frees more than it writes.
         """
-        if len(self.held) < 2 or self.size() <= 2 * self.live_bytes() + self.slack:
+        held = len(self.held)
+        if held < 2:
+            return None
+        live = self.live_bytes()
+        # Each start begins a new one: many that hold little are as wasteful.
+        if self.size() <= 2 * live + self.slack and held <= FEW + 4 * live // self.segment_size:
             return None
         oldest = self.held[0]
         return oldest if oldest.live and oldest.batch <= synced else None

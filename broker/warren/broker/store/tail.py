@@ -6,11 +6,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from .fetch import PLACE
 from .record import BLOCK_HEADER, HEADER, block_header, encode, seed_of
 from .segments import Segment
 from .writer import Chunk
 
-SEGMENT_SIZE: Final = 64 * 1024 * 1024
+SEGMENT_SIZE: Final = 16 * 1024 * 1024
 """Default size of a segment in bytes."""
 
 
@@ -24,11 +25,15 @@ class Tail:
 
     def __init__(self, identity: int, block: i64, segment_size: i64, segment: Segment, offset: i64) -> None:
         self.segment = segment
+        self.base: i64 = 0
+        """The place at which the segment begins."""
         self.seed = 0
         self.offset: i64 = 0
         self.stop: i64 = 0
         self.pieces: list[bytes] = []
         self.size: i64 = 0
+        self.spilled: i64 = 0
+        """How much of it need not be durable."""
         self._identity = identity
         self._block: i64 = block
         self._segment_size: i64 = segment_size
@@ -39,6 +44,7 @@ class Tail:
     def enter(self, segment: Segment, offset: i64) -> None:
         """Go on at `offset` of a segment."""
         self.segment = segment
+        self.base = segment.number << PLACE
         self.seed = seed_of(self._identity, segment.number)
         self.offset = offset
         self._start = offset
@@ -95,6 +101,7 @@ class Tail:
         chunks = self._chunks
         self._chunks = []
         self.size = 0
+        self.spilled = 0
         return chunks
 
     def _set_stop(self) -> None:

@@ -10,6 +10,8 @@ from typing import Protocol, TypeVar
 
 from .errors import reason
 from .files import Files
+from .index import index_path
+from .indexing import IndexJob
 from .reader import SegmentReader, segment_path
 from .record import Record
 from .stream_files import StreamFiles
@@ -19,7 +21,7 @@ _Argument = TypeVar("_Argument")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 CLEAN = "clean"
 """The file in the log's folder that says that the last stop was clean. It holds the last segment's number and
-size."""
+size; then, for each queue with messages that a crash before may have delivered, its incarnation and the last of them."""
 
 
 class Chunk:
@@ -33,16 +35,25 @@ class Chunk:
 
 class Batch:
     """What is made durable by one sync; it counts once change `change` of the definitions is committed
-    too."""
+    too. One that holds nothing durable is written and not synced. `end` is the place behind its last byte."""
 
     def __init__(
-        self, number: int, chunks: list[Chunk], size: int, change: int, streams: list[StreamPart]
+        self,
+        number: int,
+        chunks: list[Chunk],
+        size: int,
+        change: int,
+        end: int,
+        durable: bool,
+        streams: list[StreamPart],
     ) -> None:
         self.number = number
         self.chunks = chunks
         self.size = size
         self.change = change
         self.streams = streams
+        self.end = end
+        self.durable = durable
 
 
 class Unlink:
@@ -71,9 +82,10 @@ class Slice:
 
 
 class Stop:
-    """Ends the worker; with `end`, the last segment's number and size, the stop is marked as clean."""
+    """Ends the worker; with `end`, the last segment's number and size, and up to which sequence the messages of a queue
+    may have been delivered, the stop is marked as clean."""
 
-    def __init__(self, end: tuple[int, int] | None) -> None:
+    def __init__(self, end: tuple[int, int, dict[int, int]] | None) -> None:
         self.end = end
 
 
@@ -83,6 +95,8 @@ class Listener(Protocol):
     def wrote(self, batch: Batch) -> None: ...
 
     def read(self, part: Slice) -> None: ...
+
+    def indexed(self, job: IndexJob) -> None: ...
 
     def room(self, enough: bool) -> None: ...
 
@@ -105,15 +119,19 @@ class Writer:
     disk is waited for: the file is cut back to where the batch began, and the batch tried again.
     """
 
-    def __init__(self, folder: str, files: Files, post: Post, listener: Listener, retry: float) -> None:
-        self.jobs: queue.SimpleQueue[Batch | Unlink | Removal | Slice | Stop] = queue.SimpleQueue()
+    def __init__(
+        self, folder: str, files: Files, post: Post, listener: Listener, retry: float, sync: bool
+    ) -> None:
+        self.jobs: queue.SimpleQueue[Batch | Unlink | Removal | Slice | IndexJob | Stop] = queue.SimpleQueue()
         self._folder = folder
         self._files = files
         self._post = post
         self._listener = listener
         self._retry = retry
+        self._sync = sync
         self._segment = 0
         self._handle = -1
+        self._unsynced = False
         self._failed = False
         self._streams = StreamFiles(files)
         self._thread = threading.Thread(target=self._run, name="warren-log", daemon=True)
@@ -134,7 +152,7 @@ class Writer:
             self._streams.close()
             self._post(self._listener.stopped)
 
-    def _work(self, job: Batch | Unlink | Removal | Slice | Stop) -> Stop | None:
+    def _work(self, job: Batch | Unlink | Removal | Slice | IndexJob | Stop) -> Stop | None:
         if isinstance(job, Batch):
             return None if self._failed else self._batch(job)
         if isinstance(job, Stop):
@@ -147,6 +165,8 @@ class Writer:
             self._guard("remove old segments of the log", self._unlink, job.segments)
         elif isinstance(job, Removal):
             self._guard("remove old segments of a stream", self._streams.remove, job.paths)
+        elif isinstance(job, IndexJob):
+            self._index(job)
         else:
             self._read(job)
         return None
@@ -170,7 +190,7 @@ class Writer:
             waited = False
             while True:
                 try:
-                    fitted = self._write(chunk, data)
+                    fitted = self._write(chunk, data, batch.durable)
                 except OSError as error:
                     self._fail(f"cannot write the log in {self._folder}: {reason(error)}")
                     return None
@@ -194,8 +214,8 @@ class Writer:
         except queue.Empty:
             return None
 
-    def _write(self, chunk: Chunk | StreamWrite, data: bytes) -> bool:
-        """Write and sync; whether there was room.
+    def _write(self, chunk: Chunk | StreamWrite, data: bytes, durable: bool) -> bool:
+        """Write, and sync if it has to be durable; whether there was room.
 
         A batch that goes on in a new segment syncs the old one first: a segment that has a successor is
         whole.
@@ -205,6 +225,8 @@ class Writer:
         files = self._files
         created = False
         if chunk.segment != self._segment:
+            if self._unsynced:
+                self._sync_file()
             self._close()
             try:
                 self._handle = files.open(segment_path(self._folder, chunk.segment))
@@ -223,16 +245,24 @@ class Writer:
             if created:
                 self._close()
             return False
-        files.sync(self._handle)
-        if created:
+        self._unsynced = True
+        if durable:
+            self._sync_file()
+        if created and self._sync:
             files.sync_folder(self._folder)
         return True
+
+    def _sync_file(self) -> None:
+        if self._sync:
+            self._files.sync(self._handle)
+        self._unsynced = False
 
     def _unlink(self, segments: list[int]) -> None:
         for segment in segments:
             if segment == self._segment:
                 self._close()
             self._files.unlink(segment_path(self._folder, segment))
+            self._files.unlink(index_path(self._folder, segment))
             # One at a time: if a younger segment could vanish before an older one, the older one's dead would
             # rise.
             self._files.sync_folder(self._folder)
@@ -251,11 +281,23 @@ class Writer:
             part.error = f"cannot read the log in {self._folder}: {reason(error)}"
         self._post(self._listener.read, part)
 
-    def _mark(self, segment: int, size: int) -> None:
+    def _index(self, job: IndexJob) -> None:
+        try:
+            job.work()
+        except OSError as error:
+            job.finished = True
+            job.error = f"cannot index segment {job.number} in {self._folder}: {reason(error)}"
+        self._post(self._listener.indexed, job)
+
+    def _mark(self, segment: int, size: int, delivered: dict[int, int]) -> None:
         files = self._files
+        lines = [b"%d %d\n" % (segment, size)]
+        lines += [b"%d %d\n" % (incarnation, until) for incarnation, until in delivered.items()]
+        if self._unsynced:
+            self._sync_file()
         handle = files.open(f"{self._folder}/{CLEAN}")
         try:
-            files.write(handle, b"%d %d\n" % (segment, size), 0)
+            files.write(handle, b"".join(lines), 0)
             files.sync(handle)
         finally:
             files.close(handle)

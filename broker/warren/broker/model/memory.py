@@ -1,0 +1,158 @@
+"""The memory that waiting messages take, shared among the queues of the node: who has to page, and how much.
+
+Nothing is paged while all together stay below the budget. Above it, each queue keeps in memory what it will hand out in the
+next seconds at the rate at which it is consumed, the rest leaves, a slice at a time. A queue that is lazy keeps nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.model.queue import Queue
+
+TICK: Final = 0.1
+"""Seconds between looks."""
+AHEAD: Final = 2.0
+"""A queue keeps in memory what it hands out in so many seconds."""
+FLOOR: Final = 1024
+"""Messages that a queue may keep in any case."""
+SLICE: Final = 1000
+"""Messages that are paged before the time is looked at."""
+SLICE_SECONDS: Final = 0.005
+"""After which the loop gets its turn."""
+
+
+class Rate:
+    """How fast a queue hands out its messages, a second."""
+
+    def __init__(self, queue: Queue, now: float) -> None:
+        self.queue = queue
+        self.at = now
+        self.taken: i64 = queue.next_sequence - queue.waiting.count
+        self.rate: float = 0.0
+
+    def measure(self, now: float) -> None:
+        queue = self.queue
+        taken: i64 = queue.next_sequence - queue.waiting.count
+        passed = now - self.at
+        if passed > 0.0:
+            current = float(taken - self.taken) / passed
+            # It falls slowly: who pauses for a moment does not lose its place.
+            self.rate = (
+                max(current, 0.0) if current > self.rate else self.rate * 0.8 + max(current, 0.0) * 0.2
+            )
+            self.taken = taken
+            self.at = now
+
+
+class Memory:
+    """The waiting messages of all queues.
+
+    :param budget: bytes that they may take together.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, budget: i64) -> None:
+        self.loop = loop
+        self.budget = budget
+        self.on_behind: Callable[[bool], None] = _ignore
+        """Called with True when paging cannot keep up (publishers have to wait), with False when it can again."""
+        self.behind = False
+        self.rates: dict[Queue, Rate] = {}
+        self.timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
+        self.soon: Optional[asyncio.Handle] = None  # noqa: UP045
+
+    def watch(self, queue: Queue) -> None:
+        """Messages wait there."""
+        self.rates[queue] = Rate(queue, time.monotonic())
+        if self.timer is None:
+            self.timer = self.loop.call_later(TICK, self.tick)
+
+    def stop(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.soon is not None:
+            self.soon.cancel()
+        self.timer = self.soon = None
+
+    def used(self) -> i64:
+        """About how many bytes they take."""
+        total: i64 = 0
+        for queue in self.rates:
+            total += queue.waiting.memory()
+        return total
+
+    def tick(self) -> None:
+        self.timer = None
+        now = time.monotonic()
+        for rate in list(self.rates.values()):
+            queue = rate.queue
+            if queue.deleted or not queue.waiting.count:
+                queue.watched = False
+                del self.rates[queue]
+            else:
+                rate.measure(now)
+        if self.soon is None:
+            self.work()
+        if self.rates:
+            self.timer = self.loop.call_later(TICK, self.tick)
+
+    def work(self) -> None:
+        """Page for a few milliseconds, and go on later if that was not enough."""
+        self.soon = None
+        until = time.monotonic() + SLICE_SECONDS
+        more = False
+        used = self.used()
+        progress = False
+        enough: i64 = self.budget if used <= self.budget else self.budget - self.budget // 4
+        # What is consumed last leaves first.
+        for rate in sorted(self.rates.values(), key=_rate):
+            waiting = rate.queue.waiting
+            if not waiting.lazy and used <= enough:
+                waiting.settle()
+                continue
+            keep: i64 = 0 if waiting.lazy else self.keep(rate)
+            while not more:
+                before: i64 = waiting.memory()
+                done = waiting.page_out(keep, SLICE)
+                progress = progress or done > 0 or waiting.unsettled()
+                used -= before - waiting.memory()
+                if done < SLICE or (used <= enough and not waiting.lazy):
+                    break
+                more = time.monotonic() > until
+            if more:
+                break
+        # Waiting would not help where nothing can leave.
+        self.judge(used if progress else 0)
+        if more:
+            self.soon = self.loop.call_soon(self.work)
+
+    def keep(self, rate: Rate) -> i64:
+        """How many of a queue's messages stay in memory: what it hands out soon, as far as its share of the budget goes."""
+        waiting = rate.queue.waiting
+        wanted = i64(rate.rate * AHEAD)
+        held: i64 = waiting.resident if waiting.resident > 0 else 1
+        each: i64 = max(waiting.memory() // held, 1)
+        share: i64 = self.budget // 2 // len(self.rates) // each
+        return max(min(wanted, share), min(FLOOR, share))
+
+    def judge(self, used: i64) -> None:
+        """Whether publishers have to wait, and when they may go on."""
+        if not self.behind and used > self.budget + self.budget // 2:
+            self.behind = True
+            self.on_behind(True)
+        elif self.behind and used < self.budget:
+            self.behind = False
+            self.on_behind(False)
+
+
+def _ignore(_: bool) -> None:
+    return
+
+
+def _rate(rate: Rate) -> float:
+    return rate.rate
