@@ -17,6 +17,7 @@ from typing import Final, Optional
 
 from mypy_extensions import i64
 
+from warren.broker.model.delta import Delta
 from warren.broker.model.message import Message
 from warren.broker.model.shelf import Shelf
 
@@ -34,14 +35,9 @@ CONTENT_BYTES: Final = 96
 
 
 class Backing:
-    """FIFO by sequence, in memory and on the disk.
-
-    :param lowest: the priorities that wait here, to `highest`.
-    """
+    """FIFO by sequence, in memory and on the disk, for the priorities from `lowest` to `highest`."""
 
     def __init__(self, lowest: i64 = 0, highest: i64 = ANY) -> None:
-        self.lowest = lowest
-        self.highest = highest
         self.q1: deque[Message] = deque()
         self.q2: deque[Message] = deque()
         self.q3: deque[Message] = deque()
@@ -49,14 +45,7 @@ class Backing:
         self.returned: list[tuple[int, Message]] = []
         self.leaving: deque[Message] = deque()
         """Messages in Q2 and Q3 whose content has to be on the disk before it can leave memory."""
-        self.delta = 0
-        """How many are there."""
-        self.delta_bytes: i64 = 0
-        self.delta_first: i64 = 0
-        """The lowest sequence there; every live message of these priorities from there to the last one is there."""
-        self.delta_last: i64 = 0
-        self.holes: dict[int, bool] = {}
-        """Except for these."""
+        self.delta = Delta(lowest, highest)
         self.shelf: Optional[Shelf] = None  # noqa: UP045
         """The disk; None if there is none, and everything stays in memory."""
         self.lazy = False
@@ -94,7 +83,7 @@ class Backing:
         elif not self.lazy or self.q1:
             self.q1.append(message)
         else:
-            if self.delta:
+            if self.delta.count:
                 self.q2.append(message)
             else:
                 self.q3.append(message)
@@ -217,7 +206,7 @@ class Backing:
     def _follow(self) -> None:
         """Q3 is empty: what comes next takes its place, delta segment by segment, then Q2; and if there is neither, Q1
         becomes Q4."""
-        while not self.q3 and self.delta:
+        while not self.q3 and self.delta.count:
             if not self._read_delta():
                 return
         if not self.q3:
@@ -228,26 +217,20 @@ class Backing:
     def _read_delta(self) -> bool:
         """A part of delta becomes Q3; False if it cannot be read now."""
         shelf = self.shelf
+        delta = self.delta
         assert shelf is not None
-        messages, following = shelf.read(self.lowest, self.highest, self.delta_first, self.delta_last)
-        if shelf.failed:
+        messages = delta.read(shelf)
+        if messages is None:
             return False
-        for message in messages:
-            if int(message.sequence) in self.holes:
-                continue
-            self.delta -= 1
-            self.delta_bytes -= message.body_size
-            self.q3.append(message)
-        self.delta_first = following
-        if following > self.delta_last and self.delta:
-            # Its place in the log could not be read.
-            shelf.missing(self.delta)
-            self.count -= self.delta
-            self.bytes -= self.delta_bytes
-            self.delta = 0
-        if not self.delta:
-            self.delta_bytes = 0
-            self.holes = {}
+        self.q3.extend(messages)
+        if delta.read_through and delta.count:
+            # The log could not be read where they stand.
+            shelf.missing(int(delta.count))
+            self.count -= delta.count
+            self.bytes -= delta.bytes
+            delta.clear()
+        if not delta.count:
+            delta.clear()
             self.q3.extend(self.q2)
             self.q2.clear()
         return True
@@ -300,7 +283,7 @@ class Backing:
         while staying > 0 and done < limit:
             if self.q1:
                 message = self.q1.popleft()
-                if self.delta:
+                if self.delta.count:
                     self.q2.append(message)
                 else:
                     self.q3.append(message)
@@ -360,8 +343,8 @@ class Backing:
         """Of what is on the disk, let go of the messages themselves: what is consumed last first."""
         done: i64 = 0
         before: i64 = shelf.indexed_before()
-        q2, q3 = self.q2, self.q3
-        if not self.delta and len(q3) > HEAD:
+        q2, q3, delta = self.q2, self.q3, self.delta
+        if not delta.count and len(q3) > HEAD:
             # The youngest stand in segments that have no index yet: they have to wait behind delta.
             first = q3[HEAD]
             if first.content or first.place >= before:
@@ -369,17 +352,11 @@ class Backing:
                 return 0
             while not self._indexed(q3[-1], before):
                 q2.appendleft(q3.pop())
-        while len(q3) > HEAD and done < limit and (not self.delta or self._indexed(q3[-1], before)):
-            message = q3.pop()
-            if not self.delta:
-                self.delta_last = message.sequence
-            self.delta_first = message.sequence
-            self._into_delta(message)
+        while len(q3) > HEAD and done < limit and self._indexed(q3[-1], before):
+            delta.prepend(q3.pop())
             done += 1
         while q2 and done < limit and self._indexed(q2[0], before):
-            message = q2.popleft()
-            self.delta_last = message.sequence
-            self._into_delta(message)
+            delta.append(q2.popleft())
             done += 1
         if len(q2) > HEAD:
             shelf.want_index()
@@ -387,10 +364,6 @@ class Backing:
 
     def _indexed(self, message: Message, before: i64) -> bool:
         return not message.content and 0 < message.place < before
-
-    def _into_delta(self, message: Message) -> None:
-        self.delta += 1
-        self.delta_bytes += message.body_size
 
     # -- start and end
 
@@ -400,11 +373,12 @@ class Backing:
 
     def restore(self, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]) -> None:
         """What the log has kept waits in delta; `holes` are live and do not wait here."""
-        self.delta = int(count)
-        self.delta_first = first
-        self.delta_last = last
-        self.delta_bytes = bodies
-        self.holes = holes
+        delta = self.delta
+        delta.first = first
+        delta.last = last
+        delta.count = count
+        delta.bytes = bodies
+        delta.holes = holes
         self.count = count
         self.bytes = bodies
         self.persistent = count
@@ -423,8 +397,7 @@ class Backing:
         count = self.count
         shelf = self.shelf
         if shelf is not None:
-            if self.delta:
-                shelf.end_range(self.lowest, self.highest, self.delta_first, self.delta_last, self.holes)
+            self.delta.end(shelf)
             for message in self.held():
                 if message.stored:
                     shelf.end(message)
@@ -443,9 +416,7 @@ class Backing:
         for part in (self.q1, self.q2, self.q3, self.q4, self.leaving):
             part.clear()
         self.returned.clear()
-        self.holes = {}
-        self.delta = 0
-        self.delta_bytes = 0
+        self.delta.clear()
         self.straight = not self.lazy
         self.count = 0
         self.bytes = 0
