@@ -265,11 +265,23 @@ class Channel:
         return True
 
     def declare_exchange(
-        self, name: str, kind: str = "fanout", *, durable: bool = False, **arguments: Any
+        self,
+        name: str,
+        kind: str = "fanout",
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        **arguments: Any,
     ) -> str:
         table = {key.replace("_", "-"): value for key, value in arguments.items()}
         self.call(
-            Exchange.Declare(exchange=name, exchange_type=kind, durable=durable, arguments=table),
+            Exchange.Declare(
+                exchange=name,
+                exchange_type=kind,
+                durable=durable,
+                auto_delete=auto_delete,
+                arguments=table,
+            ),
             Exchange.DeclareOk,
         )
         return name

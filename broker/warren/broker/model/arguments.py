@@ -49,6 +49,11 @@ class QueueArguments:
     """What a stream keeps at least; with -1 age is no reason to remove anything."""
     stream_max_segment_size_bytes: int = -1
 
+    @property
+    def type_name(self) -> str:
+        """`classic`, `quorum` or `stream`."""
+        return "stream" if self.stream else "quorum" if self.quorum else "classic"
+
 
 COMMON = (
     "x-expires",

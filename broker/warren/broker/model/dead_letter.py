@@ -92,12 +92,12 @@ class DeadLetters:
         exchange = vhost.exchanges.get(arguments.dead_letter_exchange)
         key = arguments.dead_letter_routing_key
         # A history may be long. Only a headers exchange could be bound to what it says.
-        by_headers = exchange is not None and vhost.looks_at_headers(exchange)
-        properties = decode(header_payload(message.content), None if by_headers else "x-death")
+        by_message = exchange is not None and vhost.routes_by_message(exchange)
+        properties = decode(header_payload(message.content), None if by_message else "x-death")
         letter = self.letter(queue, message, reason, properties)
         targets: list[Queue] = []
         if exchange is not None:
-            found = vhost.find(exchange, letter_keys(letter, key, properties), properties.headers)
+            found = vhost.find(exchange, letter_keys(letter, key, properties), properties.headers, letter)
             targets = found if reason == "rejected" else without_cycles(found, letter)
             if found and not targets:
                 self.drop(queue, message, reason, "it would go round in a cycle")

@@ -8,6 +8,8 @@ from warren.broker.model.headers import Pattern
 from warren.broker.model.topic import TopicTrie
 
 if TYPE_CHECKING:
+    from warren.broker.model.hashing import Choice
+    from warren.broker.model.history import History
     from warren.broker.model.queue import Queue
     from warren.wire.tables import Field
 
@@ -25,6 +27,11 @@ class Binding:
     @property
     def durable(self) -> bool:
         return self.destination.durable
+
+    def queue_type(self) -> str:
+        """The type of the queue that it leads to; empty if that is an exchange."""
+        destination = self.destination
+        return "" if isinstance(destination, Exchange) else destination.arguments.type_name
 
 
 class Exchange:
@@ -44,6 +51,12 @@ class Exchange:
         self.internal = internal
         self.arguments = arguments
         self.alternate: bytes | None = None
+        self.matching = kind
+        """direct, fanout, topic or headers: how it compares its bindings with a message."""
+        self.choice: Choice | None = None
+        """How it chooses one of its bindings, if it does not compare."""
+        self.history: History | None = None
+        """What a queue gets that is bound to it, if it remembers."""
         self.bindings: dict[tuple[bool, bytes, bytes, bytes], Binding] = {}
         self.incoming: dict[tuple[bytes, bytes, bytes], bool] = {}
         """The bindings to this one: (source, routing key, encoded arguments)."""
@@ -61,17 +74,20 @@ class Exchange:
     def bind(self, binding: Binding, is_queue: bool) -> bool:
         """Add a binding. False if it is there already.
 
-        :raises AmqpError: 406 if this is a headers exchange and the binding's x-match is none.
+        :raises AmqpError: 406 if this is a headers exchange and the binding's x-match is none, or if its type has no such
+            bindings.
         """
         key = (is_queue, binding.destination.name, binding.routing_key, binding.arguments)
         if key in self.bindings:
             return False
-        if self.kind == b"headers":
+        if self.choice is not None:
+            self.choice.add(binding)
+        if self.matching == b"headers":
             self.patterns[binding] = Pattern(binding.arguments)
         self.bindings[key] = binding
         self.onward += not is_queue
         binding.destination.incoming[self.name, binding.routing_key, binding.arguments] = True
-        if self.kind == b"topic":
+        if self.matching == b"topic":
             self.topic.add(binding.routing_key, binding.destination)
         else:
             self.direct.setdefault(binding.routing_key, []).append(binding)
@@ -87,7 +103,9 @@ class Exchange:
         self.onward -= not is_queue
         del binding.destination.incoming[self.name, routing_key, arguments]
         self.patterns.pop(binding, None)
-        if self.kind == b"topic":
+        if self.choice is not None:
+            self.choice.remove(binding)
+        if self.matching == b"topic":
             self.topic.remove(routing_key, binding.destination)
         else:
             same_key = self.direct[routing_key]
@@ -98,15 +116,25 @@ class Exchange:
 
     def match(self, routing_key: bytes, headers: dict[str, Field]) -> list[Union[Queue, Exchange]]:  # noqa: UP007
         """Where a message with this key goes next; a destination may come twice, the caller takes it once."""
-        if self.kind == b"topic":
+        if self.matching == b"topic":
             return list(self.topic.match(routing_key))  # type: ignore[arg-type]
-        if self.kind == b"fanout":
+        if self.matching == b"fanout":
             return [binding.destination for binding in self.bindings.values()]
-        if self.kind == b"headers":
+        if self.matching == b"headers":
             return [
                 binding.destination for binding, pattern in self.patterns.items() if pattern.matches(headers)
             ]
         return [binding.destination for binding in self.direct.get(routing_key, ())]
+
+    @property
+    def by_message(self) -> bool:
+        """More than the routing key decides where a message goes from here, or what else is done with it."""
+        choice = self.choice
+        return (
+            self.matching == b"headers"
+            or self.history is not None
+            or (choice is not None and choice.by_message)
+        )
 
     @property
     def leads_on(self) -> bool:

@@ -7,14 +7,14 @@ Each error is raised without the ids of the method that failed; the session know
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-import os
 
 from warren.broker.model.arguments import KNOWN, QueueArguments, assert_equivalent, queue_arguments
 from warren.broker.model.checks import argument_fields
 from warren.broker.model.exchange import TYPES, Binding, Exchange
+from warren.broker.model.exchange_types import assert_type, make_exchange
 from warren.broker.model.lasting import assert_lasting
+from warren.broker.model.names import name_prefix, refuse_default, server_name
 from warren.broker.model.queue import Queue
 from warren.broker.model.settings import Settings
 from warren.broker.model.shelf import Shelf
@@ -224,10 +224,7 @@ class Topology:
 
         :raises AmqpError: 403 for a reserved name, 406 for an unknown type or if it is there and differs.
         """
-        if kind not in TYPES:
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED, f"unknown exchange type '{kind.decode(errors='replace')}'"
-            )
+        assert_type(kind)
         refuse_default(name)
         existing = self.vhost.exchanges.get(name)
         if existing is not None:
@@ -256,14 +253,8 @@ class Topology:
     def _make_exchange(
         self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, raw: bytes
     ) -> Exchange:
-        exchange = Exchange(name, kind, durable, auto_delete, internal, raw)
-        alternate = argument_fields(raw).get("alternate-exchange")
-        if alternate is not None and alternate.kind != "S":
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED,
-                f"invalid type '{alternate.type_name}' for arg 'alternate-exchange' in "
-                f"{self.described('exchange', name)}",
-            )
+        described = self.described("exchange", name)
+        exchange = make_exchange(name, kind, durable, auto_delete, internal, raw, described)
         self.vhost.policies.govern_exchange(exchange)
         self.vhost.exchanges[name] = exchange
         self.vhost.epoch += 1
@@ -323,6 +314,7 @@ class Topology:
         if not exchange.bind(Binding(destination, routing_key, raw), is_queue):
             return
         self.vhost.epoch += 1
+        self.vhost.give_history(exchange, destination)
         row = self._binding_row(exchange, destination, is_queue, routing_key, raw)
         if row is not None:
             assert self.definitions is not None
@@ -400,35 +392,6 @@ class Topology:
             )
         self.vhost.epoch += 1
         return restored
-
-
-def server_name(prefix: bytes) -> bytes:
-    """A name that nothing else has."""
-    return prefix + b"-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
-
-
-def name_prefix(raw: bytes) -> bytes:
-    """How a queue's name begins that the server makes: as its argument x-name-prefix says, of at most 64 bytes.
-
-    :raises AmqpError: 406 if it is longer.
-    """
-    field = argument_fields(raw).get("x-name-prefix")
-    if field is None or field.kind != "S" or not field.value:
-        return b"amq.gen"
-    prefix = field.raw[5:].translate(None, b"\r\n")
-    if len(field.raw) - 5 > 64:
-        shown = prefix.decode(errors="replace")
-        raise AmqpError(Reply.PRECONDITION_FAILED, f"Queue name prefix '{shown}' exceeds the 64-byte limit")
-    return prefix
-
-
-def refuse_default(*names: bytes) -> None:
-    """The default exchange is bound to every queue by its name, and to nothing else.
-
-    :raises AmqpError: 403 if one of the names is its own, the empty one.
-    """
-    if b"" in names:
-        raise AmqpError(Reply.ACCESS_REFUSED, "operation not permitted on the default exchange")
 
 
 def _assert_flag(name: str, received: bool, current: bool, described: str) -> None:

@@ -14,6 +14,8 @@ from warren.broker.model.policy import Policies
 from warren.broker.model.queue import REFUSED, STORED, TAKEN, Queue
 from warren.broker.model.shelf import Shelf
 from warren.broker.model.stored import message_head
+from warren.wire.content import header_payload
+from warren.wire.properties import decode
 
 if TYPE_CHECKING:
     from warren.broker.model.memory import Memory
@@ -53,26 +55,29 @@ class VirtualHost:
             exchange.routes_epoch = int(self.epoch)
         found = exchange.routes.get(routing_key)
         if found is None:
-            found = self.find(exchange, [routing_key], {})
+            found = self.find(exchange, [routing_key], {}, None)
             exchange.routes[routing_key] = found
         return found
 
-    def looks_at_headers(self, exchange: Exchange) -> bool:
-        """Whether a message's headers may decide where it goes from this exchange on."""
+    def routes_by_message(self, exchange: Exchange) -> bool:
+        """Whether more than a message's key may decide where it goes from this exchange on."""
         if exchange.name == b"":
             return False
-        if exchange.kind == b"headers":
+        if exchange.by_message:
             return True
         if not exchange.leads_on and exchange.alternate is None:
             return False
-        # Some headers exchange with bindings may be on the way; which keys lead there is not worth finding out.
-        return any(other.patterns for other in self.exchanges.values())
+        # Some such exchange with bindings may be on the way; which keys lead there is not worth finding out.
+        return any(other.bindings and other.by_message for other in self.exchanges.values())
 
-    def find(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> list[Queue]:
+    def find(
+        self, first: Exchange, keys: list[bytes], headers: dict[str, Field], message: Message | None
+    ) -> list[Queue]:
         """Follow bindings, and where an exchange matches nothing its alternate, each exchange once.
 
         :param keys: the routing key, and those that CC and BCC add.
-        :param headers: the message's, for headers exchanges.
+        :param headers: the message's, for exchanges that look at them.
+        :param message: for those that look at more of it; None if none on the way does.
 
         The default exchange leads to every queue when it is published to; as an alternate it leads nowhere, as in RabbitMQ.
 
@@ -89,9 +94,15 @@ class VirtualHost:
         work = [first]
         while work:
             exchange = work.pop()
-            matched = exchange.match(keys[0], headers)
-            for key in keys[1:]:
-                matched.extend(exchange.match(key, headers))
+            choice = exchange.choice
+            if choice is not None:
+                matched = choice.pick(keys[0], headers, message)
+            else:
+                matched = exchange.match(keys[0], headers)
+                for key in keys[1:]:
+                    matched.extend(exchange.match(key, headers))
+                if exchange.history is not None and message is not None:
+                    exchange.history.remember(message, headers)
             if not matched and exchange.alternate is not None:
                 alternate = self.exchanges.get(exchange.alternate)
                 if alternate is not None:
@@ -163,6 +174,18 @@ class VirtualHost:
         if queue.shelf is None and self.log is not None:
             queue.put_on(Shelf(self.log, None, queue.name))
         memory.watch(queue)
+
+    def give_history(self, exchange: Exchange, destination: Queue | Exchange) -> None:
+        """What an exchange remembers goes to what has just been bound to it."""
+        if exchange.history is None:
+            return
+        for message in exchange.history.messages():
+            queues = [destination] if isinstance(destination, Queue) else []
+            if isinstance(destination, Exchange):
+                headers = decode(header_payload(message.content)).headers
+                queues = self.find(destination, [message.routing_key], headers, message)
+            if queues:
+                self.deliver(queues, message)
 
     def remove_queue(self, queue: Queue) -> None:
         """Delete a queue that has come to its own end: unused for its x-expires, or without its last consumer."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from warren.broker.model.names import refuse_default
 from warren.broker.model.queue import Queue
-from warren.broker.model.topology import refuse_default
 from warren.broker.session.channel import Channel
 from warren.broker.session.rights import READ, WRITE, Rights
 from warren.wire.methods import Argument, Arguments, frame

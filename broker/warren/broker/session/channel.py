@@ -40,8 +40,8 @@ class Target:
         self.mandatory = mandatory
         self.epoch: i64 = -1
         self.found: Optional[Exchange] = None  # noqa: UP045
-        self.by_headers: bool = False
-        """Each message's headers decide where it goes."""
+        self.by_message: bool = False
+        """More than its key decides where a message goes."""
         self.queues: list[Queue] = []
 
 
@@ -103,7 +103,7 @@ class Channel:
             self.check_topics(exchange, [target.routing_key])
         target.found = exchange
         target.queues = self.vhost.route(exchange, target.routing_key)
-        target.by_headers = self.vhost.looks_at_headers(exchange)
+        target.by_message = self.vhost.routes_by_message(exchange)
         target.epoch = self.vhost.epoch
 
     def check_topics(self, exchange: Exchange, routing_keys: list[bytes]) -> None:
@@ -147,8 +147,8 @@ class Channel:
                 40,
             )
         queues = target.queues
-        if target.by_headers or (look.headers and names_keys(look.headers)):
-            queues = self.route_by_headers(target, message, look)
+        if target.by_message or (look.headers and names_keys(look.headers)):
+            queues = self.route_by_message(target, message, look)
         if self.tx is not None:
             self.tx.publish(target, queues, message)
             return
@@ -162,7 +162,7 @@ class Channel:
         if self.confirming:
             self.confirms.add(outcome)
 
-    def route_by_headers(self, target: Target, message: Message, look: Look) -> list[Queue]:
+    def route_by_message(self, target: Target, message: Message, look: Look) -> list[Queue]:
         """Where one message goes that its key alone does not decide.
 
         :raises AmqpError: 406 if CC or BCC are no lists, 502 if the headers are no table.
@@ -174,7 +174,7 @@ class Channel:
         further = further_keys(headers)
         if further and self.by_topic:
             self.check_topics(exchange, further)
-        return self.vhost.find(exchange, [target.routing_key, *further], headers)
+        return self.vhost.find(exchange, [target.routing_key, *further], headers, message)
 
     def impersonates(self) -> bool:
         """The user may publish as any other (https://www.rabbitmq.com/docs/validated-user-id)."""

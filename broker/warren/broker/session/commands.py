@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from warren.broker.model.names import name_prefix, refuse_default, server_name
 from warren.broker.model.queue import REFUSED, STORED
 from warren.broker.model.stream import Stream
-from warren.broker.model.topology import name_prefix, refuse_default, server_name
 from warren.broker.session import consuming
 from warren.broker.session.admission import admit_queue
 from warren.broker.session.call import LINE_ENDS, Call

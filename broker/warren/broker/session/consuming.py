@@ -6,9 +6,9 @@ Each one's meaning: https://www.rabbitmq.com/amqp-0-9-1-reference.
 from __future__ import annotations
 
 from warren.broker.model.arguments import consumer_priority
+from warren.broker.model.names import server_name
 from warren.broker.model.queue import Queue
 from warren.broker.model.stream import Stream
-from warren.broker.model.topology import server_name
 from warren.broker.session.call import Call
 from warren.broker.session.redelivery import as_received
 from warren.broker.session.rights import READ

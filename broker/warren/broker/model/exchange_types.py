@@ -1,0 +1,64 @@
+"""The types of exchanges: what each one's arguments may be, and what it needs to route."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.broker.model.checks import argument_fields
+from warren.broker.model.exchange import TYPES, Exchange
+from warren.broker.model.hashing import ModulusHash, Random, consistent_hash
+from warren.broker.model.history import History
+from warren.wire.replies import AmqpError, Reply
+
+KINDS: Final = frozenset(
+    (
+        *TYPES,
+        b"x-consistent-hash",
+        b"x-modulus-hash",
+        b"x-random",
+        b"x-local-random",
+        b"x-recent-history",
+    )
+)
+
+
+def assert_type(kind: bytes) -> None:
+    """
+    :raises AmqpError: 406 if there is no such type.
+    """
+    if kind not in KINDS:
+        raise AmqpError(Reply.PRECONDITION_FAILED, f"unknown exchange type '{kind.decode(errors='replace')}'")
+
+
+def make_exchange(
+    name: bytes,
+    kind: bytes,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    raw: bytes,
+    described: str,
+) -> Exchange:
+    """An exchange with what its type needs.
+
+    :param described: as error texts name it.
+    :raises AmqpError: 406 for arguments that its type cannot have.
+    """
+    exchange = Exchange(name, kind, durable, auto_delete, internal, raw)
+    fields = argument_fields(raw)
+    alternate = fields.get("alternate-exchange")
+    if alternate is not None and alternate.kind != "S":
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"invalid type '{alternate.type_name}' for arg 'alternate-exchange' in {described}",
+        )
+    if kind == b"x-consistent-hash":
+        exchange.choice = consistent_hash(fields)
+    elif kind == b"x-modulus-hash":
+        exchange.choice = ModulusHash()
+    elif kind in (b"x-random", b"x-local-random"):
+        exchange.choice = Random(local=kind == b"x-local-random")
+    elif kind == b"x-recent-history":
+        exchange.matching = b"fanout"
+        exchange.history = History(raw)
+    return exchange
