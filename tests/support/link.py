@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from urllib.parse import unquote, urlsplit
 
@@ -38,6 +39,10 @@ class Link:
         start = self._position
         self._position += count
         return self._buffer[start : self._position]
+
+    def waits(self, seconds: float = 0.0) -> bool:
+        """Whether something has come that was not read yet; waits this long for it."""
+        return self._position < len(self._buffer) or bool(select.select([self._socket], [], [], seconds)[0])
 
     def at_end(self) -> bool:
         """Whether the broker closes the socket without another word."""

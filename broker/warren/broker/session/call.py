@@ -31,11 +31,16 @@ class Call:
         definitions = connection.node.definitions
         self._before = definitions.submitted if definitions is not None else 0
 
-    def reply(self, name: str, *values: Argument) -> None:
-        """Answer now, or when the definitions that this method changed are on disk; not at all if nowait."""
+    def reply(self, name: str, *values: Argument, after: bytes = b"") -> None:
+        """Answer now, or when the definitions that this method changed are on disk; not at all if nowait.
+
+        :param after: frames that follow the answer, and are sent without it as well.
+        """
         if self.arguments.get("nowait") is True:
+            if after:
+                self.connection.send(after)
             return
-        encoded = frame(int(self.channel.number), name, *values)
+        encoded = frame(int(self.channel.number), name, *values) + after
         definitions = self.connection.node.definitions
         if definitions is not None and definitions.submitted != self._before:
             self.connection.reply_when_committed(encoded, definitions.submitted)

@@ -160,7 +160,7 @@ def queue_purge(call: Call) -> None:
 def queue_delete(call: Call) -> None:
     name = call.plain_queue_name()
     call.rights.check(CONFIGURE, "queue", name)
-    count = 0
+    count, cancelled = 0, list[bytes]()
     if name in call.topology.vhost.queues:
         queue = call.topology.queue(name, call.connection)
         described = call.topology.described("queue", name)
@@ -169,8 +169,18 @@ def queue_delete(call: Call) -> None:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} in use")
         if call.arguments.flag("if_empty") and queue.waiting.count:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} not empty")
+        # The client hears of its own consumers' end after the answer, as in RabbitMQ.
+        connection = call.connection
+        subscriptions = [
+            one for channel in connection.channels.values() for one in channel.subscriptions.values()
+        ]
+        own = [one for one in subscriptions if one.queue is queue]
+        tells, connection.can_cancel = connection.can_cancel, False
         count = call.topology.delete_queue(queue)
-    call.reply("queue.delete-ok", count)
+        connection.can_cancel = tells
+        if tells:
+            cancelled = [frame(int(one.channel.number), "basic.cancel", one.tag, True) for one in own]
+    call.reply("queue.delete-ok", count, after=b"".join(cancelled))
 
 
 # -- confirms and flow

@@ -1,0 +1,354 @@
+"""Random scripts: a state machine whose every rule is a step on both brokers.
+
+Scripts are made to run into one another's things: few names, two connections, all kinds of arguments that go together
+badly. What has to be left to chance at RabbitMQ is left out (see `docs/conformance.md`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from pamqp import base, commands
+from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
+
+from tests.conformance.duel import Duel
+from tests.conformance.steps import Leave, Publish, Say, Settle
+from tests.support.peer import made
+
+QUEUES = ["q1", "q2", "q3", "q4"]
+EXCHANGES = ["x1", "x2", "x3"]
+SOURCES = [*EXCHANGES, *EXCHANGES, "amq.direct", "amq.topic", "amq.fanout", "amq.headers", ""]
+KEYS = ["", "a", "a.b", "#", "*", "a.*", "*.b", "a.#", "q1", "q2"]
+TYPES = ["direct", "topic", "fanout", "headers"]
+SHORT_MS = 40
+PASSED = 0.12
+"""Seconds after which what lives for `SHORT_MS` is gone."""
+
+queues = st.sampled_from(QUEUES)
+exchanges = st.sampled_from(EXCHANGES)
+sources = st.sampled_from(SOURCES)
+keys = st.sampled_from(KEYS)
+connections = st.sampled_from([0, 0, 1])
+channels = st.sampled_from([1, 1, 2])
+often = st.sampled_from([True, True, False])
+seldom = st.sampled_from([False, False, False, False, True])
+
+
+def table(**values: object) -> dict[str, object]:
+    return {f"x-{name.replace('_', '-')}": value for name, value in values.items()}
+
+
+LIMITED = [
+    table(max_length=1),
+    table(max_length=2, overflow="reject-publish"),
+    table(max_length_bytes=4),
+    table(max_length=0),
+    table(message_ttl=0),
+    table(message_ttl=0, dead_letter_exchange="x1"),
+    table(max_priority=3),
+    table(max_priority=3, max_length=2),
+    table(single_active_consumer=True),
+    table(dead_letter_exchange="x1"),
+    table(dead_letter_exchange="x2", dead_letter_routing_key="a.b"),
+    table(dead_letter_exchange="", dead_letter_routing_key="q2"),
+    table(dead_letter_exchange="", dead_letter_routing_key="q1", max_length=1),
+    table(dead_letter_exchange="x3", max_length=1),
+]
+EXPIRING = [
+    table(message_ttl=SHORT_MS),
+    table(message_ttl=SHORT_MS, dead_letter_exchange="", dead_letter_routing_key="q2"),
+    table(message_ttl=SHORT_MS, dead_letter_exchange="x1"),
+    table(message_ttl=SHORT_MS, max_priority=2),
+]
+REFUSED = [
+    table(max_length=-1),
+    table(max_length="2"),
+    table(overflow="bad"),
+    table(expires=0),
+    table(message_ttl=-5),
+    table(message_ttl=True),
+    table(dead_letter_routing_key="a"),
+    table(dead_letter_exchange=3),
+    table(max_priority=256),
+    table(single_active_consumer="yes"),
+    table(queue_type="nonsense"),
+    table(queue_type="quorum"),
+]
+MATCHES: list[dict[str, object]] = [
+    {},
+    {},
+    {"k": 1},
+    {"k": 1, "x-match": "any", "l": "v"},
+    {"k": 1, "x-match": "all", "l": "v"},
+    {"k": True},
+    {"k": None},
+    {"x-match": "all-with-x", "x-k": 1},
+    {"x-match": "any-with-x", "x-k": 1},
+]
+HEADERS: list[dict[str, Any] | None] = [
+    None,
+    None,
+    {"k": 1},
+    {"k": 1, "l": "v"},
+    {"l": "v", "x-k": 1},
+    {"k": "1"},
+    {"k": 1.0},
+    {"CC": ["a", "q2"]},
+    {"BCC": ["q1"], "CC": ["a.b"]},
+    {"CC": "a"},
+    {"x-death": "mine"},
+]
+Rule = TypeVar("Rule", bound=Callable[..., None])
+
+
+class Conversation(RuleBasedStateMachine):
+    """One script. `make_duel` and `timed` are set by the tests."""
+
+    make_duel: Callable[[list[str], list[str]], Duel]
+    timed = False
+    """Whether messages may expire after a while: each publish then takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.duel = type(self).make_duel(QUEUES, EXCHANGES)
+        self.bodies = itertools.count()
+        self.outstanding: dict[int, tuple[int, int]] = {}
+        """Deliveries of the script that may be settled, with their connection and channel."""
+        self.consumers: dict[tuple[int, int], list[str]] = {}
+        self.tags = itertools.count()
+
+    def say(self, who: int, channel: int, command: base.Frame) -> None:
+        self.play(Say(who, channel, command))
+
+    def play(self, step: Say | Publish | Settle | Leave) -> None:
+        before = len(self.duel.judged.deliveries)
+        shown = self.duel.play(step)
+        for (who, channel), said in shown.answers.items():
+            if any("Close" in text for text in said):
+                self.forget(who, channel or None)
+        if isinstance(step, Leave):
+            self.forget(step.who, None)
+        for number, (_, who, channel, _) in enumerate(self.duel.judged.deliveries[before:], before):
+            self.outstanding[number] = (who, channel)
+
+    def forget(self, who: int, channel: int | None) -> None:
+        """A channel, or all of a connection, ended."""
+        gone = [place for place in [(who, 1), (who, 2)] if channel in (None, place[1])]
+        self.outstanding = {number: place for number, place in self.outstanding.items() if place not in gone}
+        for place in gone:
+            self.consumers.pop(place, None)
+
+    def teardown(self) -> None:
+        self.duel.end()
+
+    # -- topology
+
+    @initialize(data=st.data())
+    def furnish(self, data: st.DataObject) -> None:
+        """Something to begin with, so that short scripts are about messages."""
+        for queue in ("q1", "q2"):
+            arguments = data.draw(self.arguments(valid=True))
+            self.say(0, 1, made(Queue.Declare, queue=queue, arguments=arguments))
+        kind = data.draw(st.sampled_from(TYPES))
+        self.say(0, 1, made(Exchange.Declare, exchange="x1", exchange_type=kind))
+        for queue in ("q1", "q2"):
+            key = data.draw(keys)
+            self.say(0, 1, made(Queue.Bind, queue=queue, exchange="x1", routing_key=key))
+        if data.draw(often):
+            self.say(0, 1, Confirm.Select())
+
+    def arguments(self, *, valid: bool) -> st.SearchStrategy[dict[str, object]]:
+        known: list[dict[str, object]] = [{}, {}, {}, *LIMITED]
+        if self.timed:
+            known += EXPIRING
+        return st.sampled_from(known if valid else known + REFUSED)
+
+    @rule(
+        who=connections,
+        channel=channels,
+        queue=queues,
+        durable=seldom,
+        exclusive=seldom,
+        auto_delete=seldom,
+        passive=seldom,
+        data=st.data(),
+    )
+    def declare_queue(self, who: int, channel: int, queue: str, data: st.DataObject, **flags: bool) -> None:
+        arguments = data.draw(self.arguments(valid=False))
+        self.say(who, channel, made(Queue.Declare, queue=queue, arguments=arguments, **flags))
+
+    @rule(
+        who=connections,
+        channel=channels,
+        exchange=sources,
+        kind=st.sampled_from(TYPES),
+        alternate=st.one_of(st.none(), st.none(), sources, st.just(5)),
+        durable=seldom,
+        auto_delete=seldom,
+        internal=seldom,
+        passive=seldom,
+    )
+    def declare_exchange(
+        self, who: int, channel: int, exchange: str, kind: str, alternate: object, **flags: bool
+    ) -> None:
+        arguments = {} if alternate is None else {"alternate-exchange": alternate}
+        command = made(Exchange.Declare, exchange=exchange, exchange_type=kind, arguments=arguments, **flags)
+        self.say(who, channel, command)
+
+    @rule(
+        who=connections,
+        channel=channels,
+        queue=queues,
+        exchange=sources,
+        routing_key=keys,
+        arguments=st.sampled_from(MATCHES),
+        undone=seldom,
+    )
+    def bind_queue(self, who: int, channel: int, undone: bool, **fields: object) -> None:
+        self.say(who, channel, made(Queue.Unbind if undone else Queue.Bind, **fields))
+
+    @rule(
+        who=connections,
+        channel=channels,
+        destination=st.sampled_from([*EXCHANGES, "amq.fanout", ""]),
+        source=sources,
+        routing_key=keys,
+        arguments=st.sampled_from(MATCHES),
+        undone=seldom,
+    )
+    def bind_exchange(self, who: int, channel: int, undone: bool, **fields: object) -> None:
+        self.say(who, channel, made(Exchange.Unbind if undone else Exchange.Bind, **fields))
+
+    @rule(who=connections, channel=channels, queue=queues, if_unused=seldom, if_empty=seldom)
+    def delete_queue(self, who: int, channel: int, **fields: object) -> None:
+        self.say(who, channel, made(Queue.Delete, **fields))
+
+    @rule(who=connections, channel=channels, exchange=sources, if_unused=often)
+    def delete_exchange(self, who: int, channel: int, **fields: object) -> None:
+        self.say(who, channel, made(Exchange.Delete, **fields))
+
+    @rule(who=connections, channel=channels, queue=queues)
+    def purge(self, who: int, channel: int, queue: str) -> None:
+        self.say(who, channel, made(Queue.Purge, queue=queue))
+
+    # -- publishing
+
+    @rule(
+        who=connections,
+        channel=channels,
+        exchange=st.one_of(sources, st.just("x1"), st.just("")),
+        key=st.one_of(keys, queues, queues),
+        mandatory=often,
+        headers=st.sampled_from(HEADERS),
+        priority=st.sampled_from([None, None, 0, 1, 2, 9]),
+        expiration=st.sampled_from([None, None, None, "0", "abc", str(SHORT_MS)]),
+        persistent=seldom,
+        times=st.sampled_from([1, 1, 1, 3]),
+    )
+    def publish(
+        self,
+        who: int,
+        channel: int,
+        exchange: str,
+        key: str,
+        mandatory: bool,
+        headers: dict[str, Any] | None,
+        priority: int | None,
+        expiration: str | None,
+        persistent: bool,
+        times: int,
+    ) -> None:
+        if expiration == str(SHORT_MS) and not self.timed:
+            expiration = None
+        properties = commands.Basic.Properties(
+            headers=headers, priority=priority, expiration=expiration, delivery_mode=2 if persistent else None
+        )
+        for _ in range(times):
+            body = b"m%d" % next(self.bodies)
+            pause = PASSED if self.timed else 0.0
+            self.play(Publish(who, channel, exchange, key, body, properties, mandatory, pause))
+
+    @rule(who=connections, channel=channels)
+    def select_confirms(self, who: int, channel: int) -> None:
+        self.say(who, channel, Confirm.Select())
+
+    @rule(who=connections, method=st.sampled_from([Tx.Select, Tx.Select, Tx.Commit, Tx.Commit, Tx.Rollback]))
+    def transact(self, who: int, method: type[base.Frame]) -> None:
+        self.say(who, 2, method())
+
+    # -- consuming
+
+    @rule(who=connections, channel=channels, queue=queues, no_ack=seldom)
+    def get(self, who: int, channel: int, queue: str, no_ack: bool) -> None:
+        before = len(self.duel.judged.deliveries)
+        self.say(who, channel, made(Basic.Get, queue=queue, no_ack=no_ack))
+        if no_ack:
+            self.outstanding.pop(before, None)
+
+    @rule(
+        who=connections,
+        channel=channels,
+        queue=queues,
+        no_ack=seldom,
+        exclusive=seldom,
+        priority=st.sampled_from([None, None, None, 1, -1]),
+        again=seldom,
+    )
+    def consume(
+        self, who: int, channel: int, queue: str, priority: int | None, again: bool, **flags: bool
+    ) -> None:
+        mine = self.consumers.setdefault((who, channel), [])
+        tag = mine[-1] if again and mine else f"c{next(self.tags)}"
+        arguments = {} if priority is None else {"x-priority": priority}
+        mine.append(tag)
+        self.say(
+            who, channel, made(Basic.Consume, queue=queue, consumer_tag=tag, arguments=arguments, **flags)
+        )
+
+    @rule(who=connections, channel=channels)
+    def cancel(self, who: int, channel: int) -> None:
+        mine = self.consumers.get((who, channel)) or ["nobody"]
+        self.say(who, channel, made(Basic.Cancel, consumer_tag=mine.pop(0)))
+
+    @rule(who=connections, channel=channels, count=st.sampled_from([0, 1, 2, 3]), shared=seldom)
+    def qos(self, who: int, channel: int, count: int, shared: bool) -> None:
+        self.say(who, channel, Basic.Qos(prefetch_count=count, global_=shared))
+
+    @precondition(lambda self: self.outstanding)
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(["ack", "ack", "ack", "nack", "reject"]),
+        multiple=seldom,
+        requeue=st.booleans(),
+        stale=seldom,
+    )
+    def settle(self, data: st.DataObject, how: str, multiple: bool, requeue: bool, stale: bool) -> None:
+        number = data.draw(st.sampled_from(sorted(self.outstanding)))
+        who, channel = self.outstanding[number]
+        multiple = multiple and how != "reject"
+        if not stale:
+            self.outstanding.pop(number)
+        self.play(Settle(who, channel, how, number, multiple, requeue))
+
+    @rule(who=connections, channel=channels)
+    def settle_unknown(self, who: int, channel: int) -> None:
+        self.play(Settle(who, channel, "ack", -1))
+
+    @rule(who=connections, channel=channels)
+    def recover(self, who: int, channel: int) -> None:
+        self.say(who, channel, Basic.Recover(requeue=True))
+
+    # -- ends
+
+    @rule(who=connections, channel=channels)
+    def close_channel(self, who: int, channel: int) -> None:
+        self.say(who, channel, commands.Channel.Close(200, "bye", 0, 0))
+        self.forget(who, channel)
+
+    @rule(who=connections, politely=st.booleans())
+    def leave(self, who: int, politely: bool) -> None:
+        self.play(Leave(who, politely))

@@ -1,0 +1,46 @@
+"""Random scripts, played on both brokers: the same replies, errors, deliveries, order, flags and counts.
+
+`SEEDS=N` plays N scripts of each kind instead of a few, and others each time.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.conformance.duel import Duel
+from tests.conformance.machine import Conversation
+from tests.support.inprocess import InProcess
+from tests.support.rabbitmq import RabbitMQ
+
+SEEDS = int(os.environ.get("SEEDS", "0"))
+STEPS = 40
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("timed", "few"), [(False, 40), (True, 8)], ids=["lasting", "expiring"])
+def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcess, timed: bool, few: int) -> None:
+    class Script(Conversation):
+        pass
+
+    def duel(queues: list[str], exchanges: list[str]) -> Duel:
+        return Duel(rabbitmq.url, warren.url, queues, exchanges, warren.advance)
+
+    Script.timed = timed
+    Script.make_duel = staticmethod(duel)
+    run_state_machine_as_test(
+        Script,
+        settings=settings(
+            max_examples=SEEDS or few,
+            stateful_step_count=STEPS,
+            derandomize=not SEEDS,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate] + [Phase.shrink] * bool(SEEDS),
+            print_blob=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
