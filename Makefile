@@ -9,7 +9,7 @@ PYTHON := $(PYTHON)
 PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore
 export ORDERS
 
-.PHONY: setup demo test test-compiled chaos lint docs bench bench-hot clean
+.PHONY: setup demo test test-compiled chaos conformance lint docs bench bench-hot clean
 
 setup: .venv/.ready system-runtime
 
@@ -26,6 +26,13 @@ test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq
 ROUNDS ?= 20
 chaos: .venv/.ready
 	.venv/bin/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# The same scripts on Warren and on RabbitMQ, and Warren's tests on RabbitMQ. SCRIPTS: how many random ones of each kind;
+# SEEDS=N instead: N that were never played before.
+SCRIPTS ?= 100
+SEEDS ?=
+conformance: setup system-rabbitmq
+	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q tests/conformance tests/broker tests/sdk --amqp-url rabbitmq
 
 lint: .venv/.ready
 	.venv/bin/ruff check .

@@ -17,8 +17,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--amqp-url",
         metavar="URL",
         default=None,
-        help="run the tests that need a broker against this one (default: start `warren broker`)",
+        help="run the tests of any broker, and no others, against this one; `rabbitmq` starts Debian's (default: all tests, "
+        "with a `warren broker`)",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--amqp-url`, what starts a broker of its own says nothing about the one that is named."""
+    if config.getoption("--amqp-url") is None:
+        return
+    fixtures = [set(getattr(item, "fixturenames", ())) for item in items]
+    ours = [bool(names & {"amqp_url", "rabbitmq"}) for names in fixtures]
+    config.hook.pytest_deselected(items=[item for item, mine in zip(items, ours, strict=True) if not mine])
+    items[:] = [item for item, mine in zip(items, ours, strict=True) if mine]
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +38,7 @@ def amqp_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """The URL of the broker under test: `--amqp-url`, else that of a `warren broker` of this session."""
     given: str | None = request.config.getoption("--amqp-url")
     if given is not None:
-        yield given
+        yield request.getfixturevalue("rabbitmq").url if given == "rabbitmq" else given
         return
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
         yield broker.url

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.inprocess import InProcess
+from warren.broker import BrokerConfig
 
 
 @pytest.fixture(scope="session")
 def warren() -> Iterator[InProcess]:
     """A Warren that does as RabbitMQ 3.10 does."""
-    with InProcess() as broker:
+    with InProcess(config=BrokerConfig(compat="3.10")) as broker:
         yield broker

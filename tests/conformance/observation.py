@@ -15,10 +15,15 @@ from pamqp.header import ContentHeader
 from tests.support.frames import HEADER
 from tests.support.frames import frame as raw_frame
 
+FLAGS_AT = 12
+CONTENT_TYPE, CONTENT_ENCODING, HEADERS = 0x8000, 0x4000, 0x2000
+SIZES = dict(zip(b"tbBsuIilfdTDV", (1, 1, 1, 2, 2, 4, 4, 8, 4, 8, 8, 5, 0), strict=True))
+"""How long a field's value is, by its type (https://www.rabbitmq.com/amqp-0-9-1-errata)."""
+
 
 @dataclass(frozen=True, order=True)
 class Content:
-    """A message as it came: the fields of its carrier, the bytes of its header (times masked), its body."""
+    """A message as it came: the fields of its carrier, its header as `comparable` makes it, its body."""
 
     said: str
     header: bytes
@@ -89,14 +94,56 @@ def properties(header: bytes) -> dict[str, object]:
     return {name: value for name, value in dict(found.properties).items() if value not in (None, "")}
 
 
-def without_times(header: bytes) -> bytes:
-    """When a message died is the one thing in a header that two brokers cannot agree on."""
-    mark = b"\x04timeT"
-    at = header.find(mark)
-    while at >= 0:
-        start = at + len(mark)
-        (seconds,) = struct.unpack_from(">Q", header, start)
-        assert seconds > 900_000_000, "a death without a time"
-        header = header[:start] + bytes(8) + header[start + 8 :]
-        at = header.find(mark, start)
-    return header
+def comparable(header: bytes) -> bytes:
+    """The payload of a header frame with its headers in one order, and the times at which a message died masked.
+
+    Neither is anything that two brokers could agree on.
+    """
+    (flags,) = struct.unpack_from(">H", header, FLAGS_AT)
+    if not flags & HEADERS:
+        return header
+    at = FLAGS_AT + 2
+    for flag in (CONTENT_TYPE, CONTENT_ENCODING):
+        if flags & flag:
+            at += 1 + header[at]
+    table, end = _sized(header, at)
+    ordered = _ordered_table(table)
+    return header[:at] + struct.pack(">I", len(ordered)) + ordered + header[end:]
+
+
+def _sized(data: bytes, at: int) -> tuple[bytes, int]:
+    """What a 32-bit length announces, and where it ends."""
+    end = at + 4 + int(struct.unpack_from(">I", data, at)[0])
+    return data[at + 4 : end], end
+
+
+def _ordered_table(table: bytes) -> bytes:
+    fields = []
+    at = 0
+    while at < len(table):
+        end = at + 1 + table[at]
+        name = table[at:end]
+        value, at = _value(table, end)
+        if name == b"\x04time" and value[:1] == b"T":
+            assert int.from_bytes(value[1:]) > 900_000_000, "a death without a time"
+            value = b"T" + bytes(8)
+        fields.append(name + value)
+    return b"".join(sorted(fields))
+
+
+def _value(data: bytes, at: int) -> tuple[bytes, int]:
+    """One field's type and value, with every table in it in order; and where it ends."""
+    kind = data[at : at + 1]
+    if kind in b"SxAF":
+        content, end = _sized(data, at + 1)
+        if kind == b"F":
+            content = _ordered_table(content)
+        elif kind == b"A":
+            items, inner = b"", 0
+            while inner < len(content):
+                item, inner = _value(content, inner)
+                items += item
+            content = items
+        return kind + struct.pack(">I", len(content)) + content, end
+    end = at + 1 + SIZES[kind[0]]
+    return data[at:end], end

@@ -10,7 +10,7 @@ from pamqp import base, commands
 
 from tests.conformance.line import Channel, Heard, Line
 from tests.conformance.names import Names
-from tests.conformance.observation import Content, Delivery, Observation, without_times
+from tests.conformance.observation import Content, Delivery, Observation, comparable
 from tests.conformance.steps import Leave, Pass, Publish, Say, Settle, Step
 from tests.support.peer import described, made
 
@@ -240,7 +240,7 @@ class Side:
         )
 
     def _content(self, heard: Heard, said: str) -> Content:
-        return Content(self.names.text(said), self.names.neutral(without_times(heard.header)), heard.body)
+        return Content(self.names.text(said), self.names.neutral(comparable(heard.header)), heard.body)
 
     def _sort(self) -> None:
         """Put what came in no certain order into one: only a consumer's own deliveries have theirs."""

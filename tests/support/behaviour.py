@@ -26,7 +26,8 @@ class Behaviour(NamedTuple):
         """What is closed, with which code and text: RabbitMQ 4.0 made it the channel's affair."""
         if self.version >= (4, 0):
             return "channel", 406, f"PRECONDITION_FAILED - unknown exchange type '{kind}'"
-        return "connection", 503, f"COMMAND_INVALID - invalid exchange type '{kind}'"
+        # Or "invalid", if the word happens to be one that RabbitMQ's code uses.
+        return "connection", 503, f"COMMAND_INVALID - unknown exchange type '{kind}'"
 
     @property
     def takes_its_own_names(self) -> bool:

@@ -17,6 +17,7 @@ from warren.broker.config import BrokerConfig
 from warren.broker.management.control import ControlSocket
 from warren.broker.management.management import Management
 from warren.broker.model.clock import Clock, RealClock
+from warren.broker.model.compat import COMPAT
 from warren.broker.model.memory import Memory
 from warren.broker.model.queue import Queue
 from warren.broker.model.restore import restore_messages
@@ -41,9 +42,6 @@ from warren.wire import tables
 from warren.wire.replies import AmqpError, Reply
 
 logger = logging.getLogger(__name__)
-
-FOLLOWS = "4.2.0"
-"""The RabbitMQ version whose behaviour is followed: clients look at it to decide what they may use."""
 
 
 class Broker:
@@ -143,7 +141,8 @@ class Broker:
             recovery = await self._open_store(loop) if self.config.data_dir is not None else None
             if self._log is not None:
                 self._memory = Memory(loop, self.config.memory_bytes // 2)
-            virtual_hosts = VirtualHosts(self._clock, self._log, self._definitions, self._memory)
+            compat = COMPAT[self.config.compat]
+            virtual_hosts = VirtualHosts(self._clock, self._log, self._definitions, self._memory, compat)
             access = Access(virtual_hosts, self._definitions)
             limits = Limits(
                 self.config.channel_max,
@@ -165,7 +164,7 @@ class Broker:
                 virtual_hosts,
                 self._log,
                 self._definitions,
-                server_properties(),
+                server_properties(compat.version),
             )
             access.users.on_deleted.append(
                 lambda name: node.close_connections(f"user '{name}' was deleted", user=name)
@@ -336,7 +335,7 @@ class Broker:
                     rest.callback(log.streams.close)
 
 
-def server_properties() -> bytes:
+def server_properties(follows: str) -> bytes:
     """What connection.start says of the server (https://www.rabbitmq.com/docs/connections#capabilities)."""
     try:
         own = version("warren")
@@ -345,7 +344,7 @@ def server_properties() -> bytes:
     return tables.encode(
         {
             "product": "Warren",
-            "version": FOLLOWS,
+            "version": follows,
             "warren_version": own,
             "platform": "Python",
             "capabilities": {

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from warren.broker.broker import Broker
 from warren.broker.config import BrokerConfig
+from warren.broker.model.compat import COMPAT
 from warren.broker.store.errors import StoreError
 from warren.command import Exit, UsageError
 
@@ -29,7 +30,9 @@ def main(arguments: Sequence[str]) -> int:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     try:
-        config = BrokerConfig(data_dir=options.data_dir, host=options.host, port=options.port)
+        config = BrokerConfig(
+            data_dir=options.data_dir, host=options.host, port=options.port, compat=options.compat
+        )
     except ValueError as error:
         raise UsageError(str(error)) from None
     raise_file_limit()
@@ -49,6 +52,12 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help="where durable queues and messages are kept; without it they live in memory and end with the broker",
+    )
+    parser.add_argument(
+        "--compat",
+        choices=tuple(COMPAT),
+        default="4",
+        help="the RabbitMQ whose reply codes and texts are given where versions differ (default: %(default)s)",
     )
     parser.add_argument(
         "--log-level",

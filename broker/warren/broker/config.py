@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from warren.broker.memory import LEAST, available_memory
+from warren.broker.model.compat import COMPAT
 from warren.broker.session.handshake import FRAME_MIN
 from warren.broker.sizes import parse_size
 
@@ -33,6 +34,7 @@ class BrokerConfig:
     :param memory_alarm: publishers are blocked while more than `memory_limit` of this process is resident. `warren broker`
         does so; a broker that shares its process with an application cannot know whose the memory is.
     :param disk_free_limit: publishers are blocked while the data folder's file system has less free: bytes, or a size.
+    :param compat: the RabbitMQ whose reply codes and texts are given where versions differ: `"4"` or `"3.10"`.
     """
 
     data_dir: Path | None = None
@@ -50,6 +52,7 @@ class BrokerConfig:
     memory_limit: int | float | str = 0.4
     memory_alarm: bool = False
     disk_free_limit: int | str = "50MB"
+    compat: str = "4"
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -65,6 +68,9 @@ class BrokerConfig:
             if not least <= value <= most:
                 name = name.replace("_bytes", "_limit")
                 raise ValueError(f"{name} is {value}; it has to be between {least} and {most}")
+
+        if self.compat not in COMPAT:
+            raise ValueError(f"compat is {self.compat!r}; it has to be one of {', '.join(COMPAT)}")
 
     @property
     def memory_bytes(self) -> int:

@@ -202,6 +202,7 @@ class DeadLetters:
             exchange=message.exchange,
             keys=keys,
             expiration=properties.data("expiration"),
+            says_last=self.vhost.compat.last_deaths,
         )
         properties.pop("expiration", None)
         properties["headers"] = headers
@@ -246,6 +247,7 @@ def record_death(
     exchange: bytes,
     keys: list[bytes],
     expiration: bytes | None,
+    says_last: bool,
 ) -> None:
     """Put this death at the head of x-death; one entry a queue and reason, its count raised when it repeats.
 
@@ -276,7 +278,8 @@ def record_death(
     for part, value in last.items():
         if not interpreted or f"x-first-death-{part}" not in headers:
             headers[f"x-first-death-{part}"] = tables.field_of(value)
-        headers[f"x-last-death-{part}"] = tables.field_of(value)
+        if says_last:
+            headers[f"x-last-death-{part}"] = tables.field_of(value)
 
 
 def without_cycles(targets: list[Queue], letter: Message) -> list[Queue]:

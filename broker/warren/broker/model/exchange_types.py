@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from warren.broker.model.checks import argument_fields
+from warren.broker.model.compat import Compat
 from warren.broker.model.exchange import TYPES, Exchange
 from warren.broker.model.hashing import ModulusHash, Random, consistent_hash
 from warren.broker.model.history import History
@@ -22,12 +23,13 @@ KINDS: Final = frozenset(
 )
 
 
-def assert_type(kind: bytes) -> None:
+def assert_type(kind: bytes, compat: Compat) -> None:
     """
-    :raises AmqpError: 406 if there is no such type.
+    :raises AmqpError: 406, or before RabbitMQ 4.0 503, if there is no such type.
     """
     if kind not in KINDS:
-        raise AmqpError(Reply.PRECONDITION_FAILED, f"unknown exchange type '{kind.decode(errors='replace')}'")
+        code, explanation = compat.unknown_exchange_type
+        raise AmqpError(code, explanation.format(kind.decode(errors="replace")))
 
 
 def make_exchange(

@@ -62,21 +62,21 @@ class PriorityBacking(Backing):
         return None
 
     def take_expired(self, now: i64, limit: i64) -> list[Message]:
-        """Each level has a head of its own."""
+        """Down to the first message that lives: what is below it is not at the head."""
         dead: list[Message] = []
         for level in reversed(self.levels):
             if level.count:
                 dead.extend(level.take_expired(now, limit - len(dead)))
+                if level.count:
+                    break
         self._add_up()
         return dead
 
     def next_expiry(self) -> i64:
-        soonest: i64 = 0
-        for level in self.levels:
-            expires = level.next_expiry()
-            if expires and (not soonest or expires < soonest):
-                soonest = expires
-        return soonest
+        for level in reversed(self.levels):
+            if level.count:
+                return level.next_expiry()
+        return 0
 
     def in_memory(self) -> tuple[int, int]:
         figures = [level.in_memory() for level in self.levels]

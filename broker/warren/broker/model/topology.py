@@ -103,7 +103,8 @@ class Topology:
         # An exclusive queue ends with its connection, so it is never durable, whatever was asked.
         durable = durable and not exclusive
         existing = self.vhost.queues.get(name) if name else None
-        if existing is not None:
+        own = existing is None or not name.startswith(b"amq.") or self.vhost.compat.takes_its_own_names
+        if existing is not None and own:
             self._assert_same_queue(existing, durable, exclusive, auto_delete, raw, owner)
             existing.expiry.touch()
             return existing
@@ -222,9 +223,10 @@ class Topology:
     ) -> Exchange:
         """The exchange of that name, made if it is not there.
 
-        :raises AmqpError: 403 for a reserved name, 406 for an unknown type or if it is there and differs.
+        :raises AmqpError: 403 for a reserved name, 406 (503 before 4.0) for an unknown type, 406 if it is
+            there and differs.
         """
-        assert_type(kind)
+        assert_type(kind, self.vhost.compat)
         refuse_default(name)
         existing = self.vhost.exchanges.get(name)
         if existing is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.clock import Clock
+from warren.broker.model.compat import Compat
 from warren.broker.model.dead_letter import DeadLetters
 from warren.broker.model.exchange import Exchange
 from warren.broker.model.message import Message
@@ -34,12 +35,13 @@ class VirtualHost:
     epoch: i64 = 0
     """Raised by every change that could lead a message elsewhere."""
 
-    def __init__(self, name: bytes, clock: Clock, log: Log | None) -> None:
+    def __init__(self, name: bytes, clock: Clock, log: Log | None, compat: Compat) -> None:
         self.name = name
         self.clock = clock
         self.log = log
         self.memory: Optional[Memory] = None  # noqa: UP045
         """Who looks after the memory of waiting messages; None where there is no disk to page to."""
+        self.compat = compat
         self.exchanges: dict[bytes, Exchange] = {}
         self.queues: dict[bytes, Queue] = {}
         self.dead_letters = DeadLetters(self)
@@ -140,8 +142,14 @@ class VirtualHost:
                 by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
         for stored in by_expiry.values():
             self.store(stored)
+        letters = self.dead_letters
+        held = letters.busy
+        # What one of them buries at once comes after the message in each of the others.
+        letters.hold()
         for queue, copy in copies:
             queue.take_in(copy)
+        if not held:
+            letters.release()
         if refused:
             return REFUSED
         return STORED if by_expiry or (streamed and self.log is not None) else TAKEN

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from warren.broker.model.clock import Clock
+from warren.broker.model.compat import COMPAT, Compat
 from warren.broker.model.memory import Memory
 from warren.broker.model.refusal import Exists, Missing, Refused
 from warren.broker.model.settings import Settings, limit
@@ -26,7 +27,12 @@ class VirtualHosts:
     """The virtual hosts of one broker. Every change is stored; it raises `Refused` where it cannot be made."""
 
     def __init__(
-        self, clock: Clock, log: Log | None, definitions: Definitions | None, memory: Memory | None = None
+        self,
+        clock: Clock,
+        log: Log | None,
+        definitions: Definitions | None,
+        memory: Memory | None = None,
+        compat: Compat = COMPAT["4"],
     ) -> None:
         self.topologies: dict[bytes, Topology] = {}
         """By the name on the wire."""
@@ -36,6 +42,7 @@ class VirtualHosts:
         self._log = log
         self._definitions = definitions
         self._memory = memory
+        self._compat = compat
         self._settings: dict[str, Settings] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -155,7 +162,7 @@ class VirtualHosts:
             topology.vhost.epoch += 1
 
     def _make(self, settings: Settings) -> Topology:
-        vhost = VirtualHost(settings.name.encode(), self._clock, self._log)
+        vhost = VirtualHost(settings.name.encode(), self._clock, self._log, self._compat)
         vhost.memory = self._memory
         topology = Topology(vhost, self._definitions)
         topology.settings = settings

@@ -267,22 +267,24 @@ class Channel:
         return [message]
 
     def give_back(self, messages: list[Message], requeue: bool) -> None:
-        """Return unacknowledged messages to their queues, or have them dead-lettered; then see who has room."""
-        by_queue: dict[Queue, list[Message]] = {}
-        consumers: dict[Consumer, bool] = {}
+        """Return unacknowledged messages to their queues, or have them dead-lettered; then see who has room.
+
+        As in RabbitMQ, each consumer's for themselves, in the order of their tags.
+        """
+        consumers: dict[Consumer, list[Message]] = {}
         for message in messages:
             consumer = message.consumer
             assert consumer is not None
             message.consumer = None
             self.release(consumer)
-            consumers[consumer] = True
-            by_queue.setdefault(consumer.queue, []).append(message)
-        for queue, returned in by_queue.items():
+            consumers.setdefault(consumer, []).append(message)
+        order = list(consumers) if len(consumers) == 1 else sorted(consumers, key=tag_of)
+        for consumer in order:
             if requeue:
-                queue.requeue(returned)
+                consumer.queue.requeue(consumers[consumer])
             else:
-                queue.rejected(returned)
-        for consumer in consumers:
+                consumer.queue.rejected(consumers[consumer])
+        for consumer in order:
             if consumer.stalled:
                 self.wake(consumer)
         if self.prefetch:
@@ -368,14 +370,24 @@ class Channel:
         if self.tx is not None:
             self.tx.rollback()
         if self.unacked:
-            messages = list(self.unacked.values())
+            by_queue: dict[Queue, list[Message]] = {}
+            for message in self.unacked.values():
+                consumer = message.consumer
+                assert consumer is not None
+                message.consumer = None
+                by_queue.setdefault(consumer.queue, []).append(message)
             self.unacked.clear()
-            self.give_back(messages, True)
+            for queue, messages in by_queue.items():
+                queue.requeue(messages)
         for queue in self.left:
             # With a single active consumer, another one may have taken over.
             queue.drain()
         self.left.clear()
         self.confirms.runs.clear()
+
+
+def tag_of(consumer: Consumer) -> bytes:
+    return consumer.tag
 
 
 def unknown_tag(tag: i64, method: i64) -> AmqpError:

@@ -1,0 +1,133 @@
+"""Where Warren (`compat=3.10`) and RabbitMQ 3.10.8 differ: what each does, and why. The documentation shows this table.
+
+A row with a script is played on both brokers; one without names what shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pamqp import commands
+
+from tests.conformance.scripts import get, publish, put, queue
+from tests.conformance.steps import Publish, Script, Settle
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One of them."""
+
+    what: str
+    rabbitmq: str
+    warren: str
+    why: str
+    script: Script = ()
+    """Its last step is answered differently."""
+    shows: tuple[str, str] = ("", "")
+    """What only RabbitMQ says then, and what only Warren says: parts of a line."""
+    held_by: str = ""
+    """Where there is no script: the test that shows it."""
+
+
+KNOWN = [
+    Difference(
+        "`x-death` in a message that a client publishes",
+        "is taken for history: the next death is added to it",
+        "is replaced by the message's real history",
+        "RabbitMQ does so since 4.0: a client could forge a history and end a cycle",
+        (
+            queue("q1", dead_letter_exchange="", dead_letter_routing_key="q2"),
+            queue("q2"),
+            put("q1", b"1", headers={"x-death": [{"queue": "somewhere", "reason": "expired", "count": 7}]}),
+            get("q1"),
+            Settle(0, 2, "reject", 0),
+            get("q2"),
+        ),
+        ("somewhere", "x-first-death-reason"),
+    ),
+    Difference(
+        "`x-delivery-limit` on a classic queue",
+        "406, it belongs to quorum queues",
+        "works on every queue",
+        "no message has to be requeued for ever",
+        (queue("q1", delivery_limit=3),),
+        ("invalid arg 'x-delivery-limit'", "DeclareOk"),
+    ),
+    Difference(
+        "basic.get from a quorum queue",
+        "the reader counts as a consumer while it holds messages, and the first delivery has `x-delivery-count: 0`",
+        "the header comes with the second delivery, and a reader is no consumer",
+        "RabbitMQ 4 sends no count with the first delivery; who reads with basic.get consumes nothing",
+        (
+            queue("q1", durable=True, queue_type="quorum"),
+            publish("", "q1", b"1", delivery_mode=2),
+            get("q1"),
+        ),
+        ("x-delivery-count", "queue q1: 0 ready, 0 consumers"),
+    ),
+    Difference(
+        "a message with a TTL and a higher priority than what waits already",
+        "may stay past its TTL: its arrival sets no timer",
+        "expires in time",
+        "RabbitMQ looks at the head only if the queue was empty (rabbit_amqqueue_process); an expiry in time harms nobody",
+        (
+            queue("q1", max_priority=3),
+            put("q1", b"1"),
+            Publish(0, 1, "", "q1", b"2", commands.Basic.Properties(priority=2, expiration="0")),
+        ),
+        ("q1: 2 ready", "q1: 1 ready"),
+    ),
+    Difference(
+        "a body above the largest message",
+        "is read to its end, then refused (406); 128 MiB is the default",
+        "is refused when its header announces it; 16 MiB is the default, as in RabbitMQ 4",
+        "what will be refused need not be kept in memory",
+        held_by="tests/broker/test_frames.py",
+    ),
+    Difference(
+        "`immediate=true`",
+        "540 when the message is complete",
+        "540 when the method has come",
+        "the same code and text, earlier",
+        held_by="tests/broker/test_publish.py",
+    ),
+    Difference(
+        "tune-ok outside the bounds",
+        "the socket is closed after 3 s, without a word",
+        "530 with the bound that was missed",
+        "RabbitMQ 4 says it too; a client's author sees what is wrong",
+        held_by="tests/broker/test_handshake.py",
+    ),
+    Difference(
+        "texts that are no UTF-8, and other input that makes RabbitMQ's reader or channel crash",
+        "541, or a closed socket",
+        "the code of the rule that is broken, or the bytes are taken as they are",
+        "a crash is no rule",
+        held_by="tests/broker/test_frames.py",
+    ),
+    Difference(
+        "confirm of a persistent message",
+        "when it has been handed to the operating system",
+        "when it has been synced to the disk",
+        "a confirmed message outlives a power cut",
+        held_by="tests/broker/test_kill.py",
+    ),
+    Difference(
+        "`product` and `version` of connection.start",
+        "RabbitMQ 3.10.8",
+        "Warren, with the RabbitMQ version that it follows",
+        "clients decide by the version what they may use; the name says who speaks",
+        held_by="tests/broker/test_handshake.py",
+    ),
+]
+
+
+def as_markdown() -> str:
+    """The table of the documentation."""
+    lines = ["| What | RabbitMQ 3.10.8 | Warren | Why |", "|---|---|---|---|"]
+    lines += [f"| {one.what} | {one.rabbitmq} | {one.warren} | {one.why} |" for one in KNOWN]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")

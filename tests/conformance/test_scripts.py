@@ -1,0 +1,19 @@
+"""Written scripts, played on both brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.duel import Duel
+from tests.conformance.scripts import EXCHANGES, QUEUES, SCRIPTS
+from tests.support.inprocess import InProcess
+from tests.support.rabbitmq import RabbitMQ
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcess, name: str) -> None:
+    duel = Duel(rabbitmq.url, warren.url, QUEUES, EXCHANGES, warren.advance)
+    try:
+        duel.play_all(SCRIPTS[name])
+    finally:
+        duel.end()
