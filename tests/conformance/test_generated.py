@@ -22,7 +22,7 @@ STEPS = 40
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("timed", "few"), [(False, 16), (True, 4)], ids=["lasting", "expiring"])
+@pytest.mark.parametrize(("timed", "few"), [(False, 8), (True, 2)], ids=["lasting", "expiring"])
 def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcess, timed: bool, few: int) -> None:
     class Script(Conversation):
         pass
