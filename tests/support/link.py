@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 from urllib.parse import unquote, urlsplit
 
 GREETING = b"AMQP\x00\x00\x09\x01"
@@ -12,8 +13,11 @@ GREETING = b"AMQP\x00\x00\x09\x01"
 class Link:
     """What clients of different manners stand on; nothing has been said over it yet."""
 
-    def __init__(self, url: str, *, timeout: float) -> None:
-        """:param timeout: seconds until a wait fails"""
+    def __init__(self, url: str, *, timeout: float, tls: ssl.SSLContext | None = None) -> None:
+        """
+        :param timeout: seconds until a wait fails
+        :param tls: what to trust and to show, for a listener with TLS
+        """
         parts = urlsplit(url)
         self.user, self.password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
         self.virtual_host = unquote(parts.path[1:]) or "/"
@@ -21,6 +25,8 @@ class Link:
         self._position = 0
         self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=parts.hostname)
 
     def send_bytes(self, data: bytes) -> None:
         self._socket.sendall(data)

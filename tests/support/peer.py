@@ -6,6 +6,7 @@ purpose, and reads what the broker thinks of it.
 
 from __future__ import annotations
 
+import ssl
 import struct
 from types import TracebackType
 from typing import NamedTuple, TypeVar
@@ -77,8 +78,8 @@ def content(
 class Peer(Link):
     """A blocking connection; every wait has a deadline of `timeout` seconds."""
 
-    def __init__(self, url: str, *, timeout: float = 20.0) -> None:
-        super().__init__(url, timeout=timeout)
+    def __init__(self, url: str, *, timeout: float = 20.0, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(url, timeout=timeout, tls=tls)
         self.server: FieldTable = {}
         """What connection.start said of the server."""
 

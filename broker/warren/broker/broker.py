@@ -25,7 +25,7 @@ from warren.broker.model.stored import describe
 from warren.broker.model.virtual_clock import VirtualClock
 from warren.broker.model.virtual_hosts import VirtualHosts
 from warren.broker.resources import Resources
-from warren.broker.server import Listener
+from warren.broker.server import Bound, Listener
 from warren.broker.session.limits import Limits
 from warren.broker.session.node import DISK, LOG, Node
 from warren.broker.session.sasl import Login
@@ -83,18 +83,20 @@ class Broker:
         self._management: Management | None = None
         self._control: ControlSocket | None = None
         self._resources: Resources | None = None
-        self._port = 0
+        self.bound: tuple[Bound, ...] = ()
+        """Where it listens, once started: first without TLS, then with it."""
 
     @property
     def port(self) -> int:
-        """Where it listens, once started."""
-        return self._port
+        """The first port that it listens at, once started."""
+        return self.bound[0].address.port
 
     @property
     def url(self) -> str:
         """Its AMQP URL, with the credentials of its first user."""
         user, password = next(iter(self.config.users.items()))
-        return f"amqp://{quote(user, safe='')}:{quote(password, safe='')}@{self.config.host}:{self.port}/"
+        scheme, address = self.bound[0]
+        return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{address}/"
 
     @property
     def access(self) -> Access:
@@ -159,7 +161,7 @@ class Broker:
             node = Node(
                 loop,
                 access,
-                Login(loopback_users=self.config.loopback_users),
+                Login(self.config.mechanisms, self.config.loopback_users, self.config.anonymous_user),
                 limits,
                 virtual_hosts,
                 self._log,
@@ -186,9 +188,15 @@ class Broker:
             undo.callback(self._resources.stop)
             self._resources.start()
             listener = Listener(node)
-            self._port = await listener.open(self.config.host, self.config.port)
             undo.push_async_callback(listener.close)
             undo.callback(listener.stop_accepting)
+            for address in config.addresses:
+                await listener.open(address)
+            for address in config.tls_addresses:
+                await listener.open(address, config.tls)
+            self.bound = tuple(listener.bound)
+            for where in self.bound:
+                logger.info("event=listening at=%s", where)
             await self._open_control(node)
             self._listener = listener
             self._node = node
@@ -197,7 +205,9 @@ class Broker:
             undo.pop_all()
 
     async def _open_control(self, node: Node) -> None:
-        management = Management(node, self.config, lambda: [f"amqp at {self.config.host}:{self.port}"])
+        management = Management(
+            node, self.config, lambda: [f"{where.scheme} at {where.address}" for where in self.bound]
+        )
         if self.config.data_dir is not None:
             control = ControlSocket(management.perform)
             path = self.config.data_dir / "control.sock"

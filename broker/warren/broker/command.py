@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import resource
@@ -17,7 +16,9 @@ from pathlib import Path
 from warren.broker.broker import Broker
 from warren.broker.config import BrokerConfig
 from warren.broker.model.compat import COMPAT
+from warren.broker.server import ListenError
 from warren.broker.store.errors import StoreError
+from warren.broker.tls import TlsError
 from warren.command import Exit, UsageError
 
 
@@ -79,9 +80,9 @@ async def run(config: BrokerConfig) -> int:
     except StoreError as error:
         print(f"warren broker: {error}", file=sys.stderr)
         return error.status
-    except OSError as error:
-        raise UsageError(cannot_listen(config, error)) from None
-    print(f"warren broker ready: amqp://{config.host}:{broker.port}", flush=True)
+    except (ListenError, TlsError) as error:
+        raise UsageError(str(error)) from None
+    print(f"warren broker ready: {broker.bound[0]}", flush=True)
     stopping = asyncio.ensure_future(stop.wait())
     assert broker.failure is not None
     await asyncio.wait((stopping, broker.failure), return_when=asyncio.FIRST_COMPLETED)
@@ -98,19 +99,6 @@ async def run(config: BrokerConfig) -> int:
         print(f"warren broker: {error}", file=sys.stderr)
         return error.status
     return Exit.DONE
-
-
-def cannot_listen(config: BrokerConfig, error: OSError) -> str:
-    where = f"{config.host}:{config.port}"
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"port {config.port} at {config.host} is taken; choose another with --port, or 0 for any free one"
-        )
-    if error.errno == errno.EACCES:
-        return f"not allowed to listen at {where}; choose a port above 1023 with --port"
-    return (
-        f"cannot listen at {where}: {error.strerror or error}; choose an address of this machine with --host"
-    )
 
 
 def raise_file_limit() -> None:

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from warren.broker.address import Address
 from warren.broker.memory import LEAST, available_memory
 from warren.broker.model.compat import COMPAT
 from warren.broker.session.handshake import FRAME_MIN
+from warren.broker.session.sasl import MECHANISMS
 from warren.broker.sizes import parse_size
+from warren.broker.tls import TlsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +22,10 @@ class BrokerConfig:
     :param data_dir: where durable definitions and messages are kept; without it the broker lives in memory only.
     :param host: the address to listen at. Loopback unless it is said otherwise.
     :param port: the port; 0 takes any free one.
+    :param listeners: all addresses to listen at without TLS, as `host:port` or a port, in the place of `host` and `port`.
+    :param tls: addresses to listen at with TLS, and how.
+    :param mechanisms: how clients may log in: of PLAIN, AMQPLAIN, EXTERNAL (by their certificate) and ANONYMOUS.
+    :param anonymous_user: the user that an ANONYMOUS client is.
     :param users: passwords by user name: the first users, administrators with every permission on the default virtual host.
         They are made once; after that the data folder's own count.
     :param default_vhost: the first virtual host; the same.
@@ -40,6 +47,10 @@ class BrokerConfig:
     data_dir: Path | None = None
     host: str = "127.0.0.1"
     port: int = 0
+    listeners: tuple[str, ...] | None = None
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    mechanisms: tuple[str, ...] = ("PLAIN", "AMQPLAIN")
+    anonymous_user: str = ""
     users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)
     default_vhost: str = "/"
     loopback_users: tuple[str, ...] = ("guest",)
@@ -55,6 +66,11 @@ class BrokerConfig:
     compat: str = "4"
 
     def __post_init__(self) -> None:
+        for name in self.mechanisms:
+            if name not in MECHANISMS:
+                raise ValueError(f"mechanisms has {name!r}; there are: {', '.join(MECHANISMS)}")
+        if not self.addresses and not self.tls_addresses:
+            raise ValueError("listeners is empty, and there are no tls_listeners: nobody could connect")
         for name, least, most in (
             ("port", 0, 65535),
             ("channel_max", 1, 65535),
@@ -71,6 +87,18 @@ class BrokerConfig:
 
         if self.compat not in COMPAT:
             raise ValueError(f"compat is {self.compat!r}; it has to be one of {', '.join(COMPAT)}")
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where it listens without TLS."""
+        if self.listeners is None:
+            return [Address(self.host, self.port)]
+        return [Address.parse("listeners", text, self.host) for text in self.listeners]
+
+    @property
+    def tls_addresses(self) -> list[Address]:
+        """Where it listens with TLS."""
+        return [Address.parse("tls_listeners", text, self.host) for text in self.tls.listeners]
 
     @property
     def memory_bytes(self) -> int:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
 import socket
-from typing import cast
+from typing import NamedTuple, cast
 
+from warren.broker.address import Address
 from warren.broker.session.connection import Connection
 from warren.broker.session.handshake import Conversation
 from warren.broker.session.node import Node
 from warren.broker.session.sasl import Peer
+from warren.broker.tls import TlsConfig
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +31,9 @@ LAST_WORDS_SECONDS = 2.0
 class AmqpProtocol(asyncio.BufferedProtocol):
     """One socket. What is read is copied at once, so all of a listener's read into the same buffer."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, tls: TlsConfig | None) -> None:
         self._listener = listener
+        self._tls = tls
         self._node = listener.node
         self._view = listener.view
         self._slowed = listener.slowed
@@ -42,7 +47,8 @@ class AmqpProtocol(asyncio.BufferedProtocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address = str(peer[0]) if peer else ""
-        conversation = Conversation(Peer(address))
+        secured = stream.get_extra_info("ssl_object")
+        conversation = Conversation(Peer(address, self._tls.user(secured) if self._tls and secured else None))
         self._connection = Connection(self._node, conversation, stream, address)
         self._node.connections[self._connection] = True
         self._listener.opened(stream)
@@ -71,35 +77,70 @@ class AmqpProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         assert self._connection is not None
-        self._connection.conversation.drop(self._connection)
+        self._connection.conversation.lost(self._connection)
         self._listener.lost(self._connection.transport)
 
 
+class Bound(NamedTuple):
+    """Where connections are accepted."""
+
+    scheme: str
+    """`amqp`, or `amqps` with TLS."""
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.address}"
+
+
+class ListenError(OSError):
+    """An address cannot be listened at. The text is one line: why, and what to do."""
+
+    def __init__(self, address: Address, error: OSError) -> None:
+        super().__init__(error.errno, cannot_listen(address, error))
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 class Listener:
-    """One address that connections are accepted at, and the sockets that came of it."""
+    """The addresses that connections are accepted at, and the sockets that came of it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.view = memoryview(bytearray(READ_BYTES))
         self.slowed = self.view[:SLOWED_BYTES]
-        self._server: asyncio.Server | None = None
+        self.bound: list[Bound] = []
+        self._servers: list[asyncio.Server] = []
         self._transports: set[asyncio.Transport] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
-    async def open(self, host: str, port: int) -> int:
-        """Accept connections; port 0 takes a free one. The port.
+    async def open(self, address: Address, tls: TlsConfig | None = None) -> None:
+        """Accept connections at one more address; port 0 takes a free one.
 
-        :raises OSError: if the address is taken or not this machine's.
+        :raises ListenError: if the address is taken or not this machine's.
+        :raises TlsError: if a certificate or a list of ciphers cannot be used.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: AmqpProtocol(self), host, port, backlog=1024)
-        number: int = self._server.sockets[0].getsockname()[1]
-        return number
+        seconds = self.node.limits.handshake_timeout
+        try:
+            server = await loop.create_server(
+                lambda: AmqpProtocol(self, tls),
+                *address,
+                backlog=1024,
+                ssl=tls.context() if tls else None,
+                ssl_handshake_timeout=seconds if tls else None,
+                ssl_shutdown_timeout=LAST_WORDS_SECONDS if tls else None,
+            )
+        except OSError as error:
+            raise ListenError(address, error) from None
+        self._servers.append(server)
+        port: int = server.sockets[0].getsockname()[1]
+        self.bound.append(Bound("amqps" if tls else "amqp", Address(address.host, port)))
 
     def stop_accepting(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     async def close(self) -> None:
         """Wait until the sockets, which their sessions have closed, are gone; cut off who does not read what is left."""
@@ -110,8 +151,11 @@ class Listener:
             for transport in self._transports:
                 transport.abort()
             await self._empty.wait()
-        if self._server is not None:
-            await self._server.wait_closed()
+        with contextlib.suppress(TimeoutError):
+            # From Python 3.12 on it waits for sockets in the middle of a TLS handshake, too.
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                for server in self._servers:
+                    await server.wait_closed()
 
     def opened(self, transport: asyncio.Transport) -> None:
         self._transports.add(transport)
@@ -121,3 +165,11 @@ class Listener:
         self._transports.discard(transport)
         if not self._transports:
             self._empty.set()
+
+
+def cannot_listen(address: Address, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {address.port} at {address.host} is taken; choose another with --port, or 0 for any free one"
+    if error.errno == errno.EACCES:
+        return f"not allowed to listen at {address}; choose a port above 1023 with --port"
+    return f"cannot listen at {address}: {error.strerror or error}; choose an address of this machine with --host"

@@ -329,15 +329,22 @@ class Conversation:
 
     def drop(self, connection: Connection) -> None:
         """End the session and the socket, after what is already written has left."""
+        if self.state is State.CLOSED:
+            return
+        self.lost(connection)
+        if not connection.transport.is_closing():
+            connection.transport.close()
+        if connection.transport.get_write_buffer_size():
+            # The client may never read it.
+            self.later(connection, CLOSE_TIMEOUT, self.cut_off)
+
+    def lost(self, connection: Connection) -> None:
+        """The socket is gone, or will be: end the session."""
         self.state = State.CLOSED
         for timer in self.timers:
             timer.cancel()
         self.timers.clear()
         connection.end()
-        connection.transport.close()
-        if connection.transport.get_write_buffer_size():
-            # The client may never read it.
-            self.later(connection, CLOSE_TIMEOUT, self.cut_off)
 
     def cut_off(self, connection: Connection) -> None:
         connection.transport.abort()

@@ -1,0 +1,27 @@
+"""An address to listen at, as settings write it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Address(NamedTuple):
+    """Where a listener listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, setting: str, text: str, host: str) -> Address:
+        """
+        :param host: for an address that is only a port.
+        :raises ValueError: if it is no address.
+        """
+        before, _, port = text.strip().rpartition(":")
+        before = before.removeprefix("[").removesuffix("]")
+        if not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{setting} has {text!r}; an address is host:port, [host]:port, or a port")
+        return cls(before or host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

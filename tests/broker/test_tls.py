@@ -1,0 +1,327 @@
+"""TLS and mutual TLS, on several listeners; logging in by certificate is the same on RabbitMQ.
+
+https://www.rabbitmq.com/docs/ssl, and rabbitmq_auth_mechanism_ssl
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import aio_pika
+import pika
+import pytest
+from pamqp import commands
+
+from tests.support.certificates import Authority
+from tests.support.inprocess import InProcess
+from tests.support.peer import Peer
+from tests.support.prepared import definitions, load
+from tests.support.processes import free_port
+from tests.support.rabbitmq import installed, rabbitmq_server
+from warren.broker import BrokerConfig
+from warren.broker.tls import TlsConfig, TlsError, distinguished_name
+
+SUBJECT = "/O=client, Ltd/CN=ann"
+NAMED = "O=client\\, Ltd", "CN=ann"
+ANN = ",".join(reversed(NAMED))
+PREPARED = definitions(
+    users=[
+        {"name": ANN, "password": "unused", "tags": ""},
+        {"name": "ann", "password": "unused", "tags": ""},
+    ],
+    vhosts=[],
+    permissions=[(ANN, "/", ".*", ".*", ".*"), ("ann", "/", ".*", ".*", ".*")],
+)
+
+
+class Certificates(NamedTuple):
+    authority: Authority
+    server: tuple[Path, Path]
+    client: tuple[Path, Path]
+    stranger: tuple[Path, Path]
+    """Of an authority that nobody knows."""
+
+    def config(self, **changes: object) -> TlsConfig:
+        tls = TlsConfig(
+            listeners=("127.0.0.1:0",),
+            certificate=self.server[0],
+            key=self.server[1],
+            ca=self.authority.certificate,
+            verify="optional",
+        )
+        return replace(tls, **changes)  # type: ignore[arg-type]
+
+    def by_certificate(self, identity: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+        """What a client trusts and shows."""
+        return self.authority.client(identity)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    folder = tmp_path_factory.mktemp("certificates")
+    authority, other = Authority(folder), Authority(folder, "other")
+    return Certificates(
+        authority,
+        authority.issue("server", "/CN=localhost"),
+        authority.issue("client", SUBJECT),
+        other.issue("stranger", SUBJECT),
+    )
+
+
+Start = Callable[..., InProcess]
+
+
+@pytest.fixture
+def start(certificates: Certificates) -> Iterator[Start]:
+    """Starts a broker of the test's own with TLS."""
+    started: list[InProcess] = []
+
+    def start(*, mechanisms: tuple[str, ...] = ("PLAIN", "EXTERNAL"), **changes: object) -> InProcess:
+        config = BrokerConfig(listeners=(), tls=certificates.config(**changes), mechanisms=mechanisms)
+        broker = InProcess(config=config)
+        started.append(broker)
+        broker.__enter__()
+        broker.call(lambda: load(broker, PREPARED))
+        return broker
+
+    yield start
+    for broker in started:
+        broker.__exit__(None, None, None)
+
+
+def log_in_by_certificate(peer: Peer) -> Peer:
+    peer.greet()
+    peer.send(peer.start_ok(mechanism="EXTERNAL", response=""), 0)
+    return peer
+
+
+@pytest.mark.parametrize("kind", ["warren", "rabbitmq"])
+def test_a_certificate_is_a_login(certificates: Certificates, start: Start, kind: str) -> None:
+    if kind == "warren":
+        talk_by_certificate(start().url, certificates)
+        return
+    if not installed():
+        pytest.skip("rabbitmq-server is not installed")
+    port = free_port()
+    configuration = [
+        f"listeners.ssl.1 = 127.0.0.1:{port}",
+        "ssl_options.cacertfile = {folder}/ca.pem",
+        "ssl_options.certfile = {folder}/server.pem",
+        "ssl_options.keyfile = {folder}/server.key",
+        "ssl_options.verify = verify_peer",
+        "ssl_options.fail_if_no_peer_cert = false",
+        "auth_mechanisms.1 = PLAIN",
+        "auth_mechanisms.2 = EXTERNAL",
+    ]
+    files = {
+        "ca.pem": certificates.authority.certificate,
+        "server.pem": certificates.server[0],
+        "server.key": certificates.server[1],
+    }
+    with rabbitmq_server(
+        configuration=configuration,
+        definitions=PREPARED,
+        plugins=["rabbitmq_auth_mechanism_ssl"],
+        files=files,
+    ):
+        talk_by_certificate(f"amqps://guest:guest@127.0.0.1:{port}/", certificates)
+
+
+def talk_by_certificate(url: str, certificates: Certificates) -> None:
+    with Peer(url, tls=certificates.by_certificate(certificates.client)) as peer:
+        assert set(peer.greet().mechanisms.split()) == {"PLAIN", "EXTERNAL"}
+        peer.send(peer.start_ok(mechanism="EXTERNAL", response=""), 0)
+        peer.expect(commands.Connection.Tune)
+        peer.tune()
+        peer.call(commands.Connection.Open("/"), 0, commands.Connection.OpenOk)
+        peer.open()
+        # It is the user that its certificate says, and nobody else.
+        peer.publish("amq.fanout", "", b"", commands.Basic.Properties(user_id=ANN))
+        peer.sync()
+    with Peer(url, tls=certificates.by_certificate()) as peer:
+        text = (
+            "Login was refused using authentication mechanism EXTERNAL. For details see the broker logfile."
+        )
+        assert log_in_by_certificate(peer).refusal(0).text == f"ACCESS_REFUSED - {text}"
+    with Peer(url, tls=certificates.by_certificate()) as peer:
+        peer.connect().open().sync()
+
+
+def test_the_common_name_may_be_the_user(certificates: Certificates, start: Start) -> None:
+    broker = start(login_from="common_name")
+    with Peer(broker.url, tls=certificates.by_certificate(certificates.client)) as peer:
+        log_in_by_certificate(peer).expect(commands.Connection.Tune)
+        peer.tune()
+        peer.call(commands.Connection.Open("/"), 0, commands.Connection.OpenOk)
+        peer.open()
+        peer.publish("amq.fanout", "", b"", commands.Basic.Properties(user_id="ann"))
+        peer.sync()
+
+
+@pytest.mark.parametrize("identity", ["none", "stranger"])
+def test_who_has_no_good_certificate_is_let_go_in_the_handshake(
+    certificates: Certificates, start: Start, identity: str
+) -> None:
+    broker = start(verify="required")
+    shown = certificates.stranger if identity == "stranger" else None
+    # TLS 1.3 tells the client with its first read.
+    with (
+        pytest.raises((ssl.SSLError, ConnectionError)),
+        Peer(broker.url, tls=certificates.by_certificate(shown)) as peer,
+    ):
+        peer.greet()
+    with Peer(broker.url, tls=certificates.by_certificate(certificates.client)) as peer:
+        peer.connect().open().sync()
+
+
+def test_external_is_not_offered_without_tls(certificates: Certificates) -> None:
+    config = BrokerConfig(mechanisms=("PLAIN", "EXTERNAL"), tls=certificates.config())
+    with InProcess(config=config) as broker:
+        assert broker.broker is not None
+        assert [where.scheme for where in broker.broker.bound] == ["amqp", "amqps"]
+        with Peer(broker.url) as peer:
+            assert peer.greet().mechanisms == "PLAIN"
+            peer.send(peer.start_ok(mechanism="EXTERNAL", response=""), 0)
+            assert peer.at_end()
+
+
+def test_several_listeners(certificates: Certificates) -> None:
+    config = BrokerConfig(
+        listeners=("127.0.0.1:0", "[::1]:0") if socket.has_ipv6 else ("127.0.0.1:0", "0"),
+        tls=certificates.config(listeners=("127.0.0.1:0", "localhost:0")),
+    )
+    with InProcess(config=config) as broker:
+        assert broker.broker is not None
+        bound = broker.broker.bound
+        assert len({where.address.port for where in bound}) == 4
+        for where in bound:
+            tls = certificates.by_certificate() if where.scheme == "amqps" else None
+            with Peer(f"{where.scheme}://guest:guest@{where.address}/", tls=tls) as peer:
+                peer.connect().open().sync()
+
+
+def test_only_the_versions_that_are_configured(certificates: Certificates, start: Start) -> None:
+    broker = start(versions=("1.2",), ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
+    context = certificates.by_certificate()
+    parts = urlsplit(broker.url)
+    with socket.create_connection((parts.hostname, parts.port or 0), 5) as sock:  # noqa: SIM117
+        with context.wrap_socket(sock, server_hostname="127.0.0.1") as secured:
+            assert secured.version() == "TLSv1.2"
+            assert secured.cipher() is not None
+            assert (secured.cipher() or ("",))[0] == "ECDHE-ECDSA-AES256-GCM-SHA384"
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with pytest.raises(ssl.SSLError), Peer(broker.url, tls=context):
+        pass
+
+
+def test_whoever_speaks_no_tls_harms_nobody(certificates: Certificates, start: Start) -> None:
+    broker = start()
+    parts = urlsplit(broker.url)
+    with Peer(broker.url, tls=certificates.by_certificate()) as peer:
+        peer.connect().open()
+        for hello in (b"AMQP\x00\x00\x09\x01", b"\x16\x03\x01", b"GET / HTTP/1.0\r\n\r\n"):
+            with socket.create_connection((parts.hostname, parts.port or 0), 5) as sock:
+                sock.sendall(hello)
+        peer.sync()
+
+
+def test_a_large_message_goes_both_ways(certificates: Certificates, start: Start) -> None:
+    body = bytes(range(256)) * 4096 * 4
+    with Peer(start().url, tls=certificates.by_certificate()) as peer:
+        peer.connect().open()
+        queue = peer.declare(exclusive=True)
+        peer.publish("", queue, body)
+        peer.publish("", queue, b"small")
+        peer.send(commands.Basic.Consume(queue=queue, no_ack=True))
+        peer.expect(commands.Basic.ConsumeOk)
+        assert peer.given(commands.Basic.Deliver).body == body
+        assert peer.given(commands.Basic.Deliver).body == b"small"
+
+
+async def test_aio_pika_over_tls(certificates: Certificates, start: Start) -> None:
+    connection = await aio_pika.connect(
+        start().url.replace("127.0.0.1", "localhost"), ssl_context=certificates.by_certificate()
+    )
+    async with connection:
+        channel = await connection.channel()
+        queue = await channel.declare_queue(exclusive=True)
+        await channel.default_exchange.publish(aio_pika.Message(b"hello"), queue.name)
+        message = await queue.get()
+        assert message.body == b"hello"
+        await message.ack()
+
+
+def test_pika_over_tls_by_certificate(certificates: Certificates, start: Start) -> None:
+    parts = urlsplit(start().url)
+    parameters = pika.ConnectionParameters(
+        "localhost",
+        parts.port,
+        credentials=pika.credentials.ExternalCredentials(),
+        ssl_options=pika.SSLOptions(certificates.by_certificate(certificates.client), "localhost"),
+    )
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    queue = channel.queue_declare("", exclusive=True).method.queue
+    channel.basic_publish("", queue, b"hello")
+    assert channel.basic_get(queue, auto_ack=True)[2] == b"hello"
+    connection.close()
+
+
+# -- configuration
+
+
+def test_a_key_may_have_a_password(certificates: Certificates, start: Start) -> None:
+    certificate, key = certificates.authority.issue("secret", "/CN=localhost", password="opensesame")
+    broker = start(certificate=certificate, key=key, key_password="opensesame")
+    with Peer(broker.url, tls=certificates.by_certificate()) as peer:
+        peer.connect()
+    with pytest.raises(TlsError, match=r"tls_certificate .* cannot be used"):
+        certificates.config(certificate=certificate, key=key, key_password="wrong").context()
+    assert "opensesame" not in repr(broker.config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"certificate": None}, "tls_listeners need tls_certificate and tls_key"),
+        ({"ca": None, "verify": "required"}, "tls_verify is required; it needs tls_ca"),
+        ({"versions": ("1.1",)}, "tls_versions is 1.1; there are: 1.2, 1.3"),
+        ({"certificate": Path("missing.pem")}, "tls_certificate missing.pem .* No such file"),
+        ({"ca": Path("missing.pem")}, "tls_ca missing.pem cannot be used: No such file"),
+        ({"ciphers": "NOPE"}, "tls_ciphers is 'NOPE'"),
+    ],
+)
+def test_what_cannot_be_used(certificates: Certificates, changes: dict[str, object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        certificates.config(**changes).context()
+
+
+@pytest.mark.parametrize("listeners", [("x",), ("1:2:x",), ("127.0.0.1:70000",), ("host:",)])
+def test_what_is_no_address(listeners: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="an address is host:port"):
+        BrokerConfig(listeners=listeners)
+
+
+def test_nobody_could_connect() -> None:
+    with pytest.raises(ValueError, match="nobody could connect"):
+        BrokerConfig(listeners=())
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        ([[("commonName", "ann")], [("organizationName", "x")]], "O=x,CN=ann"),
+        ([[("commonName", "a+b,c;d")]], "CN=a\\+b\\,c\\;d"),
+        ([[("commonName", " #a ")]], "CN=\\ #a\\ "),
+        ([[("commonName", "\u00e4")]], "CN=\\C3\\A4"),
+        ([[("commonName", "a"), ("userId", "b")]], "CN=a+UID=b"),
+    ],
+)
+def test_distinguished_names(subject: list[list[tuple[str, str]]], name: str) -> None:
+    assert distinguished_name(subject) == name
