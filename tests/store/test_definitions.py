@@ -15,6 +15,7 @@ import pytest
 from warren.broker.store.definitions import BindingRow, Definitions, ExchangeRow, QueueRow, Snapshot
 from warren.broker.store.errors import StoreError
 from warren.broker.store.folder import DataFolder
+from warren.broker.store.schema import VERSION
 from warren.command import Exit
 
 NAME = b"\x00\xffname"
@@ -162,7 +163,7 @@ async def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
     database.commit()
     database.close()
     error = await refusal(tmp_path)
-    assert "has version 9, this broker knows 2" in str(error)
+    assert f"has version 9, this broker knows {VERSION}" in str(error)
     assert error.status is Exit.USAGE
 
 
@@ -183,6 +184,7 @@ async def test_a_log_without_definitions_is_refused_since_all_of_it_would_be_dea
 FAIL = """
 import asyncio, resource, sys
 from warren.broker.store.definitions import Definitions, QueueRow
+from warren.broker.store.schema import VERSION
 from warren.broker.store.errors import StoreError
 from warren.broker.store.folder import DataFolder
 async def main():

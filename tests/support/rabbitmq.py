@@ -39,6 +39,11 @@ class RabbitMQ:
         self.pid = pid
         self._environment = environment
 
+    @property
+    def folder(self) -> Path:
+        """Where its user may read and write."""
+        return Path(self._environment["HOME"])
+
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`rabbitmqctl WORDS`: its status and all that it says. It takes from a third of a second to two."""
         return subprocess.run(

@@ -19,6 +19,7 @@ from warren.broker.management.management import Management
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.compat import COMPAT
 from warren.broker.model.memory import Memory
+from warren.broker.model.parameters import Parameters
 from warren.broker.model.queue import Queue
 from warren.broker.model.restore import restore_messages
 from warren.broker.model.stored import describe
@@ -146,6 +147,7 @@ class Broker:
             compat = COMPAT[self.config.compat]
             virtual_hosts = VirtualHosts(self._clock, self._log, self._definitions, self._memory, compat)
             access = Access(virtual_hosts, self._definitions)
+            parameters = Parameters(virtual_hosts, self._definitions)
             limits = Limits(
                 self.config.channel_max,
                 self.config.frame_max,
@@ -155,7 +157,7 @@ class Broker:
                 self.config.max_connections,
             )
             if recovery is not None:
-                self._restore(virtual_hosts, access, recovery)
+                self._restore(virtual_hosts, access, parameters, recovery)
             if self._definitions is None or not self._seeded:
                 self._seed(virtual_hosts, access)
             node = Node(
@@ -197,16 +199,19 @@ class Broker:
             self.bound = tuple(listener.bound)
             for where in self.bound:
                 logger.info("event=listening at=%s", where)
-            await self._open_control(node)
+            await self._open_control(node, parameters)
             self._listener = listener
             self._node = node
             if isinstance(self._clock, VirtualClock):
                 self._unwatch = self._clock.watch(Unfinished(node))
             undo.pop_all()
 
-    async def _open_control(self, node: Node) -> None:
+    async def _open_control(self, node: Node, parameters: Parameters) -> None:
         management = Management(
-            node, self.config, lambda: [f"{where.scheme} at {where.address}" for where in self.bound]
+            node,
+            parameters,
+            self.config,
+            lambda: [f"{where.scheme} at {where.address}" for where in self.bound],
         )
         if self.config.data_dir is not None:
             control = ControlSocket(management.perform)
@@ -249,7 +254,9 @@ class Broker:
         if self._definitions is not None:
             self._definitions.seed()
 
-    def _restore(self, virtual_hosts: VirtualHosts, access: Access, recovery: Recovery) -> None:
+    def _restore(
+        self, virtual_hosts: VirtualHosts, access: Access, parameters: Parameters, recovery: Recovery
+    ) -> None:
         snapshot = self._snapshot
         virtual_hosts.restore(snapshot.virtual_hosts)
         access.restore(snapshot)
@@ -259,6 +266,7 @@ class Broker:
             # A folder from before virtual hosts were stored has none of them.
             if name not in virtual_hosts.topologies:
                 virtual_hosts.add(name.decode())
+        parameters.restore(snapshot.parameters, snapshot.global_parameters)
         queues: dict[int, Queue] = {}
         for name, topology in virtual_hosts.topologies.items():
             queues.update(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from warren.command import Exit, UsageError
+from warren.ctl import definitions
 from warren.ctl.display import lines
 from warren.ctl.grammar import DEFAULTS, VERBS
 from warren.ctl.link import Failed, ask, socket_path
@@ -37,18 +38,45 @@ def perform(words: Words) -> None:
     general = words.general
     path = socket_path(general.get("socket"), general.get("data-dir"))
     silent = bool(general.get("silent"))
-    if not (silent or general.get("quiet")) and words.formatter in ("table", "pretty_table"):
-        announcement = announced(words)
-        if announcement:
-            print(announcement)
+    talks = not (silent or general.get("quiet")) and words.formatter in ("table", "pretty_table")
+    if talks:
+        say(announced(words))
+    if "password?" in VERBS[words.verb].takes and "password" not in words.arguments:
+        words.arguments["password"] = password()
+    file = words.arguments.pop("file", None)
+    if words.verb == "import_definitions":
+        words.arguments["definitions"] = definitions.read(file or "-")
     result = ask(path, words.verb, words.arguments, words.timeout)
+    if words.verb == "export_definitions":
+        definitions.write(file or "-", result)
+        return
     headers = not (silent or general.get("no-table-headers"))
     sys.stdout.writelines(f"{line}\n" for line in lines(result, words.formatter, headers))
+    if talks:
+        say(VERBS[words.verb].done)
+
+
+def say(text: str) -> None:
+    if text:
+        print(text, flush=True)
 
 
 def announced(words: Words) -> str:
+    """What is said before it is done; nothing where standard output is the definitions' own."""
+    if "file?" in VERBS[words.verb].takes and words.arguments.get("file", "-") == "-":
+        return ""
     values: dict[str, Any] = {**DEFAULTS, **words.arguments, "timeout": words.timeout}
+    values = {name: ", ".join(value) if isinstance(value, list) else value for name, value in values.items()}
     return VERBS[words.verb].announce.format_map(values)
+
+
+def password() -> str:
+    """From the terminal, without showing it, or from standard input."""
+    if sys.stdin.isatty():
+        from getpass import getpass
+
+        return getpass()
+    return sys.stdin.readline().rstrip("\n")
 
 
 def unknown_verb(name: str) -> str:

@@ -34,6 +34,8 @@ class Verb:
     takes: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     announce: str = ""
+    done: str = ""
+    """What is said after it."""
     vhost: bool = False
 
     @property
@@ -136,9 +138,184 @@ VERBS: Final[dict[str, Verb]] = {
         ("user", "reason"),
         announce="Closing connections of user {user}, reason: {reason}...",
     ),
+    "add_user": Verb(
+        "Makes a user; its password is read from standard input if it is not named",
+        ("username", "password?"),
+        announce='Adding user "{username}" ...',
+        done="Done. Don't forget to grant the user permissions to some virtual hosts! "
+        "See 'warren ctl help set_permissions' to learn more.",
+    ),
+    "delete_user": Verb("Deletes a user", ("username",), announce='Deleting user "{username}" ...'),
+    "change_password": Verb(
+        "Sets a user's password; it is read from standard input if it is not named",
+        ("username", "password?"),
+        announce='Changing password for user "{username}" ...',
+    ),
+    "clear_password": Verb(
+        "Takes a user's password away: nobody logs in with one",
+        ("username",),
+        announce='Clearing password for user "{username}" ...',
+    ),
+    "authenticate_user": Verb(
+        "Tells whether a password is a user's; it is read from standard input if it is not named",
+        ("username", "password?"),
+        announce='Authenticating user "{username}" ...',
+    ),
+    "set_user_tags": Verb(
+        "Sets a user's tags",
+        ("username", "tags..."),
+        announce='Setting tags for user "{username}" to [{tags}] ...',
+    ),
+    "list_users": Verb("Lists users and their tags", announce="Listing users ..."),
+    "set_user_limits": Verb(
+        "Sets a user's limits: a JSON object of max-connections and max-channels",
+        ("username", "definition"),
+        announce='Setting user limits to "{definition}" for user "{username}" ...',
+    ),
+    "clear_user_limits": Verb(
+        "Clears a user's limit, or `all`",
+        ("username", "limit"),
+        announce='Clearing "{limit}" limit for user "{username}" ...',
+    ),
+    "list_user_limits": Verb(
+        "Lists users' limits",
+        options=(Option("user"), flag("global")),
+        announce="Listing limits of users ...",
+    ),
+    "set_permissions": Verb(
+        "Says what a user may configure, write and read, by patterns of names",
+        ("username", "configure", "write", "read"),
+        announce='Setting permissions for user "{username}" in vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "clear_permissions": Verb(
+        "Lets a user into a virtual host no longer",
+        ("username",),
+        announce='Clearing permissions for user "{username}" in vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "list_permissions": Verb(
+        "Lists the permissions for a virtual host",
+        announce='Listing permissions for vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "list_user_permissions": Verb(
+        "Lists a user's permissions",
+        ("username",),
+        announce='Listing permissions for user "{username}" ...',
+    ),
+    "set_topic_permissions": Verb(
+        "Says with which routing keys a user may use a topic exchange",
+        ("username", "exchange", "write", "read"),
+        announce='Setting topic permissions on "{exchange}" for user "{username}" in vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "clear_topic_permissions": Verb(
+        "Clears a user's topic permissions, on one exchange or all",
+        ("username", "exchange?"),
+        announce='Clearing topic permissions for user "{username}" in vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "list_topic_permissions": Verb(
+        "Lists the topic permissions for a virtual host",
+        announce='Listing topic permissions for vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "list_user_topic_permissions": Verb(
+        "Lists a user's topic permissions",
+        ("username",),
+        announce='Listing topic permissions for user "{username}" ...',
+    ),
+    "add_vhost": Verb(
+        "Makes a virtual host",
+        ("name",),
+        (Option("description"), Option("tags"), Option("default-queue-type")),
+        'Adding vhost "{name}" ...',
+    ),
+    "update_vhost_metadata": Verb(
+        "Changes what is said of a virtual host",
+        ("name",),
+        (Option("description"), Option("tags"), Option("default-queue-type")),
+        'Updating metadata of vhost "{name}" ...',
+    ),
+    "set_vhost_tags": Verb(
+        "Sets a virtual host's tags",
+        ("name", "tags..."),
+        announce='Setting tags for vhost "{name}" to [{tags}] ...',
+    ),
+    "enable_vhost_protection_from_deletion": Verb(
+        "Keeps a virtual host from being deleted",
+        ("name",),
+        announce='Protecting vhost "{name}" from deletion ...',
+    ),
+    "disable_vhost_protection_from_deletion": Verb(
+        "Lets a virtual host be deleted again",
+        ("name",),
+        announce='Removing deletion protection from vhost "{name}" ...',
+    ),
+    "delete_vhost": Verb(
+        "Deletes a virtual host with all that is in it", ("name",), announce='Deleting vhost "{name}" ...'
+    ),
+    "list_vhosts": Verb("Lists virtual hosts", ITEMS, announce="Listing vhosts ..."),
+    "set_vhost_limits": Verb(
+        "Sets a virtual host's limits: a JSON object of max-connections and max-queues",
+        ("definition",),
+        announce='Setting vhost limits to "{definition}" for vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "clear_vhost_limits": Verb(
+        "Clears a virtual host's limits", announce='Clearing vhost "{vhost}" limits ...', vhost=True
+    ),
+    "list_vhost_limits": Verb(
+        "Lists the limits of a virtual host, or of all",
+        options=(flag("global"),),
+        announce='Listing limits for vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "set_parameter": Verb(
+        "Refused: no component of this broker takes runtime parameters",
+        ("component", "name", "value"),
+        announce='Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "clear_parameter": Verb(
+        "Clears a runtime parameter that definitions brought",
+        ("component", "name"),
+        announce='Clearing runtime parameter "{name}" for component "{component}" on vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "list_parameters": Verb(
+        "Lists the runtime parameters of a virtual host",
+        announce='Listing runtime parameters for vhost "{vhost}" ...',
+        vhost=True,
+    ),
+    "set_global_parameter": Verb(
+        "Sets a global runtime parameter to a JSON value",
+        ("name", "value"),
+        announce='Setting global runtime parameter "{name}" to "{value}" ...',
+    ),
+    "clear_global_parameter": Verb(
+        "Clears a global runtime parameter",
+        ("name",),
+        announce='Clearing global runtime parameter "{name}" ...',
+    ),
+    "list_global_parameters": Verb(
+        "Lists the global runtime parameters", announce="Listing global runtime parameters ..."
+    ),
+    "set_cluster_name": Verb("Names the broker", ("name",), announce="Setting cluster name to {name} ..."),
+    "export_definitions": Verb(
+        "Writes all definitions to a file, - for standard output",
+        ("file?",),
+        announce='Exporting definitions in JSON to a file at "{file}" ...',
+    ),
+    "import_definitions": Verb(
+        "Takes in the definitions of a file, - for standard input",
+        ("file?",),
+        announce='Importing definitions in JSON from a file at "{file}" ...',
+    ),
     "ping": Verb("Asks whether the broker answers"),
     "status": Verb("Says how the broker stands", announce="Status of the broker ..."),
 }
 
-DEFAULTS: Final = {"priority": 0, "vhost": "/", "apply_to": "all"}
+DEFAULTS: Final = {"file": "-", "priority": 0, "vhost": "/", "apply_to": "all"}
 """What an announcement shows where nothing was given."""

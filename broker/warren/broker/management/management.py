@@ -11,10 +11,21 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from warren.broker.config import BrokerConfig
-from warren.broker.management import listing, operations, policies
+from warren.broker.management import (
+    definitions,
+    listing,
+    operations,
+    permissions,
+    policies,
+    runtime_parameters,
+    users,
+    virtual_hosts,
+)
+from warren.broker.management.definitions_export import Holdings
 from warren.broker.management.request import Json, Refused, Request
 from warren.broker.management.utilisation import Utilisation
 from warren.broker.management.values import text
+from warren.broker.model.parameters import Parameters
 from warren.broker.model.vhost import VirtualHost
 from warren.broker.session.node import Node
 
@@ -22,9 +33,17 @@ from warren.broker.session.node import Node
 class Management:
     """One broker, as its operator has it in hand."""
 
-    def __init__(self, node: Node, config: BrokerConfig, listeners: Callable[[], list[str]]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        parameters: Parameters,
+        config: BrokerConfig,
+        listeners: Callable[[], list[str]],
+    ) -> None:
         """:param listeners: where it accepts connections, for people to read"""
         self.node = node
+        self.parameters = parameters
+        self.holdings = Holdings(node.virtual_hosts, node.access, parameters)
         self.config = config
         self.listeners = listeners
         self.started = time.time()
@@ -60,6 +79,7 @@ class Management:
 
 Action: TypeAlias = Callable[[Management, Request], Json]
 
+
 VERBS: Final[dict[str, Action]] = {
     verb.__name__: verb
     for verb in (
@@ -75,6 +95,43 @@ VERBS: Final[dict[str, Action]] = {
         policies.set_operator_policy,
         policies.clear_operator_policy,
         policies.list_operator_policies,
+        users.add_user,
+        users.delete_user,
+        users.change_password,
+        users.clear_password,
+        users.authenticate_user,
+        users.set_user_tags,
+        users.list_users,
+        users.set_user_limits,
+        users.clear_user_limits,
+        users.list_user_limits,
+        permissions.set_permissions,
+        permissions.clear_permissions,
+        permissions.list_permissions,
+        permissions.list_user_permissions,
+        permissions.set_topic_permissions,
+        permissions.clear_topic_permissions,
+        permissions.list_topic_permissions,
+        permissions.list_user_topic_permissions,
+        virtual_hosts.add_vhost,
+        virtual_hosts.update_vhost_metadata,
+        virtual_hosts.set_vhost_tags,
+        virtual_hosts.enable_vhost_protection_from_deletion,
+        virtual_hosts.disable_vhost_protection_from_deletion,
+        virtual_hosts.delete_vhost,
+        virtual_hosts.list_vhosts,
+        virtual_hosts.set_vhost_limits,
+        virtual_hosts.clear_vhost_limits,
+        virtual_hosts.list_vhost_limits,
+        runtime_parameters.set_parameter,
+        runtime_parameters.clear_parameter,
+        runtime_parameters.list_parameters,
+        runtime_parameters.set_global_parameter,
+        runtime_parameters.clear_global_parameter,
+        runtime_parameters.list_global_parameters,
+        runtime_parameters.set_cluster_name,
+        definitions.export_definitions,
+        definitions.import_definitions,
         operations.purge_queue,
         operations.delete_queue,
         operations.close_connection,

@@ -18,7 +18,7 @@ COLUMNS: Final = ("vhost", "name", "pattern", "apply-to", "definition", "priorit
 
 
 def _set(management: Management, request: Request, operator: bool) -> None:
-    policies = management.vhost(request).policies
+    vhost = management.vhost(request)
     definition = request.value("definition")
     if isinstance(definition, str):
         try:
@@ -36,13 +36,11 @@ def _set(management: Management, request: Request, operator: bool) -> None:
         )
     except InvalidPolicy as reason:
         raise Refused(f"Validation failed: {reason}") from None
-    policies.put(policy)
+    management.parameters.set_policy(vhost, policy)
 
 
 def _clear(management: Management, request: Request, operator: bool) -> None:
-    topology = management.node.vhosts.get(request.vhost())
-    if topology is None or not topology.vhost.policies.remove(request.text("name"), operator):
-        raise Refused("Parameter does not exist")
+    management.parameters.clear_policy(management.vhost(request), request.text("name"), operator)
 
 
 def _list(management: Management, request: Request, operator: bool) -> Json:

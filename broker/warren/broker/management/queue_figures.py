@@ -7,43 +7,58 @@ looked through there, once for all queues.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.model.message import Message
+from warren.broker.model.backing import MESSAGE_BYTES
+from warren.broker.model.stream import Stream
 
 if TYPE_CHECKING:
+    from warren.broker.model.message import Message
     from warren.broker.model.queue import Queue
     from warren.broker.session.connection import Connection
 
 QUEUE_BYTES: Final = 4096
-"""What an empty queue takes, about."""
-MESSAGE_BYTES: Final = 240
-"""What a message takes in memory beside its content, about."""
+"""About what a queue takes in memory without its messages."""
 
 
-class Figures:
-    """Some messages: how many there are, the bytes of their bodies, and the part of both that is persistent."""
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Some messages: how many, and the bytes of their bodies."""
+
+    count: int
+    bytes: int
+
+    def __add__(self, other: Figure) -> Figure:
+        return Figure(self.count + other.count, self.bytes + other.bytes)
+
+
+NONE: Final = Figure(0, 0)
+
+
+class Unacknowledged:
+    """What a queue has delivered and not got back."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.bytes = 0
-        self.persistent = 0
-        self.persistent_bytes = 0
+        self.all = NONE
+        self.in_memory = NONE
+        self.persistent = NONE
         self.held = 0
-        """Bytes that their contents take in memory, properties included."""
+        """Bytes of memory that they take, properties included."""
 
-    def add(self, message: Message) -> None:
-        self.count += 1
-        self.bytes += int(message.body_size)
-        self.held += len(message.content)
-        if message.stored:
-            self.persistent += 1
-            self.persistent_bytes += int(message.body_size)
+    def add(self, message: Message, durable: bool) -> None:
+        one = Figure(1, int(message.body_size))
+        self.all += one
+        self.held += int(MESSAGE_BYTES) + len(message.content)
+        if message.content or not one.bytes:
+            self.in_memory += one
+        if message.persistent and durable:
+            self.persistent += one
 
 
-def unacknowledged(connections: Iterable[Connection]) -> dict[Queue, Figures]:
+def unacknowledged(connections: Iterable[Connection]) -> dict[Queue, Unacknowledged]:
     """What each queue has delivered and not got back, whether by a consumer or by basic.get."""
-    figures: dict[Queue, Figures] = {}
+    figures: dict[Queue, Unacknowledged] = {}
     for connection in connections:
         for channel in connection.channels.values():
             held = list(channel.unacked.values())
@@ -52,20 +67,41 @@ def unacknowledged(connections: Iterable[Connection]) -> dict[Queue, Figures]:
                 held.extend(message for message, _ in channel.tx.settled)
             for message in held:
                 if message.consumer is not None:
-                    figures.setdefault(message.consumer.queue, Figures()).add(message)
+                    queue = message.consumer.queue
+                    figures.setdefault(queue, Unacknowledged()).add(message, queue.durable)
     return figures
 
 
-def ready_in_memory(queue: Queue) -> tuple[int, int]:
-    """Of what is ready: how many have their content in memory, and the bytes of their bodies."""
-    return queue.waiting.in_memory()
+def ready(queue: Queue) -> Figure:
+    """What is ready. Of a stream, what it holds; its bytes are those that it takes."""
+    if isinstance(queue, Stream):
+        return Figure(int(queue.held()), int(queue.stored_bytes()))
+    return Figure(int(queue.waiting.count), int(queue.waiting.bytes))
 
 
-def ready_persistent(queue: Queue) -> tuple[int, int]:
-    """Of what is ready: how many are persistent in a durable queue, and the bytes of their bodies."""
-    return queue.waiting.kept() if queue.log is not None else (0, 0)
+def ready_in_memory(queue: Queue) -> Figure:
+    """Of what is ready, that whose content is in memory."""
+    return Figure(*queue.waiting.in_memory())
 
 
-def memory(queue: Queue, unacked: Figures) -> int:
-    """Bytes that a queue takes: the contents in memory, and for each message and the queue itself a fixed sum."""
-    return QUEUE_BYTES + int(queue.waiting.memory()) + unacked.held + MESSAGE_BYTES * unacked.count
+def ready_persistent(queue: Queue) -> Figure:
+    """Of what is ready, that which is persistent in a durable queue."""
+    if not queue.durable:
+        return NONE
+    return ready(queue) if isinstance(queue, Stream) else Figure(*queue.waiting.kept())
+
+
+def disk_reads(queue: Queue) -> int:
+    """How many messages were read from the disk since the queue's start."""
+    return queue.waiting.reads()
+
+
+def disk_writes(queue: Queue) -> int:
+    """How many messages were written to the disk since the queue's start: to keep them, or to make room in memory."""
+    kept = int(queue.records.written) if queue.records is not None else 0
+    return kept + (int(queue.shelf.writes) if queue.shelf is not None else 0)
+
+
+def memory(queue: Queue, unacked: Unacknowledged) -> int:
+    """About how many bytes of memory a queue takes, with all of its messages that are there."""
+    return QUEUE_BYTES + int(queue.waiting.memory()) + unacked.held

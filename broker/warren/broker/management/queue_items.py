@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from warren.broker.management import queue_figures
-from warren.broker.management.queue_figures import Figures
+from warren.broker.management.queue_figures import Figure, Unacknowledged
 from warren.broker.management.request import Json
 from warren.broker.management.values import channel_id, connection_id, queue_id, text, typed
 from warren.broker.model.policy import merged, queue_type
@@ -28,13 +28,13 @@ class Listing:
 
     def __init__(self, connections: Iterable[Connection], utilisation: Utilisation) -> None:
         self._connections = connections
-        self._unacked: dict[Queue, Figures] | None = None
+        self._unacked: dict[Queue, Unacknowledged] | None = None
         self.utilisation = utilisation
 
-    def unacked(self, queue: Queue) -> Figures:
+    def unacked(self, queue: Queue) -> Unacknowledged:
         if self._unacked is None:
             self._unacked = queue_figures.unacknowledged(self._connections)
-        return self._unacked.get(queue) or Figures()
+        return self._unacked.get(queue) or Unacknowledged()
 
 
 Item: TypeAlias = "Callable[[Queue, Listing], Json]"
@@ -81,22 +81,21 @@ def _definition(queue: Queue, _: Listing) -> Json:
     return merged(*queue.vhost.policies.of_queue(queue))
 
 
-def _ram(queue: Queue, listing: Listing) -> tuple[int, int]:
-    """What has its content in memory: of the ready some, of the unacknowledged all."""
-    count, size = queue_figures.ready_in_memory(queue)
-    unacked = listing.unacked(queue)
-    return count + unacked.count, size + unacked.bytes
+def _all(queue: Queue, listing: Listing) -> Figure:
+    return queue_figures.ready(queue) + listing.unacked(queue).all
 
 
-def _persistent(queue: Queue, listing: Listing) -> tuple[int, int]:
-    count, size = queue_figures.ready_persistent(queue)
-    unacked = listing.unacked(queue)
-    return count + unacked.persistent, size + unacked.persistent_bytes
+def _ram(queue: Queue, listing: Listing) -> Figure:
+    return queue_figures.ready_in_memory(queue) + listing.unacked(queue).in_memory
+
+
+def _persistent(queue: Queue, listing: Listing) -> Figure:
+    return queue_figures.ready_persistent(queue) + listing.unacked(queue).persistent
 
 
 def _head_timestamp(queue: Queue, _: Listing) -> Json:
     head = queue.waiting.head()
-    if head is None:
+    if head is None or not head.content:
         return ""
     try:
         stamp = properties.decode(header_payload(head.content)).get("timestamp", "")
@@ -137,21 +136,21 @@ QUEUE_ITEMS: Final[Mapping[str, Item]] = {
     "single_active_consumer_tag": lambda queue, _: (
         text(sole.tag) if (sole := _single_active(queue)) is not None else ""
     ),
-    "messages_ready": lambda queue, _: int(queue.waiting.count),
+    "messages_ready": lambda queue, _: queue_figures.ready(queue).count,
     "messages_unacknowledged": lambda queue, _: int(queue.unacked),
-    "messages": lambda queue, _: int(queue.waiting.count) + int(queue.unacked),
-    "messages_ready_ram": lambda queue, _: queue_figures.ready_in_memory(queue)[0],
-    "messages_unacknowledged_ram": lambda queue, listing: listing.unacked(queue).count,
-    "messages_ram": lambda queue, listing: _ram(queue, listing)[0],
-    "messages_persistent": lambda queue, listing: _persistent(queue, listing)[0],
-    "message_bytes": lambda queue, listing: int(queue.waiting.bytes) + listing.unacked(queue).bytes,
-    "message_bytes_ready": lambda queue, _: int(queue.waiting.bytes),
-    "message_bytes_unacknowledged": lambda queue, listing: listing.unacked(queue).bytes,
-    "message_bytes_ram": lambda queue, listing: _ram(queue, listing)[1],
-    "message_bytes_persistent": lambda queue, listing: _persistent(queue, listing)[1],
+    "messages": lambda queue, _: queue_figures.ready(queue).count + int(queue.unacked),
+    "messages_ready_ram": lambda queue, _: queue_figures.ready_in_memory(queue).count,
+    "messages_unacknowledged_ram": lambda queue, listing: listing.unacked(queue).in_memory.count,
+    "messages_ram": lambda queue, listing: _ram(queue, listing).count,
+    "messages_persistent": lambda queue, listing: _persistent(queue, listing).count,
+    "message_bytes": lambda queue, listing: _all(queue, listing).bytes,
+    "message_bytes_ready": lambda queue, _: queue_figures.ready(queue).bytes,
+    "message_bytes_unacknowledged": lambda queue, listing: listing.unacked(queue).all.bytes,
+    "message_bytes_ram": lambda queue, listing: _ram(queue, listing).bytes,
+    "message_bytes_persistent": lambda queue, listing: _persistent(queue, listing).bytes,
     "head_message_timestamp": _head_timestamp,
-    "disk_reads": lambda queue, _: 0,
-    "disk_writes": lambda queue, _: 0,
+    "disk_reads": lambda queue, _: queue_figures.disk_reads(queue),
+    "disk_writes": lambda queue, _: queue_figures.disk_writes(queue),
     "consumers": lambda queue, _: len(queue.consumers),
     "consumer_utilisation": _utilisation,
     "consumer_capacity": _utilisation,

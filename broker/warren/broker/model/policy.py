@@ -210,6 +210,9 @@ def effective(declared: QueueArguments, raw: bytes, definition: Definition) -> Q
     value = definition.get("overflow")
     if isinstance(value, str) and "x-overflow" not in given:
         changes["overflow"] = Overflow(value)
+    mode = definition.get("queue-mode")
+    if mode is not None and "x-queue-mode" not in given:
+        changes["lazy"] = mode == "lazy"
     arguments = replace(declared, **changes)  # type: ignore[arg-type]
     strategy = given.get("x-dead-letter-strategy")
     kept = definition.get("dead-letter-strategy") if strategy is None else strategy.value

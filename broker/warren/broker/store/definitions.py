@@ -19,6 +19,7 @@ from .folder import DataFolder
 from .rows import (
     BindingRow,
     ExchangeRow,
+    ParameterRow,
     PermissionRow,
     QueueRow,
     Row,
@@ -137,7 +138,7 @@ class Definitions:
             remove(VirtualHostRow, name),
             ("DELETE FROM permissions WHERE vhost = ?", (name,)),
             ("DELETE FROM topic_permissions WHERE vhost = ?", (name,)),
-            *(remove(kind, inside) for kind in (BindingRow, QueueRow, ExchangeRow)),
+            *(remove(kind, inside) for kind in (BindingRow, QueueRow, ExchangeRow, ParameterRow)),
         )
 
     def delete_user(self, name: str) -> int:

@@ -20,6 +20,8 @@ class QueueLog:
         self.added_last: i64 = NONE
         self.added_bytes: i64 = 0
         self.added: list[int] = []
+        self.written: i64 = 0
+        """How many messages were written since the queue's start."""
         self.gone_first: i64 = 0
         self.gone_last: i64 = NONE
         self.gone: list[int] = []
@@ -40,6 +42,10 @@ class QueueLog:
             runs.append(self.added_last)
         self.added = []
         self.added_last = NONE
+        at: i64 = 0
+        while at < len(runs):
+            self.written += runs[at + 1] - runs[at] + 1
+            at += 2
         return runs
 
     def end(self, runs: list[int], batch: i64) -> None:

@@ -89,6 +89,24 @@ class TopicPermissionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterRow:
+    """A runtime parameter of a virtual host; `value` is JSON. Policies are those of the component `policy`."""
+
+    vhost: bytes
+    component: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameterRow:
+    """A runtime parameter of the broker as a whole; `value` is JSON."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All definitions at one time, in the order of their keys."""
 
@@ -99,9 +117,21 @@ class Snapshot:
     users: tuple[UserRow, ...] = ()
     permissions: tuple[PermissionRow, ...] = ()
     topic_permissions: tuple[TopicPermissionRow, ...] = ()
+    parameters: tuple[ParameterRow, ...] = ()
+    global_parameters: tuple[GlobalParameterRow, ...] = ()
 
 
-Row = ExchangeRow | QueueRow | BindingRow | VirtualHostRow | UserRow | PermissionRow | TopicPermissionRow
+Row = (
+    ExchangeRow
+    | QueueRow
+    | BindingRow
+    | VirtualHostRow
+    | UserRow
+    | PermissionRow
+    | TopicPermissionRow
+    | ParameterRow
+    | GlobalParameterRow
+)
 
 TABLES: Final[dict[type[Row], tuple[str, int]]] = {
     ExchangeRow: ("exchanges", 2),
@@ -111,5 +141,7 @@ TABLES: Final[dict[type[Row], tuple[str, int]]] = {
     UserRow: ("users", 1),
     PermissionRow: ("permissions", 2),
     TopicPermissionRow: ("topic_permissions", 3),
+    ParameterRow: ("parameters", 3),
+    GlobalParameterRow: ("global_parameters", 1),
 }
 """The table of each kind of row, and how many of its fields are the key; in the order of `Snapshot`'s fields."""

@@ -36,7 +36,13 @@ CREATE TABLE topic_permissions (user TEXT NOT NULL, vhost TEXT NOT NULL, exchang
 INSERT INTO meta VALUES ('seeded', 0);
 """
 
-MIGRATIONS: Final = (_FIRST, _ACCESS)
+_PARAMETERS: Final = """
+CREATE TABLE parameters (vhost BLOB NOT NULL, component TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+    PRIMARY KEY (vhost, component, name)) WITHOUT ROWID;
+CREATE TABLE global_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+MIGRATIONS: Final = (_FIRST, _ACCESS, _PARAMETERS)
 """What makes each version of the one before, the first that of an empty database. They are added to, never changed."""
 VERSION: Final = len(MIGRATIONS)
 

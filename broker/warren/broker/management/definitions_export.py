@@ -1,0 +1,179 @@
+"""Everything that is declared and configured, in RabbitMQ's definitions format.
+
+https://www.rabbitmq.com/docs/definitions. Left out, as there: the default exchange and those named `amq.*`, exclusive
+queues and the bindings to them, messages. Unlike there, internal exchanges are in it: they would be missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from warren.broker.access.access import Access
+from warren.broker.access.passwords import exported as exported_hash
+from warren.broker.management.request import Json
+from warren.broker.management.users import user_limits
+from warren.broker.management.values import plain, text
+from warren.broker.management.virtual_hosts import vhost_limits
+from warren.broker.model.parameters import OPERATOR_POLICY, Parameters, as_value
+from warren.broker.model.policy import queue_type
+from warren.broker.model.queue import Queue
+from warren.broker.model.virtual_hosts import VirtualHosts
+from warren.wire import tables
+
+if TYPE_CHECKING:
+    from warren.broker.model.settings import Settings
+    from warren.broker.model.vhost import VirtualHost
+
+FOLLOWS: Final = "3.10.8"
+"""The RabbitMQ version whose form of definitions this is: newer ones read it as well."""
+
+
+class Holdings(NamedTuple):
+    """What definitions are of."""
+
+    virtual_hosts: VirtualHosts
+    access: Access
+    parameters: Parameters
+
+
+def exported(holdings: Holdings, version: str) -> dict[str, Json]:
+    """The definitions, each kind in the order of its names.
+
+    :param version: of Warren, for the reader
+    """
+    hosts = [topology.vhost for _, topology in sorted(holdings.virtual_hosts.topologies.items())]
+    settings = holdings.virtual_hosts.all()
+    return {
+        "rabbit_version": FOLLOWS,
+        "rabbitmq_version": FOLLOWS,
+        "product_name": "Warren",
+        "product_version": version,
+        "users": list(_users(holdings.access)),
+        "vhosts": [_virtual_host(each) for each in settings],
+        "permissions": [
+            {
+                "user": each.user,
+                "vhost": each.vhost,
+                "configure": each.configure,
+                "write": each.write,
+                "read": each.read,
+            }
+            for each in holdings.access.permissions.all()
+        ],
+        "topic_permissions": [
+            {
+                "user": each.user,
+                "vhost": each.vhost,
+                "exchange": each.exchange,
+                "write": each.write,
+                "read": each.read,
+            }
+            for each in holdings.access.permissions.topics()
+        ],
+        "parameters": list(_parameters(holdings, hosts, settings)),
+        "global_parameters": [
+            {"name": name, "value": value} for name, value in sorted(holdings.parameters.globals.items())
+        ],
+        "policies": [
+            {"vhost": text(vhost.name), "name": name, **as_value(policy)}
+            for vhost in hosts
+            for name, policy in sorted(vhost.policies.own.items())
+        ],
+        "queues": [_queue(queue) for vhost in hosts for queue in _queues(vhost)],
+        "exchanges": [each for vhost in hosts for each in _exchanges(vhost)],
+        "bindings": [each for vhost in hosts for each in _bindings(vhost)],
+    }
+
+
+def _users(access: Access) -> Iterator[Json]:
+    for user in access.users.all():
+        yield {
+            "name": user.name,
+            "password_hash": exported_hash(user.password),
+            "hashing_algorithm": user.algorithm,
+            "tags": list(user.tags),
+            "limits": user_limits(user),
+        }
+
+
+def _virtual_host(settings: Settings) -> Json:
+    metadata: dict[str, Json] = {"description": settings.description, "tags": list(settings.tags)}
+    if settings.default_queue_type:
+        metadata["default_queue_type"] = settings.default_queue_type
+    if settings.protected:
+        metadata["protected_from_deletion"] = True
+    return {"name": settings.name, "limits": [], "metadata": metadata, **metadata}
+
+
+def _parameters(holdings: Holdings, hosts: list[VirtualHost], settings: list[Settings]) -> Iterator[Json]:
+    for vhost in hosts:
+        for name, policy in sorted(vhost.policies.operator.items()):
+            yield {
+                "vhost": text(vhost.name),
+                "component": OPERATOR_POLICY,
+                "name": name,
+                "value": as_value(policy),
+            }
+    for each in settings:
+        limits = vhost_limits(each)
+        if limits:
+            yield {"vhost": each.name, "component": "vhost-limits", "name": "limits", "value": limits}
+    for (name_of, component, name), value in sorted(
+        holdings.parameters.kept.items(), key=lambda kept: kept[0]
+    ):
+        yield {"vhost": text(name_of), "component": component, "name": name, "value": value}
+
+
+def _arguments(raw: bytes) -> dict[str, Json]:
+    return {name: plain(value) for name, value in tables.decode(raw).items()}
+
+
+def _queues(vhost: VirtualHost) -> list[Queue]:
+    return [queue for _, queue in sorted(vhost.queues.items()) if is_exported(queue)]
+
+
+def is_exported(queue: Queue) -> bool:
+    return queue.owner is None and not queue.name.startswith(b"amq.")
+
+
+def _queue(queue: Queue) -> Json:
+    return {
+        "vhost": text(queue.vhost.name),
+        "name": text(queue.name),
+        "type": queue_type(queue),
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "arguments": _arguments(queue.raw_arguments),
+    }
+
+
+def _exchanges(vhost: VirtualHost) -> Iterator[Json]:
+    for name, exchange in sorted(vhost.exchanges.items()):
+        if name and not name.startswith(b"amq."):
+            yield {
+                "vhost": text(vhost.name),
+                "name": text(name),
+                "type": text(exchange.kind),
+                "durable": exchange.durable,
+                "auto_delete": exchange.auto_delete,
+                "internal": exchange.internal,
+                "arguments": _arguments(exchange.arguments),
+            }
+
+
+def _bindings(vhost: VirtualHost) -> Iterator[Json]:
+    for name, exchange in sorted(vhost.exchanges.items()):
+        for key in sorted(exchange.bindings):
+            binding = exchange.bindings[key]
+            destination = binding.destination
+            if isinstance(destination, Queue) and not is_exported(destination):
+                continue
+            yield {
+                "vhost": text(vhost.name),
+                "source": text(name),
+                "destination": text(destination.name),
+                "destination_type": "queue" if isinstance(destination, Queue) else "exchange",
+                "routing_key": text(binding.routing_key),
+                "arguments": _arguments(binding.arguments),
+            }
