@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from tests.store.disk import Disk
 from warren.broker.store.errors import StoreError
+from warren.broker.store.index import Describe, opaque
 from warren.broker.store.log import Log, QueueLog
 from warren.broker.store.recovery import Recovery, recover
 
@@ -49,12 +50,13 @@ class Node:
         slack: int = 8192,
         batch_size: int = 1 << 20,
         ack_delay: float = 0.001,
+        describe: Describe = opaque,
     ) -> None:
         self.disk = disk
         Node.running.append(self)
         self.loop = asyncio.new_event_loop()
         self.gate = GateInHand()
-        self.recovery: Recovery = recover(disk.folder(), known, block=block)
+        self.recovery: Recovery = recover(disk.folder(), known, block=block, describe=describe)
         self.log = Log(
             self.recovery,
             self.loop,

@@ -46,6 +46,8 @@ class Backing:
         self.leaving: deque[Message] = deque()
         """Messages in Q2 and Q3 whose content has to be on the disk before it can leave memory."""
         self.delta = Delta(lowest, highest)
+        self.chunk: i64 = CHUNK
+        self.stays: i64 = HEAD
         self.shelf: Optional[Shelf] = None  # noqa: UP045
         """The disk; None if there is none, and everything stays in memory."""
         self.lazy = False
@@ -178,7 +180,7 @@ class Backing:
             assert shelf is not None
             chunk: list[Message] = []
             size: i64 = 0
-            while q3 and len(chunk) < CHUNK and size < CHUNK_BYTES:
+            while q3 and len(chunk) < self.chunk and size < CHUNK_BYTES:
                 message = q3.popleft()
                 message.leaving = False
                 size += message.body_size
@@ -344,21 +346,21 @@ class Backing:
         done: i64 = 0
         before: i64 = shelf.indexed_before()
         q2, q3, delta = self.q2, self.q3, self.delta
-        if not delta.count and len(q3) > HEAD:
+        if not delta.count and len(q3) > self.stays:
             # The youngest stand in segments that have no index yet: they have to wait behind delta.
-            first = q3[HEAD]
+            first = q3[self.stays]
             if first.content or first.place >= before:
                 shelf.want_index()
                 return 0
             while not self._indexed(q3[-1], before):
                 q2.appendleft(q3.pop())
-        while len(q3) > HEAD and done < limit and self._indexed(q3[-1], before):
+        while len(q3) > self.stays and done < limit and self._indexed(q3[-1], before):
             delta.prepend(q3.pop())
             done += 1
         while q2 and done < limit and self._indexed(q2[0], before):
             delta.append(q2.popleft())
             done += 1
-        if len(q2) > HEAD:
+        if len(q2) > self.stays:
             shelf.want_index()
         return done
 
