@@ -57,6 +57,9 @@ class Tally:
     """Transactions whose commit a crash left without an answer."""
     crashes: int = 0
 
+    def __str__(self) -> str:
+        return ", ".join(f"{value} {name}" for name, value in vars(self).items())
+
     def add(self, other: Tally) -> None:
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
@@ -388,7 +391,8 @@ class Judge:
             elif copy.settle is None:
                 not_happened.append(f"{copy} did not come")
         for copy, settle in transaction.settled:
-            if copy.settle is settle:
+            # What was never confirmed may be gone for another reason.
+            if copy.settle is settle and (copy.due or copy.life < transaction.life):
                 happened.append(f"{copy}, acknowledged in it, is gone")
         if happened and not_happened:
             self._fault(Kind.TRANSACTION, f"{name}: {happened[0]}, but {not_happened[0]}")

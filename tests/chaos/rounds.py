@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
 from pamqp.commands import Queue
 
-from tests.chaos.checker import Judge, judge, owed
+from tests.chaos.checker import Judge, Tally, judge, owed
 from tests.chaos.clients import (
     DEFINITIONS,
     Client,
@@ -31,6 +32,7 @@ SHUTDOWN = 320
 """The reply code with which a broker that is stopped closes its connections."""
 MARK = "mark"
 """A queue for messages of no interest, whose confirms say that what was acknowledged before them is on the disk."""
+HISTORY = "history.jsonl"
 EMPTY_SECONDS = 30.0
 """How long the queues may take to give all out that they owe."""
 
@@ -44,8 +46,14 @@ class Subject(Protocol):
     async def start(self) -> None:
         """Start on what its last life left on the disk."""
 
+    async def until(self) -> None:
+        """Return when the load has lasted long enough, or when it has come to harm by itself."""
+
     async def end(self) -> tuple[What, float]:
         """Do to it what this is about, at once: KILLED or STOPPED, and when it was, in seconds of `time.monotonic`."""
+
+    async def close(self) -> None:
+        """Let go of it, whatever state it is in."""
 
 
 class Broken(AssertionError):
@@ -80,10 +88,10 @@ class Load:
         await declare(client, MARK, {"x-max-length": 1}, "")
         await client.close()
 
-    async def round(self, until: Callable[[], Awaitable[object]]) -> None:
-        """Load until `until` returns; then the subject is ended."""
+    async def round(self) -> None:
+        """Load until the subject says so; then it is ended."""
         tasks = [asyncio.ensure_future(work) for work in await self._workers()]
-        waiting = asyncio.ensure_future(until())
+        waiting = asyncio.ensure_future(self.subject.until())
         await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         what, at = await self.subject.end()
@@ -166,6 +174,50 @@ class Load:
             self.history.note(What.MISSING if name in missing else What.EXISTS, client.name, name)
             if name not in missing:
                 await delete(client, name)
+
+
+async def run(
+    subject: Subject,
+    random: Random,
+    rounds: int,
+    folder: Path,
+    *,
+    keep: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Tally:
+    """So many rounds, after each few of which the queues are emptied and the history is judged.
+
+    :param folder: where the history goes that shows a fault
+    :param keep: write the last history there also if there is no fault in it
+    :raises Broken: at the first fault.
+    """
+    total = Tally()
+    load = Load(subject, random)
+    await subject.start()
+    try:
+        left = rounds
+        while left:
+            await load.prepare()
+            for _ in range(min(left, random.randint(1, 4))):
+                await load.round()
+                await subject.start()
+                await load.prepare()
+                left -= 1
+            verdict = await load.empty()
+            total.add(verdict.tally)
+            if verdict.faults:
+                raise Broken("; ".join(str(fault) for fault in verdict.faults[:5]))
+            say(f"{rounds - left} of {rounds} rounds: {total}")
+            if left:
+                load.forget()
+        if keep:
+            load.history.write(folder / HISTORY)
+    except BaseException:
+        load.history.write(folder / HISTORY)
+        raise
+    finally:
+        await subject.close()
+    return total
 
 
 async def _waiting(client: Client, queue: str) -> int:

@@ -354,6 +354,17 @@ def test_a_commit_without_its_answer_has_happened_or_not(story: Story) -> None:
         assert story.kinds() == [Kind.TRANSACTION], found
 
 
+def test_what_was_not_confirmed_and_is_gone_proves_nothing(story: Story) -> None:
+    story.sent("0")
+    story.got("0", by="t")
+    begun(story)
+    story.say(What.ACK, "t", "p:0", "q", transaction="t1")
+    story.say(What.COMMIT, "t", transaction="t1")
+    story.killed()
+    story.drained("1")
+    assert check(story) == []
+
+
 def test_what_was_consumed_before_the_crash_proves_nothing(story: Story) -> None:
     begun(story)
     story.say(What.COMMIT, "t", transaction="t1")

@@ -10,9 +10,10 @@ from random import Random
 
 import pytest
 
-from tests.chaos.__main__ import run
 from tests.chaos.checker import Kind, check, judge
 from tests.chaos.history import Event, History, What, read
+from tests.chaos.kill import Process
+from tests.chaos.rounds import HISTORY, run
 from tests.chaos.topology import QUEUES
 
 Plant = Callable[[History, Random], Kind]
@@ -22,8 +23,9 @@ Plant = Callable[[History, Random], Kind]
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The history of two kills and the emptying after them, in which no fault was found."""
     folder = tmp_path_factory.mktemp("chaos")
-    asyncio.run(run(2, 5, folder, longest=1.5, stops=0.0, keep=True))
-    return folder / "history.jsonl"
+    subject = Process(folder / "data", Random(6), longest=1.5, stops=0.0)
+    asyncio.run(run(subject, Random(5), 2, folder, keep=True))
+    return folder / HISTORY
 
 
 def test_a_broker_that_is_killed_keeps_its_promises(recorded: Path) -> None:

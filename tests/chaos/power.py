@@ -1,0 +1,146 @@
+"""A whole broker on a disk whose power fails: what was not synced is gone, torn, or there in part and in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+import time
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+from tests.chaos.definitions import Content, Mains, content, put
+from tests.chaos.history import What
+from tests.store.disk import Disk
+from warren.broker import Broker, BrokerConfig
+from warren.broker.store.errors import StoreError
+from warren.broker.store.folder import DataFolder
+from warren.broker.store.log import Log
+
+SYNC = 0.003
+"""Seconds that a sync takes at most: what the next batch collects meanwhile is what a cut can take away."""
+
+SMALL_LOG = functools.partial(Log, segment_size=300_000, slack=900_000)
+"""So that segments end and are compacted within a life."""
+
+
+class PowerDisk(Disk):
+    """A disk in memory whose power fails before the `calls`-th change from now, if that is positive."""
+
+    def __init__(self, disk: Disk, random: Random) -> None:
+        super().__init__()
+        self.nodes, self._durable = disk.nodes, disk._durable
+        self.random = random
+        self.calls = -1
+        self.after: Disk | None = None
+        """What the next life finds."""
+        self.cut_at = 0.0
+
+    def cut(self) -> None:
+        """Now."""
+        if self.after is None:
+            self.cut_at = time.monotonic()
+            self.after = self.cut_power(self.random)
+
+    def _count(self) -> None:
+        self.calls -= 1
+        if self.calls == 0:
+            self.on_call()
+
+    def on_call(self) -> None:
+        self.cut()
+
+    def save(self) -> None:
+        """Make real files of what is on it."""
+        for name, node in self.nodes.items():
+            path = Path(name)
+            path.parent.mkdir(exist_ok=True, parents=True)
+            path.write_bytes(node.content)
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        self._count()
+        super().write(handle, data, offset)
+
+    def truncate(self, handle: int, size: int) -> None:
+        self._count()
+        super().truncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        time.sleep(self.random.uniform(0, SYNC))
+        self._count()
+        super().sync(handle)
+
+    def unlink(self, path: str) -> None:
+        self._count()
+        super().unlink(path)
+
+    def sync_folder(self, folder: str) -> None:
+        self._count()
+        super().sync_folder(folder)
+
+
+class Powered:
+    """A broker of this event loop that is cut from power after some changes of its disk, or within a commit of its
+    definitions."""
+
+    def __init__(self, folder: Path, random: Random) -> None:
+        self.random = random
+        self.cuts = threading.Event()
+        self._path = folder / "data"
+        self._disk: PowerDisk = PowerDisk(Disk(), random)
+        self._mains = Mains(random)
+        self._broker: Broker | None = None
+        DataFolder.open(self._path).close()
+
+    @property
+    def url(self) -> str:
+        assert self._broker is not None
+        return self._broker.url
+
+    async def start(self) -> None:
+        self.cuts.clear()
+        with mock.patch("warren.broker.broker.Log", SMALL_LOG), self._mains():
+            self._broker = Broker(BrokerConfig(data_dir=self._path), files=self._disk)
+            await self._broker.start()
+
+    async def until(self) -> None:
+        """The power fails at some call, after 3 s in any case."""
+        self._disk.on_call = self._mains.on_cut = self._cut  # type: ignore[method-assign]
+        if self.random.random() < 0.3:
+            self._mains.commits_left = self.random.randint(1, 60)
+        else:
+            self._disk.calls = self.random.randint(1, 1000)
+        await asyncio.to_thread(self.cuts.wait, 3)
+
+    def _cut(self) -> None:
+        # No commit is on its way: either it is the one that is cut, or the lock keeps it out until all is over.
+        with self._mains.lock:
+            if not self._mains.off:
+                self._mains.off = True
+                self._disk.cut()
+                self._left: Content = self._mains.torn or content(self._path)
+        self.cuts.set()
+
+    async def end(self) -> tuple[What, float]:
+        self._cut()
+        await self._stop()
+        put(self._left, self._path)
+        at = self._disk.cut_at
+        assert self._disk.after is not None
+        self._disk = PowerDisk(self._disk.after, self.random)
+        self._mains = Mains(self.random)
+        return What.KILLED, at
+
+    async def close(self) -> None:
+        """What is on the disk is put into the data folder, which a broker can open then."""
+        await self._stop()
+        self._disk.save()
+
+    async def _stop(self) -> None:
+        """Let what is left of the process find its end."""
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            with contextlib.suppress(StoreError):
+                await broker.stop()
