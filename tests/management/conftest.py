@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.support.broker import BrokerProcess
-from tests.support.client import Channel, Connection
+from tests.support.client import Channel, Closed, Connection
 from tests.support.inprocess import InProcess
 from tests.support.operator import Operator, Said, warren_ctl
 from tests.support.rabbitmq import RabbitMQ
@@ -43,8 +43,12 @@ def operator(request: pytest.FixtureRequest) -> Operator:
 
 @pytest.fixture
 def channel(operator: Operator) -> Iterator[Channel]:
-    with Connection(operator.url) as connection:
-        yield connection.channel()
+    connection = Connection(operator.url)
+    yield connection.channel()
+    try:
+        connection.close()
+    except (Closed, OSError):
+        connection.abort()
 
 
 @pytest.fixture
