@@ -15,6 +15,7 @@ COMPILED = [
     "broker/warren/broker/model/message.py",
     "broker/warren/broker/model/backing.py",
     "broker/warren/broker/model/priority.py",
+    "broker/warren/broker/model/due.py",
     "broker/warren/broker/model/delta.py",
     "broker/warren/broker/model/shelf.py",
     "broker/warren/broker/model/memory.py",

@@ -332,7 +332,7 @@ class Broker:
                 connection.conversation.shut_down(connection, reason)
             for topology in node.vhosts.values():
                 topology.vhost.dead_letters.stop()
-                for queue in topology.vhost.queues.values():
+                for queue in topology.vhost.all_queues():
                     queue.closing()
         if listener is not None:
             await listener.close()

@@ -78,7 +78,7 @@ async def list_queues(management: Management, request: Request) -> Json:
     return table(
         columns,
         await rows(
-            list(vhost.queues.values()),
+            vhost.all_queues(),
             lambda queue: None if queue.deleted else [item(queue, listing) for item in items],
         ),
     )

@@ -10,8 +10,9 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from warren.broker.model.delays import pass_on
+from warren.broker.model.headers import listed_keys
 from warren.broker.model.message import Message
-from warren.broker.model.queue import REFUSED
 from warren.broker.model.stored import message_mark
 from warren.wire import tables
 from warren.wire.content import body_payload, header_payload, join_content
@@ -86,6 +87,9 @@ class DeadLetters:
     def transfer(self, queue: Queue, message: Message, reason: str) -> None:
         vhost = self.vhost
         arguments = queue.arguments
+        if queue.held_for is not None:
+            pass_on(queue, queue.held_for, message)
+            return
         if arguments.dead_letter_exchange is None:
             self.drop(queue, message, reason, "")
             return
@@ -113,18 +117,7 @@ class DeadLetters:
                 queue, message, reason, f"exchange '{name}' did not route key {key or message.routing_key!r}"
             )
             return
-        log = vhost.log
-        if log is not None and (message.stored or letter.persistent):
-            log.begin()
-            try:
-                refused = vhost.deliver(targets, letter) == REFUSED
-                if message.stored:
-                    queue.forget(message)
-            finally:
-                log.end()
-        else:
-            refused = vhost.deliver(targets, letter) == REFUSED
-        if refused:
+        if vhost.move(queue, message, targets, letter):
             self.lost(queue, reason, "a full queue refused its copy")
 
     def drop(self, queue: Queue, message: Message, reason: str, why: str) -> None:
@@ -228,13 +221,6 @@ def letter_keys(letter: Message, override: bytes | None, original: Properties) -
         letter.routing_key,
         *(key for name in ("CC", "BCC") for key in listed_keys(original.headers, name)),
     ]
-
-
-def listed_keys(headers: dict[str, tables.Field], name: str) -> list[bytes]:
-    field = headers.get(name)
-    if field is None or not isinstance(field.value, list):
-        return []
-    return [item.encode("utf-8", "surrogateescape") for item in field.value if isinstance(item, str)]
 
 
 def record_death(

@@ -55,6 +55,8 @@ class Exchange:
         """direct, fanout, topic or headers: how it compares its bindings with a message."""
         self.choice: Choice | None = None
         """How it chooses one of its bindings, if it does not compare."""
+        self.held: Queue | None = None
+        """What it holds back until it is due, if its messages may be delayed."""
         self.history: History | None = None
         """What a queue gets that is bound to it, if it remembers."""
         self.bindings: dict[tuple[bool, bytes, bytes, bytes], Binding] = {}
@@ -129,12 +131,9 @@ class Exchange:
     @property
     def by_message(self) -> bool:
         """More than the routing key decides where a message goes from here, or what else is done with it."""
-        choice = self.choice
-        return (
-            self.matching == b"headers"
-            or self.history is not None
-            or (choice is not None and choice.by_message)
-        )
+        if self.matching == b"headers" or self.history is not None or self.held is not None:
+            return True
+        return self.choice is not None and self.choice.by_message
 
     @property
     def leads_on(self) -> bool:

@@ -6,11 +6,13 @@ from typing import Final
 
 from warren.broker.model.checks import argument_fields
 from warren.broker.model.compat import Compat
+from warren.broker.model.delays import delayed_type
 from warren.broker.model.exchange import TYPES, Exchange
 from warren.broker.model.hashing import ModulusHash, Random, consistent_hash
 from warren.broker.model.history import History
 from warren.wire.replies import AmqpError, Reply
 
+DELAYED: Final = b"x-delayed-message"
 KINDS: Final = frozenset(
     (
         *TYPES,
@@ -19,14 +21,23 @@ KINDS: Final = frozenset(
         b"x-random",
         b"x-local-random",
         b"x-recent-history",
+        DELAYED,
     )
 )
 
+COMPARED: Final = ("alternate-exchange", "x-delayed-type")
+"""The arguments that a redeclaration has to repeat."""
 
-def assert_type(kind: bytes, compat: Compat) -> None:
+
+def assert_type(kind: bytes, raw: bytes, compat: Compat) -> None:
     """
+    :param raw: the exchange's arguments; one that delays names the type that it routes as.
     :raises AmqpError: 406, or before RabbitMQ 4.0 503, if there is no such type.
     """
+    if kind == DELAYED:
+        kind = delayed_type(argument_fields(raw))
+        if kind == DELAYED:
+            raise AmqpError(Reply.PRECONDITION_FAILED, "x-delayed-type cannot be x-delayed-message itself")
     if kind not in KINDS:
         code, explanation = compat.unknown_exchange_type
         raise AmqpError(code, explanation.format(kind.decode(errors="replace")))
@@ -54,6 +65,8 @@ def make_exchange(
             Reply.PRECONDITION_FAILED,
             f"invalid type '{alternate.type_name}' for arg 'alternate-exchange' in {described}",
         )
+    if kind == DELAYED:
+        kind = exchange.matching = delayed_type(fields)
     if kind == b"x-consistent-hash":
         exchange.choice = consistent_hash(fields)
     elif kind == b"x-modulus-hash":

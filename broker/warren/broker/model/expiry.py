@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.clock import Timer
+from warren.broker.model.delays import delay_of_message
 from warren.broker.model.message import Message
 
 if TYPE_CHECKING:
@@ -45,8 +46,12 @@ class Expiry:
         return i64(self.queue.vhost.clock.now() * 1000 + 0.001)
 
     def date(self, message: Message) -> None:
-        """Set when the message dies: by the smaller of the two TTLs."""
+        """Set when the message dies: by the smaller of the two TTLs; or when it is passed on, if it is held back."""
         ttl: i64 = self.queue.message_ttl
+        if self.queue.held_for is not None:
+            message.expires = self.now_ms() + delay_of_message(message)
+            self.used = True
+            return
         if ttl < 0 or 0 <= message.ttl < ttl:
             ttl = message.ttl
         message.expires = self.now_ms() + ttl

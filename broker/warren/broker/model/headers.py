@@ -96,3 +96,11 @@ def further_keys(headers: dict[str, Field]) -> list[bytes]:
         assert isinstance(field.value, list)
         keys.extend(item.encode("utf-8", "surrogateescape") for item in field.value if isinstance(item, str))
     return keys
+
+
+def listed_keys(headers: dict[str, Field], name: str) -> list[bytes]:
+    """The keys in CC or BCC of a message that is in a queue already."""
+    field = headers.get(name)
+    if field is None or not isinstance(field.value, list):
+        return []
+    return [item.encode("utf-8", "surrogateescape") for item in field.value if isinstance(item, str)]

@@ -22,6 +22,7 @@ from warren.broker.model.shelf import Shelf
 from warren.broker.model.stored import message_head, message_mark
 
 if TYPE_CHECKING:
+    from warren.broker.model.exchange import Exchange
     from warren.broker.model.vhost import VirtualHost
     from warren.broker.store.log import Log, QueueLog
 
@@ -119,6 +120,8 @@ class Queue:
         """Where messages go that leave memory; None if there is no disk."""
         self.aside: deque[tuple[Message, str]] = deque()
         """Dead letters that no target has taken yet (at-least-once strategy)."""
+        self.held_for: Optional[Exchange] = None  # noqa: UP045
+        """The exchange that holds these messages back until they are due; None for every queue that a client can name."""
         self.expiry = Expiry(self)
         self.last_exchange = b""
         self.last_key = b""

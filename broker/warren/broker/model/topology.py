@@ -11,8 +11,10 @@ import logging
 
 from warren.broker.model.arguments import KNOWN, QueueArguments, assert_equivalent, queue_arguments
 from warren.broker.model.checks import argument_fields
+from warren.broker.model.delays import HIDDEN
 from warren.broker.model.exchange import TYPES, Binding, Exchange
-from warren.broker.model.exchange_types import assert_type, make_exchange
+from warren.broker.model.exchange_types import COMPARED, DELAYED, assert_type, make_exchange
+from warren.broker.model.hidden import hold_back, let_go, split_hidden
 from warren.broker.model.lasting import assert_lasting
 from warren.broker.model.names import name_prefix, refuse_default, server_name
 from warren.broker.model.queue import Queue
@@ -126,7 +128,7 @@ class Topology:
             owner if exclusive else None,
             raw,
             arguments,
-            self._incarnation(stored),
+            self.new_incarnation(stored),
             stored,
         )
         if stored:
@@ -169,7 +171,8 @@ class Topology:
             vhost.streams = on_disk or Streams(asyncio.get_running_loop())
         return vhost.streams
 
-    def _incarnation(self, stored: bool) -> int:
+    def new_incarnation(self, stored: bool) -> int:
+        """A number that no queue of this broker has had."""
         if stored:
             assert self.definitions is not None
             return self.definitions.new_incarnation()
@@ -226,7 +229,7 @@ class Topology:
         :raises AmqpError: 403 for a reserved name, 406 (503 before 4.0) for an unknown type, 406 if it is
             there and differs.
         """
-        assert_type(kind, self.vhost.compat)
+        assert_type(kind, raw, self.vhost.compat)
         refuse_default(name)
         existing = self.vhost.exchanges.get(name)
         if existing is not None:
@@ -240,7 +243,7 @@ class Topology:
             _assert_flag("durable", durable, existing.durable, described)
             _assert_flag("auto_delete", auto_delete, existing.auto_delete, described)
             _assert_flag("internal", internal, existing.internal, described)
-            assert_equivalent(raw, existing.arguments, ("alternate-exchange",), described)
+            assert_equivalent(raw, existing.arguments, COMPARED, described)
             return existing
         if name.startswith(b"amq."):
             raise AmqpError(
@@ -253,11 +256,20 @@ class Topology:
         return exchange
 
     def _make_exchange(
-        self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, raw: bytes
+        self,
+        name: bytes,
+        kind: bytes,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        raw: bytes,
+        incarnation: int = 0,
     ) -> Exchange:
         described = self.described("exchange", name)
         exchange = make_exchange(name, kind, durable, auto_delete, internal, raw, described)
         self.vhost.policies.govern_exchange(exchange)
+        if kind == DELAYED:
+            hold_back(self, exchange, incarnation)
         self.vhost.exchanges[name] = exchange
         self.vhost.epoch += 1
         return exchange
@@ -281,6 +293,7 @@ class Topology:
 
     def _remove_exchange(self, exchange: Exchange) -> None:
         del self.vhost.exchanges[exchange.name]
+        let_go(self, exchange)
         self.vhost.epoch += 1
         if exchange.durable and self.definitions is not None:
             self.definitions.delete_exchange(self.vhost.name, exchange.name)
@@ -371,16 +384,21 @@ class Topology:
         self, exchanges: list[ExchangeRow], queues: list[QueueRow], bindings: list[BindingRow]
     ) -> dict[int, Queue]:
         """Make again what was stored, without storing it; the queues by incarnation, still empty."""
+        queues, hidden = split_hidden(queues)
+        restored = {}
         for exchange in exchanges:
-            self._make_exchange(
+            kept = hidden.get(HIDDEN + exchange.name)
+            made = self._make_exchange(
                 exchange.name,
                 exchange.type,
                 True,
                 exchange.auto_delete,
                 exchange.internal,
                 exchange.arguments,
+                kept.incarnation if kept is not None else 0,
             )
-        restored = {}
+            if made.held is not None:
+                restored[int(made.held.incarnation)] = made.held
         for row in queues:
             arguments = queue_arguments(row.arguments, self.described("queue", row.name))
             restored[row.incarnation] = self._make_queue(

@@ -9,6 +9,7 @@ from mypy_extensions import i64
 from warren.broker.model.clock import Clock
 from warren.broker.model.compat import Compat
 from warren.broker.model.dead_letter import DeadLetters
+from warren.broker.model.delays import HEADER, delay_of
 from warren.broker.model.exchange import Exchange
 from warren.broker.model.message import Message
 from warren.broker.model.policy import Policies
@@ -44,6 +45,8 @@ class VirtualHost:
         self.compat = compat
         self.exchanges: dict[bytes, Exchange] = {}
         self.queues: dict[bytes, Queue] = {}
+        self.hidden: dict[bytes, Queue] = {}
+        """Queues that no client can name: what exchanges hold back."""
         self.dead_letters = DeadLetters(self)
         self.policies = Policies(self)
         self.topology: Topology | None = None
@@ -96,6 +99,10 @@ class VirtualHost:
         work = [first]
         while work:
             exchange = work.pop()
+            held = exchange.held
+            if held is not None and delay_of(headers):
+                queues[held] = True
+                continue
             choice = exchange.choice
             if choice is not None:
                 matched = choice.pick(keys[0], headers, message)
@@ -153,6 +160,29 @@ class VirtualHost:
         if refused:
             return REFUSED
         return STORED if by_expiry or (streamed and self.log is not None) else TAKEN
+
+    def move(self, queue: Queue, message: Message, targets: list[Queue], copy: Message) -> bool:
+        """A message leaves a queue, and its copy arrives in others: one record of the log. True if one of them refused."""
+        log = self.log
+        if log is None or not (message.stored or copy.persistent):
+            return self.deliver(targets, copy) == REFUSED
+        log.begin()
+        try:
+            refused = self.deliver(targets, copy) == REFUSED
+            if message.stored:
+                queue.forget(message)
+        finally:
+            log.end()
+        return refused
+
+    def would_reach(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> bool:
+        """Whether a message would be routed if nothing held it back: as bindings are now."""
+        without = {name: field for name, field in headers.items() if name != HEADER}
+        return bool(self.find(first, keys, without, None))
+
+    def all_queues(self) -> list[Queue]:
+        """Those that clients can name, and what exchanges hold back."""
+        return [*self.queues.values(), *self.hidden.values()]
 
     def store(self, copies: list[tuple[Queue, Message]]) -> None:
         """One record for all queues: the content is stored once."""

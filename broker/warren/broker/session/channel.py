@@ -174,7 +174,16 @@ class Channel:
         further = further_keys(headers)
         if further and self.by_topic:
             self.check_topics(exchange, further)
-        return self.vhost.find(exchange, [target.routing_key, *further], headers, message)
+        keys = [target.routing_key, *further]
+        queues = self.vhost.find(exchange, keys, headers, message)
+        if (
+            target.mandatory
+            and exchange.held in queues
+            and not self.vhost.would_reach(exchange, keys, headers)
+        ):
+            # Whether it can be routed when it is due nobody knows; that it cannot be now, its publisher is told.
+            return []
+        return queues
 
     def impersonates(self) -> bool:
         """The user may publish as any other (https://www.rabbitmq.com/docs/validated-user-id)."""
