@@ -97,6 +97,7 @@ class StreamLog:
         self.on_removed: Callable[[list[str]], None] = _ignore
         self.max_bytes: i64 = -1
         self.segment_size: i64 = SEGMENT
+        self.chunk_size: i64 = CHUNK
         self._write_soon = write_soon
         self._now_ms = now_ms
         self._changed: dict[bytes, int] = {}
@@ -110,7 +111,7 @@ class StreamLog:
     @property
     def first(self) -> i64:
         """The offset of the oldest message."""
-        return self.segments[0].first if self.segments else self.next_offset
+        return self.segments[0].first if self.segments else self.committed
 
     @property
     def last_chunk(self) -> i64:
@@ -134,7 +135,7 @@ class StreamLog:
         length: i64 = len(head) + len(content)
         size: i64 = length + 4
         log = self.log
-        if self._bytes + size > CHUNK and self._count and (log is None or not log.grouped):
+        if self._bytes + size > self.chunk_size and self._count and (log is None or not log.grouped):
             self._close_chunk()
             if self._part is not None and self._part.size > BATCH and log is not None:
                 log.seal()

@@ -1,0 +1,315 @@
+"""Streams on a broker that stops, crashes, runs out of room or has no disk, and on a clock that a test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic, Tx
+from pamqp.commands import Connection as ConnectionClass
+
+from tests.broker.test_disk_faults import Disk
+from tests.support.client import Channel, Closed, Connection
+from tests.support.inprocess import InProcess
+from tests.support.processes import wait_until
+from tests.support.restarts import ENDS, Session, end
+from tests.support.streams import (
+    bodies,
+    consume,
+    declare_stream,
+    numbered,
+    offset_of,
+    publish,
+    publish_at_once,
+    seen,
+)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_stream_outlives_the_broker(session: Session, how: str) -> None:
+    declare_stream(session.channel, "s")
+    publish(session.channel, "s", *bodies(0, 9))
+    publish_at_once(session.channel, "s", *bodies(10, 99))
+    end(session, how)
+    publish(session.channel, "s", *bodies(100, 101))
+    consume(session.channel, "s", "first", prefetch=200)
+    assert seen(session.channel, 102) == numbered(0, 101)
+    assert session.channel.state("s") == (102, 0)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_an_empty_stream_outlives_the_broker(session: Session, how: str) -> None:
+    declare_stream(session.channel, "s", x_max_age="1h")
+    end(session, how)
+    with pytest.raises(Closed, match="inequivalent arg 'x-max-age'"):
+        session.connection.channel().declare("s", durable=True, x_queue_type="stream")
+
+
+def test_transient_messages_are_kept_as_well(session: Session) -> None:
+    declare_stream(session.channel, "s")
+    publish(session.channel, "s", b"0", delivery_mode=1)
+    session.crash()
+    consume(session.channel, "s", "first")
+    assert seen(session.channel, 1) == numbered(0, 0)
+
+
+def test_the_segments_of_a_deleted_stream_are_removed(session: Session) -> None:
+    folder = session.broker.data_dir
+    assert folder is not None
+    declare_stream(session.channel, "s")
+    publish(session.channel, "s", b"0")
+    assert len(list(folder.glob("streams/*"))) == 1
+    session.channel.delete("s")
+    wait_until(lambda: not list(folder.glob("streams/*")), "its segments are removed")
+    declare_stream(session.channel, "s")
+    publish(session.channel, "s", b"0")
+    consume(session.channel, "s", "first")
+    assert seen(session.channel, 1) == numbered(0, 0)
+
+
+def test_a_dead_letter_outlives_a_crash_in_a_stream(session: Session) -> None:
+    channel = session.channel
+    declare_stream(channel, "s")
+    channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="s")
+    session.publish("q", b"0")
+    message = channel.get("q")
+    assert message is not None
+    channel.reject(message.tag)
+    consume(channel, "s", "first")
+    assert seen(channel, 1) == numbered(0, 0)
+    session.crash()
+    consume(session.channel, "s", "first")
+    assert seen(session.channel, 1) == numbered(0, 0)
+    assert session.channel.ready("q") == 0
+
+
+def test_a_committed_transaction_outlives_a_crash(session: Session) -> None:
+    declare_stream(session.channel, "s")
+    channel = session.connection.channel()
+    channel.call(Tx.Select(), Tx.SelectOk)
+    for body in bodies(0, 49):
+        channel.publish("s", body)
+    channel.call(Tx.Commit(), Tx.CommitOk)
+    session.crash()
+    consume(session.channel, "s", "first")
+    assert seen(session.channel, 50) == numbered(0, 49)
+
+
+# -- a disk without room, and one that fails
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def stored(tmp_path: Path, disk: Disk) -> Iterator[InProcess]:
+    with InProcess(tmp_path / "data", files=disk) as broker:
+        yield broker
+
+
+def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcess, disk: Disk) -> None:
+    with Connection(stored.url) as connection, Connection(stored.url) as watching:
+        channel = connection.channel()
+        declare_stream(channel, "s")
+        publish(channel, "s", b"0")
+        reader = watching.channel()
+        consume(reader, "s", "first")
+        disk.full = True
+        channel.confirm()
+        channel.publish("s", b"1")
+        wait_until(lambda: stored.alarm == b"low on disk", "the alarm is set")
+        channel.publish("s", b"2")
+        assert isinstance(connection.event(), ConnectionClass.Blocked)
+        assert seen(reader, 1) == numbered(0, 0)
+        assert reader.state("s") == (1, 0)
+        disk.full = False
+        assert channel.settled(2) == [True, True]
+        assert seen(reader, 2) == numbered(1, 2)
+        assert isinstance(connection.event(), ConnectionClass.Unblocked)
+
+
+def test_what_waits_for_a_disk_that_fails_is_refused_and_not_shown(stored: InProcess, disk: Disk) -> None:
+    connection = Connection(stored.url)
+    channel = connection.channel()
+    declare_stream(channel, "s")
+    publish(channel, "s", b"0")
+    consume(channel, "s", "first")
+    disk.failing = True
+    channel.confirm()
+    channel.publish("s", b"1")
+    assert channel.next_method(Basic.Nack).delivery_tag == 1
+    assert seen(channel, 1) == numbered(0, 0)
+    assert channel.delivered("s") == []
+    connection.abort()
+
+
+# -- stored places
+
+
+def follow(channel: Channel, tag: str, start: object = "first") -> None:
+    """Consume from the place that is stored for a tag, or from a start where there is none yet."""
+    channel.qos(100)
+    arguments: Any = {"x-stream-offset": start, "x-stream-automatic-offset-tracking": True}
+    channel.call(Basic.Consume(queue="s", consumer_tag=tag, arguments=arguments), Basic.ConsumeOk)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_consumer_goes_on_behind_what_it_acknowledged(session: Session, how: str) -> None:
+    declare_stream(session.channel, "s")
+    publish(session.channel, "s", *bodies(0, 9))
+    follow(session.channel, "auditor")
+    messages = session.channel.deliveries(10)
+    session.channel.ack(messages[3].tag, multiple=True)
+    session.channel.ack(messages[7].tag)
+    session.sync()
+    end(session, how)
+    # What comes after the first gap may have been handled, but nobody said so.
+    follow(session.channel, "auditor")
+    assert seen(session.channel, 6) == numbered(4, 9)
+    follow(session.channel, "another")
+    assert seen(session.channel, 10) == numbered(0, 9)
+
+
+def test_a_gap_that_closes_moves_the_place_behind_all(session: Session) -> None:
+    declare_stream(session.channel, "s")
+    publish(session.channel, "s", *bodies(0, 4))
+    follow(session.channel, "auditor")
+    for message in reversed(session.channel.deliveries(5)):
+        session.channel.ack(message.tag)
+    session.channel.cancel("auditor")
+    publish(session.channel, "s", b"5")
+    follow(session.channel, "auditor")
+    assert seen(session.channel, 1) == numbered(5, 5)
+
+
+def test_a_place_needs_a_name(session: Session) -> None:
+    declare_stream(session.channel, "s")
+    with pytest.raises(Closed, match="the offset is stored under the consumer tag, which has to be given"):
+        follow(session.channel, "")
+
+
+def test_a_negative_offset_counts_from_the_end(session: Session) -> None:
+    declare_stream(session.channel, "s")
+    publish(session.channel, "s", *bodies(0, 9))
+    consume(session.channel, "s", -3, "a")
+    assert seen(session.channel, 3) == numbered(7, 9)
+    consume(session.channel, "s", -30, "b")
+    assert seen(session.channel, 10) == numbered(0, 9)
+
+
+# -- retention
+
+
+def small(channel: Channel, **arguments: object) -> None:
+    declare_stream(channel, "s", x_stream_max_segment_size_bytes=4096, **arguments)
+
+
+def kilobytes(first: int, last: int) -> list[bytes]:
+    return [body.ljust(1000, b".") for body in bodies(first, last)]
+
+
+def offsets(channel: Channel, start: object = "first") -> tuple[int, int]:
+    """The first and the last offset of a stream."""
+    count, _ = channel.state("s")
+    tag = consume(channel, "s", start, prefetch=1000)
+    found = [offset for offset, _ in seen(channel, count)]
+    channel.cancel(tag)
+    assert found == list(range(found[0], found[0] + count))
+    return found[0], found[-1]
+
+
+def test_bytes_are_bounded(session: Session) -> None:
+    small(session.channel, x_max_length_bytes=20_000)
+    publish(session.channel, "s", *kilobytes(0, 99))
+    first, last = offsets(session.channel)
+    assert last == 99
+    assert 80 <= first <= 88
+    folder = session.broker.data_dir
+    assert folder is not None
+    wait_until(
+        lambda: sum(path.stat().st_size for path in folder.glob("streams/*")) <= 20_000 + 4096,
+        "the segments are removed",
+    )
+    session.crash()
+    assert offsets(session.channel) == (first, last)
+    assert offsets(session.channel, 0) == (first, last)
+
+
+def test_age_is_bounded(session: Session) -> None:
+    """Whole segments go, when their last message is too old; no publish is needed for that."""
+    channel = session.channel
+    small(channel, x_max_age="1h")
+    publish(channel, "s", *kilobytes(0, 9))
+    session.broker.advance(3000)
+    publish(channel, "s", *kilobytes(10, 19))
+    assert offsets(channel) == (0, 19)
+    session.broker.advance(1000)
+    first, last = offsets(channel)
+    assert last == 19
+    assert 6 <= first <= 10
+    session.broker.advance(10_000)
+    first, last = offsets(channel)
+    assert last == 19
+    assert 15 <= first <= 18, "the last segment stays"
+
+
+def test_a_reader_that_is_overtaken_goes_on_with_what_is_left(session: Session) -> None:
+    channel = session.channel
+    small(channel, x_max_length_bytes=20_000)
+    publish(channel, "s", *kilobytes(0, 9))
+    consume(channel, "s", "first", prefetch=2)
+    held = channel.deliveries(2)
+    # Far beyond what is read ahead and kept in memory for those who keep up.
+    publish_at_once(channel, "s", *kilobytes(10, 4999))
+    last = held[-1]
+    found: list[int] = []
+    while not found or found[-1] != 4999:
+        channel.ack(last.tag, multiple=True)
+        (last,) = channel.deliveries(1)
+        found.append(offset_of(last))
+    assert found == sorted(found)
+    assert len(found) < 4000
+
+
+# -- in memory
+
+
+@pytest.fixture
+def memory(timed: Channel) -> Channel:
+    declare_stream(timed, "s")
+    return timed
+
+
+def test_a_stream_in_memory_is_read_alike(memory: Channel) -> None:
+    publish(memory, "s", *bodies(0, 9))
+    consume(memory, "s", 4, "reader")
+    assert seen(memory, 6) == numbered(4, 9)
+    publish_at_once(memory, "s", *bodies(10, 50))
+    assert seen(memory, 41) == numbered(10, 50)
+    assert memory.state("s") == (51, 0)
+
+
+def test_a_stream_in_memory_has_an_end(timed: Channel, inprocess: InProcess) -> None:
+    small(timed, x_max_length_bytes=20_000)
+    publish(timed, "s", *kilobytes(0, 99))
+    first, last = offsets(timed)
+    assert (80 <= first <= 88, last) == (True, 99)
+    timed.delete("s")
+    declare_stream(timed, "s")
+    assert timed.state("s") == (0, 0)
+
+
+def test_times_go_by_the_brokers_clock(memory: Channel, inprocess: InProcess) -> None:
+    publish(memory, "s", b"0")
+    inprocess.advance(3600)
+    publish(memory, "s", b"1")
+    now = inprocess.call(inprocess.clock.now)
+    consume(memory, "s", datetime.fromtimestamp(int(now) - 1800, UTC), "a")
+    assert seen(memory, 1) == numbered(1, 1)
+    consume(memory, "s", "2h", "b")
+    assert seen(memory, 2) == numbered(0, 1)
