@@ -26,6 +26,7 @@ from tests.support.streams import (
     publish_at_once,
     seen,
 )
+from warren.broker.model.policy import Policy
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -313,3 +314,17 @@ def test_times_go_by_the_brokers_clock(memory: Channel, inprocess: InProcess) ->
     assert seen(memory, 1) == numbered(1, 1)
     consume(memory, "s", "2h", "b")
     assert seen(memory, 2) == numbered(0, 1)
+
+
+def test_a_policy_bounds_a_live_stream(timed: Channel, inprocess: InProcess) -> None:
+    small(timed)
+    publish(timed, "s", *kilobytes(0, 49))
+    broker = inprocess.broker
+    assert broker is not None
+    policies = broker.virtual_hosts.topology("/").vhost.policies
+    inprocess.call(lambda: policies.put(Policy("short", "s", {"max-length-bytes": 20_000}, "streams")))
+    first, last = offsets(timed)
+    assert (30 <= first <= 38, last) == (True, 49)
+    inprocess.call(lambda: policies.put(Policy("short", "s", {"max-age": "1m"}, "streams")))
+    inprocess.advance(62)
+    assert offsets(timed)[0] > first

@@ -1,4 +1,4 @@
-"""What a broker has yet to work off before a virtual clock may move on: bytes, confirms, definitions."""
+"""What a broker has yet to work off before a virtual clock may move on: bytes, confirms, definitions, reads."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ class Unfinished:
                 return "a definition that is not on the disk"
             if node.sync_waiters or node.confirm_waiters:
                 return "a publish that is not on the disk"
+        for topology in node.vhosts.values():
+            if topology.vhost.streams is not None and topology.vhost.streams.reading:
+                return "a read of a stream"
         for connection in list(self._clients):
             if connection not in node.connections:
                 del self._clients[connection]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from warren.broker.model.arguments import QueueArguments
 from warren.broker.model.checks import Overflow, argument_fields
+from warren.broker.model.interval import interval_ms
 from warren.broker.model.policy_rules import NOT_FOR, Json, check_policy
 
 if TYPE_CHECKING:
@@ -191,6 +192,19 @@ NAMES: Final = {
 FIELDS: Final = frozenset(each.name for each in fields(QueueArguments))
 
 
+def stream_changes(definition: Definition) -> dict[str, object]:
+    """What policies set for a stream: they go before its arguments (policy_precedence in rabbit_stream_queue)."""
+    changes: dict[str, object] = {}
+    for key in ("max-length-bytes", "stream-max-segment-size-bytes"):
+        value = definition.get(key)
+        if isinstance(value, int):
+            changes[NUMBERS[key]] = value
+    age = definition.get("max-age")
+    if isinstance(age, str):
+        changes["max_age_ms"] = interval_ms(age.encode("utf-8", "surrogateescape"))
+    return changes
+
+
 def effective(declared: QueueArguments, raw: bytes, definition: Definition) -> QueueArguments:
     """The arguments that a queue goes by.
 
@@ -213,6 +227,8 @@ def effective(declared: QueueArguments, raw: bytes, definition: Definition) -> Q
     mode = definition.get("queue-mode")
     if mode is not None and "x-queue-mode" not in given:
         changes["lazy"] = mode == "lazy"
+    if declared.stream:
+        changes.update(stream_changes(definition))
     arguments = replace(declared, **changes)  # type: ignore[arg-type]
     strategy = given.get("x-dead-letter-strategy")
     kept = definition.get("dead-letter-strategy") if strategy is None else strategy.value

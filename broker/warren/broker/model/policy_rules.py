@@ -9,22 +9,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from warren.broker.model.interval import interval_ms
+
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 APPLY_TO: Final = ("queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all")
 PATTERN_LIMIT: Final = 1024
 """Bytes of a pattern: it is tried against every name."""
-
-AGE: Final = re.compile(r"([0-9]+)([YMDhms])\Z", re.ASCII)
-AGE_SECONDS: Final = {
-    "Y": 365 * 86400,
-    "M": 30 * 86400,
-    "D": 86400,
-    "h": 3600,
-    "m": 60,
-    "s": 1,
-}
-"""RabbitMQ's units of max-age (https://www.rabbitmq.com/docs/streams#retention)."""
 
 NOT_FOR: Final = {
     "classic": frozenset(
@@ -104,7 +95,7 @@ def _text(value: Json) -> bool:
 
 
 def _age(value: Json) -> bool:
-    return isinstance(value, str) and AGE.match(value) is not None
+    return isinstance(value, str) and interval_ms(value.encode("utf-8", "surrogateescape")) > 0
 
 
 SETTINGS: Final[Mapping[str, tuple[Check, str]]] = {

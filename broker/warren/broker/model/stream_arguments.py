@@ -5,13 +5,13 @@ Source: https://www.rabbitmq.com/docs/streams and RabbitMQ's checks (rabbit_amqq
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from warren.broker.model import checks
 from warren.broker.model.arguments import QueueArguments
 from warren.broker.model.checks import Invalid
+from warren.broker.model.interval import interval_ms
 from warren.wire.replies import AmqpError, Reply
 from warren.wire.replies import shown as erlang
 from warren.wire.tables import Field
@@ -53,16 +53,6 @@ LARGEST_SEGMENT: Final = 3_000_000_000
 SEGMENT_SIZE: Final = "x-stream-max-segment-size-bytes"
 OFFSET: Final = "x-stream-offset"
 TRACKING: Final = "x-stream-automatic-offset-tracking"
-
-_UNITS: Final = {
-    b"Y": 365 * 86_400_000,
-    b"M": 30 * 86_400_000,
-    b"D": 86_400_000,
-    b"h": 3_600_000,
-    b"m": 60_000,
-    b"s": 1000,
-}
-_AGE: Final = re.compile(rb"([0-9]+)([YMDhms])\Z")
 
 
 def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments:
@@ -141,7 +131,7 @@ def start_of(fields: dict[str, Field], described: str, now_ms: int) -> Start:
         text = field.raw[5:]
         if text in (b"first", b"last", b"next"):
             return Start(text.decode(), tracked=tracked)
-        interval = _interval(text)
+        interval = interval_ms(text)
         if interval > 0:
             return Start("time", now_ms - interval, tracked)
         raise _invalid_offset(field, described, erlang(text))
@@ -174,19 +164,10 @@ def _max_age(field: Field | None) -> int:
     text = checks.text(field)
     if text is None:
         return -1
-    age = _interval(text)
+    age = interval_ms(text)
     if age <= 0:
         raise Invalid("invalid_max_age")
     return age
-
-
-def _interval(text: bytes) -> int:
-    """A number and a unit, `7D`, in milliseconds; 0 if it is none."""
-    found = _AGE.match(text)
-    # Longer numbers than any clock has are no times.
-    if found is None or len(found[1]) > 12:
-        return 0
-    return int(found[1]) * _UNITS[found[2]]
 
 
 __all__ = [

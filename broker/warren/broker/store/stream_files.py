@@ -15,10 +15,11 @@ _OPEN: Final = 32
 
 
 class StreamFiles:
-    """The segments that are being written to."""
+    """The segments that are being written to; with `sync` off they are written and never synced."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, sync: bool = True) -> None:
         self._files = files
+        self._sync = sync
         self._handles: dict[str, int] = {}
         """The one that was used last comes last."""
 
@@ -44,8 +45,9 @@ class StreamFiles:
                 raise
             files.truncate(handle, write.start)
             return False
-        files.sync(handle)
-        if write.start == 0:
+        if self._sync:
+            files.sync(handle)
+        if self._sync and write.start == 0:
             files.sync_folder(os.path.dirname(write.path))
         return True
 

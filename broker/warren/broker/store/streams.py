@@ -34,6 +34,8 @@ class Streams:
         gate: Gate | None = None,
         recovery: StreamRecovery | None = None,
     ) -> None:
+        self.reading = 0
+        """Reads whose end is yet to be told."""
         self._loop = loop
         self._identity = folder.identity if folder is not None else 0
         self._folder = folder.streams if folder is not None else "memory"
@@ -73,9 +75,10 @@ class Streams:
 
     def read(self, read: StreamRead, done: Callable[[StreamRead], None]) -> None:
         """Do a read in a thread and call back on the loop; from memory at once."""
+        self.reading += 1
         if self._log is None:
             read.run(self._files)
-            self._loop.call_soon(done, read)
+            self._loop.call_soon(self._done, read, done)
             return
         if self._executor is None:
             self._executor = ThreadPoolExecutor(READERS, "warren-stream")
@@ -99,7 +102,11 @@ class Streams:
 
     def _run(self, read: StreamRead, done: Callable[[StreamRead], None]) -> None:
         read.run(self._files)
-        self._loop.call_soon_threadsafe(done, read)
+        self._loop.call_soon_threadsafe(self._done, read, done)
+
+    def _done(self, read: StreamRead, done: Callable[[StreamRead], None]) -> None:
+        self.reading -= 1
+        done(read)
 
     def _write_soon(self, log: StreamLog) -> None:
         self._loop.call_soon(self._write, log)

@@ -133,7 +133,7 @@ class Writer:
         self._handle = -1
         self._unsynced = False
         self._failed = False
-        self._streams = StreamFiles(files)
+        self._streams = StreamFiles(files, sync)
         self._thread = threading.Thread(target=self._run, name="warren-log", daemon=True)
 
     def start(self) -> None:
