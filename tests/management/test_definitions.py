@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from tests.support.client import Channel, Closed, Connection
 from tests.support.inprocess import InProcess
 from tests.support.operator import Operator, warren_ctl
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
+from warren.broker import BrokerConfig
+from warren.broker.management.boot import DefinitionsError
 
 Definitions = dict[str, Any]
 
@@ -320,3 +324,67 @@ def test_an_internal_exchange_is_not_lost(operator: Operator, tmp_path: Path) ->
 
     with Connection(operator.url) as connection, pytest.raises(Closed, match="internal exchange"):
         publish(connection.channel())
+
+
+# -- at boot
+
+
+def test_definitions_are_loaded_at_every_start(tmp_path: Path) -> None:
+    hashed = "BohNcBsf4CnLBwtD4DcqR+F732sm/MvMrxN//oTUI3doyioU"
+    algorithm = "rabbit_password_hashing_sha256"
+    user = {"name": "bob", "password_hash": hashed, "hashing_algorithm": algorithm, "tags": ["administrator"]}
+    permission = {"user": "bob", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    folder = tmp_path / "definitions"
+    folder.mkdir()
+    (folder / "1.json").write_text(json.dumps({"users": [user], "permissions": [permission]}))
+    (folder / "2.json").write_text(json.dumps({"queues": [{"vhost": "/", "name": "work"}]}))
+    config = BrokerConfig(load_definitions=folder)
+    with InProcess(tmp_path / "data", config=config) as broker:
+        operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
+        # The first user is the file's, and none of a well-known password beside it.
+        assert operator("list_users") == ["user\ttags", "bob\t[administrator]"]
+        assert operator("authenticate_user", "bob", "secret") == ["Success"]
+        assert operator("list_queues") == ["name\tmessages", "work\t0"]
+        operator("delete_queue", "work")
+        broker.restart()
+        assert operator("list_queues") == ["name\tmessages", "work\t0"]
+
+
+def test_a_broker_in_memory_may_have_a_socket_and_definitions(tmp_path: Path) -> None:
+    (tmp_path / "queues.json").write_text(json.dumps({"queues": [{"vhost": "/", "name": "work"}]}))
+    config = BrokerConfig(control_socket=tmp_path / "here.sock", load_definitions=tmp_path / "queues.json")
+    with InProcess(config=config) as broker, Connection(broker.url) as connection:
+        assert connection.channel().ready("work") == 0
+        output = subprocess.run(
+            [sys.executable, "-c", CTL, "--socket", str(tmp_path / "here.sock"), "-q", "list_queues"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert output == "name\tmessages\nwork\t0\n"
+
+
+CTL = "import sys; from warren.ctl.command import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("{", "the definitions {file} are not JSON: "),
+        (
+            '{"queues": [{"vhost": "/"}]}',
+            "the definitions {file} are refused: queues[0] 'None' in vhost '/': name",
+        ),
+        (None, "cannot read the definitions {file}: No such file or directory"),
+    ],
+)
+def test_a_broker_does_not_start_with_wrong_definitions(
+    tmp_path: Path, content: str | None, text: str
+) -> None:
+    file = tmp_path / "wrong.json"
+    if content is not None:
+        file.write_text(content)
+    config = BrokerConfig(load_definitions=file)
+    with pytest.raises(DefinitionsError) as refused, InProcess(tmp_path / "data", config=config):
+        pass
+    assert str(refused.value).startswith(text.format(file=file))

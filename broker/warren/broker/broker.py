@@ -14,7 +14,9 @@ from urllib.parse import quote
 
 from warren.broker.access.access import Access
 from warren.broker.config import BrokerConfig
+from warren.broker.management.boot import brings, load_definitions, read_definitions
 from warren.broker.management.control import ControlSocket
+from warren.broker.management.definitions_export import Holdings
 from warren.broker.management.management import Management
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.compat import COMPAT
@@ -135,12 +137,14 @@ class Broker:
         """Restore what is on disk and listen.
 
         :raises StoreError: if the data folder is in use, of an unknown version, or cannot be read or written.
+        :raises DefinitionsError: if the definitions that the configuration names cannot be loaded.
         :raises OSError: if the address is taken.
         """
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._close_store)
+            definitions = read_definitions(self.config.load_definitions)
             recovery = await self._open_store(loop) if self.config.data_dir is not None else None
             if self._log is not None:
                 self._memory = Memory(loop, self.config.memory_bytes // 2)
@@ -159,7 +163,8 @@ class Broker:
             if recovery is not None:
                 self._restore(virtual_hosts, access, parameters, recovery)
             if self._definitions is None or not self._seeded:
-                self._seed(virtual_hosts, access)
+                self._seed(virtual_hosts, access, users=not brings(definitions, "users"))
+            load_definitions(definitions, Holdings(virtual_hosts, access, parameters))
             node = Node(
                 loop,
                 access,
@@ -213,9 +218,9 @@ class Broker:
             self.config,
             lambda: [f"{where.scheme} at {where.address}" for where in self.bound],
         )
-        if self.config.data_dir is not None:
+        path = self.config.control_path
+        if path is not None:
             control = ControlSocket(management.perform)
-            path = self.config.data_dir / "control.sock"
             try:
                 await control.open(path)
             except OSError as error:
@@ -242,13 +247,13 @@ class Broker:
         self._log.streams = Streams(loop, self._folder, self._log, self._definitions, streams)
         return recovery
 
-    def _seed(self, virtual_hosts: VirtualHosts, access: Access) -> None:
-        """Make the first virtual host and the first users, of whom the configuration tells."""
+    def _seed(self, virtual_hosts: VirtualHosts, access: Access, users: bool) -> None:
+        """Make the first virtual host, and the first users, of whom the configuration tells, if `users`."""
         vhost = self.config.default_vhost
         if vhost not in virtual_hosts:
             virtual_hosts.add(vhost)
         for name, password in self.config.users.items():
-            if name not in access.users:
+            if users and name not in access.users:
                 access.users.add(name, password, tags=("administrator",))
                 access.permissions.set(name, vhost, ".*", ".*", ".*")
         if self._definitions is not None:

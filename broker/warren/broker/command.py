@@ -15,6 +15,7 @@ from pathlib import Path
 
 from warren.broker.broker import Broker
 from warren.broker.config import BrokerConfig
+from warren.broker.management.boot import DefinitionsError
 from warren.broker.model.compat import COMPAT
 from warren.broker.server import ListenError
 from warren.broker.store.errors import StoreError
@@ -80,7 +81,7 @@ async def run(config: BrokerConfig) -> int:
     except StoreError as error:
         print(f"warren broker: {error}", file=sys.stderr)
         return error.status
-    except (ListenError, TlsError) as error:
+    except (ListenError, TlsError, DefinitionsError) as error:
         raise UsageError(str(error)) from None
     print(f"warren broker ready: {broker.bound[0]}", flush=True)
     stopping = asyncio.ensure_future(stop.wait())

@@ -41,6 +41,9 @@ class BrokerConfig:
     :param memory_alarm: publishers are blocked while more than `memory_limit` of this process is resident. `warren broker`
         does so; a broker that shares its process with an application cannot know whose the memory is.
     :param disk_free_limit: publishers are blocked while the data folder's file system has less free: bytes, or a size.
+    :param control_socket: where `warren ctl` finds the broker; `control.sock` in the data folder if there is one.
+    :param load_definitions: a file of definitions in RabbitMQ's format, or a folder of them, taken in at every start. The
+        first users are not made if they bring some.
     :param compat: the RabbitMQ whose reply codes and texts are given where versions differ: `"4"` or `"3.10"`.
     """
 
@@ -63,6 +66,8 @@ class BrokerConfig:
     memory_limit: int | float | str = 0.4
     memory_alarm: bool = False
     disk_free_limit: int | str = "50MB"
+    control_socket: Path | None = None
+    load_definitions: Path | None = None
     compat: str = "4"
 
     def __post_init__(self) -> None:
@@ -99,6 +104,13 @@ class BrokerConfig:
     def tls_addresses(self) -> list[Address]:
         """Where it listens with TLS."""
         return [Address.parse("tls_listeners", text, self.host) for text in self.tls.listeners]
+
+    @property
+    def control_path(self) -> Path | None:
+        """Where the control socket is; None if there is none."""
+        if self.control_socket is not None or self.data_dir is None:
+            return self.control_socket
+        return self.data_dir / "control.sock"
 
     @property
     def memory_bytes(self) -> int:
