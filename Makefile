@@ -9,7 +9,7 @@ PYTHON := $(PYTHON)
 PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore
 export ORDERS
 
-.PHONY: setup demo test test-compiled chaos conformance lint docs bench bench-hot clean
+.PHONY: setup demo test test-compiled chaos conformance fuzz lint docs bench bench-hot clean
 
 setup: .venv/.ready system-runtime
 
@@ -33,6 +33,11 @@ SCRIPTS ?= 100
 SEEDS ?=
 conformance: setup system-rabbitmq
 	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q tests/conformance tests/broker tests/sdk --amqp-url rabbitmq
+
+# Malformed and mistimed frames and handshakes: make fuzz N=1000000 SEED=7
+N ?= 100000
+fuzz: .venv/.ready
+	.venv/bin/python -m tests.fuzz --cases $(N) $(if $(SEED),--seed $(SEED))
 
 lint: .venv/.ready
 	.venv/bin/ruff check .
