@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -11,63 +10,31 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from warren.broker.broker import Broker
 from warren.broker.config import BrokerConfig
+from warren.broker.configuration.load import load, printed
+from warren.broker.configuration.logs import write_logs
 from warren.broker.management.boot import DefinitionsError
-from warren.broker.model.compat import COMPAT
 from warren.broker.server import ListenError
 from warren.broker.store.errors import StoreError
 from warren.broker.tls import TlsError
 from warren.command import Exit, UsageError
 
+logger = logging.getLogger(__name__)
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run a broker. Prints one line on standard output when it accepts connections; logs to standard error."""
-    options = parser().parse_args(arguments)
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
-    try:
-        config = BrokerConfig(
-            data_dir=options.data_dir, host=options.host, port=options.port, compat=options.compat
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    told, only_printed = load(arguments, os.environ)
+    if only_printed:
+        print(printed(told))
+        return Exit.DONE
+    write_logs(told.log)
+    for notice in told.notices:
+        logger.warning(notice)
     raise_file_limit()
-    return asyncio.run(run(config))
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="warren broker", description="Run an AMQP 0-9-1 broker in the foreground."
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
-    parser.add_argument(
-        "--port", type=int, default=5672, help="port to listen at, 0 for any free one (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--data-dir",
-        type=Path,
-        metavar="DIR",
-        help="where durable queues and messages are kept; without it they live in memory and end with the broker",
-    )
-    parser.add_argument(
-        "--compat",
-        choices=tuple(COMPAT),
-        default="4",
-        help="the RabbitMQ whose reply codes and texts are given where versions differ (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="default: %(default)s",
-    )
-    return parser
+    return asyncio.run(run(told.broker))
 
 
 async def run(config: BrokerConfig) -> int:

@@ -121,8 +121,8 @@ class BrokerConfig:
     def disk_free_bytes(self) -> int:
         """`disk_free_limit` in bytes."""
         limit = self.disk_free_limit
-        if isinstance(limit, int):
-            return limit
+        if not isinstance(limit, str):
+            return int(limit)
         try:
             return parse_size(limit)
         except ValueError as error:

@@ -1,0 +1,261 @@
+"""A rabbitmq.conf: what it says of a broker like this one is honoured, the rest is reported, what is no key is an error.
+
+https://www.rabbitmq.com/docs/configure#config-file. A port without an address means all of this machine's, as in RabbitMQ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from warren.broker.configuration.keys import KEYS
+from warren.broker.configuration.settings import Settings, given
+from warren.broker.memory import available_memory
+from warren.command import UsageError
+
+SAME: Final = {
+    "channel_max": "channel_max",
+    "frame_max": "frame_max",
+    "heartbeat": "heartbeat",
+    "max_message_size": "max_message_size",
+    "default_vhost": "default_vhost",
+    "ssl_cert_login_from": "tls_login_from",
+    "ssl_options.cacertfile": "tls_ca",
+    "ssl_options.certfile": "tls_certificate",
+    "ssl_options.keyfile": "tls_key",
+    "ssl_options.password": "tls_key_password",
+    "vm_memory_high_watermark.absolute": "memory_limit",
+    "disk_free_limit.absolute": "disk_free_limit",
+    "queue_index_embed_msgs_below": "embed_below",
+    "load_definitions": "load_definitions",
+    "definitions.local.path": "load_definitions",
+}
+"""Keys that mean the same here, by another name or the same."""
+
+WITHOUT_MEANING: Final = """
+anonymous_login_pass auth_attempt_ auth_internal. background_gc_ backing_queue_module channel_max_per_node
+channel_operation_timeout channel_tick_interval classic_queue. cluster_ collect_statistics consumer_max_per_channel
+consumer_timeout default_queue_type default_worker_pool_size definitions. delegate_count deprecated_features.
+distribution. erlang. exchange_types. feature_flags. federation hipe_compile initial_frame_max
+lazy_queue_explicit_gc_run_operation_threshold link_max_per_session load_definitions log. management.
+management_agent. memory_monitor_interval message_store_shutdown_timeout metadata_store. mirroring_sync_ mnesia_
+motd_file mqtt. msg_store_ net_ticktime node_tags. num_acceptors. password_hashing_module peer_discovery
+prevent_startup_if_node_was_reset product. prometheus. queue_explicit_gc_run_operation_threshold queue_index_
+queue_leader_locator queue_master_locator queue_types. quorum_queue. raft. ranch_connection_max reverse_dns_lookups
+runtime_parameters. session_max_per_connection shovel socket_writer. ssl_allow_poodle_attack ssl_cert_login_san_
+ssl_handshake_timeout ssl_options.bypass_pem_cache ssl_options.client_renegotiation ssl_options.depth
+ssl_options.dh ssl_options.honor_ ssl_options.log_ ssl_options.reuse_session ssl_options.secure_renegotiate
+statistics. stomp. stream. sysmon_handler. tcp_listen_options total_memory_available_override_value tracing
+vhost_max vhost_restart_strategy vm_memory_calculation_strategy vm_memory_high_watermark_paging_ratio web_mqtt.
+web_stomp.
+"""
+"""What RabbitMQ knows and a broker like this one has no use for: keys, or how they begin."""
+
+EXPECTED: Final = {
+    "auth_backends": ("internal", "rabbit_auth_backend_internal"),
+    "credential_validator": ("rabbit_credential_validator_accept_everything",),
+    "default_limits": (),
+    "default_permissions": (".*",),
+    "default_policies": (),
+    "default_user_tags": ("true",),
+    "default_users": (),
+    "message_interceptors": (),
+    "proxy_protocol": ("false",),
+    "ssl_options.cert": (),
+    "ssl_options.crl_check": ("false",),
+    "ssl_options.key": (),
+    "ssl_options.psk_identity": (),
+}
+"""Keys of which one meaning is at home here, or none: what they ask for must not be lost in silence."""
+
+LEVELS: Final = {
+    "critical": "error",
+    "none": "error",
+    "notice": "info",
+    "alert": "error",
+    "emergency": "error",
+}
+
+
+@dataclass
+class Line:
+    """A line's value, and where it stands."""
+
+    value: str
+    origin: str
+
+
+@dataclass
+class Collected:
+    """Keys of which several make one setting."""
+
+    tcp: dict[str, Line] = field(default_factory=dict)
+    ssl: dict[str, Line] = field(default_factory=dict)
+    mechanisms: dict[str, Line] = field(default_factory=dict)
+    versions: dict[str, Line] = field(default_factory=dict)
+    ciphers: dict[str, Line] = field(default_factory=dict)
+    loopback: dict[str, Line] = field(default_factory=dict)
+
+
+def read_rabbitmq_conf(path: Path, environment: Mapping[str, str], notices: list[str]) -> Settings:
+    """
+    :param notices: gets one line with the keys that have no meaning here.
+    :raises UsageError: if the file cannot be read, or has a line that RabbitMQ would not understand; with its number.
+    """
+    lines = _lines(path, environment)
+    settings: Settings = {}
+    collected = Collected()
+    ignored = []
+    for key, line in lines.items():
+        if key in SAME and SAME[key] in KEYS:
+            settings[SAME[key]] = given(SAME[key], line.value, line.origin)
+        elif key in MEANINGS:
+            name, parse = MEANINGS[key]
+            settings[name] = given(name, _parsed(key, parse, line), line.origin)
+        elif not _collect(key, line, collected) and not _expected(key, line):
+            if not key.startswith(tuple(WITHOUT_MEANING.split())):
+                raise UsageError(f"{line.origin}: RabbitMQ has no key {key!r}")
+            ignored.append(f"{key} (line {line.origin.rpartition(' ')[2]})")
+    _users(lines, settings)
+    _verify(lines, settings)
+    _lists(collected, settings)
+    if ignored:
+        notices.append(f"event=settings_without_meaning file={path} keys={', '.join(ignored)!r}")
+    return settings
+
+
+def _lines(path: Path, environment: Mapping[str, str]) -> dict[str, Line]:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    found = {}
+    for number, row in enumerate(text.splitlines(), 1):
+        row = re.sub(r"(?<!\\)#.*", "", row).replace("\\#", "#").strip()
+        if not row:
+            continue
+        key, separator, value = (part.strip() for part in row.partition("="))
+        origin = f"{path}, line {number}"
+        if not separator or not key or not value:
+            raise UsageError(f"{origin}: a line is `key = value`")
+        value = re.sub(r"\$\((\w+)\)", lambda name: environment.get(name[1], ""), value)
+        if len(value) > 1 and value[0] == value[-1] == "'":
+            value = value[1:-1]
+        found[key] = Line(value, origin)
+    return found
+
+
+def _parsed(key: str, parse: Callable[[str], object], line: Line) -> object:
+    try:
+        return parse(line.value)
+    except ValueError:
+        raise UsageError(f"{line.origin}: {key}: {line.value!r} is not what it has to be") from None
+
+
+def _level(value: str) -> str:
+    return LEVELS.get(value, value)
+
+
+def _relative(value: str) -> float:
+    return float(value)
+
+
+MEANINGS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "handshake_timeout": ("handshake_timeout", lambda value: int(value) / 1000),
+    "connection_max": ("max_connections", lambda value: "none" if value == "infinity" else value),
+    "anonymous_login_user": ("anonymous_user", lambda value: "" if value == "none" else value),
+    "vm_memory_high_watermark.relative": ("memory_limit", _relative),
+    "disk_free_limit.relative": ("disk_free_limit", lambda value: int(float(value) * available_memory())),
+    "log.console.level": ("log_level", _level),
+    "log.default.level": ("log_level", _level),
+    "log.file.level": ("log_level", _level),
+    "log.console.formatter": ("log_json", lambda value: value == "json"),
+    "log.file.formatter": ("log_json", lambda value: value == "json"),
+}
+"""Keys whose value is written otherwise here."""
+
+
+def _collect(key: str, line: Line, collected: Collected) -> bool:
+    for prefix, kept in (
+        ("listeners.tcp", collected.tcp),
+        ("listeners.ssl", collected.ssl),
+        ("auth_mechanisms", collected.mechanisms),
+        ("ssl_options.versions", collected.versions),
+        ("ssl_options.ciphers", collected.ciphers),
+        ("loopback_users", collected.loopback),
+    ):
+        if key == prefix or key.startswith(prefix + "."):
+            kept[key.removeprefix(prefix).removeprefix(".")] = line
+            return True
+    return key in ("default_user", "default_pass", "ssl_options.verify", "ssl_options.fail_if_no_peer_cert")
+
+
+def _expected(key: str, line: Line) -> bool:
+    """Whether the key is one whose value has to be what it is here anyway.
+
+    :raises UsageError: if it is, and the value is another.
+    """
+    for prefix, values in EXPECTED.items():
+        if key == prefix or key.startswith(prefix + "."):
+            if line.value in values:
+                return True
+            instead = f"only {' or '.join(values)} is" if values else "it is not"
+            raise UsageError(f"{line.origin}: {key} = {line.value}: {instead} supported")
+    return False
+
+
+def _users(lines: Mapping[str, Line], settings: Settings) -> None:
+    user, password = lines.get("default_user"), lines.get("default_pass")
+    said = user or password
+    if said is not None:
+        pair = {user.value if user else "guest": password.value if password else "guest"}
+        settings["users"] = given("users", pair, said.origin)
+
+
+def _verify(lines: Mapping[str, Line], settings: Settings) -> None:
+    verify, required = lines.get("ssl_options.verify"), lines.get("ssl_options.fail_if_no_peer_cert")
+    if verify is None:
+        return
+    if verify.value not in ("verify_peer", "verify_none"):
+        raise UsageError(f"{verify.origin}: ssl_options.verify is verify_peer or verify_none")
+    wanted = "none"
+    if verify.value == "verify_peer":
+        wanted = "required" if required is not None and required.value == "true" else "optional"
+    settings["tls_verify"] = given("tls_verify", wanted, verify.origin)
+
+
+def _lists(collected: Collected, settings: Settings) -> None:
+    """What is a list here, and in RabbitMQ one key an item."""
+    ciphers = [line.value for line in collected.ciphers.values() if not line.value.startswith("TLS_")]
+    users = {"guest": True}
+    for name, line in collected.loopback.items():
+        if name:
+            users[name] = line.value == "true"
+        else:
+            users.clear()
+    for name, found, values in (
+        ("listeners", collected.tcp, [_address(line.value) for line in _items(collected.tcp)]),
+        ("tls_listeners", collected.ssl, [_address(line.value) for line in _items(collected.ssl)]),
+        ("mechanisms", collected.mechanisms, [line.value for line in _items(collected.mechanisms)]),
+        (
+            "tls_versions",
+            collected.versions,
+            [line.value.removeprefix("tlsv") for line in _items(collected.versions)],
+        ),
+        ("tls_ciphers", collected.ciphers, ":".join(ciphers)),
+        ("loopback_users", collected.loopback, [user for user, local in users.items() if local]),
+    ):
+        if found:
+            settings[name] = given(name, values, next(iter(found.values())).origin)
+
+
+def _items(found: Mapping[str, Line]) -> list[Line]:
+    """In the order of their names; `key = none` is none of them."""
+    return [found[name] for name in sorted(found) if found[name].value != "none"]
+
+
+def _address(value: str) -> str:
+    return f"0.0.0.0:{value}" if value.isdecimal() else value

@@ -1,0 +1,359 @@
+"""Where the settings come from, in which order, and what is said of those that are wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import READY, BrokerProcess, warren
+from tests.support.peer import Peer
+from tests.support.processes import Child
+from warren.broker.configuration.keys import KEYS, LogConfig
+from warren.broker.configuration.load import load, printed
+from warren.broker.configuration.logs import JsonLines
+from warren.broker.configuration.settings import RunConfig
+from warren.broker.memory import available_memory
+from warren.command import UsageError
+
+
+def loaded(*arguments: str | Path, **environment: str) -> RunConfig:
+    return load([str(word) for word in arguments], environment)[0]
+
+
+def refusal(*arguments: str | Path, **environment: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        loaded(*arguments, **environment)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    return tmp_path / "warren.toml"
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    return tmp_path / "rabbitmq.conf"
+
+
+def test_a_flag_then_the_environment_then_a_file_then_the_default(toml: Path, conf: Path) -> None:
+    conf.write_text("heartbeat = 1\nchannel_max = 1\nframe_max = 10001\nmax_message_size = 1000\n")
+    toml.write_text("heartbeat = 2\nchannel_max = 2\nframe_max = 10002\n")
+    arguments = ["--rabbitmq-conf", str(conf), "--config", str(toml), "--heartbeat", "4"]
+    config = loaded(*arguments, WARREN_BROKER_CHANNEL_MAX="3", WARREN_BROKER_HEARTBEAT="3")
+    broker = config.broker
+    assert (broker.heartbeat, broker.channel_max, broker.frame_max) == (4, 3, 10002)
+    assert (broker.max_message_size, broker.port) == (1000, 5672)
+    assert config.origins == {
+        "heartbeat": "--heartbeat",
+        "channel_max": "WARREN_BROKER_CHANNEL_MAX",
+        "frame_max": f"{toml}, line 3",
+        "max_message_size": f"{conf}, line 4",
+    }
+    in_environment = loaded(WARREN_BROKER_CONFIG=str(toml), WARREN_BROKER_RABBITMQ_CONF=str(conf))
+    assert (in_environment.broker.heartbeat, in_environment.broker.max_message_size) == (2, 1000)
+
+
+def test_all_kinds_of_values_from_every_source(toml: Path, tmp_path: Path) -> None:
+    toml.write_text(
+        f"""
+        data_dir = "{tmp_path}/data"
+        listeners = ["127.0.0.1:5672", 5673]
+        max_connections = 10
+        max_message_size = "1MiB"
+        handshake_timeout = 2.5
+        memory_limit = "400MB"
+        memory_alarm = false
+        mechanisms = ["PLAIN"]
+        log_json = true
+
+        [tls]
+        listeners = [5671]
+        certificate = "server.pem"
+        key = "server.key"
+        key_password = "opensesame"
+        ca = "ca.pem"
+        verify = "required"
+        versions = ["1.3"]
+
+        [users]
+        ann = "secret"
+        """
+    )
+    config = loaded("--config", toml)
+    broker = config.broker
+    assert broker.data_dir == tmp_path / "data"
+    assert [str(address) for address in broker.addresses] == ["127.0.0.1:5672", "127.0.0.1:5673"]
+    assert [str(address) for address in broker.tls_addresses] == ["127.0.0.1:5671"]
+    assert (broker.max_connections, broker.max_message_size, broker.handshake_timeout) == (10, 1024**2, 2.5)
+    assert (broker.memory_bytes, broker.memory_alarm, broker.mechanisms) == (400_000_000, False, ("PLAIN",))
+    assert broker.users == {"ann": "secret"}
+    tls = broker.tls
+    assert (tls.certificate, tls.verify, tls.versions) == (Path("server.pem"), "required", ("1.3",))
+    assert config.log == LogConfig(log_json=True)
+    in_environment = loaded(
+        WARREN_BROKER_LISTENERS="127.0.0.1:5672,5673",
+        WARREN_BROKER_USERS="ann:se:cret, bob:b",
+        WARREN_BROKER_MEMORY_ALARM="off",
+        WARREN_BROKER_MEMORY_LIMIT="0.5",
+        WARREN_BROKER_MAX_CONNECTIONS="none",
+        WARREN_BROKER_TLS_VERSIONS="1.2,1.3",
+        WARREN_BROKER_LOG_LEVEL="debug",
+    )
+    assert in_environment.broker.listeners == ("127.0.0.1:5672", "5673")
+    assert in_environment.broker.users == {"ann": "se:cret", "bob": "b"}
+    assert in_environment.broker.memory_bytes == int(0.5 * available_memory())
+    assert in_environment.broker.max_connections is None
+    assert in_environment.log.log_level == "debug"
+    assert loaded("--memory-alarm", "false").broker.memory_alarm is False
+    assert loaded("--log-json").log.log_json is True
+    assert loaded("--loopback-users", "").broker.loopback_users == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot = 1", "line 1: no setting 'prot'; did you mean 'port'?"),
+        ("port = 1\n\n[tls]\ncertifcate = 'x'", "line 4: no setting 'tls_certifcate'; did you mean 'tls_certificate'?"),
+        ("\n# port\nport = 'abc'", "line 3: port: 'abc' is no integer"),
+        ("host = 1", "line 1: host: 1 is no text"),
+        ("port = 70000", "line 1: port is 70000; it has to be between 0 and 65535"),
+        ("port = true", "line 1: port: True is no integer"),
+        ("memory_alarm = 3", "line 1: memory_alarm: 3 is neither true nor false"),
+        ("memory_limit = 1.5", "line 1: memory_limit is 1.5; as a fraction it has to be above 0 and at most 1"),
+        ("listeners = ['x:y']", "line 1: listeners has 'x:y'; an address is host:port, [host]:port, or a port"),
+        ("mechanisms = ['LOGIN']", "line 1: mechanisms has 'LOGIN'; there are: PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS"),
+        ("log_level = 'loud'", "line 1: log_level: 'loud' is none of debug, info, warning, error"),
+        ("[users]\nann = ''", "line 1: users: it has to be a table of texts"),
+        ("[tls]\nlisteners = [1]", "line 2: tls_listeners need tls_certificate and tls_key"),
+        ("port = x", "Invalid value (at line 1, column 8)"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_file_is_said_with_its_line(toml: Path, text: str, said: str) -> None:
+    toml.write_text(text)
+    found = refusal("--config", toml)
+    assert found.startswith(str(toml))
+    assert said in found
+
+
+def test_what_is_wrong_elsewhere_is_said_with_its_place(tmp_path: Path) -> None:
+    assert refusal("--port", "x") == "--port: port: 'x' is no integer"
+    assert refusal("--prot", "1").startswith("unrecognized arguments: --prot 1")
+    assert refusal(WARREN_BROKER_PORT="x") == "WARREN_BROKER_PORT: port: 'x' is no integer"
+    assert refusal("--heartbeat", "70000").startswith("--heartbeat: heartbeat is 70000; it has to be")
+    missing = tmp_path / "missing"
+    assert refusal("--config", missing) == f"cannot read {missing}: No such file or directory"
+    assert refusal("--rabbitmq-conf", missing) == f"cannot read {missing}: No such file or directory"
+    # Passwords are not repeated.
+    assert "secret" not in refusal(WARREN_BROKER_USERS="ann:secret,bob")
+
+
+def test_a_variable_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes sets such variables for a service of this name; they are no mistake of whoever runs the broker."""
+    config = loaded(WARREN_BROKER_SERVICE_HOST="10.0.0.1", WARREN_BROKERAGE="x")
+    assert config.notices == ("event=unknown_variable name=WARREN_BROKER_SERVICE_HOST",)
+
+
+def test_what_is_printed_means_the_same(toml: Path) -> None:
+    toml.write_text(
+        'heartbeat = 7\nmechanisms = ["PLAIN"]\n[users]\nann = "verysecret"\n[tls]\nkey_password = "k3y"\n'
+    )
+    config = loaded("--config", toml, "--host", "::1", "--memory-limit", "0.25")
+    text = printed(config)
+    assert "verysecret" not in text
+    assert "k3y" not in text
+    assert f"heartbeat = 7  # {toml}, line 1" in text.splitlines()
+    assert 'host = "::1"  # --host' in text.splitlines()
+    assert "channel_max = 2047  # default" in text.splitlines()
+    again = toml.with_name("again.toml")
+    again.write_text(text + '\n[users]\nann = "verysecret"\n')
+    repeated = loaded("--config", again).broker
+    assert repeated.tls.key_password == ""
+    assert vars(repeated) | {"tls": None, "memory_limit": None} == vars(config.broker) | {
+        "tls": None,
+        "memory_limit": None,
+    }
+    assert repeated.memory_bytes == config.broker.memory_bytes
+    assert set(tomllib.loads(text)) < set(KEYS)
+
+
+def test_the_documentation_names_every_setting_and_shows_a_file_that_is_one() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "configuration.md").read_text()
+    assert [name for name in KEYS if f"`{name}`" not in page] == []
+    assert loaded("--config", root / "examples" / "warren.toml").broker.users == {"admin": "change me"}
+
+
+# -- rabbitmq.conf
+
+
+def test_a_rabbitmq_conf_is_understood(conf: Path) -> None:
+    conf.write_text(
+        """# https://www.rabbitmq.com/docs/configure
+listeners.tcp.2 = 127.0.0.1:5673
+listeners.tcp.1 = 5672
+listeners.ssl.default = 5671
+ssl_options.cacertfile = /etc/ca.pem
+ssl_options.certfile   = /etc/server.pem   # the chain
+ssl_options.keyfile    = /etc/server.key
+ssl_options.password   = 't#p'
+ssl_options.verify     = verify_peer
+ssl_options.fail_if_no_peer_cert = true
+ssl_options.versions.1 = tlsv1.2
+ssl_options.versions.2 = tlsv1.3
+ssl_options.ciphers.1 = TLS_AES_256_GCM_SHA384
+ssl_options.ciphers.2 = ECDHE-ECDSA-AES256-GCM-SHA384
+ssl_options.ciphers.3 = ECDHE-RSA-AES256-GCM-SHA384
+ssl_cert_login_from = common_name
+auth_mechanisms.1 = EXTERNAL
+auth_mechanisms.2 = PLAIN
+auth_backends.1 = internal
+default_user = ann
+default_pass = $(PASSWORD)
+default_vhost = blue
+default_user_tags.administrator = true
+default_permissions.configure = .*
+loopback_users.ann = true
+loopback_users.guest = false
+heartbeat = 30
+frame_max = 65536
+channel_max = 100
+connection_max = infinity
+max_message_size = 134217728
+handshake_timeout = 5000
+vm_memory_high_watermark.relative = 0.6
+disk_free_limit.absolute = 2GB
+log.console.level = warning
+log.console.formatter = json
+log.file = rabbit.log
+queue_master_locator = min-masters
+backing_queue_module = rabbit_priority_queue
+lazy_queue_explicit_gc_run_operation_threshold = 1000
+queue_explicit_gc_run_operation_threshold = 1000
+management.tcp.port = 15672
+cluster_name = blue
+""".replace("'t#p'", "'t\\#p'")
+    )
+    config = loaded("--rabbitmq-conf", conf, PASSWORD="from-outside")
+    broker, tls = config.broker, config.broker.tls
+    # A port alone means every address of the machine.
+    assert [str(address) for address in broker.addresses] == ["0.0.0.0:5672", "127.0.0.1:5673"]
+    assert [str(address) for address in broker.tls_addresses] == ["0.0.0.0:5671"]
+    assert (tls.certificate, tls.key, tls.ca) == (
+        Path("/etc/server.pem"),
+        Path("/etc/server.key"),
+        Path("/etc/ca.pem"),
+    )
+    assert (tls.key_password, tls.verify, tls.versions) == ("t#p", "required", ("1.2", "1.3"))
+    assert tls.ciphers == "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384"
+    assert (tls.login_from, broker.mechanisms) == ("common_name", ("EXTERNAL", "PLAIN"))
+    assert (broker.users, broker.default_vhost) == ({"ann": "from-outside"}, "blue")
+    assert broker.loopback_users == ("ann",)
+    assert (broker.heartbeat, broker.frame_max, broker.channel_max) == (30, 65536, 100)
+    assert (broker.max_connections, broker.max_message_size, broker.handshake_timeout) == (None, 2**27, 5.0)
+    assert (broker.memory_limit, broker.disk_free_bytes) == (0.6, 2 * 10**9)
+    assert config.log == LogConfig(log_level="warning", log_json=True)
+    (notice,) = config.notices
+    for name in (
+        "log.file (line 37)",
+        "queue_master_locator (line 38)",
+        "backing_queue_module (line 39)",
+        "lazy_queue_explicit_gc_run_operation_threshold (line 40)",
+        "queue_explicit_gc_run_operation_threshold (line 41)",
+        "management.tcp.port (line 42)",
+        "cluster_name (line 43)",
+    ):
+        assert name in notice
+    assert "default_user" not in notice
+    assert "heartbeat" not in notice
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\nlisteners.tpc.1 = 5672", "line 2: RabbitMQ has no key 'listeners.tpc.1'"),
+        ("ssl_options.verfy = verify_peer", "line 1: RabbitMQ has no key 'ssl_options.verfy'"),
+        ("heartbeat", "line 1: a line is `key = value`"),
+        ("heartbeat = soon", "line 1: heartbeat: 'soon' is no integer"),
+        ("handshake_timeout = soon", "line 1: handshake_timeout: 'soon' is not what it has to be"),
+        ("auth_backends.1 = ldap", "line 1: auth_backends.1 = ldap: only internal or rabbit_auth_backend_internal is"),
+        ("default_permissions.configure = ^$", "line 1: default_permissions.configure = ^$: only .* is supported"),
+        ("default_users.x.password = y", "line 1: default_users.x.password = y: it is not supported"),
+        ("ssl_options.crl_check = true", "line 1: ssl_options.crl_check = true: only false is supported"),
+        ("ssl_options.verify = yes", "line 1: ssl_options.verify is verify_peer or verify_none"),
+        ("ssl_cert_login_from = subject_alternative_name", "line 1: tls_login_from: 'subject_alternative_name' is none"),
+        ("auth_mechanisms.1 = RABBIT-CR-DEMO", "line 1: mechanisms has 'RABBIT-CR-DEMO'"),
+        ("listeners.tcp = none", "line 1: listeners is empty, and there are no tls_listeners: nobody could connect"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_rabbitmq_conf(conf: Path, text: str, said: str) -> None:
+    conf.write_text(text + "\n")
+    assert f"{conf}, {said}" in refusal("--rabbitmq-conf", conf)
+
+
+# -- the command
+
+
+def test_the_command_runs_by_a_file(tmp_path: Path, toml: Path) -> None:
+    toml.write_text('heartbeat = 7\nlog_json = true\n[users]\nann = "secret"\n')
+    with BrokerProcess(tmp_path / "data", "--config", str(toml)) as broker:
+        with Peer(broker.url.replace("amqp://", "amqp://ann:secret@")) as peer:
+            assert peer.log_in().heartbeat == 7
+        assert broker.child is not None
+        lines = broker.child.errors.splitlines()
+    assert lines
+    for line in map(json.loads, lines):
+        assert {"time", "level", "logger", "message"} <= set(line)
+
+
+def test_the_first_users_are_made_once(tmp_path: Path) -> None:
+    """A password in the configuration is that of the first start; afterwards the data folder's counts."""
+    for password, right in (("old", "old"), ("new", "old")):
+        with BrokerProcess(tmp_path / "data", env={"WARREN_BROKER_USERS": f"ann:{password}"}) as broker:  # noqa: SIM117
+            with Peer(broker.url.replace("amqp://", f"amqp://ann:{right}@")) as peer:
+                peer.connect().open().sync()
+
+
+def test_the_command_prints_its_settings_and_ends() -> None:
+    words = [str(word) for word in warren("broker", "--print-config", "--port", "0")]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
+    assert "port = 0  # --port" in ran.stdout
+    assert ran.stderr == ""
+
+
+def test_the_soft_limit_of_open_files_is_raised(tmp_path: Path) -> None:
+    program = (
+        "import resource, subprocess, sys;"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1];"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard));"
+        "import os; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    command = [str(word) for word in warren("broker", "--port", "0")]
+    with Child([sys.executable, "-c", program, *command[1:]]) as child:
+        child.wait_for_line(READY)
+        (line,) = [
+            line
+            for line in Path(f"/proc/{child.pid}/limits").read_text().splitlines()
+            if line.startswith("Max open files")
+        ]
+        soft, hard = line.split()[3:5]
+        assert soft == hard != "256"
+
+
+def test_an_error_in_the_log_is_one_line_of_json() -> None:
+    try:
+        raise ValueError("wrong\nor not")
+    except ValueError:
+        record = logging.LogRecord("a.b", logging.ERROR, "f", 1, "event=%s", ("x",), sys.exc_info())
+    text = JsonLines().format(record)
+    assert "\n" not in text
+    line = json.loads(text)
+    assert (line["level"], line["logger"], line["message"]) == ("error", "a.b", "event=x")
+    assert "ValueError: wrong" in line["exception"]
