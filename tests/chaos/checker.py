@@ -13,6 +13,7 @@ from typing import Final
 
 from tests.chaos.copies import Client, Copy, Settle, State, Transaction
 from tests.chaos.history import Event, History, Rules, What, number, publisher
+from tests.chaos.streams import Stream
 
 ACK_SECONDS: Final = 0.2
 """After this time, and a sync, an acknowledgement is on the disk without more."""
@@ -48,6 +49,8 @@ class Tally:
 
     confirmed: int = 0
     delivered: int = 0
+    read: int = 0
+    """Delivered from streams."""
     settled: int = 0
     safe: int = 0
     """Settled, and safe when the broker's life ended."""
@@ -105,10 +108,12 @@ class Judge:
         self._alone = ""
         self._level: dict[str, int] = {}
         self._definitions: dict[str, set[bool]] = {}
+        self._streams = {name: Stream() for name, rule in rules.items() if rule.stream}
         self._handlers: dict[What, Callable[[Event], None]] = {
             What.PUBLISH: self._publish,
             What.CONFIRMED: self._confirmed,
             What.DELIVERED: self._delivered,
+            What.READ: self._read,
             What.ACK: self._settle,
             What.REJECT: self._settle,
             What.REQUEUE: self._requeue,
@@ -195,6 +200,16 @@ class Judge:
         copy.delivered = self._life
         copy.holder = event.client
         self._client(event.client).holding[copy.message, copy.queue] = copy
+
+    def _read(self, event: Event) -> None:
+        self.tally.read += 1
+        if (event.message, event.queue) not in self._copies:
+            self._fault(Kind.UNKNOWN, f"{event.message} in {event.queue}")
+            return
+        kinds = {"place": Kind.DOUBLED, "order": Kind.DISORDER}
+        self._streams[event.queue].read(
+            event.client, event.message, event.offset, lambda kind, text: self._fault(kinds[kind], text)
+        )
 
     def _source(self, event: Event) -> Copy | None:
         queue = self._sources.get(event.queue)
@@ -358,7 +373,10 @@ class Judge:
             self._unclean = self._life
 
     def _is_alone(self, event: Event) -> None:
-        self._alone = event.client
+        if event.queues:
+            self._streams[event.queue].whole = event.client
+        else:
+            self._alone = event.client
 
     def _emptied(self, event: Event) -> None:
         """Nothing is left: what was confirmed has ended as somebody wanted, and each transaction is whole."""
@@ -367,8 +385,13 @@ class Judge:
                 self.tally.uncertain += 1
                 self._weigh(name, transaction)
         for copy in self._copies.values():
-            if copy.due and not self._has_ended(copy):
+            if copy.due and copy.queue not in self._streams and not self._has_ended(copy):
                 self._fault(Kind.LOST, f"{copy}, published in life {copy.life}")
+        for name, stream in self._streams.items():
+            due = [copy.message for copy in self._copies.values() if copy.queue == name and copy.due]
+            for message in stream.missing(due):
+                self._fault(Kind.LOST, f"{message} in {name}")
+            self._streams[name] = Stream()
         self._copies.clear()
         self._published.clear()
         self._transactions.clear()

@@ -9,6 +9,7 @@ from random import Random
 
 from pamqp import frame
 from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
+from pamqp.common import FieldTable
 from pamqp.header import ContentHeader
 
 from tests.chaos.history import History, What
@@ -154,7 +155,7 @@ class Held:
     async def consume(self, queue: str) -> None:
         await self.client.talk.call(Basic.Consume(queue=queue, consumer_tag=queue), Basic.ConsumeOk)
 
-    def _deliver(self, carrier: Basic.Deliver, body: bytes) -> None:
+    def _deliver(self, carrier: Basic.Deliver, properties: Basic.Properties, body: bytes) -> None:
         message, queue = message_of(body), carrier.consumer_tag or ""
         self.messages[carrier.delivery_tag or 0] = message, queue
         self.client.note(What.DELIVERED, message, queue, redelivered=bool(carrier.redelivered))
@@ -213,6 +214,35 @@ async def consume(client: Client, queue: str, *, rejects: float = 0.0) -> None:
             client.publish("", "echo", ("echo",))
         if chance.random() < 0.1 and held.messages:
             held.acknowledge(list(held.messages)[-1], multiple=True)
+
+
+async def read(client: Client, stream: str, offset: object, *, whole: bool = False) -> None:
+    """Read a stream from somewhere on.
+
+    :param whole: nobody publishes any more, and this reads all
+    """
+
+    def deliver(carrier: Basic.Deliver, properties: Basic.Properties, body: bytes) -> None:
+        offset = (properties.headers or {})["x-stream-offset"]
+        assert isinstance(offset, int)
+        client.note(What.READ, message_of(body), stream, offset=offset)
+        client.talk.method(Basic.Ack(carrier.delivery_tag or 0, False))
+
+    client.talk.on_deliver = deliver
+    if whole:
+        client.note(What.ALONE, "", stream)
+    await client.talk.call(Basic.Qos(prefetch_count=client.random.randint(1, 200)), Basic.QosOk)
+    arguments: FieldTable = {"x-stream-offset": offset}  # type: ignore[dict-item]
+    await client.talk.call(
+        Basic.Consume(queue=stream, consumer_tag=stream, arguments=arguments), Basic.ConsumeOk
+    )
+
+
+async def follow(client: Client, stream: str, offset: object) -> None:
+    """Read a stream from somewhere on until the connection ends."""
+    await read(client, stream, offset)
+    await client.talk.lost
+    raise Lost
 
 
 async def transact(client: Client) -> None:

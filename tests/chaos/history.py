@@ -18,6 +18,8 @@ class What(StrEnum):
     CONFIRMED = "confirmed"
     REFUSED = "refused"
     DELIVERED = "delivered"
+    READ = "read"
+    """Delivered from a stream, where it was at `offset`."""
     ACK = "ack"
     REJECT = "reject"
     """Without requeue: it is to go to the dead letter exchange, or to end."""
@@ -35,7 +37,8 @@ class What(StrEnum):
     STOPPED = "stopped"
     """The broker was stopped cleanly."""
     ALONE = "alone"
-    """Nobody publishes any more, and from here on the client is the only consumer of all queues."""
+    """Nobody publishes any more, and from here on the client is the only consumer of all queues; or, where one is named, it
+    reads that stream from the first message to the last."""
     EMPTIED = "emptied"
     """The client that is alone has taken and acknowledged all that is in the queues."""
     DECLARE = "declare"
@@ -64,6 +67,7 @@ class Event:
     transaction: str = ""
     priority: int = 0
     redelivered: bool = False
+    offset: int = 0
 
     @property
     def queue(self) -> str:
@@ -83,6 +87,8 @@ class Rules:
     """False for a queue of dead letters: they come in the order in which they died."""
     priorities: int = 0
     """The highest priority, which is served first; what asks for more gets this one."""
+    stream: bool = False
+    """Messages stay in it."""
 
 
 class History:
@@ -102,11 +108,14 @@ class History:
         transaction: str = "",
         priority: int = 0,
         redelivered: bool = False,
+        offset: int = 0,
         at: float = 0.0,
     ) -> None:
         """:param at: when, if not now"""
         moment = at or time.monotonic()
-        self.events.append(Event(what, moment, client, message, queues, transaction, priority, redelivered))
+        self.events.append(
+            Event(what, moment, client, message, queues, transaction, priority, redelivered, offset)
+        )
 
     def write(self, path: Path) -> None:
         """As lines of JSON: the rules, then an event a line with what is not empty."""

@@ -21,12 +21,14 @@ from tests.chaos.clients import (
     declare_exchange,
     define,
     delete,
+    follow,
     publish,
+    read,
     transact,
 )
 from tests.chaos.history import History, What
 from tests.chaos.talk import Lost, connect
-from tests.chaos.topology import DEFINED, FAN, FANNED, QUEUES, RULES
+from tests.chaos.topology import DEFINED, FAN, FANNED, QUEUES, RULES, STREAMS
 
 SHUTDOWN = 320
 """The reply code with which a broker that is stopped closes its connections."""
@@ -105,7 +107,7 @@ class Load:
             raise Broken(f"{len(late)} connections did not end with the broker")
         for task in done:
             if not isinstance(error := task.exception(), Lost):
-                raise Broken("a client failed") from error
+                raise Broken(f"a client failed: {error!r}") from error
         for client in self._clients:
             said = client.talk.closed_with
             if said is not None and said.reply_code != SHUTDOWN:
@@ -120,6 +122,13 @@ class Load:
                 for _ in range(2 if name in ("busy", "tx-in") else 1):
                     levels = 5 if spec.rules.priorities else 0
                     workers.append(publish(await self.client(name), "", name, (name,), levels=levels))
+            if spec.rules.stream:
+                workers.append(publish(await self.client(name), "", name, (name,)))
+                workers += [
+                    follow(await self.client(f"{name}-reader"), name, offset)
+                    for offset in ("first", "next", random.randint(0, 1000))
+                ]
+                continue
             rejects = 0.4 if spec.rules.dead_letters_to else 0.0
             # Some queues grow, some are kept empty, and which ones changes from life to life.
             if name != "tx-in":
@@ -139,12 +148,18 @@ class Load:
         held = Held(client)
         held.on_more = lambda: self._take(held)
         self.history.note(What.ALONE, client.name)
-        for name in QUEUES:
+        for name in STREAMS:
+            # When the last one has been read, all have.
+            client.publish("", name, (name,))
+            await client.until_confirmed(0)
+            await read(await self.client(f"empties-{name}"), name, "first", whole=True)
+        queues = [name for name in QUEUES if name not in STREAMS]
+        for name in queues:
             await held.consume(name)
         until = time.monotonic() + EMPTY_SECONDS
         while True:
             await client.pause(0.05)
-            if any([await _waiting(client, name) for name in QUEUES]):
+            if any([await _waiting(client, name) for name in queues]):
                 continue
             client.publish("", MARK, ())
             await client.until_confirmed(0)
@@ -153,6 +168,8 @@ class Load:
                 break
             await client.pause(0.5)
         self.history.note(What.EMPTIED, client.name)
+        for name in STREAMS:
+            await client.talk.call(Queue.Delete(queue=name), Queue.DeleteOk)
         await self._definitions(client)
         await client.close()
         self._clients.clear()

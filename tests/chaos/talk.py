@@ -30,7 +30,7 @@ class Lost(Exception):
 class Talk(asyncio.Protocol):
     """One connection with channel 1 open; made by `connect`.
 
-    :ivar on_deliver: called with each basic.deliver and its body.
+    :ivar on_deliver: called with each basic.deliver, its properties and its body.
     :ivar on_return: called with each basic.return.
     :ivar on_confirm: called with each basic.ack and basic.nack.
     :ivar lost: done when the connection has ended, for whatever reason.
@@ -42,13 +42,14 @@ class Talk(asyncio.Protocol):
         self.closed_with: Channel.Close | ConnectionClass.Close | None = None
         """The channel.close or connection.close of the broker, if it sent one."""
         self.blocked = False
-        self.on_deliver: Callable[[Basic.Deliver, bytes], None] = _ignore
+        self.on_deliver: Callable[[Basic.Deliver, Basic.Properties, bytes], None] = _ignore
         self.on_return: Callable[[Basic.Return], None] = _ignore
         self.on_confirm: Callable[[Basic.Ack | Basic.Nack], None] = _ignore
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._waiting: deque[asyncio.Future[Method]] = deque()
         self._carrier: Basic.Deliver | Basic.Return | None = None
+        self._properties = Basic.Properties()
         self._body: list[bytes] = []
         self._missing = 0
 
@@ -130,7 +131,7 @@ class Talk(asyncio.Protocol):
             case Basic.Deliver() | Basic.Return():
                 self._carrier = found
             case ContentHeader():
-                self._body, self._missing = [], found.body_size
+                self._properties, self._body, self._missing = found.properties, [], found.body_size
                 self._delivered()
             case ContentBody():
                 self._body.append(found.value)
@@ -154,7 +155,7 @@ class Talk(asyncio.Protocol):
             if isinstance(carrier, Basic.Return):
                 self.on_return(carrier)
             else:
-                self.on_deliver(carrier, b"".join(self._body))
+                self.on_deliver(carrier, self._properties, b"".join(self._body))
 
 
 async def connect(url: str) -> Talk:

@@ -57,6 +57,9 @@ QUEUES: dict[str, Spec] = {
     "fan-2": Spec(arguments={"x-queue-mode": "lazy"}, fan=True),
     "fan-3": Spec(Rules(dead_letters_to="rejected-fan"), _dead_letters("rejected-fan"), fan=True),
     "rejected-fan": Spec(LETTERS),
+    "stream": Spec(
+        Rules(stream=True), {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 200_000}, fan=True
+    ),
     "tx-in": Spec(),
     "tx-1": Spec(),
     "tx-2": Spec(Rules(priorities=4), {"x-max-priority": 4}),
@@ -65,4 +68,5 @@ QUEUES: dict[str, Spec] = {
 """`echo` is where consumers publish, so that a confirm says that their acknowledgements are on the disk."""
 
 RULES = {name: spec.rules for name, spec in QUEUES.items()}
+STREAMS = tuple(name for name, spec in QUEUES.items() if spec.rules.stream)
 FANNED = tuple(name for name, spec in QUEUES.items() if spec.fan)

@@ -71,8 +71,9 @@ class Disk:
     # Files
 
     def names(self, folder: str) -> list[str]:
-        self._alive()
-        return [os.path.basename(path) for path in self.nodes if os.path.dirname(path) == folder]
+        with self._lock:
+            self._alive()
+            return [os.path.basename(path) for path in self.nodes if os.path.dirname(path) == folder]
 
     def size(self, path: str) -> int:
         return len(self._node(path).content)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from tests.store.disk import Disk
 from tests.store.node import Node
 from warren.broker.store.segments import FEW
@@ -331,3 +333,19 @@ def test_a_segment_that_was_removed_does_not_come_back_once_the_log_was_read_wit
         disk = after.disk.cut_power(Random(chance))
         after.end()
         assert first not in disk.segments()
+
+
+def test_a_segment_that_is_empty_before_all_of_it_was_read_does_not_end_compaction(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node = Node(Disk(), (1, 2), segment_size=1 << 20, slack=1 << 20, block=1 << 16)
+    # Its first message is all that has to be copied; most of it has not been read then.
+    publish(node, 1, 1, queue=2)
+    for first in range(1, 4001, 500):
+        publish(node, first, first + 499, size=1000)
+        acknowledge(node, first, first + 499)
+        node.sync()
+    node.run_until(lambda: 1 not in node.disk.segments())
+    node.settle()
+    assert "log_unreadable" not in caplog.text
+    assert set(Node(node.kill(), (1, 2)).messages(2)) == {1}

@@ -47,6 +47,9 @@ class Compactor:
         """The job that reads the next slice, if one is due: the copies of the one before are on the disk."""
         if self._reading or self._unreadable or self._wait_for > synced:
             return None
+        if self._segment is not None and self._segment.live == 0:
+            # Nothing is left to copy, and the file may be gone.
+            self._segment = self._reader = None
         if self._reader is None:
             self._segment = self._segments.wasteful(synced)
             if self._segment is None:
