@@ -51,7 +51,7 @@ def lose(history: History, random: Random) -> Kind:
     lost = random.choice([event for event in sent if event.queues])
     queue = random.choice(lost.queues)
     gone = {queue, QUEUES[queue].rules.dead_letters_to}
-    kinds = (What.DELIVERED, What.ACK, What.REJECT, What.REQUEUE)
+    kinds = (What.DELIVERED, What.READ, What.ACK, What.REJECT, What.REQUEUE)
     history.events = [
         event
         for event in history.events
