@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.examples import run
+from tests.support.rabbitmq import RabbitMQ
+
+STREAMED = """\
+from the first:
+  0:order 0
+  1:order 1
+from offset 8:
+  8:order 8
+  9:order 9
+of the last hour:
+  0:order 0
+  1:order 1
+  2:order 2
+"""
 
 
 def test_a_broker_in_the_process_takes_and_gives_a_message() -> None:
@@ -19,3 +35,14 @@ def test_a_user_may_do_what_it_is_permitted_and_no_more() -> None:
     ran = run("broker_users")
     text = "configure access to queue 'billing.invoices' in vhost '/' refused for user 'billing'"
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"ACCESS_REFUSED - {text}\n", "")
+
+
+def test_a_stream_is_read_from_anywhere() -> None:
+    ran = run("stream")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, STREAMED, "")
+
+
+@pytest.mark.timeout(180)
+def test_a_stream_of_rabbitmq_is_read_by_the_same_program(rabbitmq: RabbitMQ) -> None:
+    ran = run("stream", AMQP_URL=rabbitmq.url)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, STREAMED, "")
