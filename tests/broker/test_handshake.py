@@ -59,6 +59,8 @@ def test_the_server_says_what_it_can(talk: Talk) -> None:
         "consumer_cancel_notify",
         "connection.blocked",
         "authentication_failure_close",
+        "consumer_priorities",
+        "direct_reply_to",
         "per_consumer_qos",
     ):
         assert capabilities[name] is True

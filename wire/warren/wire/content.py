@@ -53,6 +53,8 @@ class Look:
         self.sound = b""
         """The last header table that was walked: a publisher often sends the same one again."""
         self.reply_to = b""
+        self.reply_to_at: i64 = 0
+        """How far behind the flags it stands."""
         self.expiration = b""
         self.user_id = b""
         self.has_expiration = False
@@ -103,6 +105,7 @@ class Look:
                 p += 1 + i64(data[p])
             if flags & REPLY_TO:
                 length: i64 = data[p]
+                self.reply_to_at = p - start
                 self.reply_to = data[p + 1 : p + 1 + length]
                 p += 1 + length
             if flags & EXPIRATION:

@@ -24,6 +24,9 @@ class Compat:
     last_deaths: bool
     """Whether a dead letter says of its last death what it says of its first (`x-last-death-*`, since 3.13)."""
 
+    explains_replies: bool
+    """Whether binding to a channel that waits for direct replies is refused as such; before 4.2 there is no such queue."""
+
 
 COMPAT: Mapping[str, Compat] = {
     "4": Compat(
@@ -31,11 +34,13 @@ COMPAT: Mapping[str, Compat] = {
         unknown_exchange_type=(Reply.PRECONDITION_FAILED, "unknown exchange type '{}'"),
         takes_its_own_names=True,
         last_deaths=True,
+        explains_replies=True,
     ),
     "3.10": Compat(
         version="3.10.8",
         unknown_exchange_type=(Reply.COMMAND_INVALID, "unknown exchange type '{}'"),
         takes_its_own_names=False,
         last_deaths=False,
+        explains_replies=False,
     ),
 }

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from warren.broker.store.streams import Streams
     from warren.wire.tables import Field
 
+REPLY_PREFIX: Final = b"amq.rabbitmq.reply-to."
+"""How the names of channels begin that wait for direct replies."""
 ROUTES_KEPT: Final = 4096
 """How many keys an exchange remembers the queues of; beyond that it starts anew."""
 
@@ -47,11 +49,18 @@ class VirtualHost:
         self.queues: dict[bytes, Queue] = {}
         self.hidden: dict[bytes, Queue] = {}
         """Queues that no client can name: what exchanges hold back."""
+        self.replies: dict[bytes, Queue] = {}
+        """What leads to the channels that wait for direct replies."""
         self.dead_letters = DeadLetters(self)
         self.policies = Policies(self)
         self.topology: Topology | None = None
         self.streams: Streams | None = None
         """Where its streams are kept; made with the first one."""
+
+    def leads_to_replies(self, routing_key: bytes) -> bool:
+        """Whether a key names a channel that waits for answers, over the default exchange: they come and go too often for
+        their routes to be remembered."""
+        return routing_key.startswith(REPLY_PREFIX)
 
     def route(self, exchange: Exchange, routing_key: bytes) -> list[Queue]:
         """The queues that a message reaches, each once. The list is shared: it is not to be changed."""
@@ -91,7 +100,7 @@ class VirtualHost:
         queues: dict[Queue, bool] = {}
         if first.name == b"":
             for key in keys:
-                queue = self.queues.get(key)
+                queue = self.queues.get(key) or self.replies.get(key)
                 if queue is not None:
                     queues[queue] = True
             return list(queues)

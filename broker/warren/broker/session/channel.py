@@ -13,6 +13,7 @@ from warren.broker.model.message import Message
 from warren.broker.model.queue import TAKEN, Consumer, Queue
 from warren.broker.model.vhost import VirtualHost
 from warren.broker.session.confirms import Confirms
+from warren.broker.session.direct_reply import addressed
 from warren.broker.session.incoming import Incoming
 from warren.broker.session.redelivery import as_returned
 from warren.broker.session.rights import WRITE
@@ -75,6 +76,8 @@ class Channel:
         self.confirms = Confirms(self)
         self.incoming = Incoming(self)
         self.tx: Optional[Transaction] = None  # noqa: UP045
+        self.replies: Optional[Queue] = None  # noqa: UP045
+        """Through which answers come to its consumer of direct replies."""
         self.writable: dict[bytes, bool] = {}
         """The exchanges that the user may publish to, as decided since the virtual host's epoch began."""
         self.last_queue = b""
@@ -103,7 +106,9 @@ class Channel:
             self.check_topics(exchange, [target.routing_key])
         target.found = exchange
         target.queues = self.vhost.route(exchange, target.routing_key)
-        target.by_message = self.vhost.routes_by_message(exchange)
+        target.by_message = self.vhost.routes_by_message(exchange) or self.vhost.leads_to_replies(
+            target.routing_key
+        )
         target.epoch = self.vhost.epoch
 
     def check_topics(self, exchange: Exchange, routing_keys: list[bytes]) -> None:
@@ -138,6 +143,8 @@ class Channel:
             message.priority = look.priority
         if look.has_expiration:
             message.ttl = expiration_ms(look.expiration)
+        if look.reply_to:
+            message.content = addressed(self, content, look)
         if look.has_user_id and look.user_id != self.connection.user and not self.impersonates():
             raise AmqpError(
                 Reply.PRECONDITION_FAILED,
@@ -371,6 +378,14 @@ class Channel:
             subscription.queue.unsubscribe(subscription)
             self.left.append(subscription.queue)
         self.subscriptions.clear()
+        self.end_replies()
+
+    def end_replies(self) -> None:
+        """No answer reaches it any more."""
+        if self.replies is not None:
+            self.vhost.replies.pop(self.replies.name, None)
+            self.replies.ended()
+            self.replies = None
 
     def close(self) -> None:
         """Consumers end, what they had unacknowledged returns to its places."""

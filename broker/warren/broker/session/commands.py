@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from warren.broker.model.names import name_prefix, refuse_default, server_name
 from warren.broker.model.queue import REFUSED, STORED
 from warren.broker.model.stream import Stream
-from warren.broker.session import consuming
+from warren.broker.session import consuming, direct_reply
 from warren.broker.session.admission import admit_queue
 from warren.broker.session.call import LINE_ENDS, Call
 from warren.broker.session.channel import Channel
@@ -101,6 +101,9 @@ def exchange_unbind(call: Call) -> None:
 def queue_declare(call: Call) -> None:
     arguments, connection = call.arguments, call.connection
     name = arguments.data("queue").translate(None, LINE_ENDS)
+    if name.startswith(direct_reply.NAME):
+        direct_reply.declare(call, name)
+        return
     if arguments.flag("passive"):
         queue = call.topology.queue(name, connection)
         queue.expiry.touch()
@@ -127,6 +130,7 @@ def queue_declare(call: Call) -> None:
 def queue_bind(call: Call) -> None:
     arguments = call.arguments
     name, source = call.plain_queue_name(), call.exchange_name()
+    direct_reply.refuse_binding(call, name)
     key = call.routing_key(name)
     call.check_binding("queue", name, source, key)
     call.topology.bind(
@@ -141,6 +145,7 @@ def queue_bind(call: Call) -> None:
 def queue_unbind(call: Call) -> None:
     arguments = call.arguments
     name, source = call.plain_queue_name(), call.exchange_name()
+    direct_reply.refuse_binding(call, name)
     key, raw = call.routing_key(name), arguments.data("arguments")
     call.check_binding("queue", name, source, key)
     queue = call.topology.vhost.queues.get(name)

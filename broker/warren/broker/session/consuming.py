@@ -9,6 +9,7 @@ from warren.broker.model.arguments import consumer_priority
 from warren.broker.model.names import server_name
 from warren.broker.model.queue import Queue
 from warren.broker.model.stream import Stream
+from warren.broker.session import direct_reply
 from warren.broker.session.call import Call
 from warren.broker.session.redelivery import as_received
 from warren.broker.session.rights import READ
@@ -38,6 +39,9 @@ def basic_consume(call: Call) -> None:
     tag = arguments.data("consumer_tag") or server_name(b"amq.ctag")
     if tag in channel.subscriptions:
         raise AmqpError(Reply.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag.decode(errors='replace')}'")
+    if arguments.data("queue") == direct_reply.NAME:
+        direct_reply.consume(call, tag)
+        return
     queue = call.queue(READ)
     if isinstance(queue, Stream):
         consume_stream(call, queue, tag)
@@ -70,6 +74,8 @@ def basic_cancel(call: Call) -> None:
     if subscription is not None:
         subscription.queue.unsubscribe(subscription)
         subscription.queue.drain()
+        if subscription.queue is call.channel.replies:
+            call.channel.end_replies()
 
 
 def basic_get(call: Call) -> None:

@@ -1,0 +1,210 @@
+"""Direct reply-to: answers without a reply queue, at most once, and RabbitMQ's refusals around it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import aio_pika
+import pytest
+from aio_pika.abc import AbstractIncomingMessage
+from pamqp import commands
+
+from tests.broker.conftest import Connect, Talk
+from tests.support.behaviour import Behaviour
+from tests.support.client import Channel, Message
+from tests.support.peer import Peer, Refusal, made
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+@pytest.fixture
+def server_channel(connect: Connect) -> Channel:
+    """Of who answers."""
+    return connect().channel()
+
+
+def asked(channel: Channel, server: Channel, body: bytes = b"question", **properties: Any) -> Message:
+    """A question, as who is to answer it gets it."""
+    queue = server.declare(auto_delete=True)
+    channel.publish(queue, body, reply_to=REPLY_TO, **properties)
+    server.consume(queue, "server", no_ack=True)
+    (message,) = server.deliveries(1)
+    server.cancel("server")
+    return message
+
+
+def reply_to(message: Message) -> str:
+    return str(message.properties.reply_to)
+
+
+def refused(code: int, text: str, method: tuple[int, int]) -> Refusal:
+    return Refusal("channel", code, text, method)
+
+
+def test_an_answer_comes_to_who_asked(channel: Channel, server_channel: Channel) -> None:
+    channel.consume(REPLY_TO, "answers", no_ack=True)
+    question = asked(channel, server_channel, correlation_id="7", headers={"a": 1}, message_id="m")
+    name = reply_to(question)
+    assert name.startswith(REPLY_TO + ".")
+    assert (question.body, question.headers) == (b"question", {"a": 1})
+    assert (question.properties.correlation_id, question.properties.message_id) == ("7", "m")
+    server_channel.publish(name, b"answer", correlation_id="7")
+    server_channel.publish(name, b"another", correlation_id="7")
+    answers = channel.deliveries(2)
+    assert [answer.body for answer in answers] == [b"answer", b"another"]
+    assert answers[0].consumer == "answers"
+    assert (answers[0].carrier.exchange, answers[0].carrier.routing_key) == ("", name)
+    assert answers[0].properties.correlation_id == "7"
+
+
+def test_each_channel_has_its_own(connect: Connect, server_channel: Channel) -> None:
+    connection = connect()
+    channels = [connection.channel() for _ in range(3)]
+    names = []
+    for channel in channels:
+        channel.consume(REPLY_TO, "answers", no_ack=True)
+        names.append(reply_to(asked(channel, server_channel)))
+    assert len(set(names)) == 3
+    for number, name in enumerate(names):
+        server_channel.publish(name, b"%d" % number)
+    assert [channel.deliveries(1)[0].body for channel in channels] == [b"0", b"1", b"2"]
+
+
+def test_a_body_of_several_frames(channel: Channel, server_channel: Channel) -> None:
+    channel.consume(REPLY_TO, "answers", no_ack=True)
+    body = bytes(300_000)
+    question = asked(channel, server_channel, body)
+    assert question.body == body
+    server_channel.publish(reply_to(question), body)
+    assert channel.deliveries(1)[0].body == body
+
+
+def test_other_addresses_are_left_alone(channel: Channel) -> None:
+    queue = channel.declare(exclusive=True)
+    channel.publish(queue, b"x", reply_to="elsewhere")
+    message = channel.get(queue)
+    assert message is not None
+    assert reply_to(message) == "elsewhere"
+
+
+def test_an_answer_to_who_is_gone_is_unroutable(
+    connect: Connect, server_channel: Channel, server: Behaviour
+) -> None:
+    channel = connect().channel()
+    channel.consume(REPLY_TO, "answers", no_ack=True)
+    name = reply_to(asked(channel, server_channel))
+    server_channel.confirm()
+    server_channel.publish(name, b"in time", mandatory=server.is_warren)
+    assert channel.deliveries(1)[0].body == b"in time"
+    channel.close()
+    server_channel.publish(name, b"too late", mandatory=True)
+    assert server_channel.settled(2) == [True, True]
+    returned = [event for event in server_channel.events if isinstance(event, Message)]
+    assert [message.body for message in returned] == [b"too late"]
+
+
+def test_who_cancels_gets_no_more(channel: Channel, server_channel: Channel, server: Behaviour) -> None:
+    if not server.is_warren:
+        pytest.skip("RabbitMQ 3.10 goes on delivering")
+    channel.consume(REPLY_TO, "answers", no_ack=True)
+    name = reply_to(asked(channel, server_channel))
+    channel.cancel("answers")
+    server_channel.publish(name, b"x", mandatory=True)
+    assert isinstance(server_channel.next(), Message)
+    # Its consumer may come again, under another name.
+    channel.consume(REPLY_TO, "answers", no_ack=True)
+    assert reply_to(asked(channel, server_channel)) != name
+
+
+def consume(tag: str, *, no_ack: bool = True) -> commands.Basic.Consume:
+    return made(commands.Basic.Consume, queue=REPLY_TO, consumer_tag=tag, no_ack=no_ack)
+
+
+def test_what_a_consumer_of_answers_cannot_do(peer: Peer) -> None:
+    failed = "PRECONDITION_FAILED - reply consumer"
+    assert peer.refused(consume("a", no_ack=False)) == refused(406, f"{failed} cannot acknowledge", (60, 20))
+    peer.open()
+    peer.call(consume("a"), 1, commands.Basic.ConsumeOk)
+    assert peer.refused(consume("b")) == refused(406, f"{failed} already set", (60, 20))
+
+
+def test_who_consumes_no_answers_cannot_ask(peer: Peer) -> None:
+    peer.publish("", "anywhere", b"x", commands.Basic.Properties(reply_to=REPLY_TO))
+    text = "PRECONDITION_FAILED - fast reply consumer does not exist"
+    assert peer.refusal() == refused(406, text, (60, 40))
+
+
+def test_declaring_looks_only(
+    peer: Peer, channel: Channel, server_channel: Channel, server: Behaviour
+) -> None:
+    channel.consume(REPLY_TO, "answers", no_ack=True)
+    name = reply_to(asked(channel, server_channel))
+    for queue in (REPLY_TO, name):
+        for fields in (
+            {},
+            {"passive": True},
+            {"durable": True, "exclusive": True, "arguments": {"x-foo": 1}},
+        ):
+            command = made(commands.Queue.Declare, queue=queue, **fields)
+            answer = peer.call(command, 1, commands.Queue.DeclareOk)
+            assert (answer.queue, answer.message_count, answer.consumer_count) == (queue, 0, 1)
+    for missing in (f"{REPLY_TO}.nobody", f"{REPLY_TO}x"):
+        found = peer.refused(made(commands.Queue.Declare, queue=missing))
+        assert found == refused(404, f"NOT_FOUND - no queue '{missing}' in vhost '/'", (50, 10))
+        peer.open()
+    channel.close()
+    channel.connection.channel().close()
+    assert peer.refused(made(commands.Queue.Declare, queue=name)).code == 404
+
+
+def test_it_is_no_queue(talk: Talk, channel: Channel, server_channel: Channel, server: Behaviour) -> None:
+    channel.consume(REPLY_TO, "answers", no_ack=True)
+    name = reply_to(asked(channel, server_channel))
+    for command in (
+        made(commands.Basic.Get, queue=name),
+        made(commands.Basic.Get, queue=REPLY_TO),
+        made(commands.Queue.Purge, queue=REPLY_TO),
+        made(commands.Basic.Consume, queue=name, no_ack=True),
+        made(commands.Queue.Bind, queue=REPLY_TO, exchange="amq.direct"),
+    ):
+        found = talk().connect().open().refused(command)
+        assert (found.scope, found.code) == ("channel", 404), command
+    bind = made(commands.Queue.Bind, queue=name, exchange="amq.direct")
+    found = talk().connect().open().refused(bind)
+    if server.version >= (4, 2):
+        text = "ACCESS_REFUSED - cannot bind or unbind to a volatile (direct reply-to) queue"
+        assert found == refused(403, text, (50, 20))
+    else:
+        assert found.code == 404
+    deleted = made(commands.Queue.Delete, queue=REPLY_TO)
+    assert talk().connect().open().call(deleted, 1, commands.Queue.DeleteOk).message_count == 0
+
+
+async def test_a_client_library_asks_and_is_answered(amqp_url: str) -> None:
+    """aio-pika, as its users write it; a hundred questions at a time."""
+    connection = await aio_pika.connect(amqp_url)
+    async with connection:
+        channel, serving = await connection.channel(), await connection.channel()
+        questions = await serving.declare_queue(f"questions-{uuid.uuid4().hex}", auto_delete=True)
+
+        async def answer(message: AbstractIncomingMessage) -> None:
+            assert message.reply_to is not None
+            reply = aio_pika.Message(message.body * 2, correlation_id=message.correlation_id)
+            await serving.default_exchange.publish(reply, message.reply_to, mandatory=False)
+
+        await questions.consume(answer, no_ack=True)
+        waiting: dict[str, asyncio.Future[bytes]] = {}
+
+        async def take(message: AbstractIncomingMessage) -> None:
+            waiting[str(message.correlation_id)].set_result(message.body)
+
+        replies = await channel.get_queue(REPLY_TO, ensure=False)
+        await replies.consume(take, no_ack=True)
+        for number in range(100):
+            waiting[str(number)] = asyncio.get_running_loop().create_future()
+            question = aio_pika.Message(b"%d," % number, correlation_id=str(number), reply_to=REPLY_TO)
+            await channel.default_exchange.publish(question, questions.name)
+        async with asyncio.timeout(20):
+            assert await asyncio.gather(*waiting.values()) == [b"%d,%d," % (n, n) for n in range(100)]
