@@ -71,6 +71,8 @@ class Broker:
         if config is None:
             config = BrokerConfig(data_dir=None if data_dir is None else Path(data_dir), host=host, port=port)
         self.config = config
+        self.on_shutdown: Callable[[], None] | None = None
+        """Called when an operator tells the broker to stop. Without it, that is refused."""
         self.failure: asyncio.Future[str] | None = None
         """Resolved with one line when the disk has failed: the broker confirms nothing any more and has to be stopped."""
         self._clock = clock or RealClock()
@@ -229,6 +231,7 @@ class Broker:
                 ) from None
             self._control = control
         management.utilisation.start()
+        management.on_shutdown = self.on_shutdown
         self._management = management
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> Recovery:

@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 async def run(config: BrokerConfig) -> int:
     broker = Broker(config)
     stop = asyncio.Event()
+    broker.on_shutdown = stop.set
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

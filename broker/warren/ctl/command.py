@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from warren.command import Exit, UsageError
@@ -46,6 +48,8 @@ def perform(words: Words) -> None:
     file = words.arguments.pop("file", None)
     if words.verb == "import_definitions":
         words.arguments["definitions"] = definitions.read(file or "-")
+    if words.verb == "await_startup":
+        wait(path, words.timeout)
     result = ask(path, words.verb, words.arguments, words.timeout)
     if words.verb == "export_definitions":
         definitions.write(file or "-", result)
@@ -54,6 +58,23 @@ def perform(words: Words) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines(result, words.formatter, headers))
     if talks:
         say(VERBS[words.verb].done)
+
+
+def wait(path: Path, timeout: float) -> None:
+    """Until the broker answers.
+
+    :raises Failed: if it does not within `timeout` seconds, unless that is 0.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            ask(path, "ping", {}, timeout)
+        except Failed:
+            if timeout and time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def say(text: str) -> None:

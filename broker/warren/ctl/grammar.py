@@ -315,6 +315,25 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "ping": Verb("Asks whether the broker answers"),
     "status": Verb("Says how the broker stands", announce="Status of the broker ..."),
+    "cluster_status": Verb("The same of the cluster, which is one node", announce="Cluster status ..."),
+    "environment": Verb("Shows the configuration", announce="Configuration of the broker ..."),
+    "listeners": Verb("Lists where the broker accepts connections", announce="Listeners of the broker ..."),
+    "alarms": Verb("Lists the alarms that block publishers", announce="Alarms of the broker ..."),
+    "check_running": Verb("Tells whether the broker runs"),
+    "check_local_alarms": Verb("Fails if an alarm blocks publishers"),
+    "check_port_connectivity": Verb("Fails if a listener does not accept connections"),
+    "list_unresponsive_queues": Verb(
+        "Lists queues that do not answer",
+        ITEMS,
+        announce="Listing unresponsive queues for vhost {vhost} ...",
+        vhost=True,
+    ),
+    "set_log_level": Verb(
+        "Sets the level of the broker's log", ("level",), announce='Setting log level to "{level}" ...'
+    ),
+    "await_startup": Verb("Waits until the broker has started, at most as long as -t says"),
+    "shutdown": Verb("Stops the broker cleanly", announce="Shutting down the broker ..."),
+    "stop": Verb("The same as shutdown", announce="Stopping the broker ..."),
 }
 
 DEFAULTS: Final = {"file": "-", "priority": 0, "vhost": "/", "apply_to": "all"}

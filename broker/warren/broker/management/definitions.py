@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from warren.broker.management.definitions_export import exported
 from warren.broker.management.definitions_import import take_in
-from warren.broker.management.operations import own_version
+from warren.broker.management.health import own_version
 from warren.broker.management.request import Json, Request
 
 if TYPE_CHECKING:

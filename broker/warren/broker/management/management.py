@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from warren.broker.config import BrokerConfig
 from warren.broker.management import (
     definitions,
+    health,
     listing,
     operations,
     permissions,
@@ -46,6 +47,8 @@ class Management:
         self.holdings = Holdings(node.virtual_hosts, node.access, parameters)
         self.config = config
         self.listeners = listeners
+        self.on_shutdown: Callable[[], None] | None = None
+        """Stops the broker; None if that is for the program to do that it runs in."""
         self.started = time.time()
         self.utilisation = Utilisation(node)
 
@@ -137,7 +140,19 @@ VERBS: Final[dict[str, Action]] = {
         operations.close_connection,
         operations.close_all_connections,
         operations.close_all_user_connections,
-        operations.ping,
-        operations.status,
+        operations.shutdown,
+        operations.stop,
+        health.ping,
+        health.status,
+        health.check_running,
+        health.await_startup,
+        health.alarms,
+        health.check_local_alarms,
+        health.listeners,
+        health.check_port_connectivity,
+        health.list_unresponsive_queues,
+        health.set_log_level,
+        health.environment,
+        health.cluster_status,
     )
 }

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from warren.broker.management.queue_items import NODE
 from warren.broker.management.request import Json, Refused, Request
 from warren.broker.management.values import connection_id, text
 from warren.wire.replies import AmqpError, Reply
@@ -76,46 +72,13 @@ def close_all_user_connections(management: Management, request: Request) -> Json
     return f"Closed {len(found)} connections"
 
 
-def ping(_: Management, __: Request) -> Json:
-    return "Ping succeeded"
+def shutdown(management: Management, _: Request) -> Json:
+    """Stop the broker cleanly, as SIGTERM does; it ends after this answer."""
+    if management.on_shutdown is None:
+        raise Refused("this broker belongs to the program that it runs in: stop that")
+    management.node.loop.call_soon(management.on_shutdown)
+    return "The broker stops"
 
 
-def own_version() -> str:
-    try:
-        return version("warren")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def status(management: Management, _: Request) -> Json:
-    """What the broker is and how it stands, by section."""
-    node, config = management.node, management.config
-    topologies = list(node.vhosts.values())
-    log = node.log
-    return {
-        "Runtime": {
-            "OS PID": os.getpid(),
-            "Uptime (seconds)": round(time.time() - management.started),
-            "Warren version": own_version(),
-            "Node name": NODE,
-        },
-        "Data directory": {
-            "Node data directory": str(config.data_dir) if config.data_dir is not None else "(in memory)",
-            "Log bytes not written yet": int(log.unwritten) if log is not None else 0,
-        },
-        "Alarms": {"Alarm": text(node.alarm) if node.alarm else "(none)"},
-        "Totals": {
-            "Connection count": len(node.connections),
-            "Channel count": sum(len(connection.channels) for connection in node.connections),
-            "Queue count": sum(len(topology.vhost.queues) for topology in topologies),
-            "Message count": sum(
-                int(queue.waiting.count) + int(queue.unacked)
-                for topology in topologies
-                for queue in topology.vhost.queues.values()
-            ),
-            "Virtual host count": len(topologies),
-        },
-        "Listeners": {
-            f"Listener {index}": listener for index, listener in enumerate(management.listeners(), 1)
-        },
-    }
+def stop(management: Management, request: Request) -> Json:
+    return shutdown(management, request)

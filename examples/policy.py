@@ -1,0 +1,40 @@
+"""A policy at work: a live queue gets a limit and a dead letter exchange that nobody declared, and loses them again."""
+
+import asyncio
+import sys
+from tempfile import TemporaryDirectory
+
+import aio_pika
+
+from warren.broker import Broker
+
+
+async def ctl(data_dir: str, *words: str) -> None:
+    """`warren ctl WORDS`, as an operator types it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "warren.ctl", "--data-dir", data_dir, "--silent", *words
+    )
+    assert await process.wait() == 0
+
+
+async def main(data_dir: str) -> None:
+    async with Broker(data_dir=data_dir) as broker:
+        connection = await aio_pika.connect(broker.url)
+        async with connection, await connection.channel() as channel:
+            await channel.declare_queue("orders", durable=True)
+            overflow = await channel.declare_queue("overflow", durable=True)
+            await overflow.bind("amq.fanout")
+            for number in range(5):
+                await channel.default_exchange.publish(aio_pika.Message(b"order %d" % number), "orders")
+
+            limit = '{"max-length": 3, "dead-letter-exchange": "amq.fanout"}'
+            await ctl(data_dir, "set_policy", "short", "^orders$", limit, "--apply-to", "queues")
+            await ctl(data_dir, "list_queues", "name", "messages", "policy")
+            await ctl(data_dir, "clear_policy", "short")
+            await channel.default_exchange.publish(aio_pika.Message(b"order 5"), "orders")
+            await ctl(data_dir, "list_queues", "name", "messages", "policy")
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as folder:
+        asyncio.run(main(folder))

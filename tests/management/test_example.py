@@ -1,0 +1,11 @@
+"""The example of a policy runs as it stands."""
+
+from __future__ import annotations
+
+from tests.support.examples import run
+
+
+def test_a_policy_works_on_a_live_queue() -> None:
+    ran = run("policy")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines() == ["orders\t3\tshort", "overflow\t2\t", "orders\t4\t", "overflow\t2\t"]

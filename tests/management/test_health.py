@@ -1,0 +1,74 @@
+"""Whether all is well, and the end: what an operator or a container's health check asks."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import BrokerProcess
+from tests.support.inprocess import InProcess
+from tests.support.operator import Operator, warren_ctl
+
+
+@pytest.fixture
+def operator(timed: InProcess) -> Operator:
+    assert timed.data_dir is not None
+    return Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+
+
+def test_a_healthy_broker(operator: Operator) -> None:
+    assert operator("ping") == ["Ping succeeded"]
+    assert operator("check_running") == ["warren@localhost is up and running"]
+    assert operator("check_local_alarms") == ["warren@localhost reported no local alarms"]
+    assert operator("check_port_connectivity") == ["Successfully connected to ports of 1 listeners"]
+    assert operator("list_unresponsive_queues") == []
+    port = operator.url.rstrip("/").rpartition(":")[2]
+    assert operator("listeners") == ["protocol\taddress", f"amqp\t127.0.0.1:{port}"]
+    assert "Alarm: (none)" in operator("status")
+    assert "Cluster name: warren@localhost" in operator("cluster_status")
+
+
+def test_an_alarm_fails_the_check(operator: Operator, timed: InProcess) -> None:
+    assert timed.broker is not None
+    node = timed.broker._running
+    timed.call(lambda: node.set_alarm("test", "disk", True))
+    said = operator.run("-q", "check_local_alarms")
+    assert (said.status, said.errors) == (1, "warren ctl: publishers are blocked: low on disk\n")
+    assert operator("alarms") == ["source\tresource", "test\tdisk"]
+
+
+def test_the_configuration_shows_no_secret(operator: Operator) -> None:
+    shown = operator("environment")
+    assert "heartbeat: 60" in shown
+    assert not [line for line in shown if line.startswith("users")]
+
+
+def test_a_broker_in_a_program_is_not_the_operators_to_stop(operator: Operator) -> None:
+    assert "stop that" in operator.refused("shutdown")
+
+
+def test_await_startup_and_shutdown(tmp_path: Path) -> None:
+    run = warren_ctl(tmp_path / "data")
+    said = run("await_startup", "-t", "0.2")
+    assert said.status == 74
+    broker = BrokerProcess(tmp_path / "data")
+    starting = threading.Thread(target=broker.start)
+    starting.start()
+    assert run("await_startup", "-t", "30").status == 0
+    starting.join()
+    assert run("-q", "shutdown").lines == ["The broker stops"]
+    assert broker.child is not None
+    assert broker.child.wait() == 0
+    assert run("-q", "ping").status == 74
+
+
+def test_the_log_level_changes_while_it_runs(warren: Operator) -> None:
+    warren("set_log_level", "warning")
+    warren("set_log_level", "info")
+    said = warren.refused("set_log_level", "loud")
+    assert (
+        said
+        == "warren ctl: there is no log level loud; there are: debug, info, warning, error, critical, none\n"
+    )
