@@ -119,6 +119,28 @@ def test_a_wrong_login_is_named_to_who_can_take_it(talk: Talk, response: str) ->
     assert peer.at_end()
 
 
+def test_amqplain_is_a_login(talk: Talk) -> None:
+    """A field table with LOGIN and PASSWORD: what AMQP 0-8 called PLAIN."""
+    for password, answer in (("guest", commands.Connection.Tune), ("wrong", commands.Connection.Close)):
+        peer = talk()
+        assert "AMQPLAIN" in peer.greet().mechanisms.split()
+        fields = {"LOGIN": "guest", "PASSWORD": password}
+        response = b"".join(
+            bytes([len(name)]) + name.encode() + b"S" + struct.pack(">I", len(value)) + value.encode()
+            for name, value in fields.items()
+        )
+        peer.send(peer.start_ok(mechanism="AMQPLAIN", response=response.decode()), 0)
+        peer.expect(answer)
+
+
+def test_anonymous_is_a_login_where_somebody_is_named() -> None:
+    config = BrokerConfig(mechanisms=("ANONYMOUS", "PLAIN"), anonymous_user="guest")
+    with InProcess(config=config) as broker, Peer(broker.url) as peer:
+        assert peer.greet().mechanisms == "ANONYMOUS PLAIN"
+        peer.send(peer.start_ok(mechanism="ANONYMOUS", response="whoever"), 0)
+        peer.expect(commands.Connection.Tune)
+
+
 def test_a_wrong_login_is_let_go_without_a_word_otherwise(talk: Talk) -> None:
     peer = talk()
     peer.greet()

@@ -48,7 +48,7 @@ As = Callable[..., Peer]
 Told = Callable[[Refusal], Refusal]
 
 
-@pytest.fixture(scope="module", params=["warren", "rabbitmq"])
+@pytest.fixture(scope="module", params=["warren", "warren-3.10", "rabbitmq"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "rabbitmq" and not installed():
         pytest.skip("rabbitmq-server is not installed")

@@ -45,12 +45,12 @@ def definitions(
 
 @contextmanager
 def prepared(kind: str, what: dict[str, Any]) -> Iterator[str]:
-    """The URL of a broker (`warren` or `rabbitmq`) that these definitions are loaded into."""
+    """The URL of a broker with these definitions: `rabbitmq`, `warren`, or `warren-3.10`, which follows that version."""
     if kind == "rabbitmq":
         with rabbitmq_server(definitions=what) as server:
             yield server.url
         return
-    with InProcess(config=BrokerConfig()) as broker:
+    with InProcess(config=BrokerConfig(compat=kind.partition("-")[2] or "4")) as broker:
         broker.call(lambda: load(broker, what))
         yield broker.url
 

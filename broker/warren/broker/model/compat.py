@@ -23,6 +23,8 @@ class Compat:
     """Whether a queue whose name the server made may be declared again by that name; before 4.0, `amq.*` never."""
     last_deaths: bool
     """Whether a dead letter says of its last death what it says of its first (`x-last-death-*`, since 3.13)."""
+    names_the_permission: bool
+    """Whether a refusal says which permission was missing (`read access to queue`), or only `access to queue`."""
 
     explains_replies: bool
     """Whether binding to a channel that waits for direct replies is refused as such; before 4.2 there is no such queue."""
@@ -35,6 +37,7 @@ COMPAT: Mapping[str, Compat] = {
         takes_its_own_names=True,
         last_deaths=True,
         explains_replies=True,
+        names_the_permission=True,
     ),
     "3.10": Compat(
         version="3.10.8",
@@ -42,5 +45,6 @@ COMPAT: Mapping[str, Compat] = {
         takes_its_own_names=False,
         last_deaths=False,
         explains_replies=False,
+        names_the_permission=False,
     ),
 }

@@ -40,7 +40,7 @@ def admit(node: Node, connection: Connection, user: User, vhost: bytes) -> Right
     limit = user.max_connections
     if limit is not None and sum(other.user == connection.user for other in others) >= limit:
         raise _refused(f"connection refused for user '{name}': user connection limit ({limit}) is reached")
-    rights = Rights(node.access, user, vhost)
+    rights = Rights(node.access, user, vhost, topology.vhost.compat)
     if not rights.open:
         raise refused_in(vhost, name)
     return rights

@@ -9,6 +9,7 @@ from warren.broker.access.access import Access
 from warren.broker.access.permissions import CONFIGURE, READ, WRITE, Permission, TopicPermission
 from warren.broker.access.users import User
 from warren.broker.model.checks import argument_fields
+from warren.broker.model.compat import Compat
 from warren.broker.model.exchange import Exchange
 from warren.wire.replies import AmqpError, Reply
 
@@ -19,8 +20,9 @@ DEFAULT_EXCHANGE = b"amq.default"
 class Rights:
     """Decided anew whenever users or permissions have changed."""
 
-    def __init__(self, access: Access, user: User, vhost: bytes) -> None:
+    def __init__(self, access: Access, user: User, vhost: bytes, compat: Compat) -> None:
         self.user = user
+        self._names = compat.names_the_permission
         self._access = access
         self._vhost = vhost.decode(errors="replace")
         self._epoch = -1
@@ -60,8 +62,8 @@ class Rights:
         if self._permission is None or not self._permission.allows(what, name):
             raise AmqpError(
                 Reply.ACCESS_REFUSED,
-                f"{what} access to {kind} '{name.decode(errors='replace')}' in vhost '{self._vhost}' refused for user "
-                f"'{self.user.name}'",
+                f"{self._access_of(what)} to {kind} '{name.decode(errors='replace')}' in vhost '{self._vhost}' refused "
+                f"for user '{self.user.name}'",
                 class_id,
                 method_id,
             )
@@ -81,7 +83,7 @@ class Rights:
         if topic is not None and not topic.allows(what, routing_key):
             raise AmqpError(
                 Reply.ACCESS_REFUSED,
-                f"{what} access to topic '{routing_key.decode(errors='replace')}' in exchange '{name}' in vhost "
+                f"{self._access_of(what)} to topic '{routing_key.decode(errors='replace')}' in exchange '{name}' in vhost "
                 f"'{self._vhost}' refused for user '{self.user.name}'",
                 class_id,
                 method_id,
@@ -99,6 +101,9 @@ class Rights:
         if field is not None and field.kind == "S":
             self.check(READ, kind, name)
             self.check(WRITE, "exchange", field.raw[5:])
+
+    def _access_of(self, what: str) -> str:
+        return f"{what} access" if self._names else "access"
 
     def _renew(self) -> None:
         access = self._access
