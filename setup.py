@@ -40,6 +40,7 @@ COMPILED = [
     "broker/warren/broker/session/node.py",
     "broker/warren/broker/store/fetch.py",
     "broker/warren/broker/store/index.py",
+    "broker/warren/broker/store/indexes.py",
     "broker/warren/broker/store/indexing.py",
     "broker/warren/broker/store/log.py",
     "broker/warren/broker/store/lookup.py",

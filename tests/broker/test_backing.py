@@ -198,7 +198,7 @@ class BackingMachine(RuleBasedStateMachine):
     @rule(keep=st.integers(0, 5))
     def page_all(self, keep: int) -> None:
         """As far as it goes: what is on the disk has an index soon."""
-        self.at.log.index_soon = True
+        self.at.log.want_index()
         for _ in range(3):
             while self.waiting.page_out(keep, 1000):
                 self.at.settle()

@@ -149,19 +149,19 @@ class LogMachine(RuleBasedStateMachine):
     def read_back(self) -> None:
         """What stands in a segment with an index is found by its sequence, wherever it was copied to, and intact."""
         log = self.at.log
-        log.index_soon = True
+        log.want_index()
         for incarnation, model in self.queues.items():
             queue = log.queue(incarnation)
             places: dict[int, int] = {}
             first, last = 1, self.next[incarnation]
             while first <= last:
-                found, first = log.find(queue, 0, 255, first, last)
+                found, first = log.lookup.find(queue, 0, 255, first, last)
                 places.update({sequence: place for sequence, _, place, _, _, _ in found})
             assert list(places) == sorted(places)
             live = {sequence for sequence, held in model.items() if held.gone is None}
-            assert {sequence for sequence in live if log.locate(queue, sequence)} <= places.keys()
+            assert {sequence for sequence in live if log.lookup.locate(queue, sequence)} <= places.keys()
             known = sorted(live & places.keys())
-            payloads = log.payloads(queue, [(sequence, places[sequence]) for sequence in known])
+            payloads = log.lookup.payloads(queue, [(sequence, places[sequence]) for sequence in known])
             assert payloads == [model[sequence].payload for sequence in known]
 
     # What the machine does

@@ -48,7 +48,7 @@ class Shelf:
     def holds(self, message: Message) -> bool:
         """Whether it can be read back already."""
         if not message.place:
-            message.place = self.log.locate(self.records, message.sequence)
+            message.place = self.log.lookup.locate(self.records, message.sequence)
         return 0 < message.place < self.log.written
 
     def indexed_before(self) -> i64:
@@ -57,12 +57,12 @@ class Shelf:
 
     def want_index(self) -> None:
         """Messages wait in memory for the index of their segment."""
-        self.log.index_soon = True
+        self.log.want_index()
 
     def load(self, messages: list[Message]) -> bool:
         """Read the contents of messages; those whose records are damaged stay without. False if the disk cannot be read."""
         wanted = [(int(message.sequence), int(message.place)) for message in messages]
-        payloads = self.log.payloads(self.records, wanted)
+        payloads = self.log.lookup.payloads(self.records, wanted)
         if self.log.failed:
             return False
         for message, payload in zip(messages, payloads, strict=True):
@@ -81,7 +81,7 @@ class Shelf:
 
     def read(self, lowest: i64, highest: i64, first: i64, last: i64) -> tuple[list[Message], int]:
         """The next messages of these priorities from `first` to `last`, without their contents, and where to go on."""
-        found, following = self.log.find(self.records, lowest, highest, first, last)
+        found, following = self.log.lookup.find(self.records, lowest, highest, first, last)
         counts = self.records.counts
         messages: list[Message] = []
         for sequence, expires, place, body, priority, transient in found:
@@ -107,7 +107,7 @@ class Shelf:
     def end_range(self, lowest: i64, highest: i64, first: i64, last: i64, holes: dict[int, bool]) -> None:
         """All live messages of these priorities from `first` to `last` are over, except for some."""
         while first <= last:
-            found, first = self.log.find(self.records, lowest, highest, first, last)
+            found, first = self.log.lookup.find(self.records, lowest, highest, first, last)
             for entry in found:
                 if entry[0] not in holes:
                     self.log.acknowledge(self.records, entry[0])

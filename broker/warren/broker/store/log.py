@@ -19,11 +19,10 @@ from mypy_extensions import i64
 from warren.command import Exit
 
 from .compaction import Compactor
-from .errors import StoreError, reason
-from .fetch import PLACE, Fetch
-from .index import Pages
+from .errors import StoreError
+from .indexes import Indexes, forget_moves
 from .indexing import IndexJob
-from .lookup import Found, Lookup
+from .lookup import Lookup
 from .queue_log import QueueLog
 from .record import (
     ACK,
@@ -158,14 +157,9 @@ class Log:
         self._segments = Segments(held, max(slack, segment_size), segment_size)
         self._tail = Tail(recovery.identity, recovery.block, segment_size, held[-1], 0)
         self.written = self._tail.base
-        self._indexer = recovery.indexer
-        self._indexing = False
-        self._unindexable: set[int] = set()
-        self.index_soon = False
-        """Somebody waits for the index of every segment that is closed."""
-        pages = Pages(recovery.folder, recovery.files, recovery.indexer.rebuild)
-        fetch = Fetch(recovery.folder, recovery.files, recovery.identity, recovery.block)
-        self._lookup = Lookup(pages, fetch, recovery.indexer)
+        self._indexes = Indexes(self._segments, recovery.indexer)
+        self.lookup = Lookup(recovery, self._settle, self.failure)
+        """Where messages are read back from."""
         self.delivered: dict[int, int] = {}
         """Up to which sequence the messages of a queue may have been delivered before a crash; kept by a clean stop."""
 
@@ -381,50 +375,18 @@ class Log:
 
     # Reading back
 
-    def payloads(self, queue: QueueLog, wanted: list[tuple[int, int]]) -> list[Optional[bytes]]:  # noqa: UP045
-        """The payloads of messages (sequence, place; 0 if the place is not known); None for what is not there, intact.
-
-        They have to lie before `written`. If the disk cannot be read, the log has failed, and nothing is returned.
-        """
-        self._settle(queue)
-        try:
-            return self._lookup.payloads(queue, wanted)
-        except OSError as error:
-            self.failure(f"cannot read the log in {self._folder}: {reason(error)}")
-            return []
-
-    def find(
-        self, queue: QueueLog, lowest: i64, highest: i64, first: i64, last: i64
-    ) -> tuple[list[Found], int]:
-        """The next live messages of these priorities from `first` to `last` that stand in segments with an index, in order,
-        and the sequence to go on with. If the disk cannot be read, the log has failed, and nothing is found."""
-        self._settle(queue)
-        try:
-            return self._lookup.read(queue, lowest, highest, first, last)
-        except OSError as error:
-            self.failure(f"cannot read the log in {self._folder}: {reason(error)}")
-            return [], int(last + 1)
-
-    def locate(self, queue: QueueLog, sequence: i64) -> i64:
-        """The place of a live message; 0 as long as its segment has no index."""
-        self._settle(queue)
-        try:
-            return self._lookup.locate(queue, sequence)
-        except OSError as error:
-            self.failure(f"cannot read the log in {self._folder}: {reason(error)}")
-            return 0
-
     def indexed_before(self) -> i64:
         """The place before which every segment that holds something live has an index."""
-        for segment in self._segments.held:
-            if segment.index is None and (segment.live or segment is self._tail.segment):
-                return segment.number << PLACE
-        return self._tail.base
+        return self._indexes.until()
+
+    def want_index(self) -> None:
+        """Somebody waits for the index of each segment that is closed."""
+        self._indexes.soon = True
 
     def copied(self, queue: QueueLog, sequence: i64, place: i64, payload: bytes) -> None:
         """Compaction has appended a message again, there."""
         queue.moved[int(sequence)] = int(place)
-        self._lookup.copies[int(place)] = payload
+        self.lookup.copies[int(place)] = payload
 
     async def close(self) -> None:
         """Write and sync everything, mark the stop as clean, end the worker.
@@ -594,11 +556,12 @@ class Log:
             self._writer.jobs.put(Unlink([segment.number for segment in removed]))
             for segment in removed:
                 if segment.index is None:
-                    self._forget_moves(segment.number)
+                    forget_moves(segment.number, self._queues)
         if self.full or self._closing is not None:
             return
-        if not self._indexing:
-            self._index_next()
+        job = self._indexes.next_job(self.synced)
+        if job is not None:
+            self._writer.jobs.put(job)
         part = self._compactor.next_slice(self.synced)
         if part is not None:
             self._writer.jobs.put(part)
@@ -622,8 +585,8 @@ class Log:
         self._in_flight = None
         self.unwritten -= batch.size
         self.written = batch.end
-        if self._lookup.copies:
-            self._lookup.written(self.written)
+        if self.lookup.copies:
+            self.lookup.written(self.written)
         self._written.append(batch)
         self._release()
         if (
@@ -653,40 +616,8 @@ class Log:
         if not job.finished and not self.failed and self._closing is None:
             self._writer.jobs.put(job)
             return
-        self._indexing = False
-        if job.error:
-            logger.error("event=index_failed detail=%r", job.error)
-            self._unindexable.add(job.number)
-        for place in job.damage:
-            logger.error("event=log_damaged detail=%r", place.text)
-        if job.index is not None:
-            for segment in self._segments.held:
-                if segment.number == job.number:
-                    segment.index = job.index
-                    self._forget_moves(segment.number)
+        self._indexes.take(job, self._queues)
         self._tidy()
-
-    def _index_next(self) -> None:
-        """Have the oldest closed segment indexed that has no index; the newest of them only if somebody waits for it,
-        because what it holds may be consumed soon."""
-        spare = 1 if self.index_soon else 2
-        for segment in self._segments.held[:-spare]:
-            index = segment.index
-            if segment.number in self._unindexable or (index is not None and index.entries is None):
-                continue
-            if segment.live and segment.batch <= self.synced:
-                self._indexing = True
-                self._writer.jobs.put(IndexJob(self._indexer, segment.number, index))
-                return
-
-    def _forget_moves(self, number: i64) -> None:
-        """The copies in a segment need not be known one by one any more."""
-        for queue in self._queues.values():
-            if queue.moved:
-                queue.moved = {
-                    sequence: place for sequence, place in queue.moved.items() if place >> PLACE != number
-                }
-                queue.moved_transient &= queue.moved.keys()
 
     def room(self, enough: bool) -> None:
         """The disk is full, still full, or has room again."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Optional
 
 from mypy_extensions import i64
 
+from .errors import reason
 from .fetch import PLACE, Fetch
 from .index import TRANSIENT, Pages
-from .indexing import Indexer
 from .queue_log import QueueLog
+from .recovery import Recovery
 from .segments import Extent
 
 Found = tuple[int, int, int, int, int, int]
@@ -20,12 +22,22 @@ WINDOW: Final = 2048
 
 
 class Lookup:
-    """Messages by sequence, for one log. What is appended must have been settled (`Log.settle`) before."""
+    """Messages by sequence, for one log.
 
-    def __init__(self, pages: Pages, fetch: Fetch, indexer: Indexer) -> None:
-        self._pages = pages
-        self._fetch = fetch
-        self._indexer = indexer
+    If the disk cannot be read, the log has failed: nothing is found, and `failed` was called.
+
+    :param settle: makes known what was appended for a queue.
+    """
+
+    def __init__(
+        self, recovery: Recovery, settle: Callable[[QueueLog], None], failed: Callable[[str], None]
+    ) -> None:
+        self._folder = recovery.folder
+        self._indexer = recovery.indexer
+        self._pages = Pages(recovery.folder, recovery.files, recovery.indexer.rebuild)
+        self._fetch = Fetch(recovery.folder, recovery.files, recovery.identity, recovery.block)
+        self._settle = settle
+        self._failed = failed
         self.copies: dict[int, bytes] = {}
         """The payloads of copies that are not written yet, by place, in the order of their places."""
 
@@ -39,10 +51,42 @@ class Lookup:
             del copies[first]
 
     def payloads(self, queue: QueueLog, wanted: list[tuple[int, int]]) -> list[Optional[bytes]]:  # noqa: UP045
-        """The payload of each message (sequence, place; place 0 is unknown); None for one that is not in the log, intact.
+        """The payload of each message (sequence, place; 0 if the place is not known); None for what is not there, intact.
 
-        :raises OSError: the disk cannot be read.
+        They have to be written.
         """
+        self._settle(queue)
+        try:
+            return self._payloads(queue, wanted)
+        except OSError as error:
+            self._fail(error)
+            return []
+
+    def find(
+        self, queue: QueueLog, lowest: i64, highest: i64, first: i64, last: i64
+    ) -> tuple[list[Found], int]:
+        """The next live messages with sequences from `first` to `last` and priorities from `lowest` to `highest` that stand
+        in segments with an index, in order, and the sequence to go on with; none if there are none left."""
+        self._settle(queue)
+        try:
+            return self._read(queue, lowest, highest, first, last)
+        except OSError as error:
+            self._fail(error)
+            return [], int(last + 1)
+
+    def locate(self, queue: QueueLog, sequence: i64) -> i64:
+        """Where a live message stands; 0 if that is not known, because its segment has no index yet, or not live."""
+        self._settle(queue)
+        try:
+            return self._locate(queue, sequence)
+        except OSError as error:
+            self._fail(error)
+            return 0
+
+    def _fail(self, error: OSError) -> None:
+        self._failed(f"cannot read the log in {self._folder}: {reason(error)}")
+
+    def _payloads(self, queue: QueueLog, wanted: list[tuple[int, int]]) -> list[Optional[bytes]]:  # noqa: UP045
         found = self._fetch.payloads(queue.incarnation, wanted)
         at: i64 = 0
         count: i64 = len(found)
@@ -53,7 +97,7 @@ class Lookup:
         return found
 
     def _moved(self, queue: QueueLog, sequence: i64, before: i64) -> Optional[bytes]:  # noqa: UP045
-        place = self.locate(queue, sequence)
+        place = self._locate(queue, sequence)
         if not place:
             return None
         copy = self.copies.get(int(place))
@@ -63,11 +107,7 @@ class Lookup:
             return None
         return self._fetch.payloads(queue.incarnation, [(int(sequence), int(place))])[0]
 
-    def locate(self, queue: QueueLog, sequence: i64) -> i64:
-        """Where a live message stands; 0 if that is not known, because its segment has no index yet, or not live.
-
-        :raises OSError: the disk cannot be read.
-        """
+    def _locate(self, queue: QueueLog, sequence: i64) -> i64:
         place: i64 = queue.moved.get(int(sequence), 0)
         if place:
             return place
@@ -81,14 +121,9 @@ class Lookup:
                         return i64(extent.segment.number << PLACE | entry[2])
         return 0
 
-    def read(
+    def _read(
         self, queue: QueueLog, lowest: i64, highest: i64, first: i64, last: i64
     ) -> tuple[list[Found], int]:
-        """The next live messages with sequences from `first` to `last` and priorities from `lowest` to `highest`, in order,
-        and the sequence to go on with; none if there are none left.
-
-        :raises OSError: the disk cannot be read.
-        """
         while first <= last:
             stop: i64 = min(last, first + WINDOW - 1)
             following: i64 = last + 1
