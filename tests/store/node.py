@@ -11,7 +11,7 @@ from typing import ClassVar
 from tests.store.disk import Disk
 from warren.broker.store.errors import StoreError
 from warren.broker.store.index import Describe, opaque
-from warren.broker.store.log import Log, QueueLog
+from warren.broker.store.log import Log, QueueLog, Sync
 from warren.broker.store.recovery import Recovery, recover
 
 BLOCK = 256
@@ -51,6 +51,7 @@ class Node:
         batch_size: int = 1 << 20,
         ack_delay: float = 0.001,
         describe: Describe = opaque,
+        sync: Sync = Sync.BATCH,
     ) -> None:
         self.disk = disk
         Node.running.append(self)
@@ -66,6 +67,7 @@ class Node:
             batch_size=batch_size,
             ack_delay=ack_delay,
             retry=0.001,
+            sync=sync,
         )
         self.synced: list[int] = []
         self.full: list[bool] = []

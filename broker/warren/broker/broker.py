@@ -37,7 +37,7 @@ from warren.broker.store.definitions import Definitions
 from warren.broker.store.errors import StoreError
 from warren.broker.store.files import Files
 from warren.broker.store.folder import DataFolder
-from warren.broker.store.log import Log
+from warren.broker.store.log import Log, Sync
 from warren.broker.store.recovery import Recovery, recover
 from warren.broker.store.stream_recovery import recover_streams
 from warren.broker.store.streams import Streams
@@ -246,7 +246,7 @@ class Broker:
         streams = await loop.run_in_executor(None, recover_streams, self._folder, known, recovery.clean)
         for line in (*recovery.damage, *streams.damage):
             logger.error("event=damage %s", line)
-        self._log = Log(recovery, loop, gate=self._definitions)
+        self._log = Log(recovery, loop, gate=self._definitions, sync=Sync(self.config.sync))
         self._log.streams = Streams(loop, self._folder, self._log, self._definitions, streams)
         return recovery
 

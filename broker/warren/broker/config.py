@@ -12,6 +12,7 @@ from warren.broker.model.compat import COMPAT
 from warren.broker.session.handshake import FRAME_MIN
 from warren.broker.session.sasl import MECHANISMS
 from warren.broker.sizes import parse_size
+from warren.broker.store.log import Sync
 from warren.broker.tls import TlsConfig
 
 
@@ -44,6 +45,9 @@ class BrokerConfig:
     :param control_socket: where `warren ctl` finds the broker; `control.sock` in the data folder if there is one.
     :param load_definitions: a file of definitions in RabbitMQ's format, or a folder of them, taken in at every start. The
         first users are not made if they bring some.
+    :param sync: when the log is synced: `"batch"` (each batch before its confirms, acknowledgements within 200 ms),
+        `"always"` (acknowledgements do not wait either) or `"off"` (never: what was confirmed survives a killed process and
+        not a power cut).
     :param compat: the RabbitMQ whose reply codes and texts are given where versions differ: `"4"` or `"3.10"`.
     """
 
@@ -68,6 +72,7 @@ class BrokerConfig:
     disk_free_limit: int | str = "50MB"
     control_socket: Path | None = None
     load_definitions: Path | None = None
+    sync: str = "batch"
     compat: str = "4"
 
     def __post_init__(self) -> None:
@@ -90,6 +95,8 @@ class BrokerConfig:
                 name = name.replace("_bytes", "_limit")
                 raise ValueError(f"{name} is {value}; it has to be between {least} and {most}")
 
+        if self.sync not in (modes := [mode.value for mode in Sync]):
+            raise ValueError(f"sync is {self.sync!r}; it has to be one of {', '.join(modes)}")
         if self.compat not in COMPAT:
             raise ValueError(f"compat is {self.compat!r}; it has to be one of {', '.join(COMPAT)}")
 

@@ -45,7 +45,7 @@ class Streams:
         self._recovered = recovery.streams if recovery is not None else {}
         self._dropped: list[tuple[int, list[str]]] = []
         """Files of deleted streams, each with the change of the definitions that has to be on the disk before they go."""
-        self._memory = StreamFiles(self._files)
+        self._memory = StreamFiles(self._files, sync=False)
         self._executor: ThreadPoolExecutor | None = None
         if log is not None:
             if gate is not None:
