@@ -185,6 +185,13 @@ class Broker:
             )
             if self._memory is not None:
                 self._memory.on_behind = node.on_behind
+                self._memory.start(
+                    lambda: [
+                        queue
+                        for topology in virtual_hosts.topologies.values()
+                        for queue in topology.vhost.queues.values()
+                    ]
+                )
             if recovery is not None:
                 self._connect_store(node)
             config = self.config

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Optional
 
 from mypy_extensions import i64
 
+from warren.broker.model.backing import CONTENT_BYTES, MESSAGE_BYTES
 from warren.broker.model.queue import Queue
 
 TICK: Final = 0.1
@@ -21,6 +22,10 @@ AHEAD: Final = 2.0
 """A queue keeps in memory what it hands out in so many seconds."""
 FLOOR: Final = 1024
 """Messages that a queue may keep in any case."""
+UNACKED_TICK: Final = 1.0
+"""Seconds between looks at what is unacknowledged."""
+UNACKED_SLICE: Final = 50_000
+"""Unacknowledged messages of a queue that leave memory at once."""
 SLICE: Final = 1000
 """Messages that are paged before the time is looked at."""
 SLICE_SECONDS: Final = 0.005
@@ -65,6 +70,8 @@ class Memory:
         self.rates: dict[Queue, Rate] = {}
         self.timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
         self.soon: Optional[asyncio.Handle] = None  # noqa: UP045
+        self.unacked_timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
+        self.queues: Callable[[], Iterable[Queue]] = _none
 
     def watch(self, queue: Queue) -> None:
         """Messages wait there."""
@@ -72,12 +79,19 @@ class Memory:
         if self.timer is None:
             self.timer = self.loop.call_later(TICK, self.tick)
 
+    def start(self, queues: Callable[[], Iterable[Queue]]) -> None:
+        """Look after what is unacknowledged, too.
+
+        :param queues: all queues of the node.
+        """
+        self.queues = queues
+        self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.look_at_unacked)
+
     def stop(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        if self.soon is not None:
-            self.soon.cancel()
-        self.timer = self.soon = None
+        for timer in (self.timer, self.soon, self.unacked_timer):
+            if timer is not None:
+                timer.cancel()
+        self.timer = self.soon = self.unacked_timer = None
 
     def used(self) -> i64:
         """About how many bytes they take."""
@@ -85,6 +99,25 @@ class Memory:
         for queue in self.rates:
             total += queue.waiting.memory()
         return total
+
+    def look_at_unacked(self) -> None:
+        """Consumers that take much and acknowledge nothing: contents leave memory, to be read again if they come back."""
+        total: i64 = 0
+        many: list[Queue] = []
+        for queue in self.queues():
+            if queue.unacked > FLOOR and not queue.streamed:
+                many.append(queue)
+                for consumer in queue.consumers:
+                    for message in consumer.outstanding():
+                        total += MESSAGE_BYTES
+                        if message.content:
+                            total += CONTENT_BYTES + message.body_size
+        if total > self.budget // 2:
+            for queue in many:
+                if not queue.watched:
+                    queue.vhost.watch(queue)
+                queue.page_unacked(UNACKED_SLICE)
+        self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.look_at_unacked)
 
     def tick(self) -> None:
         self.timer = None
@@ -109,8 +142,11 @@ class Memory:
         used = self.used()
         progress = False
         enough: i64 = self.budget if used <= self.budget else self.budget - self.budget // 4
-        # What is consumed last leaves first.
-        for rate in sorted(self.rates.values(), key=_rate):
+        rates = list(self.rates.values())
+        if used > enough:
+            # What is consumed last leaves first.
+            rates.sort(key=_rate)
+        for rate in rates:
             waiting = rate.queue.waiting
             if not waiting.lazy and used <= enough:
                 waiting.settle()
@@ -152,6 +188,10 @@ class Memory:
 
 def _ignore(_: bool) -> None:
     return
+
+
+def _none() -> Iterable[Queue]:
+    return ()
 
 
 def _rate(rate: Rate) -> float:

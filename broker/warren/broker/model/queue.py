@@ -67,6 +67,10 @@ class Consumer:
         """Its queue has gone."""
         raise NotImplementedError
 
+    def outstanding(self) -> list[Message]:
+        """What it has unacknowledged."""
+        raise NotImplementedError
+
 
 class Queue:
     """One queue of a virtual host. All its methods run on the broker's one loop, so that it needs no lock."""
@@ -365,6 +369,25 @@ class Queue:
                 if not message.content:
                     shelf.lost(message)
         return [message for message in messages if message.content] if absent else messages
+
+    def page_unacked(self, limit: i64) -> i64:
+        """Have contents of unacknowledged messages leave memory, at most so many; how many it was."""
+        shelf = self.shelf
+        if shelf is None:
+            return 0
+        done: i64 = 0
+        for consumer in self.consumers:
+            for message in consumer.outstanding():
+                if done >= limit:
+                    return done
+                if message.content:
+                    if not message.stored:
+                        shelf.spill(message)
+                        done += 1
+                    elif shelf.holds(message):
+                        message.content = b""
+                        done += 1
+        return done
 
     def put_back(self, message: Message) -> None:
         shelf = self.shelf

@@ -1,0 +1,140 @@
+"""Messages that wait for long leave memory, and come out as they went in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.client import Connection
+from tests.support.inprocess import InProcess
+from tests.support.processes import wait_until
+from warren.broker import BrokerConfig
+from warren.broker.model.queue import Queue
+
+COUNT = 4000
+BODY = b"x" * 5000
+LITTLE = 16 * 1024 * 1024
+"""The least that a broker may have: half of it is for messages, of which there are 20 MB here."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[InProcess]:
+    with InProcess(tmp_path / "data", config=BrokerConfig(memory_limit=LITTLE)) as running:
+        yield running
+
+
+def the_queue(broker: InProcess, name: str) -> Queue:
+    assert broker.broker is not None
+    return broker.broker.virtual_hosts.topology("/").vhost.queues[name.encode()]
+
+
+def in_memory(broker: InProcess, name: str) -> int:
+    return broker.call(lambda: the_queue(broker, name).waiting.in_memory()[1])
+
+
+def until_paged(broker: InProcess, name: str) -> None:
+    wait_until(lambda: in_memory(broker, name) < LITTLE // 2, "half of the memory")
+
+
+def number(body: bytes) -> int:
+    return int(body.partition(b":")[0])
+
+
+def fill(
+    connection: Connection, name: str, *, persistent: bool, count: int = COUNT, **arguments: Any
+) -> None:
+    channel = connection.channel()
+    channel.declare(name, durable=persistent, **arguments)
+    channel.confirm()
+    for each in range(count):
+        channel.publish(name, b"%d:" % each + BODY, delivery_mode=2 if persistent else 1, priority=each % 3)
+    assert all(channel.settled(count))
+    channel.close()
+
+
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "transient"])
+def test_what_does_not_fit_leaves_memory_and_comes_out_in_order(broker: InProcess, persistent: bool) -> None:
+    with Connection(broker.url) as connection:
+        fill(connection, "long", persistent=persistent)
+        until_paged(broker, "long")
+        channel = connection.channel()
+        channel.consume("long", no_ack=True)
+        assert [number(each.body) for each in channel.deliveries(COUNT)] == list(range(COUNT))
+
+
+def test_a_lazy_queue_keeps_nothing_in_memory(broker: InProcess) -> None:
+    with Connection(broker.url) as connection:
+        fill(connection, "lazy", persistent=False, count=500, x_queue_mode="lazy")
+        wait_until(lambda: in_memory(broker, "lazy") == 0, "nothing in memory")
+        channel = connection.channel()
+        message = channel.get("lazy", no_ack=True)
+        assert message is not None
+        assert number(message.body) == 0
+        channel.consume("lazy", no_ack=True)
+        assert [number(each.body) for each in channel.deliveries(499)] == list(range(1, 500))
+
+
+def test_the_highest_priority_comes_first_from_the_disk_too(broker: InProcess) -> None:
+    with Connection(broker.url) as connection:
+        fill(connection, "ranked", persistent=True, x_max_priority=2)
+        until_paged(broker, "ranked")
+        channel = connection.channel()
+        channel.consume("ranked", no_ack=True)
+        expected = sorted(range(COUNT), key=lambda each: (-(each % 3), each))
+        assert [number(each.body) for each in channel.deliveries(COUNT)] == expected
+
+
+def test_what_is_not_acknowledged_leaves_memory_and_is_returned_whole(broker: InProcess) -> None:
+    with Connection(broker.url) as connection:
+        fill(connection, "held", persistent=True)
+        with Connection(broker.url) as other:
+            consumer = other.channel()
+            consumer.consume("held")
+            assert len(consumer.deliveries(COUNT)) == COUNT
+
+            def absent() -> int:
+                held = the_queue(broker, "held")
+                return sum(
+                    1
+                    for consumer in held.consumers
+                    for message in consumer.outstanding()
+                    if not message.content
+                )
+
+            wait_until(lambda: broker.call(absent) > 0, "contents that left memory")
+        channel = connection.channel()
+        channel.consume("held", no_ack=True)
+        back = channel.deliveries(COUNT)
+        assert [number(each.body) for each in back] == list(range(COUNT))
+        assert all(each.redelivered for each in back)
+        assert all(each.body.endswith(BODY) for each in back)
+
+
+def test_a_purge_ends_what_is_on_the_disk(broker: InProcess) -> None:
+    with Connection(broker.url) as connection:
+        fill(connection, "purged", persistent=True, x_max_priority=2)
+        until_paged(broker, "purged")
+        channel = connection.channel()
+        assert channel.purge("purged") == COUNT
+        channel.close()
+        fill(connection, "purged", persistent=True, count=2, x_max_priority=2)
+    broker.restart()
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        assert channel.ready("purged") == 2
+
+
+def test_a_backlog_is_not_read_into_memory_at_a_start(broker: InProcess) -> None:
+    with Connection(broker.url) as connection:
+        fill(connection, "kept", persistent=True)
+    broker.restart()
+    assert in_memory(broker, "kept") < LITTLE // 2
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.consume("kept", no_ack=True)
+        back = channel.deliveries(COUNT)
+        assert [number(each.body) for each in back] == list(range(COUNT))
+        assert not any(each.redelivered for each in back)
