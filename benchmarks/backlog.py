@@ -83,10 +83,10 @@ def resident(pid: int) -> int:
     return 0
 
 
-def fill(url: str, pid: int, queue: str, lazy: bool, count: int, size: int) -> Phase:
+def fill(url: str, pid: int, queue: str, arguments: dict[str, str], count: int, size: int) -> Phase:
     connection = Conversation(parse_url(url))
-    arguments = tables.encode({"x-queue-mode": "lazy"} if lazy else {})
-    connection.call("queue.declare", 0, queue.encode(), False, True, False, False, False, arguments)
+    table = tables.encode({**arguments})
+    connection.call("queue.declare", 0, queue.encode(), False, True, False, False, False, table)
     connection.call("confirm.select", False)
     batch = Batch(queue.encode(), size, True, WINDOW // 4, connection.frame_max, CHANNEL, prefix_of(0, 0))
     confirms = Confirms()
@@ -111,11 +111,12 @@ def fill(url: str, pid: int, queue: str, lazy: bool, count: int, size: int) -> P
     return phase
 
 
-def drain(url: str, pid: int, queue: str, count: int) -> Phase:
+def drain(url: str, pid: int, queue: str, count: int, arguments: dict[str, str] | None = None) -> Phase:
     connection = Conversation(parse_url(url))
     connection.call("basic.qos", 0, WINDOW, False)
     deliveries = Deliveries(0, 1, WINDOW // 2, CHANNEL)
-    connection.call("basic.consume", 0, queue.encode(), b"", False, False, False, False, b"")
+    table = tables.encode({**(arguments or {})})
+    connection.call("basic.consume", 0, queue.encode(), b"", False, False, False, False, table)
     watch = Watch(pid)
     connection.socket.settimeout(120)
     data = connection.buffer
@@ -180,7 +181,8 @@ def run(lazy: bool, count: int, size: int, memory: str) -> list[str]:
         broker = BrokerProcess(Path(name) / "data", "--memory-limit", memory, "--log-level", "warning")
         broker.start()
         queue = "lazy" if lazy else "normal"
-        filled = fill(broker.url, broker.pid, queue, lazy, count, size)
+        arguments = {"x-queue-mode": "lazy"} if lazy else {}
+        filled = fill(broker.url, broker.pid, queue, arguments, count, size)
         disk = sum(file.stat().st_size for file in (Path(name) / "data" / "log").iterdir())
         begun = time.monotonic()
         broker.stop()

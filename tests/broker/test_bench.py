@@ -51,6 +51,14 @@ def test_every_message_of_a_run_is_accounted_for(amqp_url: str, arguments: tuple
     assert float(str(report["consumed_per_second"])) > 0
 
 
+def test_every_consumer_of_a_stream_gets_every_message(amqp_url: str) -> None:
+    report = short_run(amqp_url, "--queue-type", "stream", "--consumers", "3", "--publishers", "2")
+    verdict = report["verdict"]
+    assert isinstance(verdict, dict)
+    assert verdict["consumed"] == 3 * verdict["published"] > 0
+    assert (verdict["lost"], verdict["duplicated"], verdict["reordered"]) == (0, 0, 0)
+
+
 def test_a_rate_is_kept(amqp_url: str) -> None:
     report = short_run(amqp_url, "--rate", "200", "--seconds", "1")
     assert 190 < float(str(report["published_per_second"])) < 210

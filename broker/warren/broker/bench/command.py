@@ -44,10 +44,11 @@ def main(arguments: Sequence[str]) -> int:
         seconds=options.seconds,
         warmup=options.warmup,
         rate=options.rate,
+        queue_type=options.queue_type,
         run=time.time_ns() // 1_000_000 & 0x7FF,
     )
     try:
-        with _Queue(url, load, options.queue_type, keep=options.queue is not None):
+        with _Queue(url, load, keep=options.queue is not None):
             report = Report.of(load, measure(load, options.pid))
     except (Refused, Failed) as error:
         if error.wrong_use:
@@ -94,7 +95,12 @@ def _parser() -> Arguments:
         metavar="NAME",
         help="use this queue and leave it there (default: a new one, deleted afterwards)",
     )
-    add("--queue-type", choices=("classic", "quorum"), default="classic", help="default: %(default)s")
+    add(
+        "--queue-type",
+        choices=("classic", "quorum", "stream"),
+        default="classic",
+        help="default: %(default)s",
+    )
     add("--seconds", type=float, default=3.0, metavar="S", help="that are measured (3)")
     add("--warmup", type=float, default=1.0, metavar="S", help="before that (1)")
     add("--rate", type=float, default=0.0, metavar="R", help="messages a second of all publishers (no limit)")
@@ -131,6 +137,10 @@ def _check(options: Namespace) -> None:
         raise UsageError("--publishers and --consumers are both 0: there is nothing to do")
     if options.ack_every and options.prefetch and options.ack_every > options.prefetch:
         raise UsageError("--ack-every must not be greater than --prefetch: the consumer would wait for ever")
+    if options.queue_type == "stream" and options.consumers and (options.auto_ack or not options.prefetch):
+        raise UsageError(
+            "--queue-type stream: its consumers acknowledge and have a limit; leave out --auto-ack, --prefetch 0"
+        )
     if options.pid is not None and not processor.exists(options.pid):
         raise UsageError(f"--pid: there is no process {options.pid} that can be measured")
 
@@ -143,11 +153,12 @@ def _ack_every(options: Namespace) -> int:
 class _Queue:
     """The queue of a run: there when it begins, and gone afterwards unless it is kept."""
 
-    def __init__(self, url: AmqpUrl, load: Load, queue_type: str, keep: bool) -> None:
+    def __init__(self, url: AmqpUrl, load: Load, keep: bool) -> None:
         self._url = url
         self._name = load.queue.encode()
-        self._durable = load.persistent or queue_type == "quorum"
-        self._arguments = tables.encode({"x-queue-type": "quorum"} if queue_type == "quorum" else {})
+        plain = load.queue_type == "classic"
+        self._durable = load.persistent or not plain
+        self._arguments = tables.encode({} if plain else {"x-queue-type": load.queue_type})
         self._keep = keep
 
     def __enter__(self) -> None:

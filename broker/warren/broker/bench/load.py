@@ -29,8 +29,15 @@ class Load:
     warmup: float = 1.0
     rate: float = 0.0
     """Messages a second of all publishers together; 0: as many as the broker takes."""
+    queue_type: str = "classic"
+    """Of a stream every consumer gets every message."""
     run: int = 0
     """Which run a message belongs to (0-2047), so that leftovers of another are told apart."""
+
+    @property
+    def copies(self) -> int:
+        """How many consumers get each message."""
+        return self.consumers if self.queue_type == "stream" else 1
 
 
 @dataclass(frozen=True)

@@ -152,9 +152,10 @@ def _verdict(load: Load, outcome: Outcome) -> Verdict:
         for one in outcome.published:
             count = sum(each.counts[one.publisher] for each in outcome.consumed)
             total = sum(each.sums[one.publisher] for each in outcome.consumed)
-            lost += max(0, one.sent - count)
-            duplicated += max(0, count - one.sent)
-            if count == one.sent and total != one.sent * (one.sent + 1) // 2:
+            due = one.sent * load.copies
+            lost += max(0, due - count)
+            duplicated += max(0, count - due)
+            if count == due and total != load.copies * one.sent * (one.sent + 1) // 2:
                 # As many as were sent, but not the same: one lost and another twice, at the least.
                 lost, duplicated = lost + 1, duplicated + 1
     return Verdict(

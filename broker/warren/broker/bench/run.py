@@ -145,6 +145,7 @@ class _Crew:
         while len(published := _reports(self._publishers, Published)) < self._load.publishers:
             self._listen(PATIENCE)
         expected = sum(one.confirmed if self._load.window else one.sent for one in published)
+        expected *= self._load.copies
         while sum(worker.progress for worker in self._consumers) < expected and self._consumers:
             if not self._listen(PATIENCE / 3):
                 # What has not come by now is lost: the report says so.

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from warren.broker.bench.conversation import CHANNEL, Conversation, Refused
 from warren.broker.bench.flow import Batch, Confirms, Deliveries, prefix_of
 from warren.broker.bench.load import Consumed, Load, Published, Rates, Schedule
+from warren.wire import tables
 from warren.wire.url import parse_url
 
 READ = 1 << 18
@@ -208,9 +209,10 @@ def _consume(pipe: Connection, load: Load) -> Consumed:
         connection.call("basic.qos", 0, load.prefetch, False)
     deliveries = Deliveries(load.run, max(load.publishers, 1), load.ack_every, CHANNEL)
     result = Consumed()
-    connection.call(
-        "basic.consume", 0, load.queue.encode(), b"", False, not load.ack_every, False, False, b""
-    )
+    # Of a stream what this run publishes; if it publishes nothing, what is there.
+    start = {"x-stream-offset": "next" if load.publishers else "first"} if load.queue_type == "stream" else {}
+    flags = (False, not load.ack_every, False, False)
+    connection.call("basic.consume", 0, load.queue.encode(), b"", *flags, tables.encode({**start}))
     pipe.send(Ready())
     schedule: Schedule = pipe.recv()
     # What came together with consume-ok is the load's already.

@@ -141,7 +141,10 @@ class Stream(Queue):
                     return
                 continue
             self.unacked += 1
-            if not consumer.deliver(message):
+            room = consumer.deliver(message)
+            # Its offset is all that an acknowledgement needs; what is unacknowledged takes no more memory than that.
+            message.content = b""
+            if not room:
                 if consumer in self.active:
                     self.active.remove(consumer)
                 consumer.stalled = True
