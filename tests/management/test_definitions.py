@@ -19,6 +19,8 @@ from tests.support.operator import Operator, warren_ctl
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from warren.broker import BrokerConfig
 from warren.broker.management.boot import DefinitionsError
+from warren.command import UsageError
+from warren.ctl.definitions import main as definitions_command
 
 Definitions = dict[str, Any]
 
@@ -94,6 +96,7 @@ def build(operator: Operator) -> None:
             "billing", durable=True, x_message_ttl=60000, x_dead_letter_exchange="stray", x_max_priority=5
         )
         channel.declare("safe", durable=True, x_queue_type="quorum")
+        channel.declare("events", durable=True, x_queue_type="stream", x_max_age="1D")
         channel.declare("passing")
         channel.declare(exclusive=True)
         channel.bind("billing", "orders", "order.*")
@@ -116,7 +119,7 @@ def build(operator: Operator) -> None:
 def test_an_export_says_what_there_is(operator: Operator) -> None:
     build(operator)
     found = export(operator)
-    assert {queue["name"] for queue in found["queues"]} == {"billing", "safe", "passing"}
+    assert {queue["name"] for queue in found["queues"]} == {"billing", "safe", "events", "passing"}
     (billing,) = [queue for queue in found["queues"] if queue["name"] == "billing"]
     assert billing == {
         "vhost": "/",
@@ -303,6 +306,19 @@ def test_a_file_that_is_none(operator: Operator, tmp_path: Path) -> None:
     said = operator.run("import_definitions", str(tmp_path / "bad.json"))
     assert said.status == 2
     assert said.errors.startswith(f"warren ctl: {tmp_path / 'bad.json'} is not JSON: ")
+
+
+def test_definitions_have_a_command_of_their_own(
+    operator: Operator, broker: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder = str(tmp_path / "all.json"), str(broker.data_dir)
+    assert definitions_command(["export", file, "--data-dir", folder]) == 0
+    assert json.loads(Path(file).read_text()) == export(operator)
+    assert definitions_command(["--data-dir", folder, "import", file, "-q"]) == 0
+    assert definitions_command([]) == 2
+    assert "usage: warren definitions export|import FILE" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="it is `export FILE` or `import FILE`, not 'exprot all.json'"):
+        definitions_command(["exprot", "all.json"])
 
 
 def test_an_exported_file_is_its_owners_alone(operator: Operator, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.support.client import Channel, Closed, Connection
 from tests.support.inprocess import InProcess
 from tests.support.operator import Operator, warren_ctl
 from tests.support.processes import wait_until
+from warren.broker.management import utilisation
 
 PERSISTENT = 2
 
@@ -345,6 +346,32 @@ def test_it_runs_as_a_command_and_starts_fast(warren: Operator, request: pytest.
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()
     assert not [name for name in loaded if name.startswith(("warren.broker", "asyncio", "pydantic", "typer"))]
+
+
+# -- utilisation
+
+
+def test_utilisation_falls_while_consumers_are_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(utilisation, "INTERVAL", 0.01)
+    with InProcess(tmp_path / "data") as broker, Connection(broker.url) as connection:
+        operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
+        channel = connection.channel()
+        channel.declare("busy", exclusive=True)
+        channel.qos(1)
+        channel.consume("busy")
+
+        def found() -> float:
+            return float(operator.queue("busy", "consumer_utilisation")["consumer_utilisation"])
+
+        assert found() == 1.0
+        channel.publish("busy", b"x")
+        channel.publish("busy", b"y")
+        (message,) = channel.deliveries(1)
+        wait_until(lambda: found() < 0.5, "the consumer is known to be busy")
+        channel.ack(message.tag)
+        (message,) = channel.deliveries(1)
+        channel.ack(message.tag)
+        wait_until(lambda: found() > 0.5, "the consumer is known to have room")
 
 
 # -- paging

@@ -23,14 +23,14 @@ def main(arguments: Sequence[str]) -> int:
     # Not at the top: the command line's module imports this one.
     from warren.ctl.command import main as ctl
 
-    words = [word for word in arguments if not word.startswith("-")]
-    if not words or set(arguments) & {"-h", "--help"}:
+    line = list(arguments)
+    if not line or {"-h", "--help"} & set(line):
         print(USAGE)
-        return Exit.USAGE if not words else Exit.DONE
-    if words[0] not in ("export", "import"):
-        raise UsageError(f"it is `export FILE` or `import FILE`, not {words[0]!r}")
-    at = list(arguments).index(words[0])
-    return ctl([*arguments[:at], f"{words[0]}_definitions", *arguments[at + 1 :]])
+        return Exit.DONE if line else Exit.USAGE
+    at = next((index for index, word in enumerate(line) if word in ("export", "import")), None)
+    if at is None:
+        raise UsageError(f"it is `export FILE` or `import FILE`, not {' '.join(line)!r}")
+    return ctl([*line[:at], f"{line[at]}_definitions", *line[at + 1 :]])
 
 
 def read(name: str) -> Any:

@@ -6,6 +6,7 @@ The control socket performs them; anything else that operators use will perform 
 from __future__ import annotations
 
 import inspect
+import logging
 import time
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -29,6 +30,23 @@ from warren.broker.management.values import text
 from warren.broker.model.parameters import Parameters
 from warren.broker.model.vhost import VirtualHost
 from warren.broker.session.node import Node
+
+logger = logging.getLogger(__name__)
+
+ASKING: Final = (
+    "list_",
+    "check_",
+    "export_",
+    "ping",
+    "status",
+    "cluster_status",
+    "environment",
+    "listeners",
+    "alarms",
+    "authenticate_user",
+    "await_startup",
+)
+"""How the verbs begin that change nothing; the others are in the log."""
 
 
 class Management:
@@ -65,6 +83,8 @@ class Management:
         result = action(self, request)
         if inspect.isawaitable(result):
             result = await result
+        if not verb.startswith(ASKING):
+            logger.info("event=operator verb=%s arguments=%s", verb, request.shown())
         if definitions is not None and definitions.submitted != before:
             await definitions.flush()
         return result

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import json
+from typing import Any, Final, TypeAlias
 
 from warren.broker.model import refusal
 from warren.command import Exit
 
 Json: TypeAlias = Any
 """What the json module makes and takes."""
+
+UNSHOWN: Final = ("password", "definitions")
 
 
 class Refused(refusal.Refused):
@@ -30,6 +33,10 @@ class Request:
 
     def __init__(self, arguments: dict[str, Json]) -> None:
         self._arguments = arguments
+
+    def shown(self) -> str:
+        """For the log: without what is secret or long."""
+        return json.dumps({name: value for name, value in self._arguments.items() if name not in UNSHOWN})
 
     def has(self, name: str) -> bool:
         return self._arguments.get(name) is not None

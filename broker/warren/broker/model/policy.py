@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from warren.broker.model.arguments import QueueArguments
@@ -189,8 +189,6 @@ NAMES: Final = {
     "dead-letter-routing-key": "dead_letter_routing_key",
 }
 
-FIELDS: Final = frozenset(each.name for each in fields(QueueArguments))
-
 
 def stream_changes(definition: Definition) -> dict[str, object]:
     """What policies set for a stream: they go before its arguments (policy_precedence in rabbit_stream_queue)."""
@@ -214,7 +212,7 @@ def effective(declared: QueueArguments, raw: bytes, definition: Definition) -> Q
     changes: dict[str, object] = {}
     for key, name in NUMBERS.items():
         value = definition.get(key)
-        if isinstance(value, int) and name in FIELDS:
+        if isinstance(value, int):
             own = getattr(declared, name)
             changes[name] = LEAST[key](own, value) if f"x-{key}" in given else value
     for key, name in NAMES.items():
