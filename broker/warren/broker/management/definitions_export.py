@@ -6,7 +6,8 @@ queues and the bindings to them, messages. Unlike there, internal exchanges are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.broker.access.access import Access
@@ -22,6 +23,8 @@ from warren.broker.model.virtual_hosts import VirtualHosts
 from warren.wire import tables
 
 if TYPE_CHECKING:
+    from warren.broker.access.users import User
+    from warren.broker.model.exchange import Exchange
     from warren.broker.model.settings import Settings
     from warren.broker.model.vhost import VirtualHost
 
@@ -37,40 +40,31 @@ class Holdings(NamedTuple):
     parameters: Parameters
 
 
-def exported(holdings: Holdings, version: str) -> dict[str, Json]:
+def exporting(holdings: Holdings, version: str) -> Generator[None, None, dict[str, Json]]:
     """The definitions, each kind in the order of its names.
+
+    It yields after each one, for whoever wants to do something else in between; what is deleted meanwhile is in it or not,
+    but no binding without its ends.
 
     :param version: of Warren, for the reader
     """
     hosts = [topology.vhost for _, topology in sorted(holdings.virtual_hosts.topologies.items())]
     settings = holdings.virtual_hosts.all()
+    permissions = holdings.access.permissions
+    queues = yield from _collected(_queue(queue) for vhost in hosts for queue in _queues(vhost))
+    exchanges = yield from _collected(each for vhost in hosts for each in _exchanges(vhost))
+    ends = {("queue", each["vhost"], each["name"]) for each in queues}
+    ends |= {("exchange", each["vhost"], each["name"]) for each in exchanges}
+    bindings = yield from _collected(each for vhost in hosts for each in _bindings(vhost, ends))
     return {
         "rabbit_version": FOLLOWS,
         "rabbitmq_version": FOLLOWS,
         "product_name": "Warren",
         "product_version": version,
-        "users": list(_users(holdings.access)),
+        "users": [_user(user) for user in holdings.access.users.all()],
         "vhosts": [_virtual_host(each) for each in settings],
-        "permissions": [
-            {
-                "user": each.user,
-                "vhost": each.vhost,
-                "configure": each.configure,
-                "write": each.write,
-                "read": each.read,
-            }
-            for each in holdings.access.permissions.all()
-        ],
-        "topic_permissions": [
-            {
-                "user": each.user,
-                "vhost": each.vhost,
-                "exchange": each.exchange,
-                "write": each.write,
-                "read": each.read,
-            }
-            for each in holdings.access.permissions.topics()
-        ],
+        "permissions": [asdict(each) for each in permissions.all()],
+        "topic_permissions": [asdict(each) for each in permissions.topics()],
         "parameters": list(_parameters(holdings, hosts, settings)),
         "global_parameters": [
             {"name": name, "value": value} for name, value in sorted(holdings.parameters.globals.items())
@@ -80,21 +74,28 @@ def exported(holdings: Holdings, version: str) -> dict[str, Json]:
             for vhost in hosts
             for name, policy in sorted(vhost.policies.own.items())
         ],
-        "queues": [_queue(queue) for vhost in hosts for queue in _queues(vhost)],
-        "exchanges": [each for vhost in hosts for each in _exchanges(vhost)],
-        "bindings": [each for vhost in hosts for each in _bindings(vhost)],
+        "queues": queues,
+        "exchanges": exchanges,
+        "bindings": bindings,
     }
 
 
-def _users(access: Access) -> Iterator[Json]:
-    for user in access.users.all():
-        yield {
-            "name": user.name,
-            "password_hash": exported_hash(user.password),
-            "hashing_algorithm": user.algorithm,
-            "tags": list(user.tags),
-            "limits": user_limits(user),
-        }
+def _collected(definitions: Iterator[Json]) -> Generator[None, None, list[Json]]:
+    found: list[Json] = []
+    for each in definitions:
+        found.append(each)
+        yield
+    return found
+
+
+def _user(user: User) -> Json:
+    return {
+        "name": user.name,
+        "password_hash": exported_hash(user.password),
+        "hashing_algorithm": user.algorithm,
+        "tags": list(user.tags),
+        "limits": user_limits(user),
+    }
 
 
 def _virtual_host(settings: Settings) -> Json:
@@ -137,6 +138,11 @@ def is_exported(queue: Queue) -> bool:
     return queue.owner is None and not queue.name.startswith(b"amq.")
 
 
+def _is_predeclared(destination: Queue | Exchange) -> bool:
+    """An exchange that is there wherever definitions are taken in."""
+    return not isinstance(destination, Queue) and destination.name.startswith(b"amq.")
+
+
 def _queue(queue: Queue) -> Json:
     return {
         "vhost": text(queue.vhost.name),
@@ -162,18 +168,22 @@ def _exchanges(vhost: VirtualHost) -> Iterator[Json]:
             }
 
 
-def _bindings(vhost: VirtualHost) -> Iterator[Json]:
+def _bindings(vhost: VirtualHost, ends: set[tuple[str, str, str]]) -> Iterator[Json]:
+    host = text(vhost.name)
     for name, exchange in sorted(vhost.exchanges.items()):
         for key in sorted(exchange.bindings):
-            binding = exchange.bindings[key]
+            binding = exchange.bindings.get(key)
+            if binding is None:
+                continue
             destination = binding.destination
-            if isinstance(destination, Queue) and not is_exported(destination):
+            kind = "queue" if isinstance(destination, Queue) else "exchange"
+            if (kind, host, text(destination.name)) not in ends and not _is_predeclared(destination):
                 continue
             yield {
-                "vhost": text(vhost.name),
+                "vhost": host,
                 "source": text(name),
                 "destination": text(destination.name),
-                "destination_type": "queue" if isinstance(destination, Queue) else "exchange",
+                "destination_type": kind,
                 "routing_key": text(binding.routing_key),
                 "arguments": _arguments(binding.arguments),
             }

@@ -7,12 +7,12 @@ virtual hosts, permissions, parameters and policies become what the file says.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final, TypeAlias
 
 from warren.broker.access.access import Access
 from warren.broker.access.passwords import SHA256
-from warren.broker.management.definitions_export import Holdings, exported
+from warren.broker.management.definitions_export import Holdings, exporting
 from warren.broker.management.limits import limits
 from warren.broker.management.request import Json, Refused
 from warren.broker.management.users import LIMITS as USER_LIMITS
@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 PREDECLARED: Final = "amq."
 
 
-def take_in(definitions: Json, holdings: Holdings) -> Iterator[None]:
+def take_in(definitions: Json, holdings: Holdings) -> Generator[None, None, None]:
     """Take definitions in. It yields after each one, for whoever wants to do something else in between.
 
     :raises Refused: naming the definition that is wrong; then nothing has changed.
     """
     rehearsal = _copy(holdings)
-    yield from _apply(exported(holdings, ""), rehearsal)
+    yield from _apply((yield from exporting(holdings, "")), rehearsal)
     yield from _apply(definitions, rehearsal)
     yield from _apply(definitions, holdings)
 
