@@ -96,10 +96,13 @@ def test_a_topic_permission_counts_from_the_next_publish_on(owner: Owner, ann: P
 def test_a_new_secret_ends_consumers_that_may_not_read_any_more(owner: Owner, ann: Peer) -> None:
     queue = ann.declare(exclusive=True)
     ann.call(made(commands.Basic.Consume, queue=queue, consumer_tag="t"), 1, commands.Basic.ConsumeOk)
+    replies = made(commands.Basic.Consume, queue="amq.rabbitmq.reply-to", consumer_tag="r", no_ack=True)
+    ann.call(replies, 1, commands.Basic.ConsumeOk)
     owner.permit("ann", ".*", ".*", "")
     ann.send(made(commands.Connection.UpdateSecret, new_secret="x", reason="y"), 0)
     ann.expect(commands.Connection.UpdateSecretOk)
     assert ann.expect(commands.Basic.Cancel).consumer_tag == "t"
+    ann.sync()
     owner.inprocess.call(lambda: owner.broker.access.permissions.clear("ann", "/"))
     ann.send(made(commands.Connection.UpdateSecret, new_secret="x", reason="y"), 0)
     text = "NOT_ALLOWED - access to vhost '/' refused for user 'ann'"
@@ -114,6 +117,27 @@ def test_the_connections_of_a_deleted_user_are_closed(owner: Owner, ann: Peer) -
     # A user of that name who comes later has nothing of the old one's.
     owner.inprocess.call(lambda: owner.broker.access.users.add("ann", "secret"))
     assert owner.access.permissions.all(user="ann") == []
+
+
+def test_a_limit_counts_from_the_next_channel_on(owner: Owner, ann: Peer) -> None:
+    owner.inprocess.call(
+        lambda: owner.broker.access.users.set_limits("ann", max_connections=None, max_channels=1)
+    )
+    found = ann.refused(commands.Channel.Open(), 2)
+    assert (
+        "number of channels opened for user 'ann' has reached the maximum allowed user limit of (1)"
+        in found.text
+    )
+
+
+def test_a_tag_counts_from_the_next_publish_on(owner: Owner, ann: Peer) -> None:
+    properties = commands.Basic.Properties(user_id="somebody")
+    owner.inprocess.call(lambda: owner.broker.access.users.set_tags("ann", ["impersonator"]))
+    ann.publish("amq.fanout", "", b"", properties)
+    ann.sync()
+    owner.inprocess.call(lambda: owner.broker.access.users.set_tags("ann", []))
+    ann.publish("amq.fanout", "", b"", properties)
+    assert ann.refusal().code == 406
 
 
 def test_a_changed_password_counts_at_the_next_login(owner: Owner, ann: Peer) -> None:

@@ -55,6 +55,10 @@ web_stomp.
 """What RabbitMQ knows and a broker like this one has no use for: keys, or how they begin."""
 
 EXPECTED: Final = {
+    "auth_cache": (),
+    "auth_http": (),
+    "auth_ldap": (),
+    "auth_oauth2": (),
     "auth_backends": ("internal", "rabbit_auth_backend_internal"),
     "credential_validator": ("rabbit_credential_validator_accept_everything",),
     "default_limits": (),
@@ -64,10 +68,12 @@ EXPECTED: Final = {
     "default_users": (),
     "message_interceptors": (),
     "proxy_protocol": ("false",),
+    "ssl_options.cacerts": (),
     "ssl_options.cert": (),
     "ssl_options.crl_check": ("false",),
     "ssl_options.key": (),
     "ssl_options.psk_identity": (),
+    "trust_store": (),
 }
 """Keys of which one meaning is at home here, or none: what they ask for must not be lost in silence."""
 

@@ -6,6 +6,7 @@ asked for: without a limit nothing is.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from warren.broker.access.users import User
@@ -24,7 +25,6 @@ def admit(node: Node, connection: Connection, user: User, vhost: bytes) -> Right
     :raises AmqpError: 530 if there is no such virtual host, a limit is reached, or the user may not be in it.
     """
     name, shown = user.name, vhost.decode(errors="replace")
-    others = [other for other in node.connections if other.open and other is not connection]
     limit = node.limits.max_connections
     if limit is not None and len(node.connections) > limit:
         raise _refused(f"connection refused: node connection limit ({limit}) is reached")
@@ -32,13 +32,16 @@ def admit(node: Node, connection: Connection, user: User, vhost: bytes) -> Right
     if topology is None:
         raise _refused(f"vhost {shown} not found")
     limit = topology.settings.max_connections
-    if limit is not None and sum(other.vhost == vhost for other in others) >= limit:
+    if limit is not None and sum(other.vhost == vhost for other in _others(node, connection)) >= limit:
         raise _refused(
             f"access to vhost '{shown}' refused for user '{name}': connection limit ({limit}) is reached"
         )
     user = node.access.users.get(name) if name in node.access.users else user
     limit = user.max_connections
-    if limit is not None and sum(other.user == connection.user for other in others) >= limit:
+    if (
+        limit is not None
+        and sum(other.user == connection.user for other in _others(node, connection)) >= limit
+    ):
         raise _refused(f"connection refused for user '{name}': user connection limit ({limit}) is reached")
     rights = Rights(node.access, user, vhost, topology.vhost.compat)
     if not rights.open:
@@ -71,6 +74,10 @@ def admit_queue(topology: Topology, name: bytes) -> None:
             f"cannot declare queue '{name.decode(errors='replace')}': queue limit in vhost '{settings.name}' "
             f"({settings.max_queues}) is reached",
         )
+
+
+def _others(node: Node, connection: Connection) -> Iterator[Connection]:
+    return (other for other in node.connections if other.open and other is not connection)
 
 
 def refused_in(vhost: bytes, user: str) -> AmqpError:

@@ -197,6 +197,8 @@ class Conversation:
         connection.send(frame(0, "connection.update-secret-ok"))
         for channel in connection.channels.values():
             for subscription in list(channel.subscriptions.values()):
+                if subscription.queue is channel.replies:
+                    continue
                 try:
                     rights.check(READ, "queue", subscription.queue.name)
                 except AmqpError:

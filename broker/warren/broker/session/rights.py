@@ -21,7 +21,7 @@ class Rights:
     """Decided anew whenever users or permissions have changed."""
 
     def __init__(self, access: Access, user: User, vhost: bytes, compat: Compat) -> None:
-        self.user = user
+        self._user = user
         self._names = compat.names_the_permission
         self._access = access
         self._vhost = vhost.decode(errors="replace")
@@ -29,6 +29,12 @@ class Rights:
         self._permission: Permission | None = None
         self._topics: dict[str, TopicPermission] = {}
         self._everything = False
+
+    @property
+    def user(self) -> User:
+        """As it is now; as it was, if it has been deleted."""
+        self._renew()
+        return self._user
 
     @property
     def open(self) -> bool:
@@ -63,7 +69,7 @@ class Rights:
             raise AmqpError(
                 Reply.ACCESS_REFUSED,
                 f"{self._access_of(what)} to {kind} '{name.decode(errors='replace')}' in vhost '{self._vhost}' refused "
-                f"for user '{self.user.name}'",
+                f"for user '{self._user.name}'",
                 class_id,
                 method_id,
             )
@@ -84,7 +90,7 @@ class Rights:
             raise AmqpError(
                 Reply.ACCESS_REFUSED,
                 f"{self._access_of(what)} to topic '{routing_key.decode(errors='replace')}' in exchange '{name}' in vhost "
-                f"'{self._vhost}' refused for user '{self.user.name}'",
+                f"'{self._vhost}' refused for user '{self._user.name}'",
                 class_id,
                 method_id,
             )
@@ -110,11 +116,11 @@ class Rights:
         if self._epoch == access.epoch:
             return
         self._epoch = access.epoch
-        if self.user.name in access.users:
-            self.user = access.users.get(self.user.name)
-        permission = access.permissions.of(self.user.name, self._vhost)
+        if self._user.name in access.users:
+            self._user = access.users.get(self._user.name)
+        permission = access.permissions.of(self._user.name, self._vhost)
         self._permission = permission
-        self._topics = access.permissions.topics_of(self.user.name, self._vhost)
+        self._topics = access.permissions.topics_of(self._user.name, self._vhost)
         self._everything = (
             permission is not None and permission.configure == permission.write == permission.read == ".*"
         )
