@@ -13,13 +13,13 @@ from typing import Final
 from warren.broker.memory import release_memory, resident_memory
 from warren.broker.session.node import DISK, MEMORY, Node
 
-INTERVAL: Final = 1.0
-"""Seconds between two looks."""
+INTERVAL: Final = 0.25
+"""Seconds between two looks: what can be published meanwhile is what memory may exceed its limit by."""
 SOURCE: Final = "watch"
 
 
 class Resources:
-    """Looks every second, and whenever a limit is changed.
+    """Looks four times a second, and whenever a limit is changed.
 
     :param memory_limit: bytes of this process that may be resident; None does not look.
     :param data_dir: the folder whose file system has to have `disk_free_limit` bytes free; None does not look.
@@ -41,7 +41,7 @@ class Resources:
     @memory_limit.setter
     def memory_limit(self, value: int | None) -> None:
         self._memory_limit = value
-        self.look()
+        self._again()
 
     @property
     def disk_free_limit(self) -> int:
@@ -50,7 +50,7 @@ class Resources:
     @disk_free_limit.setter
     def disk_free_limit(self, value: int) -> None:
         self._disk_free_limit = value
-        self.look()
+        self._again()
 
     @property
     def memory_used(self) -> int:
@@ -69,7 +69,9 @@ class Resources:
         return found.f_bavail * found.f_frsize
 
     def start(self) -> None:
-        """Look now, and go on looking."""
+        """Look now, and go on looking, if there is anything to look at."""
+        if self._memory_limit is None and self._data_dir is None:
+            return
         self.look()
         self._timer = self._node.loop.call_later(INTERVAL, self.start)
 
@@ -77,6 +79,11 @@ class Resources:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _again(self) -> None:
+        self.look()
+        self.stop()
+        self.start()
 
     def look(self) -> None:
         """Raise or clear the alarms, as things stand now."""
