@@ -239,6 +239,8 @@ lazy_queue_explicit_gc_run_operation_threshold = 1000
 queue_explicit_gc_run_operation_threshold = 1000
 management.tcp.port = 15672
 cluster_name = blue
+queue_index_embed_msgs_below = 4096
+load_definitions = /etc/definitions.json
 """.replace("'t#p'", "'t\\#p'")
     )
     config = loaded("--rabbitmq-conf", conf, PASSWORD="from-outside")
@@ -259,6 +261,7 @@ cluster_name = blue
     assert (broker.heartbeat, broker.frame_max, broker.channel_max) == (30, 65536, 100)
     assert (broker.max_connections, broker.max_message_size, broker.handshake_timeout) == (None, 2**27, 5.0)
     assert (broker.memory_limit, broker.disk_free_bytes) == (0.6, 2 * 10**9)
+    assert broker.load_definitions == Path("/etc/definitions.json")
     assert config.log == LogConfig(log_level="warning", log_json=True)
     (notice,) = config.notices
     for name in (
@@ -269,6 +272,7 @@ cluster_name = blue
         "queue_explicit_gc_run_operation_threshold (line 41)",
         "management.tcp.port (line 42)",
         "cluster_name (line 43)",
+        "queue_index_embed_msgs_below (line 44)",
     ):
         assert name in notice
     assert "default_user" not in notice

@@ -29,9 +29,10 @@ SAME: Final = {
     "ssl_options.password": "tls_key_password",
     "vm_memory_high_watermark.absolute": "memory_limit",
     "disk_free_limit.absolute": "disk_free_limit",
-    "queue_index_embed_msgs_below": "embed_below",
     "load_definitions": "load_definitions",
     "definitions.local.path": "load_definitions",
+    "management.load_definitions": "load_definitions",
+    "consumer_timeout": "consumer_timeout",
 }
 """Keys that mean the same here, by another name or the same."""
 
