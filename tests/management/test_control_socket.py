@@ -128,6 +128,18 @@ def test_a_connection_that_is_cut_harms_nobody(path: Path, broker: InProcess) ->
     assert warren_ctl(broker.data_dir)("-q", "ping").output == "Ping succeeded\n"
 
 
+def test_who_does_not_read_does_not_keep_the_broker(path: Path, broker: InProcess) -> None:
+    assert broker.data_dir is not None
+    queues = [{"vhost": "/", "name": f"{number}-" + "x" * 200, "durable": False} for number in range(3000)]
+    request = {"verb": "import_definitions", "arguments": {"definitions": {"queues": queues}}}
+    with Line(path) as line:
+        assert line.say(json.dumps(request).encode() + b"\n") == {"result": None}
+        for _ in range(20):
+            line.socket.sendall(b'{"verb":"list_bindings"}\n')
+        assert warren_ctl(broker.data_dir)("-q", "ping").output == "Ping succeeded\n"
+        broker.stop()
+
+
 def test_it_ends_with_the_broker(path: Path, broker: InProcess) -> None:
     with Line(path) as line:
         assert line.say(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}

@@ -12,6 +12,7 @@ from tests.support.dead_letters import arrived, reasons
 from tests.support.inprocess import InProcess
 from tests.support.operator import Operator, warren_ctl
 from tests.support.processes import wait_until
+from tests.support.restarts import ENDS
 
 
 def exact(name: str) -> str:
@@ -296,3 +297,24 @@ def test_what_a_policy_says_of_times_happens_in_time(timed: InProcess) -> None:
         assert "slow" in [row["name"] for row in operator.table("list_queues")]
         timed.advance(0.1)
         assert operator.table("list_queues") == []
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_policies_outlive_the_broker(timed: InProcess, how: str) -> None:
+    assert timed.data_dir is not None
+    operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+    with Connection(timed.url) as connection:
+        connection.channel().declare("kept", durable=True)
+    operator("set_policy", "short", "^kept$", '{"max-length":1}', "--priority", "4", "--apply-to", "queues")
+    operator("set_policy", "gone", "^kept$", '{"max-length":9}')
+    operator("clear_policy", "gone")
+    operator("set_operator_policy", "bound", "^kept$", '{"max-length-bytes":5}')
+    timed.restart() if how == "restart" else timed.crash()
+    operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+    assert operator("list_policies")[1:] == ['/\tshort\t^kept$\tqueues\t{"max-length":1}\t4']
+    assert operator("list_operator_policies")[1:] == ['/\tbound\t^kept$\tall\t{"max-length-bytes":5}\t0']
+    with Connection(timed.url) as connection:
+        channel = connection.channel()
+        for body in (b"1", b"2"):
+            channel.publish("kept", body)
+        assert channel.drain("kept") == [b"2"]

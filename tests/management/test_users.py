@@ -118,6 +118,14 @@ def test_virtual_hosts_come_and_go(warren: Operator) -> None:
     assert "does not exist" in warren.refused("delete_vhost", "other")
 
 
+def test_columns_are_chosen(warren: Operator) -> None:
+    assert warren("list_users", "tags", "user") == ["tags\tuser", "[administrator]\tguest"]
+    assert warren("list_permissions", "user", "read") == ["user\tread", "guest\t.*"]
+    assert warren("list_user_permissions", "guest", "vhost") == ["vhost", "/"]
+    assert warren("list_policies", "name") == []
+    assert "there is no item cows; the items are: user tags" in warren.refused("list_users", "cows")
+
+
 def test_limits_are_checked(warren: Operator) -> None:
     warren("add_user", "ann", "sesame")
     said = warren.refused("set_user_limits", "ann", '{"max-cows":1}')

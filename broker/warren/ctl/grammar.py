@@ -88,7 +88,9 @@ VERBS: Final[dict[str, Verb]] = {
     "clear_policy": Verb(
         "Clears a policy", ("name",), announce='Clearing policy "{name}" on vhost "{vhost}" ...', vhost=True
     ),
-    "list_policies": Verb("Lists policies", announce='Listing policies for vhost "{vhost}" ...', vhost=True),
+    "list_policies": Verb(
+        "Lists policies", takes=ITEMS, announce='Listing policies for vhost "{vhost}" ...', vhost=True
+    ),
     "set_operator_policy": Verb(
         "Sets an operator policy, which bounds what other policies may set",
         ("name", "pattern", "definition"),
@@ -105,6 +107,7 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "list_operator_policies": Verb(
         "Lists operator policies",
+        takes=ITEMS,
         announce='Listing operator policy overrides for vhost "{vhost}" ...',
         vhost=True,
     ),
@@ -166,7 +169,7 @@ VERBS: Final[dict[str, Verb]] = {
         ("username", "tags..."),
         announce='Setting tags for user "{username}" to [{tags}] ...',
     ),
-    "list_users": Verb("Lists users and their tags", announce="Listing users ..."),
+    "list_users": Verb("Lists users and their tags", takes=ITEMS, announce="Listing users ..."),
     "set_user_limits": Verb(
         "Sets a user's limits: a JSON object of max-connections and max-channels",
         ("username", "definition"),
@@ -196,12 +199,13 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "list_permissions": Verb(
         "Lists the permissions for a virtual host",
+        takes=ITEMS,
         announce='Listing permissions for vhost "{vhost}" ...',
         vhost=True,
     ),
     "list_user_permissions": Verb(
         "Lists a user's permissions",
-        ("username",),
+        ("username", "items..."),
         announce='Listing permissions for user "{username}" ...',
     ),
     "set_topic_permissions": Verb(
@@ -218,12 +222,13 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "list_topic_permissions": Verb(
         "Lists the topic permissions for a virtual host",
+        takes=ITEMS,
         announce='Listing topic permissions for vhost "{vhost}" ...',
         vhost=True,
     ),
     "list_user_topic_permissions": Verb(
         "Lists a user's topic permissions",
-        ("username",),
+        ("username", "items..."),
         announce='Listing topic permissions for user "{username}" ...',
     ),
     "add_vhost": Verb(

@@ -42,7 +42,7 @@ class ControlSocket:
         self._perform = perform
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def open(self, path: Path) -> None:
         """Listen at a path; a socket that a dead broker has left there is replaced.
@@ -63,10 +63,11 @@ class ControlSocket:
         if server is None:
             return
         server.close()
-        for task in self._open:
+        tasks = list(self._open)
+        for task in tasks:
             task.cancel()
-        if self._open:
-            await asyncio.wait(self._open)
+        if tasks:
+            await asyncio.wait(tasks)
         await server.wait_closed()
         if self._path is not None:
             with contextlib.suppress(OSError):
@@ -79,15 +80,15 @@ class ControlSocket:
             reply(writer, {"error": "too many control connections; try again", "status": Exit.IO})
             writer.close()
             return
-        self._open.add(task)
+        self._open[task] = writer
         try:
             while await self._serve(reader, writer):
                 pass
         except (OSError, TimeoutError, asyncio.CancelledError):
-            # Gone, silent for too long, or the broker stops: in each case there is nobody to tell.
-            pass
+            # Gone, silent for too long, or the broker stops: nobody is waited for who may never read the rest.
+            writer.transport.abort()
         finally:
-            self._open.discard(task)
+            del self._open[task]
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

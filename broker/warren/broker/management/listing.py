@@ -50,6 +50,13 @@ def table(columns: list[str], rows: list[list[Json]]) -> Json:
     return {"columns": columns, "rows": rows}
 
 
+def picked(request: Request, columns: list[str], rows: list[list[Json]]) -> Json:
+    """A table, or those of its columns that were asked for."""
+    asked, _ = chosen(request, columns, columns)
+    at = [columns.index(column) for column in asked]
+    return table(asked, [[row[index] for index in at] for row in rows])
+
+
 async def rows(objects: Iterable[Object], row: Callable[[Object], list[Json] | None]) -> list[list[Json]]:
     """A row an object, unless `row` has none for it."""
     found: list[list[Json]] = []

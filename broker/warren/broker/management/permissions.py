@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warren.broker.management.listing import table
+from warren.broker.management.listing import picked
 from warren.broker.management.request import Json, Request
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def list_permissions(management: Management, request: Request) -> Json:
     """Those for a virtual host."""
     management.vhost(request)
     found = management.node.access.permissions.all(vhost=request.text("vhost", "/"))
-    return table(
+    return picked(
+        request,
         ["user", "configure", "write", "read"],
         [[each.user, each.configure, each.write, each.read] for each in found],
     )
@@ -38,7 +39,8 @@ def list_permissions(management: Management, request: Request) -> Json:
 def list_user_permissions(management: Management, request: Request) -> Json:
     user = management.node.access.users.get(request.text("username"))
     found = management.node.access.permissions.all(user=user.name)
-    return table(
+    return picked(
+        request,
         ["vhost", "configure", "write", "read"],
         [[each.vhost, each.configure, each.write, each.read] for each in found],
     )
@@ -66,7 +68,8 @@ def list_topic_permissions(management: Management, request: Request) -> Json:
     """Those for a virtual host."""
     management.vhost(request)
     found = management.node.access.permissions.topics(vhost=request.text("vhost", "/"))
-    return table(
+    return picked(
+        request,
         ["user", "exchange", "write", "read"],
         [[each.user, each.exchange, each.write, each.read] for each in found],
     )
@@ -75,7 +78,8 @@ def list_topic_permissions(management: Management, request: Request) -> Json:
 def list_user_topic_permissions(management: Management, request: Request) -> Json:
     user = management.node.access.users.get(request.text("username"))
     found = management.node.access.permissions.topics(user=user.name)
-    return table(
+    return picked(
+        request,
         ["vhost", "exchange", "write", "read"],
         [[each.vhost, each.exchange, each.write, each.read] for each in found],
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from warren.broker.access.users import User
 from warren.broker.management.limits import limits, shown, without_none
-from warren.broker.management.listing import table
+from warren.broker.management.listing import picked, table
 from warren.broker.management.request import Json, Refused, Request
 from warren.command import Exit
 
@@ -50,10 +50,9 @@ def set_user_tags(management: Management, request: Request) -> None:
     management.node.access.users.set_tags(request.text("username"), request.texts("tags"))
 
 
-def list_users(management: Management, _: Request) -> Json:
-    return table(
-        ["user", "tags"], [[user.name, list(user.tags)] for user in management.node.access.users.all()]
-    )
+def list_users(management: Management, request: Request) -> Json:
+    users = management.node.access.users.all()
+    return picked(request, ["user", "tags"], [[user.name, list(user.tags)] for user in users])
 
 
 def user_limits(user: User) -> dict[str, int]:
