@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import contextlib
 import socket
 import ssl
 from urllib.parse import unquote, urlsplit
@@ -58,6 +59,11 @@ class Link:
             return self._socket.recv(1) == b""
         except ConnectionResetError:
             return True
+
+    def hang_up(self) -> None:
+        """End both directions from another thread: who waits for bytes gets a ConnectionError."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
         """Drop the socket without a word."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from warren.command import Exit
 
-from .errors import StoreError, reason
+from .errors import StoreError, disk_error
 from .folder import DataFolder
 from .rows import (
     BindingRow,
@@ -83,14 +83,14 @@ class Definitions:
             definitions = cls(database, loop)
             definitions._reserve(definitions._next + _RESERVE)
             folder.files.sync_folder(str(folder.path))
-        except OSError as error:
-            raise StoreError(f"cannot use the definitions in {path}: {reason(error)}") from None
-        except (sqlite3.Error, StoreError) as error:
+        except (OSError, sqlite3.Error, StoreError) as error:
             if database is not None:
                 with contextlib.suppress(sqlite3.Error):
                     database.close()
             if isinstance(error, StoreError):
                 raise
+            if isinstance(error, OSError):
+                raise disk_error(f"use the definitions in {path}", error) from None
             status = Exit.IO if isinstance(error, sqlite3.OperationalError) else Exit.USAGE
             raise StoreError(f"cannot use the definitions in {path}: {error}", status) from None
         definitions._thread.start()

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
 from warren.command import Exit
+
+_FOLDER: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOENT,
+        errno.EEXIST,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+    }
+)
+"""Errors of whoever named the folder; all others are the disk's."""
 
 
 class StoreError(Exception):
@@ -19,7 +37,8 @@ class StoreError(Exception):
 
 def disk_error(doing: str, error: OSError) -> StoreError:
     """The error of a file call that failed, named by what was being done."""
-    return StoreError(f"cannot {doing}: {reason(error)}", Exit.IO)
+    status = Exit.USAGE if error.errno in _FOLDER else Exit.IO
+    return StoreError(f"cannot {doing}: {reason(error)}", status)
 
 
 def reason(error: OSError) -> str:

@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from .errors import StoreError, disk_error, reason
+from .errors import StoreError, disk_error
 from .files import Files, OsFiles
 
 VERSION = 1
@@ -58,7 +58,7 @@ class DataFolder:
         except FileExistsError:
             raise StoreError(f"{folder} is no folder: name another with --data-dir") from None
         except OSError as error:
-            raise StoreError(f"cannot make the data folder {folder}: {reason(error)}") from None
+            raise disk_error(f"make the data folder {folder}", error) from None
         lock = _lock(folder)
         try:
             identity = _identity(folder, files)
@@ -67,7 +67,7 @@ class DataFolder:
                 files.sync_folder(str(folder))
         except OSError as error:
             os.close(lock)
-            raise StoreError(f"cannot use the data folder {folder}: {reason(error)}") from None
+            raise disk_error(f"use the data folder {folder}", error) from None
         except BaseException:
             os.close(lock)
             raise
@@ -84,7 +84,7 @@ def _lock(folder: Path) -> int:
     try:
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreError(f"cannot write in the data folder {folder}: {reason(error)}") from None
+        raise disk_error(f"write in the data folder {folder}", error) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(lock, 0)
