@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import select
 import contextlib
+import select
 import socket
 import ssl
 from urllib.parse import unquote, urlsplit
