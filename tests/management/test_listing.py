@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,20 @@ def test_the_figures_of_a_queue(operator: Operator, channel: Channel, name: str)
     channel.delete(name)
 
 
+def own_port(channel: Channel) -> int:
+    """This end's: RabbitMQ may still list connections of other tests."""
+    port: int = channel.connection.raw._socket.getsockname()[1]
+    return port
+
+
+def own_connection(operator: Operator, channel: Channel, *items: str) -> dict[str, Any]:
+    port = own_port(channel)
+    (row,) = [
+        row for row in operator.table("list_connections", "peer_port", *items) if row["peer_port"] == port
+    ]
+    return row
+
+
 def test_a_transient_queue_keeps_nothing(operator: Operator, channel: Channel, name: str) -> None:
     channel.declare(name, exclusive=True)
     channel.confirm()
@@ -120,14 +135,14 @@ def test_a_transient_queue_keeps_nothing(operator: Operator, channel: Channel, n
     channel.settled_until(1)
     row = operator.queue(name, "messages_persistent", "disk_writes", "exclusive", "owner_pid")
     assert (row["messages_persistent"], row["disk_writes"], row["exclusive"]) == (0, 0, True)
-    assert row["owner_pid"] == operator.table("list_connections", "pid")[-1]["pid"]
+    assert row["owner_pid"] == own_connection(operator, channel, "pid")["pid"]
 
 
 def test_consumers_are_listed(operator: Operator, channel: Channel, name: str) -> None:
     channel.declare(name, exclusive=True)
     channel.qos(7)
     channel.consume(name, "mine", exclusive=True)
-    (row,) = operator.table("list_consumers")
+    (row,) = [row for row in operator.table("list_consumers") if row["queue_name"] == name]
     assert row["channel_pid"] == operator.queue(name, "exclusive_consumer_pid")["exclusive_consumer_pid"]
     del row["channel_pid"]
     assert row == {
@@ -158,7 +173,9 @@ def test_channels_are_listed(operator: Operator, channel: Channel) -> None:
         "messages_unconfirmed",
         "messages_uncommitted",
     )
-    (row,) = operator.table("list_channels", *items, *more)
+    rows = operator.table("list_channels", "name", *items, *more)
+    (row,) = [row for row in rows if f":{own_port(channel)} -> " in row["name"]]
+    assert row.pop("name").endswith(f" ({channel.number})")
     assert row == {
         "number": channel.number,
         "user": "guest",
@@ -176,9 +193,11 @@ def test_channels_are_listed(operator: Operator, channel: Channel) -> None:
 
 def test_connections_are_listed(operator: Operator, channel: Channel) -> None:
     host, port = channel.connection.raw._socket.getsockname()
-    (row,) = operator.table(
-        *("list_connections", "name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "ssl"),
-        *("protocol", "auth_mechanism", "frame_max", "channel_max", "timeout", "client_properties"),
+    row = own_connection(
+        operator,
+        channel,
+        *("name", "user", "vhost", "state", "channels", "peer_host", "ssl", "protocol"),
+        *("auth_mechanism", "frame_max", "channel_max", "timeout", "client_properties"),
     )
     properties = row.pop("client_properties")
     assert ["capabilities", "table"] in [field[:2] for field in properties]
@@ -324,12 +343,18 @@ def test_queues_are_purged_and_deleted(operator: Operator, channel: Channel, nam
 
 
 def test_a_connection_is_closed_by_its_pid(operator: Operator, channel: Channel) -> None:
-    (pid,) = [line for line in operator("list_connections", "pid") if line.startswith("<")]
+    port = own_port(channel)
+
+    def pids() -> list[str]:
+        rows = [line.split("\t") for line in operator("list_connections", "pid", "peer_port")]
+        return [row[0] for row in rows if row[1:] == [str(port)]]
+
+    (pid,) = pids()
     operator("close_connection", pid, "maintenance")
     with pytest.raises(Closed, match="320 CONNECTION_FORCED - maintenance"):
         channel.ready("any")
     channel.connection.abort()
-    wait_until(lambda: operator.table("list_connections") == [], "the connection is gone")
+    wait_until(lambda: not pids(), "the connection is gone")
 
 
 def test_help_names_every_verb(warren: Operator) -> None:
