@@ -295,6 +295,8 @@ class Broker:
         for incarnation, queue in queues.items():
             recovered = recovery.queues.pop(incarnation, None)
             if recovered is not None:
+                if queue.keeps is not None:
+                    queue.keeps.recall(payload for _, payload, _ in recovered.messages)
                 count += restore_messages(queue, recovered)
         # Only now: what has died meanwhile may go to any of them.
         for queue in queues.values():

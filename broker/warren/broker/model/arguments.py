@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from warren.broker.model import checks
 from warren.broker.model.checks import Invalid, Overflow, argument_fields, shown
+from warren.broker.model.deduplication import ARGUMENTS as DEDUPLICATION
+from warren.broker.model.deduplication import Deduplication, InvalidArgument, deduplication
 from warren.wire.replies import AmqpError, Reply
 from warren.wire.tables import Field
 
@@ -44,6 +46,8 @@ class QueueArguments:
     """Which messages wait before they are ready again: all, those that failed with their channel, or the returned ones."""
     delayed_retry_min: int = -1
     delayed_retry_max: int = -1
+    deduplication: Deduplication | None = None
+    """What makes a message a duplicate that the queue does not take."""
     stream: bool = False
     max_age_ms: int = -1
     """What a stream keeps at least; with -1 age is no reason to remove anything."""
@@ -72,6 +76,7 @@ COMMON = (
     "x-delayed-retry-type",
     "x-delayed-retry-min",
     "x-delayed-retry-max",
+    *DEDUPLICATION,
 )
 CLASSIC = ("x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator")
 QUORUM = (
@@ -176,6 +181,11 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         retry_max = checks.positive(fields.get(name))
         if 0 <= retry_max < retry_min:
             raise Invalid("delayed_retry_max_below_min")
+        unique = deduplication(fields)
+    except InvalidArgument as invalid:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED, f"invalid arg '{invalid.name}' for {described}: {invalid}"
+        ) from None
     except Invalid as reason:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described}: {reason}"
@@ -205,6 +215,7 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         delayed_retry=delayed_retry,
         delayed_retry_min=retry_min,
         delayed_retry_max=max(retry_min, retry_max),
+        deduplication=unique,
     )
 
 

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.delays import pass_on
 from warren.broker.model.headers import listed_keys
 from warren.broker.model.message import Message
@@ -90,6 +91,11 @@ class DeadLetters:
         if queue.held_for is not None:
             pass_on(queue, queue.held_for, message)
             return
+        if queue.keeps is not None:
+            queue.keeps.forget(message)
+            if message.stored:
+                queue.forget(message)
+            return
         if arguments.dead_letter_exchange is None:
             self.drop(queue, message, reason, "")
             return
@@ -102,6 +108,9 @@ class DeadLetters:
         targets: list[Queue] = []
         if exchange is not None:
             found = vhost.find(exchange, letter_keys(letter, key, properties), properties.headers, letter)
+            if found is DUPLICATE:
+                self.drop(queue, message, reason, "it has been there before")
+                return
             targets = found if reason == "rejected" else without_cycles(found, letter)
             if found and not targets:
                 self.drop(queue, message, reason, "it would go round in a cycle")

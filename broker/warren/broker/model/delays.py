@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 HEADER: Final = "x-delay"
 LONGEST: Final = 2**53
 """Milliseconds; longer ones are as long as that."""
-HIDDEN: Final = b"amq.delayed."
-"""How the name of what an exchange holds back begins, as operators see it."""
 
 
 def delayed_type(fields: dict[str, tables.Field]) -> bytes:

@@ -8,6 +8,7 @@ from warren.broker.model.headers import Pattern
 from warren.broker.model.topic import TopicTrie
 
 if TYPE_CHECKING:
+    from warren.broker.model.deduplication import Window
     from warren.broker.model.hashing import Choice
     from warren.broker.model.history import History
     from warren.broker.model.queue import Queue
@@ -55,6 +56,10 @@ class Exchange:
         """direct, fanout, topic or headers: how it compares its bindings with a message."""
         self.choice: Choice | None = None
         """How it chooses one of its bindings, if it does not compare."""
+        self.delays = False
+        """Its messages may say for how long they are held back."""
+        self.window: Window | None = None
+        """The keys that it has seen, if it deduplicates."""
         self.held: Queue | None = None
         """What it holds back until it is due, if its messages may be delayed."""
         self.history: History | None = None
@@ -131,7 +136,9 @@ class Exchange:
     @property
     def by_message(self) -> bool:
         """More than the routing key decides where a message goes from here, or what else is done with it."""
-        if self.matching == b"headers" or self.history is not None or self.held is not None:
+        if self.matching == b"headers" or self.history is not None:
+            return True
+        if self.held is not None or self.window is not None:
             return True
         return self.choice is not None and self.choice.by_message
 

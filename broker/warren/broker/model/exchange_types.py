@@ -6,6 +6,7 @@ from typing import Final
 
 from warren.broker.model.checks import argument_fields
 from warren.broker.model.compat import Compat
+from warren.broker.model.deduplication import ARGUMENTS, Deduplication, InvalidArgument, deduplication
 from warren.broker.model.delays import delayed_type
 from warren.broker.model.exchange import TYPES, Exchange
 from warren.broker.model.hashing import ModulusHash, Random, consistent_hash
@@ -13,6 +14,8 @@ from warren.broker.model.history import History
 from warren.wire.replies import AmqpError, Reply
 
 DELAYED: Final = b"x-delayed-message"
+UNIQUE: Final = b"x-message-deduplication"
+"""A fanout exchange that deduplicates; every other does if an argument says so."""
 KINDS: Final = frozenset(
     (
         *TYPES,
@@ -22,10 +25,11 @@ KINDS: Final = frozenset(
         b"x-local-random",
         b"x-recent-history",
         DELAYED,
+        UNIQUE,
     )
 )
 
-COMPARED: Final = ("alternate-exchange", "x-delayed-type")
+COMPARED: Final = ("alternate-exchange", "x-delayed-type", *ARGUMENTS)
 """The arguments that a redeclaration has to repeat."""
 
 
@@ -66,6 +70,7 @@ def make_exchange(
             f"invalid type '{alternate.type_name}' for arg 'alternate-exchange' in {described}",
         )
     if kind == DELAYED:
+        exchange.delays = True
         kind = exchange.matching = delayed_type(fields)
     if kind == b"x-consistent-hash":
         exchange.choice = consistent_hash(fields)
@@ -73,7 +78,22 @@ def make_exchange(
         exchange.choice = ModulusHash()
     elif kind in (b"x-random", b"x-local-random"):
         exchange.choice = Random(local=kind == b"x-local-random")
+    elif kind == UNIQUE:
+        exchange.matching = b"fanout"
     elif kind == b"x-recent-history":
         exchange.matching = b"fanout"
         exchange.history = History(raw)
     return exchange
+
+
+def rule_of(exchange: Exchange, described: str) -> Deduplication | None:
+    """What makes a message a duplicate for an exchange; None if nothing does.
+
+    :raises AmqpError: 406 for an argument that says nothing.
+    """
+    try:
+        return deduplication(argument_fields(exchange.arguments), always=exchange.kind == UNIQUE)
+    except InvalidArgument as reason:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED, f"invalid arg '{reason.name}' for {described}: {reason}"
+        ) from None

@@ -22,6 +22,7 @@ from warren.broker.model.shelf import Shelf
 from warren.broker.model.stored import message_head, message_mark
 
 if TYPE_CHECKING:
+    from warren.broker.model.deduplication import Window
     from warren.broker.model.exchange import Exchange
     from warren.broker.model.vhost import VirtualHost
     from warren.broker.store.log import Log, QueueLog
@@ -32,6 +33,10 @@ STORED: Final = 1
 """As TAKEN, and it counts once the log's collecting batch is on disk."""
 REFUSED: Final = 2
 """The queue is full and rejects publishes."""
+
+
+BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
+"""Of a message without exchange and key."""
 
 
 class Consumer:
@@ -126,10 +131,14 @@ class Queue:
         """Dead letters that no target has taken yet (at-least-once strategy)."""
         self.held_for: Optional[Exchange] = None  # noqa: UP045
         """The exchange that holds these messages back until they are due; None for every queue that a client can name."""
+        self.window: Optional[Window] = None  # noqa: UP045
+        """The keys that it has seen, if it deduplicates."""
+        self.keeps: Optional[Window] = None  # noqa: UP045
+        """The window whose keys these messages are."""
         self.expiry = Expiry(self)
         self.last_exchange = b""
         self.last_key = b""
-        self.last_head = b""
+        self.last_head = BARE_HEAD
         self.configure(arguments)
 
     def configure(self, arguments: QueueArguments) -> None:

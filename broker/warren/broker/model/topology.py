@@ -11,10 +11,15 @@ import logging
 
 from warren.broker.model.arguments import KNOWN, QueueArguments, assert_equivalent, queue_arguments
 from warren.broker.model.checks import argument_fields
-from warren.broker.model.delays import HIDDEN
 from warren.broker.model.exchange import TYPES, Binding, Exchange
-from warren.broker.model.exchange_types import COMPARED, DELAYED, assert_type, make_exchange
-from warren.broker.model.hidden import hold_back, let_go, split_hidden
+from warren.broker.model.exchange_types import COMPARED, assert_type, make_exchange, rule_of
+from warren.broker.model.hidden import (
+    equip_exchange,
+    equip_queue,
+    forget_orphans,
+    let_go,
+    split_hidden,
+)
 from warren.broker.model.lasting import assert_lasting
 from warren.broker.model.names import name_prefix, refuse_default, server_name
 from warren.broker.model.queue import Queue
@@ -38,6 +43,8 @@ class Topology:
         self.definitions = definitions
         self.settings = Settings(vhost.name.decode(errors="replace"))
         self._incarnations = 0
+        self.kept: dict[bytes, QueueRow] = {}
+        """Hidden queues of before a restart, whose owners are yet to come."""
         self._owned: dict[object, dict[Queue, bool]] = {}
         """The exclusive queues of each connection."""
         vhost.topology = self
@@ -159,6 +166,7 @@ class Topology:
                 queue.log = self.vhost.log
             queue.records = self.vhost.log.queue(incarnation)
             queue.put_on(Shelf(self.vhost.log, queue.records, name))
+        equip_queue(self, queue)
         self.vhost.policies.govern(queue)
         self.vhost.queues[name] = queue
         self.vhost.epoch += 1
@@ -204,6 +212,7 @@ class Topology:
             if not owned:
                 del self._owned[queue.owner]
         self._unbind_all(queue, True)
+        let_go(self, queue)
         queue.ended()
         if queue.records is not None:
             assert self.definitions is not None
@@ -256,20 +265,12 @@ class Topology:
         return exchange
 
     def _make_exchange(
-        self,
-        name: bytes,
-        kind: bytes,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        raw: bytes,
-        incarnation: int = 0,
+        self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, raw: bytes
     ) -> Exchange:
         described = self.described("exchange", name)
         exchange = make_exchange(name, kind, durable, auto_delete, internal, raw, described)
         self.vhost.policies.govern_exchange(exchange)
-        if kind == DELAYED:
-            hold_back(self, exchange, incarnation)
+        equip_exchange(self, exchange, rule_of(exchange, described))
         self.vhost.exchanges[name] = exchange
         self.vhost.epoch += 1
         return exchange
@@ -384,21 +385,17 @@ class Topology:
         self, exchanges: list[ExchangeRow], queues: list[QueueRow], bindings: list[BindingRow]
     ) -> dict[int, Queue]:
         """Make again what was stored, without storing it; the queues by incarnation, still empty."""
-        queues, hidden = split_hidden(queues)
+        queues, self.kept = split_hidden(queues)
         restored = {}
         for exchange in exchanges:
-            kept = hidden.get(HIDDEN + exchange.name)
-            made = self._make_exchange(
+            self._make_exchange(
                 exchange.name,
                 exchange.type,
                 True,
                 exchange.auto_delete,
                 exchange.internal,
                 exchange.arguments,
-                kept.incarnation if kept is not None else 0,
             )
-            if made.held is not None:
-                restored[int(made.held.incarnation)] = made.held
         for row in queues:
             arguments = queue_arguments(row.arguments, self.described("queue", row.name))
             restored[row.incarnation] = self._make_queue(
@@ -410,6 +407,9 @@ class Topology:
             self.vhost.exchanges[binding.source].bind(
                 Binding(destination, binding.routing_key, binding.arguments), not binding.to_exchange
             )
+        forget_orphans(self)
+        for hidden in self.vhost.hidden.values():
+            restored[int(hidden.incarnation)] = hidden
         self.vhost.epoch += 1
         return restored
 

@@ -9,6 +9,7 @@ from mypy_extensions import i64
 from warren.broker.model.clock import Clock
 from warren.broker.model.compat import Compat
 from warren.broker.model.dead_letter import DeadLetters
+from warren.broker.model.deduplication import still_new, unique
 from warren.broker.model.delays import HEADER, delay_of
 from warren.broker.model.exchange import Exchange
 from warren.broker.model.message import Message
@@ -49,6 +50,8 @@ class VirtualHost:
         self.queues: dict[bytes, Queue] = {}
         self.hidden: dict[bytes, Queue] = {}
         """Queues that no client can name: what exchanges hold back."""
+        self.windows = 0
+        """How many of its exchanges and queues deduplicate."""
         self.replies: dict[bytes, Queue] = {}
         """What leads to the channels that wait for direct replies."""
         self.dead_letters = DeadLetters(self)
@@ -84,6 +87,10 @@ class VirtualHost:
         # Some such exchange with bindings may be on the way; which keys lead there is not worth finding out.
         return any(other.bindings and other.by_message for other in self.exchanges.values())
 
+    def deduplicates(self, queues: list[Queue]) -> bool:
+        """Whether one of these queues may refuse a message as a duplicate."""
+        return self.windows > 0 and any(queue.window is not None for queue in queues)
+
     def find(
         self, first: Exchange, keys: list[bytes], headers: dict[str, Field], message: Message | None
     ) -> list[Queue]:
@@ -98,16 +105,23 @@ class VirtualHost:
         Source: https://www.rabbitmq.com/docs/ae and .../docs/e2e.
         """
         queues: dict[Queue, bool] = {}
+        passed: list[Queue] = []
+        seen_before = False
         if first.name == b"":
             for key in keys:
                 queue = self.queues.get(key) or self.replies.get(key)
                 if queue is not None:
                     queues[queue] = True
-            return list(queues)
+            return unique(list(queues), passed, headers, False) if self.windows else list(queues)
         seen: dict[Exchange, bool] = {first: True}
         work = [first]
         while work:
             exchange = work.pop()
+            if exchange.window is not None:
+                if exchange.window.knows(headers):
+                    seen_before = True
+                    continue
+                passed.append(exchange.window.queue)
             held = exchange.held
             if held is not None and delay_of(headers):
                 queues[held] = True
@@ -131,7 +145,7 @@ class VirtualHost:
                 elif destination not in seen:
                     seen[destination] = True
                     work.append(destination)
-        return list(queues)
+        return unique(list(queues), passed, headers, seen_before) if self.windows else list(queues)
 
     def deliver(self, queues: list[Queue], message: Message) -> i64:
         """Put a message into the queues that it was routed to: TAKEN, STORED or REFUSED.
@@ -140,6 +154,11 @@ class VirtualHost:
         """
         if len(queues) == 1:
             return queues[0].publish(message)
+        keepers: list[Queue] = []
+        if self.windows:
+            keepers = [queue for queue in queues if queue.keeps is not None]
+            if keepers:
+                queues = [queue for queue in still_new(queues, message) if queue.keeps is None]
         refused = False
         copies: list[tuple[Queue, Message]] = []
         by_expiry: dict[int, list[tuple[Queue, Message]]] = {}
@@ -168,6 +187,12 @@ class VirtualHost:
             letters.release()
         if refused:
             return REFUSED
+        for keeper in keepers:
+            # After the message: a crash in between forgets the key, and not the message.
+            assert keeper.keeps is not None
+            entry = keeper.keeps.entry(message) if queues else None
+            if entry is not None:
+                keeper.publish(entry)
         return STORED if by_expiry or (streamed and self.log is not None) else TAKEN
 
     def move(self, queue: Queue, message: Message, targets: list[Queue], copy: Message) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.checks import MAX_EXPIRY_MS, argument_fields
+from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange import Exchange
 from warren.broker.model.headers import further_keys, names_keys
 from warren.broker.model.message import Message
@@ -160,7 +161,8 @@ class Channel:
             self.tx.publish(target, queues, message)
             return
         if not queues:
-            self.unroutable(target, message)
+            if queues is not DUPLICATE:
+                self.unroutable(target, message)
             outcome: i64 = TAKEN
         elif len(queues) == 1:
             outcome = queues[0].publish(message)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
 from warren.broker.model.queue import STORED, TAKEN, Queue
 from warren.broker.session.limits import TRANSACTION_ACTIONS, TRANSACTION_BYTES
@@ -87,6 +88,8 @@ class Transaction:
         try:
             for publish in publishes:
                 queues = [queue for queue in publish.queues if not queue.deleted]
+                if not queues and publish.queues is DUPLICATE:
+                    continue
                 if not queues:
                     channel.unroutable(publish.target, publish.message)
                 else:
