@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Optional
 from mypy_extensions import i64
 
 if TYPE_CHECKING:
-    from warren.broker.model.queue import Consumer
+    from warren.broker.model.consumer import Consumer
 
 
 class Message:

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from warren.broker.model.arguments import QueueArguments
 from warren.broker.model.backing import Backing
 from warren.broker.model.checks import Overflow
+from warren.broker.model.consumer import Consumer
 from warren.broker.model.expiry import Expiry
 from warren.broker.model.message import Message
 from warren.broker.model.priority import PriorityBacking
@@ -37,44 +38,6 @@ REFUSED: Final = 2
 
 BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
 """Of a message without exchange and key."""
-
-
-class Consumer:
-    """Who takes a queue's messages; a session's kind of consumer says how they are sent."""
-
-    unacked: i64 = 0
-    prefetch: i64 = 0
-    """How many may be unacknowledged at once; 0 is no limit."""
-    stalled: bool = False
-    """It has no room and waits outside the queue's round."""
-    priority: int = 0
-    """Those with a higher one are served first, as long as they have room."""
-    raw_arguments: bytes = b""
-    """What basic.consume gave, an encoded table."""
-    waking: bool = False
-    """An acknowledgement that covers several messages will look at it once, at its end."""
-
-    def __init__(self, queue: Queue, tag: bytes, no_ack: bool, exclusive: bool) -> None:
-        self.queue = queue
-        self.tag = tag
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-
-    def has_room(self) -> bool:
-        """Whether it can be sent another message now."""
-        raise NotImplementedError
-
-    def deliver(self, message: Message) -> bool:
-        """Send it; True if there is room for another."""
-        raise NotImplementedError
-
-    def cancelled(self) -> None:
-        """Its queue has gone."""
-        raise NotImplementedError
-
-    def outstanding(self) -> list[Message]:
-        """What it has unacknowledged."""
-        raise NotImplementedError
 
 
 class Queue:

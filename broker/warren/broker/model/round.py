@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
-    from warren.broker.model.queue import Consumer
+    from warren.broker.model.consumer import Consumer
 
 
 class Round:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.arguments import QueueArguments
+from warren.broker.model.consumer import Consumer
 from warren.broker.model.message import Message
-from warren.broker.model.queue import STORED, TAKEN, Consumer, Queue
+from warren.broker.model.queue import STORED, TAKEN, Queue
 from warren.broker.model.stream_entry import entry_head, with_offset
 from warren.broker.model.stream_reader import StreamMessage, StreamReader
 from warren.broker.model.stream_tail import StreamTail

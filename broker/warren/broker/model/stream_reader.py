@@ -13,7 +13,7 @@ from warren.broker.store.stream_record import Chunk
 from warren.broker.store.stream_segment import StreamSegment
 
 if TYPE_CHECKING:
-    from warren.broker.model.queue import Consumer
+    from warren.broker.model.consumer import Consumer
     from warren.broker.model.stream import Stream
     from warren.broker.store.stream_log import StreamLog
     from warren.broker.store.stream_reader import StreamRead

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.checks import MAX_EXPIRY_MS, argument_fields
+from warren.broker.model.consumer import Consumer
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange import Exchange
 from warren.broker.model.headers import further_keys, names_keys
 from warren.broker.model.message import Message
-from warren.broker.model.queue import TAKEN, Consumer, Queue
+from warren.broker.model.queue import TAKEN, Queue
 from warren.broker.model.vhost import VirtualHost
 from warren.broker.session.confirms import Confirms
 from warren.broker.session.direct_reply import addressed

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
+from warren.broker.model.consumer import Consumer
 from warren.broker.model.message import Message
-from warren.broker.model.queue import Consumer, Queue
+from warren.broker.model.queue import Queue
 from warren.broker.session.redelivery import as_received
 from warren.wire.content import content_frames
 from warren.wire.methods import BASIC, DELIVER
