@@ -26,8 +26,13 @@ class Link:
         self._position = 0
         self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._host = parts.hostname
         if tls is not None:
-            self._socket = tls.wrap_socket(self._socket, server_hostname=parts.hostname)
+            self.secure(tls)
+
+    def secure(self, tls: ssl.SSLContext) -> None:
+        """Go on with TLS."""
+        self._socket = tls.wrap_socket(self._socket, server_hostname=self._host)
 
     def send_bytes(self, data: bytes) -> None:
         self._socket.sendall(data)

@@ -207,9 +207,9 @@ class Broker:
             undo.push_async_callback(listener.close)
             undo.callback(listener.stop_accepting)
             for address in config.addresses:
-                await listener.open(address)
+                await listener.open(address, behind_proxy=config.proxy_protocol)
             for address in config.tls_addresses:
-                await listener.open(address, config.tls)
+                await listener.open(address, config.tls, behind_proxy=config.proxy_protocol)
             self.bound = tuple(listener.bound)
             for where in self.bound:
                 logger.info("event=listening at=%s", where)

@@ -25,6 +25,7 @@ class BrokerConfig:
     :param port: the port; 0 takes any free one.
     :param listeners: all addresses to listen at without TLS, as `host:port` or a port, in the place of `host` and `port`.
     :param tls: addresses to listen at with TLS, and how.
+    :param proxy_protocol: each connection begins with a header of the PROXY protocol, which a load balancer sends.
     :param mechanisms: how clients may log in: of PLAIN, AMQPLAIN, EXTERNAL (by their certificate) and ANONYMOUS.
     :param anonymous_user: the user that an ANONYMOUS client is.
     :param users: passwords by user name: the first users, administrators with every permission on the default virtual host.
@@ -56,6 +57,7 @@ class BrokerConfig:
     port: int = 0
     listeners: tuple[str, ...] | None = None
     tls: TlsConfig = field(default_factory=TlsConfig)
+    proxy_protocol: bool = False
     mechanisms: tuple[str, ...] = ("PLAIN", "AMQPLAIN")
     anonymous_user: str = ""
     users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)

@@ -10,6 +10,7 @@ import socket
 from typing import NamedTuple, cast
 
 from warren.broker.address import Address
+from warren.broker.proxy_protocol import ProxiedServer
 from warren.broker.session.connection import Connection
 from warren.broker.session.handshake import Conversation
 from warren.broker.session.node import Node
@@ -31,9 +32,11 @@ LAST_WORDS_SECONDS = 2.0
 class AmqpProtocol(asyncio.BufferedProtocol):
     """One socket. What is read is copied at once, so all of a listener's read into the same buffer."""
 
-    def __init__(self, listener: Listener, tls: TlsConfig | None) -> None:
+    def __init__(self, listener: Listener, tls: TlsConfig | None, client: str = "") -> None:
+        """:param client: the address of who is behind a proxy"""
         self._listener = listener
         self._tls = tls
+        self._client = client
         self._node = listener.node
         self._view = listener.view
         self._slowed = listener.slowed
@@ -46,7 +49,7 @@ class AmqpProtocol(asyncio.BufferedProtocol):
         sock = stream.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        address = str(peer[0]) if peer else ""
+        address = self._client or (str(peer[0]) if peer else "")
         secured = stream.get_extra_info("ssl_object")
         conversation = Conversation(Peer(address, self._tls.user(secured) if self._tls and secured else None))
         self._connection = Connection(self._node, conversation, stream, address)
@@ -110,28 +113,38 @@ class Listener:
         self.view = memoryview(bytearray(READ_BYTES))
         self.slowed = self.view[:SLOWED_BYTES]
         self.bound: list[Bound] = []
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | ProxiedServer] = []
         self._transports: set[asyncio.Transport] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
-    async def open(self, address: Address, tls: TlsConfig | None = None) -> None:
+    async def open(
+        self, address: Address, tls: TlsConfig | None = None, *, behind_proxy: bool = False
+    ) -> None:
         """Accept connections at one more address; port 0 takes a free one.
 
+        :param behind_proxy: each connection begins with a header of the PROXY protocol.
         :raises ListenError: if the address is taken or not this machine's.
         :raises TlsError: if a certificate or a list of ciphers cannot be used.
         """
         loop = asyncio.get_running_loop()
         seconds = self.node.limits.handshake_timeout
+        context = tls.context() if tls else None
+        server: asyncio.Server | ProxiedServer
         try:
-            server = await loop.create_server(
-                lambda: AmqpProtocol(self, tls),
-                *address,
-                backlog=1024,
-                ssl=tls.context() if tls else None,
-                ssl_handshake_timeout=seconds if tls else None,
-                ssl_shutdown_timeout=LAST_WORDS_SECONDS if tls else None,
-            )
+            if behind_proxy:
+                server = await ProxiedServer.open(
+                    address, lambda client: AmqpProtocol(self, tls, client), context, seconds
+                )
+            else:
+                server = await loop.create_server(
+                    lambda: AmqpProtocol(self, tls),
+                    *address,
+                    backlog=1024,
+                    ssl=context,
+                    ssl_handshake_timeout=seconds if tls else None,
+                    ssl_shutdown_timeout=LAST_WORDS_SECONDS if tls else None,
+                )
         except OSError as error:
             raise ListenError(address, error) from None
         self._servers.append(server)

@@ -31,6 +31,7 @@ SAME: Final = {
     "disk_free_limit.absolute": "disk_free_limit",
     "load_definitions": "load_definitions",
     "definitions.local.path": "load_definitions",
+    "proxy_protocol": "proxy_protocol",
     "management.load_definitions": "load_definitions",
     "consumer_timeout": "consumer_timeout",
 }
@@ -68,7 +69,6 @@ EXPECTED: Final = {
     "default_user_tags": ("true",),
     "default_users": (),
     "message_interceptors": (),
-    "proxy_protocol": ("false",),
     "ssl_options.cacerts": (),
     "ssl_options.cert": (),
     "ssl_options.crl_check": ("false",),
