@@ -39,6 +39,21 @@ def test_an_alarm_fails_the_check(operator: Operator, timed: InProcess) -> None:
     assert operator("alarms") == ["source\tresource", "test\tdisk"]
 
 
+def test_the_limits_of_memory_and_disk_change_while_it_runs(operator: Operator) -> None:
+    operator("set_vm_memory_high_watermark", "0")
+    assert operator("alarms")[1:] == ["memory watch\tmemory"]
+    operator("set_vm_memory_high_watermark", "absolute", "1000GB")
+    assert operator("alarms") == []
+    operator("set_disk_free_limit", "1000000GB")
+    assert operator("alarms")[1:] == ["disk watch\tdisk"]
+    operator("set_disk_free_limit", "mem_relative", "0.0")
+    assert operator("alarms") == []
+    for words in (("set_vm_memory_high_watermark", "2"), ("set_vm_memory_high_watermark", "much")):
+        said = operator.refused(*words)
+        assert said.startswith(f"warren ctl: '{words[1]}' is no limit: write a fraction between 0.0 and 1.0")
+    assert "is no limit: write a size" in operator.refused("set_disk_free_limit", "little")
+
+
 def test_the_configuration_shows_no_secret(operator: Operator) -> None:
     shown = operator("environment")
     assert "heartbeat: 60" in shown

@@ -221,9 +221,11 @@ class Broker:
             undo.pop_all()
 
     async def _open_control(self, node: Node, parameters: Parameters) -> None:
+        assert self._resources is not None
         management = Management(
             node,
             parameters,
+            self._resources,
             self.config,
             lambda: [f"{where.scheme} at {where.address}" for where in self.bound],
         )

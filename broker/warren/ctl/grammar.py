@@ -333,6 +333,16 @@ VERBS: Final[dict[str, Verb]] = {
         announce="Listing unresponsive queues for vhost {vhost} ...",
         vhost=True,
     ),
+    "set_vm_memory_high_watermark": Verb(
+        "Sets how much memory the broker may take: a fraction, or `absolute` and a size",
+        ("limit...",),
+        announce="Setting memory threshold to {limit} ...",
+    ),
+    "set_disk_free_limit": Verb(
+        "Sets how much of the disk has to be free: a size, or `mem_relative` and a factor",
+        ("limit...",),
+        announce="Setting disk free limit to {limit} ...",
+    ),
     "set_log_level": Verb(
         "Sets the level of the broker's log", ("level",), announce='Setting log level to "{level}" ...'
     ),

@@ -116,7 +116,7 @@ def _numbered(management: Management) -> dict[str, Json]:
 
 def status(management: Management, _: Request) -> Json:
     """What the broker is and how it stands, by section."""
-    node, config = management.node, management.config
+    node, config, resources = management.node, management.config, management.resources
     queues = [queue for each in node.vhosts.values() for queue in each.vhost.queues.values()]
     log = node.log
     return {
@@ -132,8 +132,15 @@ def status(management: Management, _: Request) -> Json:
         },
         "Alarms": {"Alarm": text(node.alarm) if node.alarm else "(none)"},
         "Memory": {
-            "Memory limit (bytes)": config.memory_bytes,
+            "Total memory used (bytes)": resources.memory_used,
+            "Memory high watermark (bytes)": "none"
+            if resources.memory_limit is None
+            else resources.memory_limit,
             "Waiting messages (bytes)": sum(int(queue.waiting.memory()) for queue in queues),
+        },
+        "Free Disk Space": {
+            "Low free disk space watermark (bytes)": resources.disk_free_limit,
+            "Free disk space (bytes)": "unknown" if resources.disk_free is None else resources.disk_free,
         },
         "Totals": {
             "Connection count": len(node.connections),

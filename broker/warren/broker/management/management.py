@@ -29,6 +29,7 @@ from warren.broker.management.utilisation import Utilisation
 from warren.broker.management.values import text
 from warren.broker.model.parameters import Parameters
 from warren.broker.model.vhost import VirtualHost
+from warren.broker.resources import Resources
 from warren.broker.session.node import Node
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Management:
         self,
         node: Node,
         parameters: Parameters,
+        resources: Resources,
         config: BrokerConfig,
         listeners: Callable[[], list[str]],
     ) -> None:
@@ -63,6 +65,7 @@ class Management:
         self.node = node
         self.parameters = parameters
         self.holdings = Holdings(node.virtual_hosts, node.access, parameters)
+        self.resources = resources
         self.config = config
         self.listeners = listeners
         self.on_shutdown: Callable[[], None] | None = None
@@ -160,6 +163,8 @@ VERBS: Final[dict[str, Action]] = {
         operations.close_connection,
         operations.close_all_connections,
         operations.close_all_user_connections,
+        operations.set_vm_memory_high_watermark,
+        operations.set_disk_free_limit,
         operations.shutdown,
         operations.stop,
         health.ping,

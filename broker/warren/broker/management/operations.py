@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from warren.broker.management.request import Json, Refused, Request
 from warren.broker.management.values import connection_id, text
+from warren.broker.memory import available_memory
+from warren.broker.sizes import parse_size
 from warren.wire.replies import AmqpError, Reply
 
 if TYPE_CHECKING:
@@ -70,6 +72,40 @@ def close_all_user_connections(management: Management, request: Request) -> Json
     found = [each for each in management.node.connections if each.user == user]
     _close(found, request.text("reason"))
     return f"Closed {len(found)} connections"
+
+
+def set_vm_memory_high_watermark(management: Management, request: Request) -> None:
+    """A fraction of what memory there is, 0 blocks publishers at once; or `absolute` and a size."""
+    words = request.texts("limit")
+    try:
+        if words[:1] == ["absolute"] and len(words) == 2:
+            limit = parse_size(words[1])
+        elif len(words) == 1 and 0 <= float(words[0]) <= 1:
+            limit = int(float(words[0]) * available_memory())
+        else:
+            raise ValueError
+    except ValueError:
+        raise Refused(
+            f"{' '.join(words)!r} is no limit: write a fraction between 0.0 and 1.0, or absolute and a size such as 1GB"
+        ) from None
+    management.resources.memory_limit = limit
+
+
+def set_disk_free_limit(management: Management, request: Request) -> None:
+    """A size; or `mem_relative` and a factor of the memory that there is."""
+    words = request.texts("limit")
+    try:
+        if words[:1] == ["mem_relative"] and len(words) == 2 and float(words[1]) >= 0:
+            limit = int(float(words[1]) * available_memory())
+        elif len(words) == 1:
+            limit = parse_size(words[0])
+        else:
+            raise ValueError
+    except ValueError:
+        raise Refused(
+            f"{' '.join(words)!r} is no limit: write a size such as 50MB, or mem_relative and a factor"
+        ) from None
+    management.resources.disk_free_limit = limit
 
 
 def shutdown(management: Management, _: Request) -> Json:
