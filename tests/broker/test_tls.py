@@ -273,6 +273,37 @@ def test_pika_over_tls_by_certificate(certificates: Certificates, start: Start) 
     connection.close()
 
 
+def test_a_renewed_certificate_counts_from_the_next_connection_on(
+    certificates: Certificates, start: Start, tmp_path: Path
+) -> None:
+    authority = certificates.authority
+    (old, new) = (authority.issue(name, f"/CN={name}") for name in ("old", "new"))
+    served = tmp_path / "server.pem", tmp_path / "server.key"
+    for source, target in zip(old, served, strict=True):
+        target.write_bytes(source.read_bytes())
+    broker = start(certificate=served[0], key=served[1])
+    assert broker.broker is not None
+    secured = broker.broker._secured
+    assert secured is not None
+
+    def subject() -> object:
+        with Peer(broker.url, tls=certificates.by_certificate()) as peer:
+            assert isinstance(peer._socket, ssl.SSLSocket)
+            return (peer._socket.getpeercert() or {})["subject"]
+
+    with Peer(broker.url, tls=certificates.by_certificate()) as before:
+        before.connect().open()
+        assert subject() == ((("commonName", "old"),),)
+        served[0].write_bytes(new[0].read_bytes())
+        broker.call(secured.look)
+        # Its key is still the old one's: nothing changes, nobody is turned away.
+        assert subject() == ((("commonName", "old"),),)
+        served[1].write_bytes(new[1].read_bytes())
+        broker.call(secured.look)
+        assert subject() == ((("commonName", "new"),),)
+        before.sync()
+
+
 # -- configuration
 
 

@@ -41,6 +41,7 @@ from warren.broker.store.log import Log, Sync
 from warren.broker.store.recovery import Recovery, recover
 from warren.broker.store.stream_recovery import recover_streams
 from warren.broker.store.streams import Streams
+from warren.broker.tls import Secured
 from warren.wire import tables
 from warren.wire.replies import AmqpError, Reply
 
@@ -88,6 +89,7 @@ class Broker:
         self._management: Management | None = None
         self._control: ControlSocket | None = None
         self._resources: Resources | None = None
+        self._secured: Secured | None = None
         self.bound: tuple[Bound, ...] = ()
         """Where it listens, once started: first without TLS, then with it."""
 
@@ -140,7 +142,8 @@ class Broker:
 
         :raises StoreError: if the data folder is in use, of an unknown version, or cannot be read or written.
         :raises DefinitionsError: if the definitions that the configuration names cannot be loaded.
-        :raises OSError: if the address is taken.
+        :raises ListenError: if an address is taken or not this machine's.
+        :raises TlsError: if a certificate or a list of ciphers cannot be used.
         """
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
@@ -208,8 +211,12 @@ class Broker:
             undo.callback(listener.stop_accepting)
             for address in config.addresses:
                 await listener.open(address, behind_proxy=config.proxy_protocol)
+            if config.tls_addresses:
+                self._secured = Secured(config.tls)
+                undo.callback(self._secured.stop)
+                self._secured.watch(loop)
             for address in config.tls_addresses:
-                await listener.open(address, config.tls, behind_proxy=config.proxy_protocol)
+                await listener.open(address, self._secured, behind_proxy=config.proxy_protocol)
             self.bound = tuple(listener.bound)
             for where in self.bound:
                 logger.info("event=listening at=%s", where)
@@ -336,6 +343,8 @@ class Broker:
             await control.close()
         if self._resources is not None:
             self._resources.stop()
+        if self._secured is not None:
+            self._secured.stop()
         if listener is not None:
             listener.stop_accepting()
         if self._memory is not None:

@@ -15,7 +15,7 @@ from warren.broker.session.connection import Connection
 from warren.broker.session.handshake import Conversation
 from warren.broker.session.node import Node
 from warren.broker.session.sasl import Peer
-from warren.broker.tls import TlsConfig
+from warren.broker.tls import Secured
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ LAST_WORDS_SECONDS = 2.0
 class AmqpProtocol(asyncio.BufferedProtocol):
     """One socket. What is read is copied at once, so all of a listener's read into the same buffer."""
 
-    def __init__(self, listener: Listener, tls: TlsConfig | None, client: str = "") -> None:
+    def __init__(self, listener: Listener, tls: Secured | None, client: str = "") -> None:
         """:param client: the address of who is behind a proxy"""
         self._listener = listener
         self._tls = tls
@@ -51,7 +51,9 @@ class AmqpProtocol(asyncio.BufferedProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address = self._client or (str(peer[0]) if peer else "")
         secured = stream.get_extra_info("ssl_object")
-        conversation = Conversation(Peer(address, self._tls.user(secured) if self._tls and secured else None))
+        conversation = Conversation(
+            Peer(address, self._tls.config.user(secured) if self._tls and secured else None)
+        )
         self._connection = Connection(self._node, conversation, stream, address)
         self._node.connections[self._connection] = True
         self._listener.opened(stream)
@@ -118,18 +120,15 @@ class Listener:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    async def open(
-        self, address: Address, tls: TlsConfig | None = None, *, behind_proxy: bool = False
-    ) -> None:
+    async def open(self, address: Address, tls: Secured | None = None, *, behind_proxy: bool = False) -> None:
         """Accept connections at one more address; port 0 takes a free one.
 
         :param behind_proxy: each connection begins with a header of the PROXY protocol.
         :raises ListenError: if the address is taken or not this machine's.
-        :raises TlsError: if a certificate or a list of ciphers cannot be used.
         """
         loop = asyncio.get_running_loop()
         seconds = self.node.limits.handshake_timeout
-        context = tls.context() if tls else None
+        context = tls.context if tls else None
         server: asyncio.Server | ProxiedServer
         try:
             if behind_proxy:

@@ -5,12 +5,19 @@ https://www.rabbitmq.com/docs/ssl
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+logger = logging.getLogger(__name__)
+
+INTERVAL: Final = 60.0
+"""Seconds between two looks at the files."""
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -61,6 +68,21 @@ class TlsConfig:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         chosen = sorted(VERSIONS[version] for version in self.versions)
         context.minimum_version, context.maximum_version = chosen[0], chosen[-1]
+        self.load(context)
+        if self.ciphers:
+            try:
+                context.set_ciphers(self.ciphers)
+            except ssl.SSLError:
+                raise TlsError(f"tls_ciphers is {self.ciphers!r}; OpenSSL knows none of them") from None
+        if self.verify != "none":
+            context.verify_mode = ssl.CERT_REQUIRED if self.verify == "required" else ssl.CERT_OPTIONAL
+        return context
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """Take certificate, key and authorities from their files; authorities are added to those that are known.
+
+        :raises TlsError: naming the setting whose file cannot be used.
+        """
         assert self.certificate is not None
         try:
             context.load_cert_chain(self.certificate, self.key, lambda: self.key_password)
@@ -73,14 +95,6 @@ class TlsConfig:
                 context.load_verify_locations(self.ca)
             except OSError as error:
                 raise TlsError(f"tls_ca {self.ca} cannot be used: {_reason(error)}") from None
-        if self.ciphers:
-            try:
-                context.set_ciphers(self.ciphers)
-            except ssl.SSLError:
-                raise TlsError(f"tls_ciphers is {self.ciphers!r}; OpenSSL knows none of them") from None
-        if self.verify != "none":
-            context.verify_mode = ssl.CERT_REQUIRED if self.verify == "required" else ssl.CERT_OPTIONAL
-        return context
 
     def user(self, connection: ssl.SSLObject) -> str:
         """The user that the other end's certificate stands for; empty without one, or if nobody has verified it."""
@@ -90,6 +104,53 @@ class TlsConfig:
         if self.login_from == "distinguished_name":
             return distinguished_name(names)
         return ",".join(value for parts in names for kind, value in parts if kind == "commonName")
+
+
+class Secured:
+    """What listeners with TLS share: their context, which follows its files when they change.
+
+    A certificate that is renewed in its place counts for the connections that are made from then on, within a minute.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        self.config = config
+        self.context = config.context()
+        self._files = self._stamps()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at the files, and go on looking."""
+        self.look()
+        self._timer = loop.call_later(INTERVAL, self.watch, loop)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def look(self) -> None:
+        """Take the files if they have changed; if they cannot be used, what was taken before stays."""
+        files = self._stamps()
+        if files == self._files:
+            return
+        try:
+            # In a context of its own first: one that fails half-way has a certificate without its key.
+            self.config.context()
+            self.config.load(self.context)
+        except TlsError as error:
+            logger.error("event=certificate_not_renewed reason=%r", str(error))
+        else:
+            self._files = files
+            logger.info("event=certificate_renewed file=%s", self.config.certificate)
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        found = []
+        for path in (self.config.certificate, self.config.key, self.config.ca):
+            with contextlib.suppress(OSError):
+                if path is not None:
+                    status = path.stat()
+                    found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        return found
 
 
 SHORT: Final = {
