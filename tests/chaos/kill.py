@@ -11,6 +11,7 @@ from tests.chaos.history import What
 from tests.chaos.rounds import Broken
 from tests.support.broker import BrokerProcess
 from tests.support.processes import Child
+from warren.broker.memory import LEAST
 from warren.command import Exit
 
 
@@ -22,7 +23,7 @@ class Process:
     """
 
     def __init__(self, data_dir: Path, random: Random, *, longest: float = 2.5, stops: float = 0.1) -> None:
-        self._broker = BrokerProcess(data_dir, "--log-level", "warning")
+        self._broker = BrokerProcess(data_dir)
         self._random = random
         self._longest = longest
         self._stops = stops
@@ -32,6 +33,9 @@ class Process:
         return self._broker.url
 
     async def start(self) -> None:
+        # With the least memory messages leave it, and are read again.
+        limit = self._random.choice((str(LEAST), "0.4"))
+        self._broker.options = ("--log-level", "warning", "--memory-alarm", "false", "--memory-limit", limit)
         while self._random.random() < 0.1:
             with Child(self._broker.command()) as child:
                 await asyncio.sleep(self._random.uniform(0.1, 0.4))

@@ -15,6 +15,7 @@ from tests.chaos.definitions import Content, Mains, content, put
 from tests.chaos.history import What
 from tests.store.disk import Disk
 from warren.broker import Broker, BrokerConfig
+from warren.broker.memory import LEAST
 from warren.broker.store.errors import StoreError
 from warren.broker.store.folder import DataFolder
 from warren.broker.store.log import Log
@@ -102,7 +103,7 @@ class Powered:
     async def start(self) -> None:
         self.cuts.clear()
         with mock.patch("warren.broker.broker.Log", SMALL_LOG), self._mains():
-            self._broker = Broker(BrokerConfig(data_dir=self._path), files=self._disk)
+            self._broker = Broker(BrokerConfig(data_dir=self._path, memory_limit=LEAST), files=self._disk)
             await self._broker.start()
 
     async def until(self) -> None:

@@ -1,0 +1,299 @@
+"""A `warren broker` whose data folder was harmed between two lives: one line for each harm, and no healthy message lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pamqp.commands import Basic
+
+from tests.support.broker import READY, BrokerProcess
+from tests.support.client import Channel, Connection
+from tests.support.processes import Child, wait_until
+from tests.support.restarts import PERSISTENT
+
+LARGE = 200_000
+Harm = Callable[[Path], None]
+
+
+def number(body: bytes) -> int:
+    return int(body.partition(b":")[0])
+
+
+def publish(url: str, first: int, last: int, size: int = 0) -> None:
+    """To the queues `hurt` and `healthy` in turn, confirmed."""
+    with Connection(url) as connection:
+        channel = connection.channel()
+        for queue in ("hurt", "healthy"):
+            channel.declare(queue, durable=True)
+        channel.confirm()
+        for count, message in enumerate(range(first, last + 1), 1):
+            for queue in ("hurt", "healthy"):
+                body = b"%d:%s:" % (message, queue.encode()) + b"x" * size
+                channel.publish(queue, body, **PERSISTENT)
+            channel.settled_until(2 * count)
+
+
+def taken(channel: Channel, queue: str) -> list[int]:
+    return [number(body) for body in channel.drain(queue)]
+
+
+def end(broker: BrokerProcess, how: str) -> None:
+    if how == "stop":
+        assert broker.stop() == 0
+    else:
+        broker.kill()
+
+
+def errors(broker: BrokerProcess) -> list[str]:
+    """What it has reported so far, without the time."""
+    assert broker.child is not None
+    return [line.split(" ERROR ", 1)[1] for line in broker.child.errors.splitlines() if " ERROR " in line]
+
+
+def segments(data_dir: Path) -> list[Path]:
+    return sorted((data_dir / "log").glob("*.log"))
+
+
+def flip(path: Path, what: bytes) -> None:
+    """A bit of the first place where this stands."""
+    content = bytearray(path.read_bytes())
+    content[content.index(what)] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_flipped_bit_costs_one_message_and_is_reported_when_it_is_found(
+    broker: BrokerProcess, how: str
+) -> None:
+    publish(broker.url, 1, 20)
+    end(broker, how)
+    flip(segments(broker.data_dir)[-1], b"7:hurt:")
+    broker.start()
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        assert taken(channel, "healthy") == list(range(1, 21))
+        assert taken(channel, "hurt") == [message for message in range(1, 21) if message != 7]
+        assert channel.ready("hurt") == 0
+    (line,) = errors(broker)
+    assert "message 7 of queue " in line or "sequence=7" in line
+
+
+def test_a_torn_tail_is_no_news(broker: BrokerProcess) -> None:
+    publish(broker.url, 1, 20)
+    broker.kill()
+    path = segments(broker.data_dir)[-1]
+    content = path.read_bytes()
+    path.write_bytes(content + content[200:300])
+    broker.start()
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        assert [taken(channel, queue) for queue in ("hurt", "healthy")] == [list(range(1, 21))] * 2
+    assert errors(broker) == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder whose log has several segments of large messages, with their indexes."""
+    with BrokerProcess(tmp_path_factory.mktemp("whole") / "data") as broker:
+        publish(broker.url, 1, 90, LARGE)
+        broker.kill()
+        broker.start()
+        assert broker.stop() == 0
+        assert len(segments(broker.data_dir)) >= 3
+        assert len(list(broker.data_dir.glob("log/*.idx"))) >= 2
+        return broker.data_dir
+
+
+@pytest.fixture
+def segmented(whole: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """Not started yet, on a copy of that folder."""
+    shutil.copytree(whole, tmp_path / "data")
+    broker = BrokerProcess(tmp_path / "data")
+    yield broker
+    broker.stop()
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def shorten(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"), [(remove, "segment 2 is missing"), (shorten, "segment 2")], ids=["missing", "cut short"]
+)
+def test_a_segment_that_is_not_as_it_was(segmented: BrokerProcess, harm: Harm, said: str) -> None:
+    harm(segments(segmented.data_dir)[1])
+    segmented.start()
+    with Connection(segmented.url) as connection:
+        channel = connection.channel()
+        for queue in ("hurt", "healthy"):
+            found = taken(channel, queue)
+            assert found == sorted(set(found))
+            # What stands in other segments is there, before the gap and behind it.
+            assert {1, 90} < set(found) < set(range(1, 91))
+    reported = errors(segmented)
+    assert said in reported[0]
+    assert len([line for line in reported if "event=damage" in line]) == 1
+
+
+def test_an_index_that_is_gone_or_damaged_is_made_anew(segmented: BrokerProcess) -> None:
+    indexes = sorted((segmented.data_dir / "log").glob("*.idx"))
+    indexes[0].unlink()
+    flipped = bytearray(indexes[1].read_bytes())
+    flipped[len(flipped) // 2] ^= 1
+    indexes[1].write_bytes(flipped)
+    segmented.start()
+    with Connection(segmented.url) as connection:
+        channel = connection.channel()
+        assert [taken(channel, queue) for queue in ("hurt", "healthy")] == [list(range(1, 91))] * 2
+    assert [line for line in errors(segmented) if "index_damaged" not in line] == []
+
+
+def test_a_message_that_cannot_be_read_any_more_does_not_stop_its_queue(segmented: BrokerProcess) -> None:
+    """In a closed segment nobody looks at the content before it is delivered."""
+    first = segments(segmented.data_dir)[0]
+    flip(first, b"5:hurt:")
+    segmented.start()
+    with Connection(segmented.url) as connection:
+        channel = connection.channel()
+        channel.consume("hurt", "tag", no_ack=True)
+        found = [number(message.body) for message in channel.deliveries(89)]
+        assert found == [message for message in range(1, 91) if message != 5]
+        assert channel.state("hurt") == (0, 1)
+        assert taken(channel, "healthy") == list(range(1, 91))
+    (line,) = errors(segmented)
+    assert "5" in line
+
+
+def test_a_second_process_ends_and_the_first_goes_on(broker: BrokerProcess) -> None:
+    publish(broker.url, 1, 3)
+    second = BrokerProcess(broker.data_dir)
+    with Child(second.command()) as child:
+        assert child.wait() == 2
+        assert child.errors == (
+            f"warren broker: data folder {broker.data_dir} is in use by another broker (process {broker.pid})\n"
+        )
+    publish(broker.url, 4, 6)
+    broker.kill()
+    broker.start()
+    with Connection(broker.url) as connection:
+        assert taken(connection.channel(), "healthy") == [1, 2, 3, 4, 5, 6]
+
+
+AS_NOBODY = """
+import os, sys
+from warren.broker.command import main
+if os.getuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_folder_that_cannot_be_written_is_refused_and_left_alone(broker: BrokerProcess) -> None:
+    publish(broker.url, 1, 3)
+    broker.kill()
+    # pytest's folders are closed to others.
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent, "data")
+        shutil.copytree(broker.data_dir, folder, ignore=shutil.ignore_patterns("control.sock"))
+        for path in [Path(parent), folder, *folder.rglob("*")]:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        arguments = [sys.executable, "-c", AS_NOBODY, "--port", "0", "--data-dir", str(folder)]
+        with Child(arguments) as child:
+            assert child.wait() == 2
+            said = f"warren broker: cannot write in the data folder {folder}: Permission denied\n"
+            assert child.errors == said
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        for path in [folder, *folder.rglob("*")]:
+            path.chmod(0o755)
+
+
+WITH_FAULTS = """
+import errno, os, sys
+from pathlib import Path
+from warren.broker.command import main
+from warren.broker.store import files
+
+fault, sync, write = Path(sys.argv[1]), files._sync, os.pwrite
+
+def failing_sync(handle):
+    if fault.exists() and fault.read_text() == "sync":
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    sync(handle)
+
+def full_write(handle, data, offset):
+    if fault.exists() and fault.read_text() == "room":
+        write(handle, bytes(data)[: len(data) // 2], offset)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return write(handle, data, offset)
+
+files._sync, os.pwrite = failing_sync, full_write
+sys.exit(main(sys.argv[2:]))
+"""
+"""A broker in a process of its own whose syncs fail, or whose writes find no room, while a file says so."""
+
+
+@pytest.fixture
+def fault(tmp_path: Path) -> Path:
+    return tmp_path / "fault"
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, fault: Path) -> Child:
+    data = str(tmp_path / "data")
+    return Child([sys.executable, "-c", WITH_FAULTS, str(fault), "--port", "0", "--data-dir", data])
+
+
+def test_a_failed_sync_is_the_last(faulty: Child, fault: Path, tmp_path: Path) -> None:
+    with faulty as child:
+        url = child.wait_for_line(READY).removeprefix(READY)
+        publish(url, 1, 5)
+        fault.write_text("sync")
+        connection = Connection(url)
+        channel = connection.channel()
+        channel.confirm()
+        channel.publish("healthy", b"6:", **PERSISTENT)
+        assert isinstance(channel.next_method(Basic.Nack), Basic.Nack)
+        assert child.wait() == 74
+        lines = [line for line in child.errors.splitlines() if line.startswith("warren broker: ")]
+        log = tmp_path / "data" / "log"
+        assert lines == [f"warren broker: cannot write the log in {log}: Input/output error"]
+        connection.abort()
+    with BrokerProcess(tmp_path / "data") as broker, Connection(broker.url) as connection:
+        found = taken(connection.channel(), "healthy")
+        # What was refused may be there.
+        assert found in ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6])
+        assert errors(broker) == []
+
+
+def test_a_full_disk_is_waited_for(faulty: Child, fault: Path, tmp_path: Path) -> None:
+    with faulty as child:
+        url = child.wait_for_line(READY).removeprefix(READY)
+        publish(url, 1, 5)
+        fault.write_text("room")
+        with Connection(url) as connection:
+            channel = connection.channel()
+            channel.confirm()
+            channel.publish("healthy", b"6:", **PERSISTENT)
+            wait_until(lambda: "event=disk_alarm_set" in child.errors, "the alarm is set")
+            channel.publish("healthy", b"7:", **PERSISTENT)
+            assert type(connection.event()).__name__ == "Blocked"
+            fault.unlink()
+            channel.settled_until(2)
+        assert (
+            child.errors.count("event=disk_alarm_set") == child.errors.count("event=disk_alarm_cleared") == 1
+        )
+        child.kill()
+    with BrokerProcess(tmp_path / "data") as broker, Connection(broker.url) as connection:
+        assert taken(connection.channel(), "healthy") == [1, 2, 3, 4, 5, 6, 7]
+        assert errors(broker) == []
