@@ -138,3 +138,64 @@ def test_a_backlog_is_not_read_into_memory_at_a_start(broker: InProcess) -> None
         back = channel.deliveries(COUNT)
         assert [number(each.body) for each in back] == list(range(COUNT))
         assert not any(each.redelivered for each in back)
+
+
+@pytest.fixture
+def filled(broker: InProcess) -> Path:
+    """The folder of a stopped broker whose queue `kept` waits in segments with indexes."""
+    with Connection(broker.url) as connection:
+        fill(connection, "kept", persistent=True)
+    broker.restart()
+    broker.stop()
+    assert broker.data_dir is not None
+    folder = broker.data_dir / "log"
+    assert len(list(folder.glob("*.idx"))) >= 2
+    return folder
+
+
+def drained(broker: InProcess, count: int) -> list[int]:
+    broker.start()
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.consume("kept", no_ack=True)
+        return [number(each.body) for each in channel.deliveries(count)]
+
+
+def test_a_damaged_record_costs_one_message(
+    broker: InProcess, filled: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    segment = min(filled.glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    place = data.index(b"1234:" + BODY[:100])
+    data[place + 50] ^= 1
+    segment.write_bytes(data)
+    assert drained(broker, COUNT - 1) == [each for each in range(COUNT) if each != 1234]
+    with Connection(broker.url) as connection:
+        assert connection.channel().ready("kept") == 0
+    assert "event=message_lost queue='kept' sequence=1235" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "header", "entries"])
+def test_a_damaged_index_costs_nothing(broker: InProcess, filled: Path, how: str) -> None:
+    for index in filled.glob("*.idx"):
+        data = bytearray(index.read_bytes())
+        if how == "missing":
+            index.unlink()
+        elif how == "cut":
+            index.write_bytes(data[:-100])
+        else:
+            data[20 if how == "header" else -1000] ^= 1
+            index.write_bytes(data)
+    assert drained(broker, COUNT) == list(range(COUNT))
+
+
+def test_a_segment_that_is_gone_costs_what_stood_in_it(broker: InProcess, filled: Path) -> None:
+    lost = min(filled.glob("*.log"))
+    lost.unlink()
+    broker.start()
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        left = channel.ready("kept")
+        assert 0 < left < COUNT
+        channel.consume("kept", no_ack=True)
+        assert [number(each.body) for each in channel.deliveries(left)] == list(range(COUNT - left, COUNT))
