@@ -93,6 +93,22 @@ def test_a_topic_permission_counts_from_the_next_publish_on(owner: Owner, ann: P
     ann.sync(2)
 
 
+def test_the_variables_of_a_topic_permission_stand_for_themselves(owner: Owner) -> None:
+    def make() -> None:
+        access = owner.broker.access
+        access.users.add("a.n+", "secret")
+        access.permissions.set("a.n+", "/", ".*", ".*", ".*")
+        access.permissions.set_topic("a.n+", "/", "amq.topic", "^{username}@{vhost}$", ".*")
+
+    owner.inprocess.call(make)
+    with owner.peer("a.n%2B", "secret") as peer:
+        peer.connect().open()
+        peer.publish("amq.topic", "a.n+@/")
+        peer.sync()
+        peer.publish("amq.topic", "axnn@/")
+        assert peer.refusal().code == 403
+
+
 def test_a_new_secret_ends_consumers_that_may_not_read_any_more(owner: Owner, ann: Peer) -> None:
     queue = ann.declare(exclusive=True)
     ann.call(made(commands.Basic.Consume, queue=queue, consumer_tag="t"), 1, commands.Basic.ConsumeOk)

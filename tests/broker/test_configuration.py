@@ -111,6 +111,7 @@ def test_all_kinds_of_values_from_every_source(toml: Path, tmp_path: Path) -> No
     assert in_environment.broker.users == {"ann": "se:cret", "bob": "b"}
     assert in_environment.broker.memory_bytes == int(0.5 * available_memory())
     assert in_environment.broker.max_connections is None
+    assert loaded(WARREN_BROKER_USERS="").broker.users == {}
     assert in_environment.log.log_level == "debug"
     assert loaded("--memory-alarm", "false").broker.memory_alarm is False
     assert loaded("--log-json").log.log_json is True

@@ -100,10 +100,11 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """Its AMQP URL, with the credentials of its first user."""
-        user, password = next(iter(self.config.users.items()))
+        """Its AMQP URL, with the credentials of the first user that its configuration names, if it names one."""
         scheme, address = self.bound[0]
-        return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{address}/"
+        for user, password in self.config.users.items():
+            return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{address}/"
+        return f"{scheme}://{address}/"
 
     @property
     def access(self) -> Access:

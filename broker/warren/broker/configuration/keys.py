@@ -174,7 +174,7 @@ def _texts(value: object) -> tuple[str, ...]:
 def _pairs(value: object) -> dict[str, str]:
     """A table, or text as `name:value,name:value`. What is wrong is not shown: it may be a password."""
     if isinstance(value, str):
-        value = dict(word.partition(":")[::2] for word in value.split(","))
+        value = dict(word.partition(":")[::2] for word in value.split(",")) if value else {}
     if not isinstance(value, dict) or not all(isinstance(each, str) and each for each in value.values()):
         raise ValueError("it has to be a table of texts, or name:password pairs separated by commas")
     return {str(name).strip(): each for name, each in value.items()}
