@@ -47,7 +47,7 @@ def imported_by(*modules: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("command", ["broker", "bench"])
+@pytest.mark.parametrize("command", ["broker", "bench", "ctl", "definitions"])
 def test_what_starts_fast_imports_no_heavy_package(command: str) -> None:
     (point,) = [point for point in entry_points(group="warren.commands") if point.name == command]
     brought = imported_by("warren.command.dispatch", point.module)

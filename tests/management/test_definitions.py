@@ -321,6 +321,17 @@ def test_definitions_have_a_command_of_their_own(
         definitions_command(["exprot", "all.json"])
 
 
+def test_a_reader_may_leave(operator: Operator, broker: InProcess) -> None:
+    command = [sys.executable, "-m", "warren.command.dispatch", "definitions", "export", "-"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*command, "--data-dir", str(broker.data_dir)], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_an_exported_file_is_its_owners_alone(operator: Operator, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     operator("export_definitions", str(file))

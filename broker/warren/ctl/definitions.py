@@ -62,5 +62,7 @@ def write(name: str, definitions: Any) -> None:
         handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text + "\n")
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise Failed(f"cannot write {name}: {error.strerror or error}", Exit.IO) from None
