@@ -22,8 +22,8 @@ STEPS = 40
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("timed", "few"), [(False, 8), (True, 2)], ids=["lasting", "expiring"])
-def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcess, timed: bool, few: int) -> None:
+@pytest.mark.parametrize(("timed", "share", "few"), [(False, 1, 8), (True, 4, 2)], ids=["lasting", "expiring"])
+def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcess, timed: bool, share: int, few: int) -> None:
     class Script(Conversation):
         pass
 
@@ -35,7 +35,7 @@ def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcess, timed: bool, f
     run_state_machine_as_test(
         Script,
         settings=settings(
-            max_examples=SEEDS or SCRIPTS or few,
+            max_examples=(SEEDS or SCRIPTS) // share or few,
             stateful_step_count=STEPS,
             derandomize=not SEEDS,
             database=None,
