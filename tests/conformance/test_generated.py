@@ -22,7 +22,9 @@ STEPS = 40
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("timed", "share", "few"), [(False, 1, 8), (True, 4, 2)], ids=["lasting", "expiring"])
+@pytest.mark.parametrize(
+    ("timed", "share", "few"), [(False, 1, 8), (True, 4, 2)], ids=["lasting", "expiring"]
+)
 def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcess, timed: bool, share: int, few: int) -> None:
     class Script(Conversation):
         pass
