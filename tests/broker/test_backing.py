@@ -17,6 +17,7 @@ from warren.broker.model.arguments import QueueArguments
 from warren.broker.model.backing import Backing
 from warren.broker.model.compat import COMPAT
 from warren.broker.model.message import Message
+from warren.broker.model.portability import Portability
 from warren.broker.model.priority import PriorityBacking
 from warren.broker.model.queue import Queue
 from warren.broker.model.restore import restore_messages
@@ -75,7 +76,7 @@ class BackingMachine(RuleBasedStateMachine):
             describe=describe,
         )
         log = self.node.log
-        vhost = VirtualHost(b"/", VirtualClock(), log, COMPAT["4"])
+        vhost = VirtualHost(b"/", VirtualClock(), log, COMPAT["4"], Portability(strict=False))
         arguments = QueueArguments(max_priority=self.highest)
         self.queue = Queue(vhost, b"model", True, False, None, b"", arguments, INCARNATION)
         self.queue.log = log

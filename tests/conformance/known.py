@@ -11,6 +11,7 @@ from pamqp import commands
 
 from tests.conformance.scripts import get, publish, put, queue
 from tests.conformance.steps import Publish, Script, Settle
+from warren.broker.model.portability import ROWS
 
 
 @dataclass(frozen=True)
@@ -129,5 +130,15 @@ def as_markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
+def portability_as_markdown() -> str:
+    """What `strict` refuses, for the documentation."""
+    lines = ["| What | RabbitMQ 4.3 | Text | Source | Instead |", "|---|---|---|---|---|"]
+    for row in ROWS.values():
+        does = "takes it, without its meaning" if row.code is None else f"{int(row.code)} {row.code.name}"
+        text = f"`{row.text.splitlines()[0].replace('`', chr(39))}`" if row.text else ""
+        lines.append(f"| {row.operation} | {does} | {text} | {row.source} | {row.advice} |")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
-    print(as_markdown(), end="")
+    print(as_markdown(), portability_as_markdown(), sep="\n", end="")

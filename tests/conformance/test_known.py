@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.duel import PATIENCE
-from tests.conformance.known import KNOWN, Difference, as_markdown
+from tests.conformance.known import KNOWN, Difference, as_markdown, portability_as_markdown
 from tests.conformance.observation import Observation
 from tests.conformance.scripts import EXCHANGES, QUEUES
 from tests.conformance.side import Side
@@ -42,6 +42,7 @@ def test_what_no_script_shows_a_test_does() -> None:
     assert all((ROOT / one.held_by).is_file() for one in KNOWN if not one.script)
 
 
-def test_the_documentation_has_the_table() -> None:
+def test_the_documentation_has_the_tables() -> None:
     page = (ROOT / "docs/conformance.md").read_text()
+    assert portability_as_markdown() in page, "python -m tests.conformance.known prints the table"
     assert as_markdown() in page, "python -m tests.conformance.known prints the table for docs/conformance.md"

@@ -22,6 +22,7 @@ from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.compat import COMPAT
 from warren.broker.model.memory import Memory
 from warren.broker.model.parameters import Parameters
+from warren.broker.model.portability import Portability
 from warren.broker.model.queue import Queue
 from warren.broker.model.restore import restore_messages
 from warren.broker.model.stored import describe
@@ -155,7 +156,10 @@ class Broker:
             if self._log is not None:
                 self._memory = Memory(loop, self.config.memory_bytes // 2)
             compat = COMPAT[self.config.compat]
-            virtual_hosts = VirtualHosts(self._clock, self._log, self._definitions, self._memory, compat)
+            portability = Portability(self.config.strict)
+            virtual_hosts = VirtualHosts(
+                self._clock, self._log, self._definitions, self._memory, compat, portability
+            )
             access = Access(virtual_hosts, self._definitions)
             parameters = Parameters(virtual_hosts, self._definitions)
             limits = Limits(

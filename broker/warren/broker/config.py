@@ -50,6 +50,7 @@ class BrokerConfig:
         `"always"` (acknowledgements do not wait either) or `"off"` (never: what was confirmed survives a killed process and
         not a power cut).
     :param compat: the RabbitMQ whose reply codes and texts are given where versions differ: `"4"` or `"3.10"`.
+    :param strict: refuse what RabbitMQ 4.3 refuses; without it, such a thing is done and logged once.
     """
 
     data_dir: Path | None = None
@@ -76,6 +77,7 @@ class BrokerConfig:
     load_definitions: Path | None = None
     sync: str = "batch"
     compat: str = "4"
+    strict: bool = False
 
     def __post_init__(self) -> None:
         for name in self.mechanisms:

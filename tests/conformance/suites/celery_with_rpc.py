@@ -18,9 +18,9 @@ WAIT = 30.0
 
 
 @contextmanager
-def worker(environment: dict[str, str]) -> Iterator[None]:
+def worker(name: str, environment: dict[str, str]) -> Iterator[None]:
     words = [sys.executable, "-m", "celery", "-A", "celery_app", "worker", "--loglevel", "warning"]
-    words += ["--concurrency", "2", "--hostname", "conformance@localhost"]
+    words += ["--concurrency", "2", "--hostname", f"{name}@localhost"]
     process = subprocess.Popen(words, cwd=FOLDER, env=os.environ | environment)
     try:
         yield
@@ -34,7 +34,7 @@ def application() -> Iterator[Any]:
     sys.path.insert(0, str(FOLDER))
     import celery_app
 
-    with worker({}):
+    with worker("conformance", {}):
         deadline = time.monotonic() + WAIT
         while not celery_app.app.control.ping(timeout=0.5):
             assert time.monotonic() < deadline, "no worker"
@@ -95,7 +95,7 @@ def test_a_chord(tmp_path: Path) -> None:
         f"print(chord([a.add.s(n, n) for n in range(10)])(a.total.s()).get({WAIT}))"
     )
     files = {"CELERY_FILES": str(tmp_path)}
-    with worker(files):
+    with worker("chord", files):
         done = subprocess.run(
             [sys.executable, "-c", program],
             cwd=FOLDER,

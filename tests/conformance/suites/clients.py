@@ -140,7 +140,7 @@ def at_these_ports(target: Target) -> Mapping[str, str]:
 AIORMQ = Suite(
     name="aiormq",
     repository="https://github.com/mosquito/aiormq",
-    requires=("pamqp>=4,<5", "yarl", "pytest<9", "pytest-timeout", "aiomisc-pytest>=1.1,<2"),
+    requires=("pamqp>=4,<5", "yarl", "pytest", "pytest-timeout", "aiomisc>=18", "aiomisc-pytest>=2"),
     command=(*PYTEST, "tests"),
     environment=at_these_ports,
     prepare=without_docker,
@@ -149,7 +149,15 @@ AIO_PIKA = Suite(
     name="aio-pika",
     repository="https://github.com/mosquito/aio-pika",
     requires=(
-        *("aiormq>=7.2,<8", "yarl", "pytest<9", "pytest-timeout", "aiomisc>=18", "aiomisc-pytest"),
+        *(
+            "aio-pika",
+            "aiormq>=7.2,<8",
+            "yarl",
+            "pytest",
+            "pytest-timeout",
+            "aiomisc>=18",
+            "aiomisc-pytest>=2",
+        ),
         *("shortuuid", "timeout-decorator"),
     ),
     command=(*PYTEST, "tests"),

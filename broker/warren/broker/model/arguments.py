@@ -59,6 +59,15 @@ class QueueArguments:
         return "stream" if self.stream else "quorum" if self.quorum else "classic"
 
 
+QUORUM_ONLY = (
+    "x-delivery-limit",
+    "x-consumer-timeout",
+    "x-delayed-retry-type",
+    "x-delayed-retry-min",
+    "x-delayed-retry-max",
+)
+"""Those of the common ones that RabbitMQ has for quorum queues alone."""
+
 COMMON = (
     "x-expires",
     "x-message-ttl",
@@ -71,11 +80,7 @@ COMMON = (
     "x-single-active-consumer",
     "x-queue-type",
     "x-queue-leader-locator",
-    "x-delivery-limit",
-    "x-consumer-timeout",
-    "x-delayed-retry-type",
-    "x-delayed-retry-min",
-    "x-delayed-retry-max",
+    *QUORUM_ONLY,
     *DEDUPLICATION,
 )
 CLASSIC = ("x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator")

@@ -125,6 +125,8 @@ class Topology:
         arguments = queue_arguments(raw, self.described("queue", name))
         if arguments.quorum or arguments.stream:
             assert_lasting(arguments, name, self.described("queue", name), durable, exclusive, auto_delete)
+        portability = self.vhost.portability
+        portability.judge_queue(self.described("queue", name), durable, exclusive, raw, arguments)
         if not name:
             name = generated or server_name(name_prefix(raw))
         stored = durable and self.definitions is not None
@@ -259,6 +261,7 @@ class Topology:
                 Reply.ACCESS_REFUSED,
                 f"exchange name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
             )
+        self.vhost.portability.judge_exchange(kind, raw)
         exchange = self._make_exchange(name, kind, durable, auto_delete, internal, raw)
         if durable and self.definitions is not None:
             self.definitions.put(ExchangeRow(self.vhost.name, name, kind, auto_delete, internal, raw))

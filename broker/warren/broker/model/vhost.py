@@ -22,6 +22,7 @@ from warren.wire.properties import decode
 
 if TYPE_CHECKING:
     from warren.broker.model.memory import Memory
+    from warren.broker.model.portability import Portability
     from warren.broker.model.topology import Topology
     from warren.broker.store.log import Log, QueueLog
     from warren.broker.store.streams import Streams
@@ -39,13 +40,16 @@ class VirtualHost:
     epoch: i64 = 0
     """Raised by every change that could lead a message elsewhere."""
 
-    def __init__(self, name: bytes, clock: Clock, log: Log | None, compat: Compat) -> None:
+    def __init__(
+        self, name: bytes, clock: Clock, log: Log | None, compat: Compat, portability: Portability
+    ) -> None:
         self.name = name
         self.clock = clock
         self.log = log
         self.memory: Optional[Memory] = None  # noqa: UP045
         """Who looks after the memory of waiting messages; None where there is no disk to page to."""
         self.compat = compat
+        self.portability = portability
         self.exchanges: dict[bytes, Exchange] = {}
         self.queues: dict[bytes, Queue] = {}
         self.hidden: dict[bytes, Queue] = {}

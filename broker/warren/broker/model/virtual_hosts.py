@@ -12,6 +12,7 @@ from dataclasses import replace
 from warren.broker.model.clock import Clock
 from warren.broker.model.compat import COMPAT, Compat
 from warren.broker.model.memory import Memory
+from warren.broker.model.portability import Portability
 from warren.broker.model.refusal import Exists, Missing, Refused
 from warren.broker.model.settings import Settings, limit
 from warren.broker.model.topology import Topology
@@ -33,6 +34,7 @@ class VirtualHosts:
         definitions: Definitions | None,
         memory: Memory | None = None,
         compat: Compat = COMPAT["4"],
+        portability: Portability | None = None,
     ) -> None:
         self.topologies: dict[bytes, Topology] = {}
         """By the name on the wire."""
@@ -43,6 +45,7 @@ class VirtualHosts:
         self._definitions = definitions
         self._memory = memory
         self._compat = compat
+        self.portability = portability or Portability(strict=False)
         self._settings: dict[str, Settings] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -162,7 +165,7 @@ class VirtualHosts:
             topology.vhost.epoch += 1
 
     def _make(self, settings: Settings) -> Topology:
-        vhost = VirtualHost(settings.name.encode(), self._clock, self._log, self._compat)
+        vhost = VirtualHost(settings.name.encode(), self._clock, self._log, self._compat, self.portability)
         vhost.memory = self._memory
         topology = Topology(vhost, self._definitions)
         topology.settings = settings

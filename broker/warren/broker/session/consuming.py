@@ -26,7 +26,7 @@ def basic_qos(call: Call) -> None:
     if size:
         raise AmqpError(Reply.NOT_IMPLEMENTED, f"prefetch_size!=0 ({size})")
     count = arguments.number("prefetch_count")
-    if arguments.flag("global"):
+    if arguments.flag("global") and not call.topology.vhost.portability.judge("global_qos"):
         call.reply("basic.qos-ok")
         channel.limit(count)
     else:

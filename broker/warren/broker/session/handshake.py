@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.access.users import User
+from warren.broker.model.portability import FRAME_MIN as PORTABLE_FRAME_MIN
 from warren.broker.session import commands
 from warren.broker.session.admission import admit, admit_channel, refused_in
 from warren.broker.session.channel import Channel
@@ -167,6 +168,8 @@ class Conversation:
         limits = connection.node.limits
         self.channel_max = negotiated("channel_max", arguments.number("channel_max"), 0, limits.channel_max)
         frame_max = negotiated("frame_max", arguments.number("frame_max"), FRAME_MIN, limits.frame_max)
+        if frame_max < PORTABLE_FRAME_MIN:
+            connection.node.virtual_hosts.portability.judge("small_frames", frame_max)
         connection.frame_max = frame_max
         self.heartbeat = arguments.number("heartbeat")
         self.state = State.OPENING
