@@ -22,7 +22,7 @@ test: setup system-rabbitmq
 test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq
 	.venv-compiled/bin/pytest -q
 
-# Kills a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7
+# Harms a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7
 ROUNDS ?= 20
 chaos: .venv/.ready
 	.venv/bin/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))

@@ -1,4 +1,4 @@
-"""Kills a broker again and again under load, then cuts it from power, and judges what its clients saw.
+"""Harms a broker under load, again and again and in several ways, and judges what its clients saw.
 
 python -m tests.chaos --rounds 20 [--seed N]
 """
@@ -17,16 +17,21 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.kill import Process
-from tests.chaos.power import Powered
+from tests.chaos.power import HARMS, Powered
 from tests.chaos.rounds import Broken, Subject, run
 from warren.command import Exit
 
-WAYS = ("kill", "power")
+WAYS = ("kill", *HARMS)
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="of each way (default: %(default)s)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=20,
+        help="of kill and of power; a quarter of it of the others (default: %(default)s)",
+    )
     parser.add_argument(
         "--seed", type=int, default=int(time.time()), help="of the schedule (default: the time)"
     )
@@ -38,12 +43,13 @@ def main(arguments: Sequence[str]) -> int:
     closing = []
     for way in [options.way] if options.way else WAYS:
         folder = Path(tempfile.mkdtemp(prefix="warren-chaos-"))
+        rounds = options.rounds if way in ("kill", "power", options.way) else max(1, options.rounds // 4)
         try:
             total = asyncio.run(
                 run(
                     subject(way, folder, Random(options.seed + 1)),
                     Random(options.seed),
-                    options.rounds,
+                    rounds,
                     folder,
                     say=lambda line, way=way: print(f"{way}: {line}", flush=True),  # type: ignore[misc]
                 )
@@ -53,15 +59,13 @@ def main(arguments: Sequence[str]) -> int:
             print(said, file=sys.stderr)
             return Exit.FAILED
         shutil.rmtree(folder)
-        closing.append(
-            f"{options.rounds} rounds of {way}: {total.confirmed} confirmed, {total.safe} safely settled"
-        )
+        closing.append(f"{rounds} rounds of {way}: {total.confirmed} confirmed, {total.safe} safely settled")
     print("; ".join(closing) + "; no fault")
     return Exit.DONE
 
 
 def subject(way: str, folder: Path, random: Random) -> Subject:
-    return Process(folder / "data", random) if way == "kill" else Powered(folder, random)
+    return Process(folder / "data", random) if way == "kill" else Powered(folder, random, way)
 
 
 if __name__ == "__main__":

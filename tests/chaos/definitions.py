@@ -31,6 +31,7 @@ class Mains:
         self.lock = threading.RLock()
         """Held while anything is committed."""
         self.off = False
+        self.full = False
         self.commits_left = -1
         """Within which commit from now the power fails; negative if in none."""
         self.on_cut: Callable[[], None] = lambda: None
@@ -40,6 +41,8 @@ class Mains:
             self.commits_left -= 1
             if self.off:
                 raise failure()
+            if self.full:
+                raise failure("database or disk is full", sqlite3.SQLITE_FULL)
             if self.commits_left != 0:
                 commit()
                 return
@@ -80,10 +83,10 @@ class Database(sqlite3.Connection):
         return cursor
 
 
-def failure() -> sqlite3.OperationalError:
+def failure(text: str = "disk I/O error", code: int = sqlite3.SQLITE_IOERR) -> sqlite3.OperationalError:
     """What SQLite raises when a write or a sync fails."""
-    error = sqlite3.OperationalError("disk I/O error")
-    error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
     return error
 
 

@@ -13,6 +13,7 @@ from unittest import mock
 
 from pamqp.commands import Basic, Tx
 
+from tests.chaos.definitions import failure
 from tests.store.disk import Disk
 from tests.support.client import Channel, Connection
 from tests.support.restarts import PERSISTENT
@@ -111,9 +112,7 @@ class FaultyDatabase:
         if self.code and self.commits >= self.first and self.refused < self.times:
             self.refused += 1
             full = self.code == sqlite3.SQLITE_FULL
-            error = sqlite3.OperationalError("database or disk is full" if full else "disk I/O error")
-            error.sqlite_errorcode = self.code
-            raise error
+            raise failure("database or disk is full" if full else "disk I/O error", self.code)
 
 
 class Refused(Exception):

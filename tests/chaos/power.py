@@ -23,7 +23,9 @@ from warren.broker.store.log import Log
 SYNC = 0.003
 """Seconds that a sync takes at most: what the next batch collects meanwhile is what a cut can take away."""
 
-SMALL_LOG = functools.partial(Log, segment_size=300_000, slack=900_000)
+RETRY = 0.02
+"""Seconds between attempts to write to a full disk."""
+SMALL_LOG = functools.partial(Log, segment_size=300_000, slack=900_000, retry=RETRY)
 """So that segments end and are compacted within a life."""
 
 
@@ -82,13 +84,23 @@ class PowerDisk(Disk):
         super().sync_folder(folder)
 
 
-class Powered:
-    """A broker of this event loop that is cut from power after some changes of its disk, or within a commit of its
-    definitions."""
+HARMS = ("power", "fail", "full")
 
-    def __init__(self, folder: Path, random: Random) -> None:
+
+class Powered:
+    """A broker of this event loop whose disk comes to harm; each of its lives ends with a power cut.
+
+    :param harm: `power`: the power fails at some change of the disk, or within a commit of the definitions. `fail`: from
+        some such moment on all fail, and the power a little later. `full`: again and again there is no room for a while
+    """
+
+    def __init__(self, folder: Path, random: Random, harm: str) -> None:
         self.random = random
         self.cuts = threading.Event()
+        self.harms = 0
+        """How often the disk failed or was full."""
+        self._harm = harm
+        self._harmed_at = 0.0
         self._path = folder / "data"
         self._disk: PowerDisk = PowerDisk(Disk(), random)
         self._mains = Mains(random)
@@ -102,23 +114,54 @@ class Powered:
 
     async def start(self) -> None:
         self.cuts.clear()
-        with mock.patch("warren.broker.broker.Log", SMALL_LOG), self._mains():
+        with (
+            mock.patch("warren.broker.broker.Log", SMALL_LOG),
+            mock.patch("warren.broker.store.definitions._RETRY", RETRY),
+            self._mains(),
+        ):
             self._broker = Broker(BrokerConfig(data_dir=self._path, memory_limit=LEAST), files=self._disk)
             await self._broker.start()
 
     async def until(self) -> None:
-        """The power fails at some call, after 3 s in any case."""
-        self._disk.on_call = self._mains.on_cut = self._cut  # type: ignore[method-assign]
+        """It happens at some call, after 3 s in any case."""
+        self._harmed_at = 0.0
+        if self._harm == "full":
+            await self._fill()
+            return
+        self._disk.on_call = self._mains.on_cut = (  # type: ignore[method-assign]
+            self._cut if self._harm == "power" else self._break
+        )
         if self.random.random() < 0.3:
             self._mains.commits_left = self.random.randint(1, 60)
         else:
             self._disk.calls = self.random.randint(1, 1000)
         await asyncio.to_thread(self.cuts.wait, 3)
+        if self._harm == "fail":
+            # A broker that said or did too much would do it now.
+            await asyncio.sleep(self.random.uniform(0, 0.3))
+
+    def _break(self) -> None:
+        self._harmed_at = time.monotonic()
+        self.harms += 1
+        self._disk.fail_writes = self._disk.fail_syncs = True
+        self._mains.off = True
+        self.cuts.set()
+
+    async def _fill(self) -> None:
+        for _ in range(self.random.randint(1, 4)):
+            await asyncio.sleep(self.random.uniform(0.1, 0.6))
+            self._harmed_at = self._harmed_at or time.monotonic()
+            self.harms += 1
+            self._disk.room = self.random.choice((0, 100, 10_000))
+            self._mains.full = self.random.random() < 0.5
+            await asyncio.sleep(self.random.uniform(0, 0.4))
+            self._disk.room, self._mains.full = None, False
+        await asyncio.sleep(self.random.uniform(0, 0.6))
 
     def _cut(self) -> None:
         # No commit is on its way: either it is the one that is cut, or the lock keeps it out until all is over.
         with self._mains.lock:
-            if not self._mains.off:
+            if self._disk.after is None:
                 self._mains.off = True
                 self._disk.cut()
                 self._left: Content = self._mains.torn or content(self._path)
@@ -128,7 +171,8 @@ class Powered:
         self._cut()
         await self._stop()
         put(self._left, self._path)
-        at = self._disk.cut_at
+        # What was acknowledged from then on had to wait.
+        at = self._harmed_at or self._disk.cut_at
         assert self._disk.after is not None
         self._disk = PowerDisk(self._disk.after, self.random)
         self._mains = Mains(self.random)
