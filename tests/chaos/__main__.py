@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         "--rounds",
         type=int,
         default=20,
-        help="of kill and of power; a quarter of it of the others (default: %(default)s)",
+        help="of kill and power, a quarter of the others (default: %(default)s)",
     )
     parser.add_argument(
         "--seed", type=int, default=int(time.time()), help="of the schedule (default: the time)"

@@ -137,6 +137,8 @@ class Powered:
             self._disk.calls = self.random.randint(1, 1000)
         await asyncio.to_thread(self.cuts.wait, 3)
         if self._harm == "fail":
+            if not self.cuts.is_set():
+                self._break()
             # A broker that said or did too much would do it now.
             await asyncio.sleep(self.random.uniform(0, 0.3))
 

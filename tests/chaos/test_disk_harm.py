@@ -11,7 +11,7 @@ from tests.chaos.power import Powered
 from tests.chaos.rounds import run
 
 
-@pytest.mark.parametrize(("harm", "rounds"), [("power", 3), ("fail", 2), ("full", 1)])
+@pytest.mark.parametrize(("harm", "rounds"), [("power", 2), ("fail", 2), ("full", 1)])
 async def test_a_broker_whose_disk_comes_to_harm_keeps_its_promises(
     tmp_path: Path, harm: str, rounds: int
 ) -> None:
