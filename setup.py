@@ -32,6 +32,7 @@ COMPILED = [
     "broker/warren/broker/model/stream.py",
     "broker/warren/broker/model/vhost.py",
     "broker/warren/broker/session/channel.py",
+    "broker/warren/broker/session/publishing.py",
     "broker/warren/broker/session/confirms.py",
     "broker/warren/broker/session/incoming.py",
     "broker/warren/broker/session/subscription.py",

@@ -157,7 +157,7 @@ class BackingMachine(RuleBasedStateMachine):
     @rule(share=st.sampled_from([0.3, 1.0]))
     def give_back(self, share: float) -> None:
         chosen = self.pick(share)
-        self.queue.requeue([message for message, _ in chosen])
+        self.queue.requeue([message for message, _ in chosen], False)
         for _, entry in chosen:
             entry.redelivered = True
             entry.deliveries += 1

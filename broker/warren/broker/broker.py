@@ -169,6 +169,9 @@ class Broker:
                 self.config.max_message_size,
                 self.config.handshake_timeout,
                 self.config.max_connections,
+                self.config.consumer_timeout,
+                self.config.immediate == "honour",
+                "" if self.config.timestamps == "off" else self.config.timestamps,
             )
             if recovery is not None:
                 self._restore(virtual_hosts, access, parameters, recovery)

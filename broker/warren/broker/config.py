@@ -10,6 +10,7 @@ from warren.broker.address import Address
 from warren.broker.memory import LEAST, available_memory
 from warren.broker.model.compat import COMPAT
 from warren.broker.session.handshake import FRAME_MIN
+from warren.broker.session.interceptors import TIMESTAMPS
 from warren.broker.session.sasl import MECHANISMS
 from warren.broker.sizes import parse_size
 from warren.broker.store.log import Sync
@@ -38,6 +39,12 @@ class BrokerConfig:
     :param heartbeat: seconds that the server proposes; 0 is none.
     :param max_message_size: largest body in bytes (RabbitMQ 4: 16 MiB).
     :param handshake_timeout: seconds from connecting to connection.open.
+    :param consumer_timeout: milliseconds that a delivered message may stay unacknowledged, unless its queue or consumer says
+        otherwise (`x-consumer-timeout`); then its channel is closed with 406. 0 is for ever (RabbitMQ: 30 minutes).
+    :param immediate: `refuse` answers a publish with `immediate` with 540, as RabbitMQ does; `honour` gives it to queues
+        with consumers only, and returns it (313) if there are none.
+    :param timestamps: whether a message that comes in is stamped with the property `timestamp` and the header
+        `timestamp_in_ms`: `off`, `missing` (where its publisher has not) or `always`.
     :param memory_limit: how much memory the broker may take: bytes, a size such as `"400MB"`, or a fraction (up to 1.0) of
         what there is for this process (its control group's limit, else the machine's memory).
     :param memory_alarm: publishers are blocked while more than `memory_limit` of this process is resident. `warren broker`
@@ -70,6 +77,9 @@ class BrokerConfig:
     heartbeat: int = 60
     max_message_size: int = 16 * 1024 * 1024
     handshake_timeout: float = 10.0
+    consumer_timeout: int = 0
+    immediate: str = "refuse"
+    timestamps: str = "off"
     memory_limit: int | float | str = 0.4
     memory_alarm: bool = False
     disk_free_limit: int | str = "50MB"
@@ -90,6 +100,7 @@ class BrokerConfig:
             ("channel_max", 1, 65535),
             ("frame_max", FRAME_MIN, 2**31 - 1),
             ("heartbeat", 0, 65535),
+            ("consumer_timeout", 0, 2**53),
             ("max_message_size", 1, 512 * 1024 * 1024),
             ("memory_bytes", LEAST, 2**63 - 1),
             ("disk_free_bytes", 0, 2**63 - 1),
@@ -98,6 +109,11 @@ class BrokerConfig:
             if not least <= value <= most:
                 name = name.replace("_bytes", "_limit")
                 raise ValueError(f"{name} is {value}; it has to be between {least} and {most}")
+        for name, choices in (("immediate", ("refuse", "honour")), ("timestamps", TIMESTAMPS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}; it has to be one of {', '.join(choices)}"
+                )
 
         if self.sync not in (modes := [mode.value for mode in Sync]):
             raise ValueError(f"sync is {self.sync!r}; it has to be one of {', '.join(modes)}")

@@ -20,6 +20,8 @@ class Consumer:
     """How many may be unacknowledged at once; 0 is no limit."""
     stalled: bool = False
     """It has no room and waits outside the queue's round."""
+    timeout: int = 0
+    """Milliseconds that what it is given may stay unacknowledged; 0 is for ever."""
     priority: int = 0
     """Those with a higher one are served first, as long as they have room."""
     raw_arguments: bytes = b""

@@ -18,6 +18,7 @@ from warren.broker.model.consumer import Consumer
 from warren.broker.model.expiry import Expiry
 from warren.broker.model.message import Message
 from warren.broker.model.priority import PriorityBacking
+from warren.broker.model.retries import Retries
 from warren.broker.model.round import Round
 from warren.broker.model.shelf import Shelf
 from warren.broker.model.stored import message_head, message_mark
@@ -102,6 +103,8 @@ class Queue:
         self.last_exchange = b""
         self.last_key = b""
         self.last_head = BARE_HEAD
+        self.retries: Optional[Retries] = None  # noqa: UP045
+        """What has come back and waits, if it does not at once go where it was."""
         self.configure(arguments)
 
     def configure(self, arguments: QueueArguments) -> None:
@@ -114,6 +117,8 @@ class Queue:
         lazy = arguments.lazy and self.vhost.log is not None
         if lazy != self.waiting.lazy:
             self.waiting.set_lazy(lazy)
+        if arguments.delayed_retry != "disabled" and self.retries is None:
+            self.retries = Retries(self)
 
     def reconfigure(self, arguments: QueueArguments) -> None:
         """Policies have changed: what waits has to fit at once; its expiry it keeps, as in RabbitMQ."""
@@ -308,21 +313,34 @@ class Queue:
         if not self.deleted:
             self.vhost.dead_letters.bury(self, self.readable(messages), "rejected")
 
-    def requeue(self, messages: list[Message]) -> None:
-        """Unacknowledged messages return to their places, marked redelivered, or end at the delivery limit."""
+    def requeue(self, messages: list[Message], failed: bool) -> None:
+        """Unacknowledged messages return to their places, marked redelivered, or end at the delivery limit.
+
+        :param failed: because their channel has ended, not because a client has given them back.
+        """
         self.unacked -= len(messages)
         if self.deleted:
             return
         spent: list[Message] = []
+        retries = self.retries
+        if retries is not None and not retries.wanted(failed):
+            retries = None
         for message in messages:
             message.redelivered = True
             message.deliveries += 1
             if 0 <= self.delivery_limit < message.deliveries:
                 spent.append(message)
-                continue
-            self.put_back(message)
+            elif retries is not None:
+                self.mark_return(message)
+                retries.hold(message)
+            else:
+                self.put_back(message)
         if spent:
             self.vhost.dead_letters.bury(self, self.readable(spent), "delivery_limit")
+        self.came_back()
+
+    def came_back(self) -> None:
+        """Messages stand in their places again."""
         if self.limited and not self.rejects:
             self.drop_overflow()
         if self.expiry.used:
@@ -361,10 +379,13 @@ class Queue:
                         done += 1
         return done
 
-    def put_back(self, message: Message) -> None:
+    def mark_return(self, message: Message) -> None:
         shelf = self.shelf
         if message.stored and shelf is not None:
             shelf.log.mark(shelf.records, message.sequence, message_mark(message))
+
+    def put_back(self, message: Message) -> None:
+        self.mark_return(message)
         if not self.watched:
             self.vhost.watch(self)
         self.waiting.put_back(message)
@@ -372,6 +393,8 @@ class Queue:
     def closing(self) -> None:
         """The broker stops. A crash before has marked messages redelivered that the log does not know to be."""
         self.expiry.stop()
+        if self.retries is not None:
+            self.retries.stop()
         shelf = self.shelf
         if shelf is not None and shelf.durable and shelf.delivered and self.waiting.count:
             shelf.log.delivered[int(self.incarnation)] = int(shelf.delivered)
@@ -405,6 +428,8 @@ class Queue:
         """The queue is deleted: its messages vanish, its consumers are told."""
         self.deleted = True
         self.expiry.stop()
+        if self.retries is not None:
+            self.retries.stop()
         self.waiting.clear()
         self.aside.clear()
         shelf = self.shelf

@@ -12,24 +12,30 @@ from warren.broker.store.recovery import RecoveredLevel, RecoveredQueue
 def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
     """They stay on the disk, except for the first ones; how many they are.
 
-    Dead letters that were kept aside are kept aside again.
+    Dead letters that were kept aside are kept aside again, and what had come back to wait waits anew.
     """
     shelf = queue.shelf
     assert shelf is not None
     queue.next_sequence = recovered.last_sequence + 1
     shelf.delivered = recovered.delivered
-    aside = sorted(sequence for sequence, mark in recovered.counts.items() if kept_aside(mark))
+    marks = sorted(recovered.counts.items())
+    retries = queue.retries
+    apart = [sequence for sequence, mark in marks if kept_aside(mark) or (retries is not None and mark > 1)]
     taken: dict[Backing, dict[int, bool]] = {}
     left_bytes: dict[Backing, int] = {}
-    for sequence in aside:
+    for sequence in apart:
         found, _ = shelf.read(0, 255, sequence, sequence)
         for message in found:
             level = queue.waiting.level(message.priority)
             taken.setdefault(level, {})[sequence] = True
             left_bytes[level] = left_bytes.get(level, 0) + int(message.body_size)
             shelf.load([message])
-            if message.content:
-                reason = REASONS[kept_aside(recovered.counts[sequence]) - 1]
+            reason_number = kept_aside(recovered.counts[sequence])
+            if message.content and not reason_number:
+                assert retries is not None
+                retries.hold(message)
+            elif message.content:
+                reason = REASONS[reason_number - 1]
                 queue.vhost.dead_letters.keep_aside(queue, message, reason)
             else:
                 shelf.lost(message)

@@ -270,7 +270,7 @@ class Stream(Queue):
     def rejected(self, messages: list[Message]) -> None:
         self.unacked -= len(messages)
 
-    def requeue(self, messages: list[Message]) -> None:
+    def requeue(self, messages: list[Message], failed: bool) -> None:
         """A channel ends with these unacknowledged: they are where they were."""
         self.unacked -= len(messages)
 

@@ -6,24 +6,29 @@ from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.model.checks import MAX_EXPIRY_MS, argument_fields
 from warren.broker.model.consumer import Consumer
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange import Exchange
-from warren.broker.model.headers import further_keys, names_keys
+from warren.broker.model.headers import names_keys
 from warren.broker.model.message import Message
 from warren.broker.model.queue import TAKEN, Queue
 from warren.broker.model.vhost import VirtualHost
+from warren.broker.session.ack_deadlines import AckDeadlines
 from warren.broker.session.confirms import Confirms
 from warren.broker.session.direct_reply import addressed
 from warren.broker.session.incoming import Incoming
-from warren.broker.session.redelivery import as_returned
+from warren.broker.session.publishing import (
+    expiration_ms,
+    of_another_user,
+    route_by_message,
+    unroutable,
+)
 from warren.broker.session.rights import WRITE
 from warren.broker.session.streaming import refuse_return
 from warren.broker.session.subscription import Subscription
 from warren.broker.session.transaction import ACKED, REJECTED, REQUEUED, Transaction
-from warren.wire.content import Look, content_frames
-from warren.wire.methods import ACK, BASIC, PUBLISH, frame
+from warren.wire.content import Look
+from warren.wire.methods import ACK, BASIC, PUBLISH
 from warren.wire.replies import AmqpError, Reply
 
 if TYPE_CHECKING:
@@ -41,6 +46,8 @@ class Target:
         self.exchange = exchange
         self.routing_key = routing_key
         self.mandatory = mandatory
+        self.immediate: bool = False
+        """It goes to queues with consumers only, and comes back if there are none."""
         self.epoch: i64 = -1
         self.found: Optional[Exchange] = None  # noqa: UP045
         self.by_message: bool = False
@@ -78,6 +85,8 @@ class Channel:
         self.confirms = Confirms(self)
         self.incoming = Incoming(self)
         self.tx: Optional[Transaction] = None  # noqa: UP045
+        self.deadlines: dict[int, AckDeadlines] = {}
+        """By when what was delivered has to be acknowledged, by the timeout."""
         self.replies: Optional[Queue] = None  # noqa: UP045
         """Through which answers come to its consumer of direct replies."""
         self.writable: dict[bytes, bool] = {}
@@ -107,11 +116,16 @@ class Channel:
         if self.by_topic:
             self.check_topics(exchange, [target.routing_key])
         target.found = exchange
-        target.queues = self.vhost.route(exchange, target.routing_key)
-        target.by_message = self.vhost.routes_by_message(exchange) or self.vhost.leads_to_replies(
-            target.routing_key
+        vhost = self.vhost
+        target.queues = vhost.route(exchange, target.routing_key)
+        target.by_message = (
+            vhost.routes_by_message(exchange)
+            or vhost.leads_to_replies(target.routing_key)
+            or vhost.deduplicates(target.queues)
+            or target.immediate
+            or self.connection.node.limits.timestamps != ""
         )
-        target.epoch = self.vhost.epoch
+        target.epoch = vhost.epoch
 
     def check_topics(self, exchange: Exchange, routing_keys: list[bytes]) -> None:
         """
@@ -148,22 +162,16 @@ class Channel:
         if look.reply_to:
             message.content = addressed(self, content, look)
         if look.has_user_id and look.user_id != self.connection.user and not self.impersonates():
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED,
-                f"user_id property set to '{look.user_id.decode(errors='replace')}' but authenticated user was "
-                f"'{self.connection.user.decode(errors='replace')}'",
-                BASIC,
-                40,
-            )
+            raise of_another_user(self, look.user_id)
         queues = target.queues
         if target.by_message or (look.headers and names_keys(look.headers)):
-            queues = self.route_by_message(target, message, look)
+            queues = route_by_message(self, target, message, look)
         if self.tx is not None:
             self.tx.publish(target, queues, message)
             return
         if not queues:
             if queues is not DUPLICATE:
-                self.unroutable(target, message)
+                unroutable(self, target, queues, message)
             outcome: i64 = TAKEN
         elif len(queues) == 1:
             outcome = queues[0].publish(message)
@@ -172,52 +180,10 @@ class Channel:
         if self.confirming:
             self.confirms.add(outcome)
 
-    def route_by_message(self, target: Target, message: Message, look: Look) -> list[Queue]:
-        """Where one message goes that its key alone does not decide.
-
-        :raises AmqpError: 406 if CC or BCC are no lists, 502 if the headers are no table.
-        """
-        exchange = target.found
-        assert exchange is not None
-        headers = argument_fields(look.headers)
-        message.blind = "BCC" in headers
-        further = further_keys(headers)
-        if further and self.by_topic:
-            self.check_topics(exchange, further)
-        keys = [target.routing_key, *further]
-        queues = self.vhost.find(exchange, keys, headers, message)
-        if (
-            target.mandatory
-            and exchange.held in queues
-            and not self.vhost.would_reach(exchange, keys, headers)
-        ):
-            # Whether it can be routed when it is due nobody knows; that it cannot be now, its publisher is told.
-            return []
-        return queues
-
     def impersonates(self) -> bool:
         """The user may publish as any other (https://www.rabbitmq.com/docs/validated-user-id)."""
         rights = self.connection.rights
         return rights is not None and rights.user.impersonator
-
-    def unroutable(self, target: Target, message: Message) -> None:
-        """Returned if mandatory, before its confirm; else dropped, and counted."""
-        exchange = target.found
-        assert exchange is not None
-        if not target.mandatory:
-            exchange.unroutable_dropped += 1
-            return
-        exchange.unroutable_returned += 1
-        connection = self.connection
-        returned = frame(
-            int(self.number), "basic.return", 312, b"NO_ROUTE", target.exchange, target.routing_key
-        )
-        content = as_returned(message)
-        if len(content) > connection.frame_max:
-            content = content_frames(content, self.number, connection.frame_max)
-        connection.out.append(returned)
-        connection.out.append(content)
-        connection.wrote(len(returned) + len(content))
 
     # -- acknowledging
 
@@ -300,7 +266,7 @@ class Channel:
         order = list(consumers) if len(consumers) == 1 else sorted(consumers, key=tag_of)
         for consumer in order:
             if requeue:
-                consumer.queue.requeue(consumers[consumer])
+                consumer.queue.requeue(consumers[consumer], False)
             else:
                 consumer.queue.rejected(consumers[consumer])
         for consumer in order:
@@ -383,6 +349,15 @@ class Channel:
         self.subscriptions.clear()
         self.end_replies()
 
+    def deadlines_for(self, timeout: int) -> AckDeadlines:
+        """
+        :param timeout: milliseconds, more than 0.
+        """
+        found = self.deadlines.get(timeout)
+        if found is None:
+            found = self.deadlines[timeout] = AckDeadlines(self, timeout)
+        return found
+
     def end_replies(self) -> None:
         """No answer reaches it any more."""
         if self.replies is not None:
@@ -393,6 +368,8 @@ class Channel:
     def close(self) -> None:
         """Consumers end, what they had unacknowledged returns to its places."""
         self.cancel_all()
+        for deadlines in self.deadlines.values():
+            deadlines.stop()
         self.incoming.clear()
         if self.tx is not None:
             self.tx.rollback()
@@ -405,7 +382,7 @@ class Channel:
                 by_queue.setdefault(consumer.queue, []).append(message)
             self.unacked.clear()
             for queue, messages in by_queue.items():
-                queue.requeue(messages)
+                queue.requeue(messages, True)
         for queue in self.left:
             # With a single active consumer, another one may have taken over.
             queue.drain()
@@ -421,24 +398,3 @@ def unknown_tag(tag: i64, method: i64) -> AmqpError:
     return AmqpError(
         Reply.PRECONDITION_FAILED, f"unknown delivery tag {int(tag) % 2**64}", BASIC, int(method)
     )
-
-
-def expiration_ms(value: bytes) -> i64:
-    """The `expiration` property in milliseconds.
-
-    :raises AmqpError: 406 with RabbitMQ's text if it is no number, has something after it, is negative or beyond ten years.
-    """
-    shown = value.decode(errors="replace")
-    digits = shown[1:] if shown[:1] in ("-", "+") else shown
-    leading = len(digits) - len(digits.lstrip("0123456789"))
-    if leading == 0:
-        reason = "no_integer"
-    elif leading < len(digits):
-        reason = f'{{leftover_string,"{digits[leading:]}"}}'
-    elif shown[0] == "-" and int(digits):
-        reason = f"{{value_negative,{int(shown)}}}"
-    elif int(digits) > MAX_EXPIRY_MS:
-        reason = f"{{value_too_large,{int(digits)}}}"
-    else:
-        return i64(int(digits))
-    raise AmqpError(Reply.PRECONDITION_FAILED, f"invalid expiration '{shown}': {reason}", BASIC, 40)

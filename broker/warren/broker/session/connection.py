@@ -217,7 +217,7 @@ class Connection:
         if flags_at + 1 != end:
             raise undecodable(buffer[start:end])
         flags: i64 = i64(buffer[flags_at])
-        if flags & 2:
+        if flags & 2 and not self.node.limits.honours_immediate:
             raise AmqpError(Reply.NOT_IMPLEMENTED, "immediate=true")
         target = Target(
             channel,
@@ -226,6 +226,7 @@ class Connection:
             buffer[key_start:flags_at],
             flags & 1 == 1,
         )
+        target.immediate = flags & 2 == 2
         channel.resolve(target)
         self.last = target
         self.publishes = True

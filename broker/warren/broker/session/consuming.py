@@ -10,6 +10,7 @@ from warren.broker.model.names import server_name
 from warren.broker.model.queue import Queue
 from warren.broker.model.stream import Stream
 from warren.broker.session import direct_reply
+from warren.broker.session.ack_deadlines import timeout_of
 from warren.broker.session.call import Call
 from warren.broker.session.redelivery import as_received
 from warren.broker.session.rights import READ
@@ -60,6 +61,9 @@ def basic_consume(call: Call) -> None:
         arguments.data("arguments"), queue.arguments.quorum, call.topology.described("queue", queue.name)
     )
     subscription.raw_arguments = arguments.data("arguments")
+    subscription.timeout = ack_timeout(call, queue, subscription.raw_arguments)
+    if subscription.timeout and not subscription.no_ack:
+        subscription.deadlines = channel.deadlines_for(subscription.timeout)
     channel.subscriptions[tag] = subscription
     if not arguments.flag("nowait"):
         connection.send(frame(int(channel.number), "basic.consume-ok", tag))
@@ -121,6 +125,16 @@ def take_one(call: Call, queue: Queue) -> None:
     message.tag = tag
     message.consumer = queue.getter
     channel.unacked[tag] = message
+    timeout = queue.getter.timeout = ack_timeout(call, queue, b"")
+    if timeout:
+        channel.deadlines_for(timeout).delivered(tag)
+
+
+def ack_timeout(call: Call, queue: Queue, consumer: bytes) -> int:
+    """For how many milliseconds an acknowledgement is waited for; 0 is for ever."""
+    default = call.connection.node.limits.consumer_timeout
+    described = call.topology.described("queue", queue.name)
+    return timeout_of(queue.arguments, consumer, default, described)
 
 
 def basic_reject(call: Call) -> None:

@@ -31,3 +31,8 @@ class Limits:
     handshake_timeout: float
     max_connections: int | None = None
     """Of the whole broker; None is no limit."""
+    consumer_timeout: int = 0
+    """Milliseconds that a delivered message may stay unacknowledged where nothing else is said; 0 is for ever."""
+    honours_immediate: bool = False
+    timestamps: str = ""
+    """Whether messages that come in are stamped: `missing`, `always`, or not at all."""

@@ -15,6 +15,7 @@ from warren.wire.content import content_frames
 from warren.wire.methods import BASIC, DELIVER
 
 if TYPE_CHECKING:
+    from warren.broker.session.ack_deadlines import AckDeadlines
     from warren.broker.session.channel import Channel
 
 _pack_head = struct.Struct(">BHIHH").pack
@@ -30,6 +31,8 @@ class Subscription(Consumer):
         super().__init__(queue, tag, no_ack, exclusive)
         self.channel = channel
         self.prefetch = prefetch
+        self.deadlines: Optional[AckDeadlines] = None  # noqa: UP045
+        """By when it has to acknowledge."""
         self.last_exchange: Optional[bytes] = None  # noqa: UP045
         self.last_key = b""
         self.before_tag = b""
@@ -69,6 +72,8 @@ class Subscription(Consumer):
         message.tag = tag
         message.consumer = self
         channel.unacked[int(tag)] = message
+        if self.deadlines is not None:
+            self.deadlines.delivered(int(tag))
         self.unacked += 1
         channel.outstanding += 1
         if channel.prefetch and channel.outstanding >= channel.prefetch:

@@ -14,6 +14,7 @@ from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
 from warren.broker.model.queue import STORED, TAKEN, Queue
 from warren.broker.session.limits import TRANSACTION_ACTIONS, TRANSACTION_BYTES
+from warren.broker.session.publishing import unroutable
 from warren.broker.session.streaming import refuse_return
 from warren.wire.replies import AmqpError, Reply
 
@@ -91,7 +92,7 @@ class Transaction:
                 if not queues and publish.queues is DUPLICATE:
                     continue
                 if not queues:
-                    channel.unroutable(publish.target, publish.message)
+                    unroutable(channel, publish.target, publish.queues, publish.message)
                 else:
                     outcome = max(outcome, vhost.deliver(queues, publish.message))
             by_way: tuple[list[Message], list[Message], list[Message]] = ([], [], [])

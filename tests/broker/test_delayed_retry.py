@@ -1,0 +1,149 @@
+"""x-delayed-retry-*: what comes back waits before it is ready again, longer each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.client import Channel, Connection, Message
+from tests.support.declaring import DURABLE, EXCLUSIVE, QUORUM, Field, declare, failed, integer, text
+from tests.support.inprocess import InProcess
+from tests.support.peer import Peer
+from tests.support.restarts import Session
+
+ALL: dict[str, Any] = {
+    "x_delayed_retry_type": "all",
+    "x_delayed_retry_min": 1000,
+    "x_delayed_retry_max": 2500,
+}
+
+
+def got(channel: Channel, queue: str) -> Message:
+    message = channel.get(queue)
+    assert message is not None
+    return message
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_each_return_waits_longer(timed: Channel, inprocess: InProcess, kind: str) -> None:
+    queue = timed.declare("q", durable=True, x_queue_type=kind, **ALL)
+    timed.publish(queue, b"x")
+    for seconds in (1, 2, 2.5, 2.5):
+        timed.nack(got(timed, queue).tag)
+        inprocess.advance(seconds - 0.001)
+        assert timed.ready(queue) == 0
+        inprocess.advance(0.001)
+        assert timed.ready(queue) == 1
+    message = got(timed, queue)
+    assert message.redelivered
+    if kind == "quorum":
+        assert message.headers == {"x-delivery-count": 4}
+
+
+def test_others_go_on_meanwhile_and_it_returns_to_its_place(timed: Channel, inprocess: InProcess) -> None:
+    queue = timed.declare(exclusive=True, **ALL)
+    for body in (b"1", b"2", b"3"):
+        timed.publish(queue, body)
+    timed.nack(got(timed, queue).tag)
+    assert timed.ready(queue) == 2
+    inprocess.advance(1)
+    assert timed.drain(queue) == [b"1", b"2", b"3"]
+
+
+def test_a_waiting_consumer_gets_it_when_it_is_time(timed: Channel, inprocess: InProcess) -> None:
+    queue = timed.declare(exclusive=True, **ALL)
+    timed.consume(queue, "tag")
+    timed.publish(queue, b"x")
+    (first,) = timed.deliveries(1)
+    timed.nack(first.tag)
+    inprocess.advance(0.999)
+    assert timed.delivered(queue) == []
+    inprocess.advance(0.001)
+    (again,) = timed.deliveries(1)
+    assert (again.body, again.redelivered) == (b"x", True)
+
+
+@pytest.mark.parametrize(("which", "waits"), [("failed", (False, True)), ("returned", (True, False))])
+def test_which_of_them_wait(
+    timed: Channel, inprocess: InProcess, which: str, waits: tuple[bool, bool]
+) -> None:
+    queue = timed.declare("q", x_delayed_retry_type=which, x_delayed_retry_min=1000)
+    timed.publish(queue, b"x")
+    timed.nack(got(timed, queue).tag)
+    assert (timed.ready(queue) == 0) == waits[0]
+    inprocess.advance(1)
+    with Connection(inprocess.url) as other:
+        got(other.channel(), queue)
+    assert (timed.ready(queue) == 0) == waits[1]
+    inprocess.advance(1)
+    assert timed.ready(queue) == 1
+
+
+def test_the_delivery_limit_ends_it(timed: Channel, inprocess: InProcess, name: str) -> None:
+    grave = timed.declare(exclusive=True)
+    queue = timed.declare(
+        exclusive=True, x_delivery_limit=1, x_dead_letter_exchange="", x_dead_letter_routing_key=grave, **ALL
+    )
+    timed.publish(queue, b"x")
+    timed.nack(got(timed, queue).tag)
+    inprocess.advance(1)
+    timed.nack(got(timed, queue).tag)
+    assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
+
+
+def test_what_dies_while_it_waits(timed: Channel, inprocess: InProcess) -> None:
+    queue = timed.declare(exclusive=True, **ALL)
+    timed.publish(queue, b"x", expiration="500")
+    timed.nack(got(timed, queue).tag)
+    inprocess.advance(0.5)
+    assert timed.ready(queue) == 0
+    inprocess.advance(10)
+    assert timed.ready(queue) == 0
+
+
+def test_without_a_time_nothing_waits(timed: Channel) -> None:
+    queue = timed.declare(exclusive=True, x_delayed_retry_type="all")
+    timed.publish(queue, b"x")
+    timed.nack(got(timed, queue).tag)
+    assert timed.ready(queue) == 1
+
+
+@pytest.mark.parametrize("how", ["restart", "crash"])
+def test_after_a_restart_the_wait_begins_anew(session: Session, how: str) -> None:
+    session.channel.declare("q", durable=True, **ALL)
+    session.publish("q", b"waits", b"stays")
+    session.channel.nack(got(session.channel, "q").tag)
+    assert session.channel.ready("q") == 1
+    session.sync()
+    session.broker.advance(0.9)
+    getattr(session, how)()
+    assert session.channel.ready("q") == 1
+    session.broker.advance(0.999)
+    assert session.channel.ready("q") == 1
+    session.broker.advance(0.001)
+    assert session.channel.drain("q") == [b"waits", b"stays"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "which", "reason"),
+    [
+        ([("x-delayed-retry-type", text("sometimes"))], "type", "invalid_delayed_retry_type"),
+        ([("x-delayed-retry-min", integer(0))], "min", "{value_zero,0}"),
+        ([("x-delayed-retry-max", text("1s"))], "max", '"expected integer, got longstr"'),
+        (
+            [("x-delayed-retry-min", integer(9)), ("x-delayed-retry-max", integer(5))],
+            "max",
+            "delayed_retry_max_below_min",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", [(), (QUORUM,)])
+def test_arguments(
+    inprocess: InProcess, name: str, kind: tuple[Field, ...], fields: list[Field], which: str, reason: str
+) -> None:
+    with Peer(inprocess.url) as peer:
+        peer.connect().open()
+        found = declare(peer, name, *kind, *fields, flags=DURABLE if kind else EXCLUSIVE)
+        expected = f"invalid arg 'x-delayed-retry-{which}' for queue '{name}' in vhost '/': {reason}"
+        assert found == failed(406, expected)
