@@ -121,6 +121,15 @@ def exchange(name: str, **arguments: object) -> base.Frame:
             queue("c-readable", x_dead_letter_exchange="exchange"),
             refused("write", "exchange", "exchange", (50, 10)),
         ),
+        (
+            queue("amq.queue"),
+            Refusal(
+                "channel",
+                403,
+                "ACCESS_REFUSED - queue name 'amq.queue' contains reserved prefix 'amq.*'",
+                (50, 10),
+            ),
+        ),
         (made(Queue.Delete, queue="queue"), refused("configure", "queue", "queue", (50, 40))),
         (made(Queue.Delete, queue="missing"), refused("configure", "queue", "missing", (50, 40))),
         (made(Queue.Purge, queue="queue"), refused("read", "queue", "queue", (50, 30))),

@@ -111,17 +111,12 @@ class Topology:
         """
         # An exclusive queue ends with its connection, so it is never durable, whatever was asked.
         durable = durable and not exclusive
+        self.refuse_reserved(name)
         existing = self.vhost.queues.get(name) if name else None
-        own = existing is None or not name.startswith(b"amq.") or self.vhost.compat.takes_its_own_names
-        if existing is not None and own:
+        if existing is not None:
             self._assert_same_queue(existing, durable, exclusive, auto_delete, raw, owner)
             existing.expiry.touch()
             return existing
-        if name.startswith(b"amq."):
-            raise AmqpError(
-                Reply.ACCESS_REFUSED,
-                f"queue name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
-            )
         arguments = queue_arguments(raw, self.described("queue", name))
         if arguments.quorum or arguments.stream:
             assert_lasting(arguments, name, self.described("queue", name), durable, exclusive, auto_delete)
@@ -224,6 +219,17 @@ class Topology:
         if isinstance(queue, Stream):
             queue.discard()
         return count
+
+    def refuse_reserved(self, name: bytes) -> None:
+        """
+        :raises AmqpError: 403 if no client may declare a queue of that name.
+        """
+        own = name in self.vhost.queues and self.vhost.compat.takes_its_own_names
+        if name.startswith(b"amq.") and not own:
+            raise AmqpError(
+                Reply.ACCESS_REFUSED,
+                f"queue name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
+            )
 
     def delete_owned(self, owner: object) -> None:
         """A connection ends, and its exclusive queues with it."""

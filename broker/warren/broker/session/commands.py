@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from warren.broker.model.exchange_types import assert_type
 from warren.broker.model.names import name_prefix, refuse_default, server_name
 from warren.broker.model.queue import REFUSED, STORED
 from warren.broker.model.stream import Stream
@@ -48,10 +49,12 @@ def exchange_declare(call: Call) -> None:
         refuse_default(name)
         call.topology.exchange(name)
     else:
-        if name:
+        if name and call.rights.limited:
+            raw = arguments.data("arguments")
+            assert_type(arguments.data("type"), raw, call.topology.vhost.compat)
             call.rights.check(CONFIGURE, "exchange", name)
-        if name not in call.topology.vhost.exchanges:
-            call.rights.check_successor("exchange", name, arguments.data("arguments"), "alternate-exchange")
+            if name not in call.topology.vhost.exchanges and not name.startswith(b"amq."):
+                call.rights.check_successor("exchange", name, raw, "alternate-exchange")
         call.topology.declare_exchange(
             name,
             arguments.data("type"),
@@ -112,6 +115,7 @@ def queue_declare(call: Call) -> None:
         auto_delete, raw = arguments.flag("auto_delete"), arguments.data("arguments")
         raw = call.topology.settings.queue_arguments(raw, durable, exclusive, auto_delete)
         generated = b"" if name else server_name(name_prefix(raw))
+        call.topology.refuse_reserved(name)
         call.rights.check(CONFIGURE, "queue", name or generated)
         if name not in call.topology.vhost.queues:
             admit_queue(call.topology, name or generated)
