@@ -299,6 +299,25 @@ def test_what_a_policy_says_of_times_happens_in_time(timed: InProcess) -> None:
         assert operator.table("list_queues") == []
 
 
+def test_an_acknowledgement_timeout_by_policy(timed: InProcess) -> None:
+    assert timed.data_dir is not None
+    operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+    with Connection(timed.url) as connection:
+        channel, other = connection.channel(), connection.channel()
+        other.declare("work", exclusive=True, x_consumer_timeout=60_000)
+        operator("set_policy", "patience", "^work$", '{"consumer-timeout":2000}')
+        channel.consume("work")
+        channel.publish("work", b"x")
+        channel.deliveries(1)
+        timed.advance(1.9)
+        assert other.state("work") == (0, 1)
+        timed.advance(0.1)
+        error = channel.closed()
+        assert (error.code, "Timeout value used: 2000 ms" in error.text) == (406, True)
+        del connection.channels[channel.number]
+        assert other.state("work") == (1, 0)
+
+
 @pytest.mark.parametrize("how", ENDS)
 def test_policies_outlive_the_broker(timed: InProcess, how: str) -> None:
     assert timed.data_dir is not None
