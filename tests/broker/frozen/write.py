@@ -79,8 +79,14 @@ QUEUES: dict[str, dict[str, Any]] = {
     "purged": {},
     "churn": {},
     "committed": {},
+    "lazy": {"x_queue_mode": "lazy"},
+    "stream": {"x_queue_type": "stream", "x_stream_max_segment_size_bytes": 5000},
 }
 """Durable queues, and what they are declared with."""
+
+OLDEST = "v1"
+"""The folder that was written before there were the queues `LATER`, indexes of segments, and users."""
+LATER = ("lazy", "stream")
 
 EXCHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "dead": ("fanout", {}),
@@ -123,8 +129,12 @@ MESSAGES: dict[str, list[Found]] = {
     "purged": [],
     "churn": [Found(b"survivor 1", True), Found(b"survivor 2")],
     "committed": [Found(b"commit 1"), Found(b"commit 2")],
+    "lazy": [Found(b"lazy 1", True), Found(LARGE), Found(b"lazy 3")],
 }
 """What each queue holds, in the order in which it comes out. `careful` keeps one message aside: see ASIDE."""
+
+STREAM = [b"%d" % number + b"x" * 1000 for number in range(12)]
+"""What the stream holds, from offset 0 on; it has several segments."""
 
 ASIDE = Found(b"aside", deaths=(("careful", "rejected", 1),))
 """Moves from `careful` to `narrow` when that one has room."""
@@ -162,6 +172,9 @@ def fill(session: Session) -> None:
     _deleted(session)
     session.publish("plain", b"lost: transient", delivery_mode=1)
     _transaction(session)
+    _lazy(session)
+    for body in STREAM:
+        session.publish("stream", body)
     _churn(session)
 
 
@@ -231,9 +244,20 @@ def _transaction(session: Session) -> None:
     channel.publish("committed", b"not committed", **PERSISTENT)
 
 
+def _lazy(session: Session) -> None:
+    channel = session.channel
+    session.publish("lazy", b"lazy 1", b"acknowledged", LARGE)
+    session.publish("lazy", b"lost: transient, and on the disk all the same", delivery_mode=1)
+    session.publish("lazy", b"lazy 3")
+    assert channel.get("lazy") is not None
+    taken = channel.get("lazy")
+    assert taken is not None
+    channel.ack(taken.tag)
+
+
 def _churn(session: Session) -> None:
     """Until the log was compacted: its first segments are gone, what lived in them has moved."""
-    session.publish("churn", *[b"x" * 500] * 400)
+    session.publish("churn", *[b"x" * 500] * 1000)
     data_dir = session.broker.data_dir
     assert data_dir is not None
     channel = session.channel
@@ -253,14 +277,18 @@ def small_log() -> Callable[..., Log]:
 
 
 def write(path: Path) -> None:
-    """A folder at `path`, of a broker that was stopped cleanly."""
+    """A folder at `path`, of a broker that was stopped cleanly, started again and stopped."""
     with mock.patch("warren.broker.broker.Log", small_log()), InProcess(path) as broker:
         session = Session(broker)
         fill(session)
         session.connection.abort()
+        # What was closed by then has an index now.
+        broker.restart()
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         write(Path(scratch, "data"))
-        shutil.copytree(Path(scratch, "data"), sys.argv[1], ignore=shutil.ignore_patterns("lock"))
+        shutil.copytree(
+            Path(scratch, "data"), sys.argv[1], ignore=shutil.ignore_patterns("lock", "control.sock")
+        )
