@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.conftest import Audit, Message, audit_queue, channel
 from tests.support.broker import BrokerProcess
 from warren.pipeline.browse import BATCH_BYTES, Browse, BrowseError, redacted
-from warren.pipeline.datasource import SCHEMA, source_errors
+from warren.pipeline.datasource import source_errors
+from warren.pipeline.rows import SCHEMA
 
 
 def load(spark: SparkSession, audit: Audit, **options: str) -> DataFrame:

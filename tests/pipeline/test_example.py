@@ -1,8 +1,9 @@
-"""The pipeline's example in the documentation runs as it stands."""
+"""The examples of the pipeline in the documentation run as they stand."""
 
 from __future__ import annotations
 
 from tests.pipeline.conftest import Audit, Message
+from tests.pipeline.test_stream_source import declared
 from tests.support.examples import run
 
 
@@ -13,3 +14,11 @@ def test_browsing_counts_and_shows_what_stays(audit: Audit) -> None:
     shown = [f"{number} {audit.name} order {number}" for number in range(3)]
     assert ran.stdout.splitlines() == ["messages: 5", *shown], ran.stderr
     assert audit.ready() == 5
+
+
+def test_a_stream_is_counted_and_its_last_messages_shown(amqp_url: str) -> None:
+    stream = declared(amqp_url)
+    stream.numbers(0, 9)
+    ran = run("spark_stream", stream.name, AMQP_URL=amqp_url)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [f"{stream.name} 10", "9 9", "8 8", "7 7"], ran.stderr

@@ -1,69 +1,29 @@
-"""The Spark data source `amqp`: `spark.read.format("amqp")` browses a classic queue into typed columns.
+"""The Spark data source `amqp`: a classic queue is browsed, a stream is read between offsets, into typed columns.
 
-Options: `url` (amqp:// or amqps://, with the credentials), `queue`, and `timeout` (seconds without progress
-after which the read fails, 30 by default). The schema is fixed: every property of AMQP 0-9-1 (class basic),
-what the delivery says, and the body as it came.
+Options: `url` (amqp:// or amqps://, with the credentials), `queue` or `stream`, and `timeout` (seconds without progress
+after which the read fails, 30 by default); for streams those of `bounds`. The schema is fixed: every property of
+AMQP 0-9-1 (class basic), what the delivery says, and the body as it came.
 
-One queue is one partition, read by one task: its order is the queue's. Each action reads the queue again;
-cache, or write to Parquet, what is used twice.
+One queue is one partition, read by one task: its order is the queue's. A range of a stream is read by several tasks if it
+is long. Each action reads again; cache, or write to Parquet, what is used twice.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from decimal import Decimal
-from typing import Any, cast
 
 import pyarrow as pa
-from aiormq.abc import DeliveredMessage
-from pamqp.commands import Basic
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from warren.pipeline.browse import Browse, BrowseError
-
-SCHEMA = StructType(
-    [
-        StructField("queue", StringType()),
-        StructField("offset", LongType()),
-        StructField("exchange", StringType()),
-        StructField("routing_key", StringType()),
-        StructField("redelivered", BooleanType()),
-        StructField("content_type", StringType()),
-        StructField("content_encoding", StringType()),
-        StructField("headers", MapType(StringType(), StringType())),
-        StructField("delivery_mode", ShortType()),
-        StructField("priority", ShortType()),
-        StructField("correlation_id", StringType()),
-        StructField("reply_to", StringType()),
-        StructField("expiration", StringType()),
-        StructField("message_id", StringType()),
-        StructField("timestamp", TimestampType()),
-        StructField("type", StringType()),
-        StructField("user_id", StringType()),
-        StructField("app_id", StringType()),
-        StructField("cluster_id", StringType()),
-        StructField("body", BinaryType()),
-    ]
-)
-"""What a read gives. `offset` counts from 0 in the queue's order; a property that is not set is null."""
+from warren.pipeline.ranges import Ranges, seconds
+from warren.pipeline.rows import SCHEMA, record_batch
+from warren.pipeline.stream_reader import ContinuousReader, StreamReader
 
 OPTIONS = ("url", "queue", "timeout")
 
@@ -77,16 +37,32 @@ class AmqpDataSource(DataSource):
 
     def schema(self) -> StructType:
         # Spark asks for it in `load()`: what is wrong with the options is said there, not in a task.
-        self._browse()
+        if self._ranges() is None:
+            self._browse()
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if schema != SCHEMA:
-            raise BrowseError("the schema of format 'amqp' is fixed: leave .schema(...) out, select and cast")
-        return AmqpReader(self._browse())
+        check_schema(schema)
+        ranges = self._ranges()
+        return AmqpReader(self._browse()) if ranges is None else StreamReader(ranges)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        check_schema(schema)
+        ranges = self._ranges()
+        if ranges is None:
+            raise BrowseError("a queue is not read continuously: name a stream with the option 'stream'")
+        return ContinuousReader(ranges)
+
+    def _ranges(self) -> Ranges | None:
+        """What is read of a stream; None if a queue is named."""
+        given = self._given()
+        return Ranges.of(given) if "stream" in given else None
+
+    def _given(self) -> dict[str, str]:
+        return {key.lower(): value for key, value in self.options.items()}
 
     def _browse(self) -> Browse:
-        given = {key.lower(): value for key, value in self.options.items()}
+        given = self._given()
         if unknown := sorted(given.keys() - set(OPTIONS)):
             raise BrowseError(f"format 'amqp' has no option {unknown[0]!r}; there are: {', '.join(OPTIONS)}")
         if missing := [name for name in ("url", "queue") if not given.get(name)]:
@@ -107,8 +83,9 @@ class AmqpReader(DataSourceReader):
         schema = to_arrow_schema(SCHEMA, timezone="UTC")
         offset = 0
         for messages in self._browse.batches():
-            yield record_batch(messages, self._browse.queue, offset, schema)
-            offset += len(messages)
+            following = offset + len(messages)
+            yield record_batch(messages, self._browse.queue, range(offset, following), schema)
+            offset = following
 
 
 @contextmanager
@@ -122,67 +99,7 @@ def source_errors() -> Iterator[None]:
         raise
 
 
-def seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise BrowseError(f"timeout is {text!r}: it must be a number of seconds") from None
-
-
-def record_batch(
-    messages: list[DeliveredMessage], queue: str, offset: int, schema: pa.Schema
-) -> pa.RecordBatch:
-    """The messages of one batch as columns, in the order of `SCHEMA`."""
-    deliveries = [cast(Basic.Deliver, message.delivery) for message in messages]
-    properties = [message.header.properties for message in messages]
-    columns: dict[str, Iterable[Any]] = {
-        "queue": [queue] * len(messages),
-        "offset": range(offset, offset + len(messages)),
-        "exchange": [delivery.exchange for delivery in deliveries],
-        "routing_key": [delivery.routing_key for delivery in deliveries],
-        "redelivered": [delivery.redelivered for delivery in deliveries],
-        "headers": [headers_as_text(each.headers) for each in properties],
-        "type": [each.message_type for each in properties],
-        # pamqp gives "" where it is not set; the specification allows it to hold nothing else.
-        "cluster_id": [each.cluster_id or None for each in properties],
-        "body": [message.body for message in messages],
-    }
-    for name in schema.names:
-        if name not in columns:
-            columns[name] = [getattr(each, name) for each in properties]
-    arrays = [pa.array(columns[name], schema.field(name).type) for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def headers_as_text(headers: dict[str, Any] | None) -> list[tuple[str, str | None]] | None:
-    """A header table as Spark's map<string,string>: text as it is, everything else as JSON would write it.
-
-    Times are ISO 8601 in UTC, bytes that are not UTF-8 are base64, a decimal keeps its digits, void is null.
-    """
-    if headers is None:
-        return None
-    return [(name, value_as_text(value)) for name, value in headers.items()]
-
-
-def value_as_text(value: Any) -> str | None:
-    plain = as_json_value(value)
-    return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-
-
-def as_json_value(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.astimezone(UTC).isoformat()
-        case bytes() | bytearray():
-            try:
-                return bytes(value).decode()
-            except UnicodeDecodeError:
-                return base64.b64encode(value).decode()
-        case Decimal():
-            return str(value)
-        case dict():
-            return {name: as_json_value(inner) for name, inner in value.items()}
-        case list():
-            return [as_json_value(inner) for inner in value]
-        case _:
-            return value
+def check_schema(schema: StructType) -> None:
+    """:raises BrowseError: if another schema than the source's own was asked for"""
+    if schema != SCHEMA:
+        raise BrowseError("the schema of format 'amqp' is fixed: leave .schema(...) out, select and cast")
