@@ -7,12 +7,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.fuzz.attempt import Attempt
 from tests.fuzz.cases import make_case
 from tests.fuzz.witness import Witness
+from tests.support.processes import resident_kib
 
 AT_ONCE = 24
 """Cases under way at the same time."""
@@ -97,10 +97,3 @@ def judge(attempt: Attempt, report: Report) -> None:
     if answer not in case.answers:
         wanted = " or ".join(sorted(case.answers))
         report.wrong.append(f"{case.kind}: {answer} instead of {wanted}: {case.data.hex()}")
-
-
-def resident_kib(pid: int) -> int:
-    """How much of the process is in memory (Linux)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(line.split()[1])

@@ -150,3 +150,10 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def resident_kib(pid: int) -> int:
+    """How much of a process is in memory, in KiB (Linux)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1])
