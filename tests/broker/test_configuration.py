@@ -242,6 +242,8 @@ management.tcp.port = 15672
 cluster_name = blue
 queue_index_embed_msgs_below = 4096
 load_definitions = /etc/definitions.json
+consumer_timeout = 60000
+message_interceptors.incoming.set_header_timestamp.overwrite = false
 """.replace("'t#p'", "'t\\#p'")
     )
     config = loaded("--rabbitmq-conf", conf, PASSWORD="from-outside")
@@ -263,6 +265,7 @@ load_definitions = /etc/definitions.json
     assert (broker.max_connections, broker.max_message_size, broker.handshake_timeout) == (None, 2**27, 5.0)
     assert (broker.memory_limit, broker.disk_free_bytes) == (0.6, 2 * 10**9)
     assert broker.load_definitions == Path("/etc/definitions.json")
+    assert (broker.consumer_timeout, broker.timestamps) == (60000, "missing")
     assert config.log == LogConfig(log_level="warning", log_json=True)
     (notice,) = config.notices
     for name in (
@@ -288,6 +291,8 @@ load_definitions = /etc/definitions.json
         ("heartbeat", "line 1: a line is `key = value`"),
         ("heartbeat = soon", "line 1: heartbeat: 'soon' is no integer"),
         ("handshake_timeout = soon", "line 1: handshake_timeout: 'soon' is not what it has to be"),
+        ("message_interceptors.incoming.set_header_timestamp.overwrite = 1", "line 1: message_interceptors.incoming.set"),
+        ("message_interceptors.outgoing.timestamp.enabled = true", "line 1: message_interceptors.outgoing"),
         ("auth_backends.1 = ldap", "line 1: auth_backends.1 = ldap: only internal or rabbit_auth_backend_internal is"),
         ("default_permissions.configure = ^$", "line 1: default_permissions.configure = ^$: only .* is supported"),
         ("default_users.x.password = y", "line 1: default_users.x.password = y: it is not supported"),

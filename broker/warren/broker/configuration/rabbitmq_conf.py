@@ -40,7 +40,7 @@ SAME: Final = {
 WITHOUT_MEANING: Final = """
 anonymous_login_pass auth_attempt_ auth_internal. background_gc_ backing_queue_module channel_max_per_node
 channel_operation_timeout channel_tick_interval classic_queue. cluster_ collect_statistics consumer_max_per_channel
-consumer_timeout default_queue_type default_worker_pool_size definitions. delegate_count deprecated_features.
+default_queue_type default_worker_pool_size definitions. delegate_count deprecated_features.
 distribution. erlang. exchange_types. feature_flags. federation hipe_compile initial_frame_max
 lazy_queue_explicit_gc_run_operation_threshold link_max_per_session load_definitions log. management.
 management_agent. memory_monitor_interval message_store_shutdown_timeout metadata_store. mirroring_sync_ mnesia_
@@ -158,7 +158,7 @@ def _lines(path: Path, environment: Mapping[str, str]) -> dict[str, Line]:
 def _parsed(key: str, parse: Callable[[str], object], line: Line) -> object:
     try:
         return parse(line.value)
-    except ValueError:
+    except (ValueError, KeyError):
         raise UsageError(f"{line.origin}: {key}: {line.value!r} is not what it has to be") from None
 
 
@@ -173,6 +173,10 @@ def _relative(value: str) -> float:
 MEANINGS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "handshake_timeout": ("handshake_timeout", lambda value: int(value) / 1000),
     "connection_max": ("max_connections", lambda value: "none" if value == "infinity" else value),
+    "message_interceptors.incoming.set_header_timestamp.overwrite": (
+        "timestamps",
+        lambda value: {"true": "always", "false": "missing"}[value],
+    ),
     "anonymous_login_user": ("anonymous_user", lambda value: "" if value == "none" else value),
     "vm_memory_high_watermark.relative": ("memory_limit", _relative),
     "disk_free_limit.relative": ("disk_free_limit", lambda value: int(float(value) * available_memory())),
