@@ -13,9 +13,10 @@ async def main() -> None:
         connection = await aio_pika.connect(broker.url)
         async with connection:
             channel = await connection.channel()
-            due = await channel.declare_queue("due")
+            due = await channel.declare_queue("due", exclusive=True)
             await channel.declare_queue(
                 "in-an-hour",
+                exclusive=True,
                 arguments={
                     "x-message-ttl": 3_600_000,
                     "x-dead-letter-exchange": "",

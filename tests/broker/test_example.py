@@ -46,3 +46,10 @@ def test_a_stream_is_read_from_anywhere() -> None:
 def test_a_stream_of_rabbitmq_is_read_by_the_same_program(rabbitmq: RabbitMQ) -> None:
     ran = run("stream", AMQP_URL=rabbitmq.url)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, STREAMED, "")
+
+
+def test_delayed_messages_come_when_it_is_time() -> None:
+    ran = run("delayed_exchange")
+    assert (ran.returncode, ran.stdout) == (0, "1 days\n7 days\n90 days\n")
+    # That RabbitMQ has this type by a plugin only is logged, once.
+    assert ran.stderr.count("event=not_portable") == len(ran.stderr.splitlines()) == 1
