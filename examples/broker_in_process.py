@@ -11,7 +11,7 @@ async def main() -> None:
     async with Broker() as broker:  # Broker(data_dir="data") keeps durable queues and persistent messages
         connection = await aio_pika.connect(broker.url)
         async with connection, await connection.channel() as channel:
-            queue = await channel.declare_queue("greetings")
+            queue = await channel.declare_queue("greetings", exclusive=True)
             await channel.default_exchange.publish(aio_pika.Message(b"hello"), "greetings")
             message = await queue.get()
             await message.ack()
