@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.support.inprocess import InProcess
 from tests.support.operator import Operator, warren_ctl
 from tests.support.processes import wait_until
 from tests.support.restarts import ENDS
+from warren.broker import BrokerConfig
 
 
 def exact(name: str) -> str:
@@ -297,6 +299,34 @@ def test_what_a_policy_says_of_times_happens_in_time(timed: InProcess) -> None:
         assert "slow" in [row["name"] for row in operator.table("list_queues")]
         timed.advance(0.1)
         assert operator.table("list_queues") == []
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_is_not_portable_is_said_or_refused(
+    tmp_path: Path, strict: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with InProcess(tmp_path / "data", config=BrokerConfig(strict=strict)) as broker:
+        operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
+        mirrors = ("set_policy", "ha", ".*", '{"ha-mode":"all"}')
+        if strict:
+            text = 'Validation failed: [{<<"ha-mode">>,<<"all">>}] are not recognised policy settings'
+            assert operator.refused(*mirrors) == f"warren ctl: {text}\n"
+        else:
+            operator(*mirrors)
+            assert operator("list_policies", "definition")[1:] == ['{"ha-mode":"all"}']
+        for _ in range(2):
+            operator("set_policy", "limit", ".*", '{"delivery-limit":3}')
+        # A file is not half taken in by a broker that refuses the rest of it.
+        queue = {"vhost": "/", "name": "passing", "durable": False}
+        file = tmp_path / "definitions.json"
+        file.write_text(json.dumps({"vhosts": [{"name": "new"}], "queues": [queue]}))
+        if strict:
+            assert "transient_nonexcl_queues" in operator.refused("import_definitions", str(file))
+            assert operator("list_vhosts") == ["name", "/"]
+        else:
+            operator("import_definitions", str(file))
+    told = [line for line in caplog.messages if line.startswith("event=not_portable what='set_policy")]
+    assert len(told) == 2
 
 
 def test_an_acknowledgement_timeout_by_policy(timed: InProcess) -> None:

@@ -21,6 +21,7 @@ from warren.broker.model.clock import Timer
 from warren.broker.model.names import refuse_default
 from warren.broker.model.parameters import OPERATOR_POLICY, POLICY, Parameters, from_value
 from warren.broker.model.policy_rules import InvalidPolicy
+from warren.broker.model.portability import Portability
 from warren.broker.model.refusal import Refused as ModelRefused
 from warren.broker.model.topology import Topology
 from warren.broker.model.virtual_hosts import VirtualHosts
@@ -37,16 +38,14 @@ def take_in(definitions: Json, holdings: Holdings) -> Generator[None, None, None
 
     :raises Refused: naming the definition that is wrong; then nothing has changed.
     """
-    rehearsal = _copy(holdings)
+    portability = Portability.silent()
+    hosts = VirtualHosts(NoTime(), None, None, compat=holdings.virtual_hosts.compat, portability=portability)
+    rehearsal = Holdings(hosts, Access(hosts, None), Parameters(hosts, None))
     yield from _apply((yield from exporting(holdings, "")), rehearsal)
+    # What is there is not judged again.
+    portability.strict = holdings.virtual_hosts.portability.strict
     yield from _apply(definitions, rehearsal)
     yield from _apply(definitions, holdings)
-
-
-def _copy(holdings: Holdings) -> Holdings:
-    """The same kind of thing, empty, in memory, and on a clock that stands still."""
-    hosts = VirtualHosts(NoTime(), None, None)
-    return Holdings(hosts, Access(hosts, None), Parameters(hosts, None))
 
 
 class NoTime:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from warren.broker.management.request import Json, Refused
-from warren.broker.model.policy_rules import term
+from warren.broker.model.policy_rules import settings, term
 
 
 def limits(definition: Json, known: tuple[str, ...], where: str) -> dict[str, int]:
@@ -22,10 +22,9 @@ def limits(definition: Json, known: tuple[str, ...], where: str) -> dict[str, in
             raise Refused(f"the limits are not JSON: {error}") from None
     if not isinstance(definition, dict):
         raise Refused(f"the limits have to be an object: {json.dumps(definition)}")
-    unknown = sorted(set(definition) - set(known))
+    unknown = {name: value for name, value in definition.items() if name not in known}
     if unknown:
-        shown = ",".join(f"{{{term(name)},{term(definition[name])}}}" for name in unknown)
-        raise Refused(f"Validation failed: Unrecognised terms [{shown}] in {where}")
+        raise Refused(f"Validation failed: Unrecognised terms {settings(unknown)} in {where}")
     for name, value in definition.items():
         if not isinstance(value, int) or isinstance(value, bool):
             raise Refused(f"Validation failed: {name} should be a number, actually was {term(value)}")

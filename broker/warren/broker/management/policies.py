@@ -34,9 +34,9 @@ def _set(management: Management, request: Request, operator: bool) -> None:
             request.number("priority", 0),
             operator,
         )
+        management.parameters.set_policy(vhost, policy)
     except InvalidPolicy as reason:
         raise Refused(f"Validation failed: {reason}") from None
-    management.parameters.set_policy(vhost, policy)
 
 
 def _clear(management: Management, request: Request, operator: bool) -> None:

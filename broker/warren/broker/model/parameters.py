@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from warren.broker.model.policy import Policy
-from warren.broker.model.policy_rules import InvalidPolicy, Json
+from warren.broker.model.policy_rules import HA, InvalidPolicy, Json, settings
+from warren.broker.model.portability import Portability
 from warren.broker.model.refusal import Missing
 from warren.broker.model.vhost import VirtualHost
 from warren.broker.model.virtual_hosts import VirtualHosts
 from warren.broker.store.definitions import Definitions
 from warren.broker.store.rows import GlobalParameterRow, ParameterRow
+from warren.wire.replies import AmqpError
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,11 @@ class Parameters:
     # -- policies
 
     def set_policy(self, vhost: VirtualHost, policy: Policy) -> None:
-        """Set a policy, or put it in the place of the one of its name."""
+        """Set a policy, or put it in the place of the one of its name.
+
+        :raises InvalidPolicy: if it is not portable, and only what is portable is taken.
+        """
+        judge(vhost.portability, policy)
         vhost.policies.put(policy)
         self._put(vhost.name, component(policy.operator), policy.name, as_value(policy))
 
@@ -112,6 +118,20 @@ class Parameters:
         """A virtual host is gone; what was stored of it as well."""
         for key in [key for key in self.kept if key[0] == vhost.encode()]:
             del self.kept[key]
+
+
+def judge(portability: Portability, policy: Policy) -> None:
+    """
+    :raises InvalidPolicy: for what RabbitMQ would refuse, if that is refused here.
+    """
+    mirroring = policy.definition.keys() & HA
+    if mirroring:
+        try:
+            portability.judge("mirror_policy", settings({key: policy.definition[key] for key in mirroring}))
+        except AmqpError as error:
+            raise InvalidPolicy(error.explanation) from None
+    if "delivery-limit" in policy.definition and policy.apply_to in ("all", "queues", "classic_queues"):
+        portability.judge("limit_policy")
 
 
 def component(operator: bool) -> str:

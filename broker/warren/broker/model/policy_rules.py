@@ -186,10 +186,10 @@ def check_definition(definition: Json, operator: bool) -> None:
             raise InvalidPolicy(f"{term(definition[key])} is not a valid {what}")
     if not operator and definition.keys() & HA:
         check_mirroring(definition)
-    unknown = sorted(definition.keys() - known)
+    unknown = definition.keys() - known
     if unknown:
-        shown = ",".join(f"{{{term(key)},{term(definition[key])}}}" for key in unknown)
-        raise InvalidPolicy(f"[{shown}] are not recognised policy settings")
+        shown = settings({key: definition[key] for key in unknown})
+        raise InvalidPolicy(f"{shown} are not recognised policy settings")
 
 
 def check_mirroring(definition: dict[str, Json]) -> None:
@@ -217,6 +217,12 @@ def check_mirroring(definition: dict[str, Json]) -> None:
         raise InvalidPolicy(
             f"ha-sync-batch-size takes an integer, {term(definition['ha-sync-batch-size'])} given"
         )
+
+
+def settings(definition: dict[str, Json]) -> str:
+    """Some settings as RabbitMQ's error texts print them."""
+    pairs = (f"{{{term(key)},{term(value)}}}" for key, value in sorted(definition.items()))
+    return f"[{','.join(pairs)}]"
 
 
 def term(value: Json) -> str:

@@ -84,6 +84,20 @@ ROWS: Mapping[str, Row] = {
         "release notes of 4.0: mirrored queues are gone",
         "declare it with x-queue-type=quorum where the queue has to be replicated",
     ),
+    "mirror_policy": Row(
+        "set_policy with ha-mode and its like",
+        Reply.PRECONDITION_FAILED,
+        "{} are not recognised policy settings",
+        "rabbit_policies.erl: what mirrored queues needed is gone",
+        "declare the queues with x-queue-type=quorum where they have to be replicated",
+    ),
+    "limit_policy": Row(
+        "set_policy with delivery-limit for classic queues",
+        None,
+        "",
+        "rabbit_classic_queue.erl: such a policy governs no classic queue",
+        "set it for quorum queues: --apply-to quorum_queues",
+    ),
     "deduplication": Row(
         "declaring with arguments of deduplication",
         None,
@@ -115,6 +129,13 @@ class Portability:
         """:param strict: refuse what RabbitMQ 4.3 refuses, with its code and text"""
         self.strict = strict
         self._told: set[str] = set()
+
+    @classmethod
+    def silent(cls) -> Portability:
+        """One that refuses nothing until `strict` is set, and never logs: for trying things on a copy."""
+        portability = cls(strict=False)
+        portability._told.update(ROWS)
+        return portability
 
     def judge(self, name: str, *about: object) -> bool:
         """Something that stands in `ROWS` is asked for; whether it is to mean what it means there.

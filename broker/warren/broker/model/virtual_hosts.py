@@ -44,7 +44,7 @@ class VirtualHosts:
         self._log = log
         self._definitions = definitions
         self._memory = memory
-        self._compat = compat
+        self.compat = compat
         self.portability = portability or Portability(strict=False)
         self._settings: dict[str, Settings] = {}
 
@@ -165,7 +165,7 @@ class VirtualHosts:
             topology.vhost.epoch += 1
 
     def _make(self, settings: Settings) -> Topology:
-        vhost = VirtualHost(settings.name.encode(), self._clock, self._log, self._compat, self.portability)
+        vhost = VirtualHost(settings.name.encode(), self._clock, self._log, self.compat, self.portability)
         vhost.memory = self._memory
         topology = Topology(vhost, self._definitions)
         topology.settings = settings
