@@ -113,6 +113,16 @@ class Powered:
         return self._broker.url
 
     async def start(self) -> None:
+        """Now and then the power fails meanwhile."""
+        while self._harm == "power" and self.random.random() < 0.2:
+            self._disk.on_call = self._cut  # type: ignore[method-assign]
+            self._disk.calls = self.random.randint(1, 8)
+            with contextlib.suppress(StoreError):
+                await self._start()
+            await self.end()
+        await self._start()
+
+    async def _start(self) -> None:
         self.cuts.clear()
         with (
             mock.patch("warren.broker.broker.Log", SMALL_LOG),
