@@ -17,8 +17,8 @@ from tests.chaos.streams import Stream
 
 ACK_SECONDS: Final = 0.2
 """After this time, and a sync, an acknowledgement is on the disk without more."""
-SYNC_SECONDS: Final = 0.8
-"""What the checker allows for a sync on a busy machine."""
+SYNC_SECONDS: Final = 10.0
+"""What the checker allows for a sync on a busy machine, unless a confirm of a later publish tells that it is over."""
 
 
 class Kind(Enum):
@@ -99,6 +99,8 @@ class Judge:
         self._life = 0
         self._unclean = 0
         """Lives before this one ended in a crash, or before one that did."""
+        self._proof = 0.0
+        """When the latest message was sent that is on the disk: what was to be there before it, is."""
         self._position = 0
         self._copies: dict[tuple[str, str], Copy] = {}
         self._published: dict[str, list[Copy]] = {}
@@ -157,7 +159,7 @@ class Judge:
         for copy in copies:
             self._copies[copy.message, copy.queue] = copy
         self._published[event.message] = copies
-        self._client(event.client).publishes[event.message] = self._position
+        self._client(event.client).publishes[event.message] = self._position, event.at
         if event.transaction:
             self._transaction(event.transaction).copies += copies
 
@@ -166,7 +168,10 @@ class Judge:
         for copy in self._published[event.message]:
             copy.due = True
         client = self._client(event.client)
-        self._make_safe(client, client.publishes.pop(event.message))
+        position, at = client.publishes.pop(event.message)
+        self._make_safe(client, position)
+        if self._published[event.message]:
+            self._proof = max(self._proof, at)
 
     def _make_safe(self, client: Client, before: int) -> None:
         """What the client has settled before it sent this is on the disk, as that is."""
@@ -356,14 +361,16 @@ class Judge:
         crashed = event.what is What.KILLED
         for client in self._clients.values():
             for settle in client.settles:
+                due = settle.worked_off + ACK_SECONDS
                 settle.safe = settle.worked_off > 0 and (
-                    not crashed or settle.worked_off + ACK_SECONDS + SYNC_SECONDS <= event.at
+                    not crashed or due <= self._proof or due + SYNC_SECONDS <= event.at
                 )
         for copy in self._copies.values():
             copy.holder = ""
             if copy.settle is not None and copy.settle.life == self._life:
                 self.tally.safe += copy.settle.safe
         self._clients.clear()
+        self._proof = 0.0
         self._last.clear()
         self._level.clear()
         self._alone = ""

@@ -51,8 +51,8 @@ class Client:
     """What a client has sent whose effect is not known for certain."""
 
     settles: list[Settle] = field(default_factory=list)
-    publishes: dict[str, int] = field(default_factory=dict)
-    """Positions of the publishes, by message."""
+    publishes: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Position and time of the publishes, by message."""
     fence: int = -1
     commit: int = -1
     holding: dict[tuple[str, str], Copy] = field(default_factory=dict)
