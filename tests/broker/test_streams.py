@@ -12,6 +12,9 @@ from pamqp.commands import Basic, Queue, Tx
 
 from tests.broker.conftest import Connect
 from tests.support.client import Channel, Closed
+from tests.support.declaring import long
+from tests.support.frames import frame as raw_frame
+from tests.support.peer import Peer
 from tests.support.processes import wait_until
 from tests.support.streams import (
     bodies,
@@ -94,6 +97,20 @@ def test_a_time_after_all(channel: Channel, ten: str) -> None:
     consume(channel, ten, datetime.now(UTC) + timedelta(hours=1))
     publish(channel, ten, b"10")
     assert seen(channel, 1) == numbered(10, 10)
+
+
+@pytest.mark.parametrize("field", [long(2**63 - 1), b"T" + b"\xff" * 8])
+def test_a_beginning_that_nobody_will_see(peer: Peer, channel: Channel, ten: str, field: bytes) -> None:
+    """An offset, or a time, as large as the wire can carry."""
+    peer.send(Basic.Qos(prefetch_count=1))
+    assert isinstance(peer.read_method()[1], Basic.QosOk)
+    name = b"x-stream-offset"
+    table = bytes([len(name)]) + name + field
+    head = struct.pack(">HHH", 60, 20, 0) + bytes([len(ten)]) + ten.encode() + b"\x01c\x00"
+    peer.send_bytes(raw_frame(1, 1, head + struct.pack(">I", len(table)) + table))
+    _, answer = peer.read_method()
+    assert isinstance(answer, Basic.ConsumeOk)
+    wait_until(lambda: channel.ready(ten) == 10, "the broker is well", 15)
 
 
 def test_a_time_in_between(channel: Channel, ten: str) -> None:

@@ -16,16 +16,20 @@ UNITS: Final = {
 """Milliseconds: years, months, days, hours, minutes, seconds."""
 
 _FORM: Final = re.compile(rb"([0-9]+)([YMDhms])\Z")
-_DIGITS: Final = 12
-"""A longer number is of no time that a clock will show."""
+LONGEST: Final = 1 << 60
+"""Milliseconds: longer than any clock will show, and short enough to be added to one."""
+
+
+_LONGEST_TEXT: Final = 1000
+"""Python refuses to read numbers of many thousand digits."""
 
 
 def interval_ms(text: bytes) -> int:
-    """The time in milliseconds; 0 if it is none, or nought."""
-    found = _FORM.match(text)
-    if found is None or len(found[1]) > _DIGITS:
+    """The time in milliseconds, at most `LONGEST`; 0 if it is none, or nought."""
+    found = _FORM.match(text[:_LONGEST_TEXT])
+    if found is None:
         return 0
-    return int(found[1]) * UNITS[found[2]]
+    return min(int(found[1]) * UNITS[found[2]], LONGEST)
 
 
-__all__ = ["interval_ms"]
+__all__ = ["LONGEST", "interval_ms"]

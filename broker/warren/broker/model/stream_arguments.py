@@ -11,7 +11,7 @@ from typing import Final
 from warren.broker.model import checks
 from warren.broker.model.arguments import QueueArguments
 from warren.broker.model.checks import Invalid
-from warren.broker.model.interval import interval_ms
+from warren.broker.model.interval import LONGEST, interval_ms
 from warren.wire.replies import AmqpError, Reply
 from warren.wire.replies import shown as erlang
 from warren.wire.tables import Field
@@ -136,7 +136,7 @@ def start_of(fields: dict[str, Field], described: str, now_ms: int) -> Start:
             return Start("time", now_ms - interval, tracked)
         raise _invalid_offset(field, described, erlang(text))
     if field.kind == "T" and isinstance(field.value, int):
-        return Start("time", int(field.value) * 1000, tracked)
+        return Start("time", min(int(field.value) * 1000, LONGEST), tracked)
     if field.is_integer and isinstance(field.value, int):
         return Start("offset", field.value, tracked)
     raise _invalid_offset(field, described, str(field.value).lower())
