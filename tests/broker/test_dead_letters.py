@@ -11,6 +11,10 @@ from tests.support.client import Channel, Connection
 from tests.support.dead_letters import arrived, deaths, dying, reasons
 from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
+from warren.broker.model.dead_letter import DeadLetters
+from warren.broker.model.message import Message as Mail
+from warren.broker.model.queue import Queue
+from warren.wire.properties import Properties
 
 # -- the reasons
 
@@ -330,3 +334,23 @@ def test_dead_letters_reach_a_waiting_consumer(connect: Connect) -> None:
     channel.publish(queue, b"x")
     (message,) = other.deliveries(1)
     assert (message.consumer, message.body, message.redelivered) == ("waiting", b"x", False)
+
+
+def test_one_that_cannot_be_transferred_keeps_no_other_from_it(
+    timed: Channel, inprocess: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = DeadLetters.letter
+
+    def broken(self: DeadLetters, queue: Queue, message: Mail, reason: str, original: Properties) -> Mail:
+        if b"broken" in message.content:
+            raise RuntimeError("cannot be put together")
+        return whole(self, queue, message, reason, original)
+
+    monkeypatch.setattr(DeadLetters, "letter", broken)
+    grave = timed.declare(exclusive=True)
+    queue = dying(timed, grave, x_message_ttl=1000)
+    for body in (b"1", b"broken", b"2"):
+        timed.publish(queue, body)
+    inprocess.advance(1)
+    assert timed.drain(grave) == [b"1", b"2"]
+    assert timed.ready(queue) == 0

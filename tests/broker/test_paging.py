@@ -199,3 +199,37 @@ def test_a_segment_that_is_gone_costs_what_stood_in_it(broker: InProcess, filled
         assert 0 < left < COUNT
         channel.consume("kept", no_ack=True)
         assert [number(each.body) for each in channel.deliveries(left)] == list(range(COUNT - left, COUNT))
+
+
+@pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
+def test_what_an_exchange_holds_back_leaves_memory_too(broker: InProcess, durable: bool) -> None:
+    """And comes in the order of its times, which is not that of its arrival; after a restart as well."""
+
+    def resident() -> int:
+        assert broker.broker is not None
+        vhost = broker.broker.virtual_hosts.topology("/").vhost
+        return broker.call(lambda: vhost.hidden[b"amq.delayed.later"].waiting.in_memory()[1])
+
+    count = 3000
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", durable=True)
+        channel.declare_exchange("later", "x-delayed-message", durable=durable, x_delayed_type="fanout")
+        channel.bind("q", "later")
+        channel.confirm()
+        for each in range(count):
+            delay = 1000 + (each * 7919) % count
+            headers = {"x-delay": delay}
+            body = b"%d:" % delay + BODY
+            channel.publish("", body, exchange="later", headers=headers, delivery_mode=2 if durable else 1)
+        assert all(channel.settled(count))
+        wait_until(lambda: resident() < LITTLE // 2, "half of the memory")
+    if durable:
+        broker.crash()
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        broker.advance(0.999)
+        assert channel.ready("q") == 0
+        broker.advance(10)
+        channel.consume("q", no_ack=True)
+        assert [number(each.body) for each in channel.deliveries(count)] == list(range(1000, 1000 + count))
