@@ -363,6 +363,31 @@ def test_a_long_backlog_comes_whole_and_in_order(channel: Channel, stream: str) 
     assert found == numbered(0, count - 1)
 
 
+def test_readers_follow_a_publisher_that_is_faster(channel: Channel, connect: Connect, ten: str) -> None:
+    """Each from its own place, and each at its own pace: in order, and without a gap."""
+    count = 5_000
+    places = [0, 3, 10]
+    readers = [connect().channel() for _ in places]
+    for reader, place in zip(readers, places, strict=True):
+        consume(reader, ten, place, prefetch=200)
+
+    def take(number: int, most: int) -> None:
+        """The next ones of a reader, which are those that follow."""
+        messages = readers[number].deliveries(min(most, count - places[number]))
+        for message in messages:
+            assert offset_of(message) == places[number]
+            places[number] += 1
+        readers[number].ack(messages[-1].tag, multiple=True)
+
+    for start in range(10, count, 499):
+        publish_at_once(channel, ten, *bodies(start, min(start + 498, count - 1)))
+        for number in range(len(readers)):
+            take(number, 10 + 60 * number)
+    for number in range(len(readers)):
+        while places[number] < count:
+            take(number, 100)
+
+
 # -- transactions, dead letters
 
 
