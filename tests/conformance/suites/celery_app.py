@@ -17,7 +17,7 @@ app = Celery(
     "conformance", broker=os.environ["CELERY_BROKER"], backend=f"file://{FILES}" if FILES else "rpc://"
 )
 app.conf.update(
-    task_default_queue="conformance",
+    task_default_queue="chords" if FILES else "conformance",
     worker_prefetch_multiplier=1,
     task_acks_late=True,
     broker_connection_retry_on_startup=True,
