@@ -9,8 +9,11 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from warren.sdk import Binding, Command, ConfigError, Delivery, Event, Exchange, Queue, Request
-from warren.sdk.codec import Outgoing, decode, encode, set_properties
+from warren.sdk.codec import decode, encode
 from warren.sdk.identity import uuid7
+from warren.sdk.outgoing import Outgoing
+from warren.wire import tables
+from warren.wire.received import content
 
 NOW = 1_769_904_000.125  # 2026-02-01T00:00:00.125Z
 
@@ -36,12 +39,12 @@ class GetQuote(Request[Decimal], queue="quotes"):
 
 
 def on_the_wire(outgoing: Outgoing) -> dict[str, object]:
-    properties = set_properties(outgoing.properties)
+    properties, table = content(outgoing.header())
     return {
         "exchange": outgoing.exchange,
         "routing_key": outgoing.routing_key,
         "body": outgoing.body,
-        "headers": outgoing.properties.headers,
+        "headers": tables.decode(table),
         **{name: value for name, value in properties.items() if name != "message_id"},
     }
 
@@ -95,8 +98,8 @@ def test_the_wire_form_of_a_command_is_frozen() -> None:
 )
 def test_bodies_without_a_class(body: object, wire: bytes, content_type: str) -> None:
     outgoing = encode(body, now=NOW, exchange="x", key="k")
-    assert (outgoing.body, outgoing.properties.content_type) == (wire, content_type)
-    assert outgoing.properties.message_type is None
+    assert (outgoing.body, outgoing.properties["content_type"]) == (wire, content_type)
+    assert "type" not in outgoing.properties
 
 
 def test_a_message_id_is_a_uuid_of_version_7_that_carries_the_time() -> None:

@@ -101,3 +101,27 @@ async def test_at_most_once_that_the_broker_refuses_ends_no_publish_that_is_awai
             await awaited
         with pytest.raises(PublishError, match="CC"):
             await app.publish(b"x", key=name, headers={"CC": "no list"})
+
+
+async def test_a_message_that_closes_the_channel_ends_alone_and_those_beside_it_are_confirmed(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        results = await asyncio.gather(
+            *(app.publish(b"good%d" % n, key=name) for n in range(20)),
+            app.publish(b"bad", key=name, headers={"CC": "no list"}),
+            *(app.publish(b"good%d" % n, key=name) for n in range(20, 40)),
+            app.publish(b"bad too", key=name, headers={"BCC": "no list"}),
+            return_exceptions=True,
+        )
+        assert [n for n, result in enumerate(results) if result is not None] == [20, 41]
+        for n in (20, 41):
+            error = results[n]
+            assert isinstance(error, PublishError)
+            assert error.outcome == "refused"
+        assert app.statistics().reconnects == 0, "the connection stays; only the channel is a new one"
+        await app.publish(b"after", key=name)
+    bodies = [(await foreign.take(name)).body for _ in range(await foreign.count(name))]
+    assert {*bodies} == {b"after", *(b"good%d" % n for n in range(40))}

@@ -24,7 +24,8 @@ from warren.sdk.errors import (
 )
 from warren.sdk.messages import Command, Event, Message, Request
 from warren.sdk.protocols import Clock, Component, DelayBackend, Once, RetryPolicy, Timer
-from warren.sdk.publisher import Failure, PublisherStatistics, PublishReport
+from warren.sdk.publisher import PublisherStatistics
+from warren.sdk.report import Failure, PublishReport
 from warren.sdk.retry import InProcess
 from warren.sdk.rpc import CallStatistics
 from warren.sdk.runtime import State, Statistics

@@ -13,17 +13,19 @@ from typing import Any, Literal, TypeVar, overload
 
 from warren.sdk import telemetry
 from warren.sdk.clock import SystemClock
-from warren.sdk.codec import Outgoing, adapter_of, encode
+from warren.sdk.codec import adapter_of, encode
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
 from warren.sdk.endpoint import Endpoint
 from warren.sdk.errors import BatchError, ConfigError, TransportUnavailable, Unroutable, WarrenError
 from warren.sdk.handler import HandlerSpec, source_of
 from warren.sdk.handles import Answers, Handles
 from warren.sdk.messages import Message, Request
+from warren.sdk.outgoing import TRANSIENT, Outgoing
 from warren.sdk.process import serve
 from warren.sdk.protocols import Clock, Component, DelayBackend, Once, RetryPolicy
-from warren.sdk.publisher import WINDOW, Failure, Pending, PublishReport
+from warren.sdk.publisher import WINDOW
 from warren.sdk.registry import DeclarePolicy, Registry
+from warren.sdk.report import Failure, PublishReport
 from warren.sdk.retry import InProcess
 from warren.sdk.runtime import Runtime, State, Statistics
 from warren.sdk.topology import Declarable, Queue
@@ -239,7 +241,7 @@ class App:
             if isinstance(message, Message) and type(message) not in self._reached:
                 timeout = await self._reach(runtime, type(message), timeout)
             if reliability == "at_most_once":
-                outgoing.properties.delivery_mode = 1
+                outgoing.set("delivery_mode", TRANSIENT)
                 await runtime.publisher.publish_unconfirmed(outgoing, timeout)
             else:
                 await runtime.publisher.publish(outgoing, timeout)
@@ -259,7 +261,7 @@ class App:
         :raises BatchError: with the report, if any was not confirmed and `on_error` is `raise`.
         """
         runtime = self._running()
-        waiting: list[tuple[object, Pending | WarrenError]] = []
+        waiting: list[tuple[object, asyncio.Future[None] | WarrenError]] = []
         try:
             for message in messages:
                 if isinstance(message, Message) and type(message) not in self._reached:
@@ -269,15 +271,15 @@ class App:
                     waiting.append((message, await runtime.publisher.submit(outgoing, timeout)))
                 except WarrenError as error:
                     waiting.append((message, error))
-            await _all([entry.future for _, entry in waiting if isinstance(entry, Pending)])
+            await _all([entry for _, entry in waiting if isinstance(entry, asyncio.Future)])
         except asyncio.CancelledError:
             for _, entry in waiting:
-                if isinstance(entry, Pending):
-                    entry.future.cancel()
+                if isinstance(entry, asyncio.Future):
+                    entry.cancel()
             raise
         failures = []
         for index, (message, entry) in enumerate(waiting):
-            problem = entry.future.exception() if isinstance(entry, Pending) else entry
+            problem = entry.exception() if isinstance(entry, asyncio.Future) else entry
             if isinstance(problem, WarrenError):
                 failures.append(Failure(index, message, problem))
         report = PublishReport(len(waiting), tuple(failures))

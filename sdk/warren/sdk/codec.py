@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
+from struct import Struct
 from typing import Any
 
-from pamqp import commands as spec
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_json
 
@@ -17,21 +16,14 @@ from warren.sdk.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery
 from warren.sdk.errors import ConfigError
 from warren.sdk.identity import uuid7
 from warren.sdk.messages import Message
+from warren.sdk.outgoing import PERSISTENT, Outgoing, encode_headers
 from warren.sdk.topology import milliseconds
+from warren.wire.tables import name_bytes
 
-PERSISTENT = 2
 SHORT_STRING_BYTES = 255
-
-
-@dataclass(slots=True)
-class Outgoing:
-    """A message ready for the wire, but for the channel it goes over."""
-
-    exchange: str
-    routing_key: str
-    properties: spec.Basic.Properties
-    body: bytes
-    mandatory: bool = True
+_U64 = Struct(">Q")
+PLAIN_HEADERS = encode_headers([(ATTEMPT, 1)]) + name_bytes(FIRST_PUBLISHED) + b"l"
+"""The headers of a message that has no others, but for the time at their end."""
 
 
 def encode(
@@ -43,8 +35,6 @@ def encode(
     message_id: str | None = None,
     headers: Mapping[str, Any] | None = None,
     expiration: timedelta | None = None,
-    reply_to: str | None = None,
-    correlation_id: str | None = None,
 ) -> Outgoing:
     """The message at its own address, or at the one that is given.
 
@@ -57,7 +47,7 @@ def encode(
     content_type = "application/json"
     if isinstance(message, Message):
         message_type = message.wire_type
-        body = message.model_dump_json(by_alias=True).encode()
+        body = message.__pydantic_serializer__.to_json(message, by_alias=True)
         if exchange is None and key is None and message.wire_key is None:
             raise ConfigError(
                 f"{type(message).__name__} has no address: give its class a key or a queue, or publish(..., key=...)"
@@ -80,20 +70,20 @@ def encode(
     telemetry.inject(table)
     if headers:
         table.update(headers)
+    properties: dict[str, str | int] = {"content_type": content_type, "delivery_mode": PERSISTENT}
+    if expiration is not None:
+        properties["expiration"] = str(max(0, milliseconds(expiration) or 0))
+    properties["message_id"] = message_id or uuid7(milli)
+    if message_type is not None:
+        properties["type"] = message_type
     return Outgoing(
-        exchange=short("exchange", exchange or ""),
-        routing_key=short("routing key", key or ""),
-        properties=spec.Basic.Properties(
-            content_type=content_type,
-            headers=table,
-            delivery_mode=PERSISTENT,
-            correlation_id=correlation_id,
-            reply_to=reply_to,
-            expiration=None if expiration is None else str(max(0, milliseconds(expiration) or 0)),
-            message_id=message_id or uuid7(milli),
-            message_type=message_type,
-        ),
-        body=body,
+        short("exchange", exchange or ""),
+        short("routing key", key or ""),
+        properties,
+        table,
+        body,
+        # The usual table of two headers is copied, not built.
+        table=PLAIN_HEADERS + _U64.pack(milli) if len(table) == 2 and not headers else None,
     )
 
 
@@ -112,10 +102,12 @@ def decode(kind: Any, delivery: Delivery) -> Any:
 
     :raises ValueError: if it cannot be read as that.
     """
+    if delivery.flaw is not None:
+        raise ValueError(delivery.flaw)
     if kind is bytes:
         return delivery.body
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind.model_validate_json(delivery.body)
+        return kind.__pydantic_validator__.validate_json(delivery.body)
     if kind is str and not (delivery.properties.get("content_type") or "").startswith("application/json"):
         return delivery.body.decode()
     return adapter_of(kind).validate_json(delivery.body)
@@ -126,19 +118,13 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def set_properties(properties: spec.Basic.Properties) -> dict[str, Any]:
-    """The properties that are set, but for the headers, by their AMQP names."""
-    found: dict[str, Any] = {}
-    for name in _PROPERTIES:
-        value = getattr(properties, name)
-        if value is not None and value != "":
-            found["type" if name == "message_type" else name] = value
-    return found
-
-
 def short(what: str, text: str) -> str:
     """A text that fits a short string (AMQP 0-9-1 section 4.2.5.3)."""
-    if len(text.encode()) > SHORT_STRING_BYTES:
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"the {what} is no text that UTF-8 can carry: {text[:40]!r}") from None
+    if size > SHORT_STRING_BYTES:
         raise ConfigError(f"the {what} is longer than {SHORT_STRING_BYTES} bytes: {text[:40]}...")
     return text
 
@@ -148,8 +134,3 @@ def _json(value: object) -> bytes:
         return to_json(value)
     except ValueError as error:
         raise ConfigError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
-
-
-_PROPERTIES = tuple(
-    name for name in spec.Basic.Properties.attributes() if name not in ("headers", "cluster_id")
-)

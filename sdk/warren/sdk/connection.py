@@ -8,10 +8,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from aiormq.abc import AbstractChannel
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
+from warren.sdk.data_channel import DataChannel
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, WarrenError
-from warren.sdk.transport import DataChannel, Session, translated
+from warren.sdk.transport import Session, translated
 
 log = logging.getLogger("warren.sdk")
 
@@ -35,7 +37,7 @@ class Control:
         self._channel: DataChannel | None = None
         self._lock = asyncio.Lock()
 
-    async def run(self, what: str, method: Callable[[DataChannel], Awaitable[Result]]) -> Result:
+    async def run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Result]]) -> Result:
         """Run `method`; `what` begins the text of the error.
 
         :raises TopologyMismatch: if the broker closed the channel over it (403, 404, 405, 406).
@@ -45,13 +47,13 @@ class Control:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
-    async def _run(self, what: str, method: Callable[[DataChannel], Awaitable[Result]]) -> Result:
+    async def _run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Result]]) -> Result:
         async with self._lock:
-            if self._channel is None or self._channel.is_closed:
+            if self._channel is None or not self._channel.usable:
                 self._channel = await self._session.channel()
             with translated(what):
                 async with asyncio.timeout(SETUP_SECONDS):
-                    return await method(self._channel)
+                    return await method(self._channel.methods)
 
 
 class Link:
@@ -120,7 +122,7 @@ class Link:
             await self._up.wait()
         return self.session
 
-    async def run(self, what: str, method: Callable[[DataChannel], Awaitable[Result]]) -> Result:
+    async def run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Result]]) -> Result:
         """Run a synchronous method; waits for a connection, and tries again on the next one if it is lost."""
         while True:
             await self.wait_up()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from typing import NamedTuple
 
-from pamqp import commands as spec
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from warren.sdk.codec import set_properties
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, STABLE_SECONDS, Link, cancel
+from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import TransportUnavailable, WarrenError
 from warren.sdk.topology import Queue
-from warren.sdk.transport import Content, DataChannel, Session, translate, translated
+from warren.sdk.transport import Session, translate, translated
 
 log = logging.getLogger("warren.sdk")
 
@@ -29,6 +31,9 @@ class Settlement(Enum):
 
     ACK = "ack"
     REQUEUE = "requeue"
+    """By the handler's own choice: this counts as a failed delivery."""
+    RETURN = "return"
+    """Not handled, or not to its end: nobody's fault."""
     REJECT = "reject"
 
 
@@ -48,8 +53,7 @@ class ConsumerStatistics:
     waiting: int = 0
 
 
-@dataclass(slots=True)
-class Job:
+class Job(NamedTuple):
     """A delivery and the channel that it can be settled on."""
 
     channel: DataChannel
@@ -86,7 +90,9 @@ class Subscription:
         self._process = process
         self._recover = recover
         self._on_change = on_change
-        self._jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self._jobs: deque[Job] = deque()
+        self._parked: deque[asyncio.Future[None]] = deque()
+        """Workers that have nothing to do."""
         self._channel: DataChannel | None = None
         self._tag = ""
         self._supervisor: asyncio.Task[None] | None = None
@@ -120,9 +126,9 @@ class Subscription:
         channel = self._channel
         if channel is not None and channel.usable:
             with contextlib.suppress(WarrenError), translated("cannot cancel the consumer"):
-                await channel.basic_cancel(self._tag, timeout=CANCEL_SECONDS)
-        while not self._jobs.empty():
-            self._settle(self._jobs.get_nowait(), Settlement.REQUEUE)
+                await channel.methods.basic_cancel(self._tag, timeout=CANCEL_SECONDS)
+        while self._jobs:
+            self._settle(self._jobs.popleft(), Settlement.RETURN)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await self._idle.wait()
@@ -156,14 +162,14 @@ class Subscription:
         """Consume on a new channel; the future is done when the channel or the consumer has ended."""
         try:
             channel = await session.channel()
-            channel.on_delivery = lambda frame, content: self._deliver(channel, frame, content)
+            channel.on_delivery = partial(self._deliver, channel)
             ended = asyncio.get_running_loop().create_future()
-            channel.on_consumer_cancel_callbacks.add(lambda frame: _set(ended))
-            channel.closing.add_done_callback(lambda done: _set(ended))
+            channel.methods.on_consumer_cancel_callbacks.add(lambda frame: _set(ended))
+            channel.ended.add_done_callback(lambda done: _set(ended))
             with translated(f"cannot consume from queue {self.queue.name!r}"):
                 async with asyncio.timeout(CANCEL_SECONDS * 2):
-                    await channel.basic_qos(prefetch_count=self._prefetch)
-                    ok = await channel.basic_consume(self.queue.name, _unused)
+                    await channel.methods.basic_qos(prefetch_count=self._prefetch)
+                    ok = await channel.methods.basic_consume(self.queue.name, _unused)
         except WarrenError as error:
             self.error = error
             self._on_change()
@@ -177,7 +183,8 @@ class Subscription:
     def _lost(self, ended: asyncio.Future[None]) -> WarrenError:
         channel, self._channel = self._channel, None
         reason = "cancelled by the broker"
-        if channel is not None and channel.is_closed and (cause := channel.closing.exception()) is not None:
+        cause = None if channel is None else channel.cause
+        if cause is not None:
             reason = str(translate("channel closed", cause))
         elif channel is not None:
             task = asyncio.ensure_future(_close(channel))
@@ -187,34 +194,39 @@ class Subscription:
         self._on_change()
         return self.error
 
-    def _deliver(self, channel: DataChannel, frame: spec.Basic.Deliver, content: Content) -> None:
-        header, body = content
-        delivery = Delivery(
-            body=body,
-            exchange=frame.exchange or "",
-            routing_key=frame.routing_key or "",
-            queue=self.queue.name,
-            redelivered=bool(frame.redelivered),
-            headers=header.properties.headers or {},
-            properties=set_properties(header.properties),
-        )
-        job = Job(channel, frame.delivery_tag or 0, delivery)
+    def _deliver(self, channel: DataChannel, method: bytes, header: bytes, body: bytes) -> None:
+        tag, delivery = Delivery.of_frames(method, header, body, self.queue.name)
+        job = Job(channel, tag, delivery)
         self.statistics.delivered += 1
         if self._stopping:
-            self._settle(job, Settlement.REQUEUE)
-        else:
-            self._jobs.put_nowait(job)
+            self._settle(job, Settlement.RETURN)
+            return
+        self._jobs.append(job)
+        while self._parked:
+            worker = self._parked.popleft()
+            if not worker.done():
+                worker.set_result(None)
+                break
+
+    async def _next(self) -> Job:
+        while not self._jobs:
+            parked = asyncio.get_running_loop().create_future()
+            self._parked.append(parked)
+            await parked
+        return self._jobs.popleft()
 
     async def _work(self) -> None:
         # A handler may take its cancellation for something else: the worker ends with it nevertheless.
+        statistics = self.statistics
         while not self._stopping:
-            job = await self._jobs.get()
+            job = await self._next()
             if not job.channel.usable:
-                self.statistics.stale += 1
+                statistics.stale += 1
                 continue
-            self.statistics.running += 1
-            self._idle.clear()
-            settlement = Settlement.REQUEUE
+            statistics.running += 1
+            if statistics.running == 1:
+                self._idle.clear()
+            settlement = Settlement.RETURN
             try:
                 settlement = await self._process(job.delivery, job.delivery_tag)
             except (Exception, BaseExceptionGroup):
@@ -224,8 +236,8 @@ class Subscription:
                 )
                 settlement = Settlement.REJECT
             finally:
-                self.statistics.running -= 1
-                if not self.statistics.running:
+                statistics.running -= 1
+                if not statistics.running:
                     self._idle.set()
                 self._settle(job, settlement)
 
@@ -234,24 +246,24 @@ class Subscription:
         if not job.channel.usable:
             self.statistics.stale += 1
             return
-        match settlement:
-            case Settlement.ACK:
-                job.channel.acknowledge(job.delivery_tag)
-                self.statistics.acknowledged += 1
-            case Settlement.REQUEUE:
-                job.channel.reject(job.delivery_tag, requeue=True)
-                self.statistics.requeued += 1
-            case Settlement.REJECT:
-                job.channel.reject(job.delivery_tag, requeue=False)
-                self.statistics.rejected += 1
+        statistics = self.statistics
+        if settlement is Settlement.ACK:
+            job.channel.acknowledge(job.delivery_tag)
+            statistics.acknowledged += 1
+        elif settlement is Settlement.REJECT:
+            job.channel.reject(job.delivery_tag)
+            statistics.rejected += 1
+        else:
+            job.channel.requeue(job.delivery_tag, failed=settlement is Settlement.REQUEUE)
+            statistics.requeued += 1
 
     def snapshot(self) -> ConsumerStatistics:
-        self.statistics.waiting = self._jobs.qsize()
+        self.statistics.waiting = len(self._jobs)
         return self.statistics
 
 
 async def _unused(message: object) -> None:
-    """aiormq wants a callback; `DataChannel` delivers to its own."""
+    """aiormq wants a callback; the data channel has its own."""
 
 
 def _set(ended: asyncio.Future[None]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from typing import Any
+
+from warren.wire import tables
+from warren.wire.received import content, is_text, received
 
 ATTEMPT = "warren-attempt"
 FIRST_PUBLISHED = "warren-first-published"
@@ -16,23 +18,87 @@ RETURN_TOKEN = "warren-token"
 """Set only while another publish with the same message id is in flight on the channel; tells their returns apart."""
 
 
-@dataclass(frozen=True, slots=True)
 class Delivery:
     """One delivery. A handler gets it through a parameter that is annotated with `Delivery`.
 
     :ivar queue: the queue it came from.
-    :ivar headers: the header table; times and numbers as the wire carries them.
-    :ivar properties: the other AMQP properties that were set, by their AMQP names.
     :ivar redelivered: the broker may have delivered it before.
+    :ivar properties: the AMQP properties that were set, by their AMQP names, but for the headers; `timestamp` is in
+        Unix seconds.
+    :ivar flaw: what of it is no AMQP text, or None; a message with a flaw is dead-lettered, not handled.
     """
 
-    body: bytes
-    exchange: str
-    routing_key: str
-    queue: str
-    redelivered: bool
-    headers: Mapping[str, Any]
-    properties: Mapping[str, Any]
+    __slots__ = (
+        "_headers",
+        "_table",
+        "body",
+        "exchange",
+        "flaw",
+        "properties",
+        "queue",
+        "redelivered",
+        "routing_key",
+    )
+
+    def __init__(
+        self,
+        body: bytes,
+        exchange: str,
+        routing_key: str,
+        queue: str,
+        redelivered: bool,
+        headers: Mapping[str, Any] | None,
+        properties: Mapping[str, Any],
+        *,
+        table: bytes = b"",
+    ) -> None:
+        self.body = body
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.queue = queue
+        self.redelivered = redelivered
+        self.properties = properties
+        self.flaw: str | None = None
+        self._headers = headers
+        self._table = table
+
+    @classmethod
+    def of_frames(cls, method: bytes, header: bytes, body: bytes, queue: str) -> tuple[int, Delivery]:
+        """A delivery from the payloads of its frames, and its delivery tag.
+
+        :raises StreamError: if the frames end early.
+        """
+        tag, redelivered, exchange, routing_key = received(method)
+        properties, table = content(header)
+        delivery = cls(body, exchange, routing_key, queue, redelivered, None, properties, table=table)
+        if not (exchange.isascii() and routing_key.isascii()):
+            delivery._check("exchange", exchange)
+            delivery._check("routing key", routing_key)
+        for name, value in properties.items():
+            if isinstance(value, str) and not value.isascii():
+                delivery._check(name, value)
+        return tag, delivery
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """The header table; times and numbers as the wire carries them, text that is no UTF-8 as bytes."""
+        if self._headers is None:
+            self._headers = {name: _readable(field.value) for name, field in self.fields().items()}
+        return self._headers
+
+    def fields(self) -> dict[str, tables.Field]:
+        """The header table with the types and bytes that its values came with, to be sent on as it is.
+
+        :raises warren.wire.tables.TableError: if it is malformed.
+        """
+        if self._table or self._headers is None:
+            return tables.decode_fields(self._table)
+        return {name: tables.field_of(value) for name, value in self._headers.items()}
+
+    @property
+    def traced(self) -> bool:
+        """Whether the headers may carry a trace context; says so without decoding them."""
+        return b"traceparent" in self._table if self._table else bool(self._headers)
 
     @property
     def message_id(self) -> str | None:
@@ -61,6 +127,20 @@ class Delivery:
         """The publisher sent it again after a lost connection, so a copy may have arrived before."""
         return bool(self.headers.get(REPUBLISHED, False))
 
+    def __repr__(self) -> str:
+        return f"Delivery(queue={self.queue!r}, routing_key={self.routing_key!r}, message_id={self.message_id!r})"
+
+    def _check(self, name: str, text: str) -> None:
+        if self.flaw is None and not is_text(text):
+            self.flaw = f"the {name.replace('_', ' ')} is not valid UTF-8"
+
+
+def _readable(value: tables.Value) -> Any:
+    """A header's value; a long string may hold any bytes (AMQP 0-9-1 section 4.2.5.3), and is bytes then."""
+    if isinstance(value, str) and not is_text(value):
+        return value.encode("utf-8", "surrogateescape")
+    return value
+
 
 _current: ContextVar[Delivery | None] = ContextVar("warren_delivery", default=None)
 
@@ -70,11 +150,20 @@ def current_delivery() -> Delivery | None:
     return _current.get()
 
 
+def enter(delivery: Delivery) -> Token[Delivery | None]:
+    """Make it the current delivery, until `leave`."""
+    return _current.set(delivery)
+
+
+def leave(token: Token[Delivery | None]) -> None:
+    _current.reset(token)
+
+
 @contextmanager
 def handling(delivery: Delivery) -> Iterator[None]:
     """Make it the current delivery."""
-    token = _current.set(delivery)
+    token = enter(delivery)
     try:
         yield
     finally:
-        _current.reset(token)
+        leave(token)

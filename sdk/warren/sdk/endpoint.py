@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from warren.sdk import rpc, telemetry
-from warren.sdk.codec import Outgoing, decode, encode_result
+from warren.sdk.codec import decode, encode_result
 from warren.sdk.consumer import Settlement
 from warren.sdk.dead_letter import dead_letter
 from warren.sdk.delivery import Delivery, handling
@@ -21,6 +21,7 @@ from warren.sdk.errors import (
     WarrenError,
 )
 from warren.sdk.handler import HandlerSpec
+from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.retry import may_pass
 from warren.sdk.topology import Queue

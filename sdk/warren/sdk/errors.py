@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
-    from warren.sdk.publisher import PublishReport
+    from warren.sdk.report import PublishReport
 
 Outcome = Literal["not_sent", "refused", "unknown"]
 """What became of the message: `not_sent`, the broker never saw it; `refused`, the broker saw it and no queue has it;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from uuid import UUID
 
 _LAST = [0, 0]
 STEP_BACK_MS = 10_000
@@ -22,5 +21,6 @@ def uuid7(milliseconds: int) -> str:
         _LAST[1] += 1
         if _LAST[1] > 0xFFF:
             _LAST[0], _LAST[1] = _LAST[0] + 1, 0
-    random = int.from_bytes(os.urandom(8)) & (2**62 - 1)
-    return str(UUID(int=_LAST[0] << 80 | 7 << 76 | _LAST[1] << 64 | 2 << 62 | random))
+    random = int.from_bytes(os.urandom(8)) & (2**62 - 1) | 1 << 63
+    digits = f"{_LAST[0]:012x}7{_LAST[1]:03x}{random:016x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

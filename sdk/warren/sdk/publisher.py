@@ -8,9 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pamqp import commands as spec
-
-from warren.sdk.codec import Outgoing, set_properties
+from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import REPUBLISHED, RETURN_TOKEN
 from warren.sdk.errors import (
     ConfigError,
@@ -21,32 +19,12 @@ from warren.sdk.errors import (
     Unroutable,
     WarrenError,
 )
-from warren.sdk.transport import Content, DataChannel
+from warren.sdk.outgoing import Outgoing
+from warren.sdk.returns import returned_message
 
 WINDOW = 1000
 WINDOW_BYTES = 16 * 1024 * 1024
 """Bodies of unconfirmed messages beyond this are not written until confirms come; one message may exceed it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One message of a batch that was not confirmed: its place in the batch, and why."""
-
-    index: int
-    message: object
-    error: WarrenError
-
-
-@dataclass(frozen=True, slots=True)
-class PublishReport:
-    """What became of a batch: `total` messages, and those that were not confirmed."""
-
-    total: int
-    failures: tuple[Failure, ...]
-
-    @property
-    def confirmed(self) -> int:
-        return self.total - len(self.failures)
 
 
 @dataclass(slots=True)
@@ -65,30 +43,22 @@ class PublisherStatistics:
 class Pending:
     """A message between its write and its confirm."""
 
-    __slots__ = ("_statistics", "_timer", "error", "future", "identity", "outgoing", "size")
+    __slots__ = ("deadline", "error", "future", "identity", "outgoing")
 
-    def __init__(self, outgoing: Outgoing, deadline: float, statistics: PublisherStatistics) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, outgoing: Outgoing, deadline: float, future: asyncio.Future[None]) -> None:
         self.outgoing = outgoing
-        self.size = len(outgoing.body)
-        self.future: asyncio.Future[None] = loop.create_future()
+        self.deadline = deadline
+        self.future = future
         self.error: Unroutable | None = None
-        self.identity: tuple[str | None, int | None] = (None, None)
-        self._statistics = statistics
-        self._timer = loop.call_at(deadline, self._expire)
+        self.identity: str | tuple[str, int] = ""
 
     def settle(self, error: WarrenError | None) -> None:
-        self._timer.cancel()
         if self.future.done():
             return
         if error is None:
             self.future.set_result(None)
         else:
             self.future.set_exception(error)
-
-    def _expire(self) -> None:
-        self._statistics.timed_out += not self.future.done()
-        self.settle(PublishTimeout("no confirm came within the deadline; the message may have arrived"))
 
 
 class Publisher:
@@ -97,6 +67,9 @@ class Publisher:
     Returns are told apart by the message id, which precedes the confirm in the same order; only while two messages
     of one id are in flight does the later one carry a private header `warren-token`.
 
+    When the broker closes the channel over a message and does not say which, those in flight go again one at a time,
+    until the one is alone with its error: it ends `refused`, the others by their own confirms.
+
     :param window: unconfirmed messages at a time; who publishes beyond it waits.
     :param on_return: called with each message that came back, also if nobody awaits its publish any more.
     """
@@ -104,60 +77,65 @@ class Publisher:
     def __init__(self, *, window: int, on_return: Callable[[Unroutable], None]) -> None:
         self._window = window
         self._on_return = on_return
+        self._loop = asyncio.get_running_loop()
         self._channel: DataChannel | None = None
         self._unconfirmed_channel: DataChannel | None = None
         self._in_flight: dict[int, Pending] = {}
-        self._by_identity: dict[tuple[str | None, int | None], Pending] = {}
+        self._by_identity: dict[str | tuple[str, int], Pending] = {}
         self._bytes = 0
         self._sequence = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._cut_off: list[Pending] = []
+        self._cut_off: deque[Pending] = deque()
+        self._suspicion = False
+        """One of the messages that are cut off closes the channel: they go one at a time."""
+        self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self.blocked: str | None = None
         """The reason that the broker gave for not reading (`connection.blocked`), or None."""
         self.statistics = PublisherStatistics()
 
-    def attach(self, confirmed: DataChannel, unconfirmed: DataChannel) -> None:
-        """The connection is up: publish again, in their order, what was cut off; then let the others go on."""
+    @property
+    def attached(self) -> bool:
+        return self._channel is not None and self._channel.usable
+
+    def attach(self, confirmed: DataChannel) -> None:
+        """There is a channel: publish again, in their order, what was cut off; then let the others go on."""
         confirmed.on_confirm = self._confirm
         confirmed.on_return = self._return
-        unconfirmed.on_confirm = lambda tag, multiple, ack: None
-        unconfirmed.on_return = lambda frame, content: None
-        self._channel, self._unconfirmed_channel = confirmed, unconfirmed
+        self._channel = confirmed
         self._sequence = 0
-        cut_off, self._cut_off = self._cut_off, []
-        for pending in cut_off:
-            if pending.future.done():
-                continue
-            headers = pending.outgoing.properties.headers
-            assert headers is not None
-            headers[REPUBLISHED] = True
-            self.statistics.republished += 1
-            self._write(confirmed, pending)
+        self._resume()
         self._settled()
 
+    def attach_unconfirmed(self, channel: DataChannel) -> None:
+        """There is a channel for what awaits no confirm."""
+        self._unconfirmed_channel = channel
+        self._wake()
+
     def detach(self) -> None:
-        """The connection is lost: keep what was not confirmed for the next one."""
-        self._channel = self._unconfirmed_channel = None
-        self._cut_off += [pending for pending in self._in_flight.values() if not pending.future.done()]
+        """The channel is lost: keep what was not confirmed for the next one."""
+        self._channel = None
+        self._cut_off.extendleft(reversed(self._in_flight.values()))
         self._in_flight.clear()
         self._by_identity.clear()
         self._bytes = 0
         self._idle.set()
 
-    def channel_refused(self, error: WarrenError) -> None:
-        """The broker closed the channel over a publish: end what caused it, so that it is not sent again.
+    def refused(self, error: WarrenError) -> None:
+        """The broker closes the channel over a message: end what caused it, so that it is not sent again.
 
-        A missing or forbidden exchange is named in the reply text, and the messages to it end; any other cause cannot
-        be told from its neighbours, and all that was in flight ends, its outcome unknown.
+        A missing or forbidden exchange is named in the reply text, and the messages to it end.
         """
-        named = re.search(r"exchange '([^']*)'", str(error))
-        for pending in self._in_flight.values():
-            if named is None:
-                pending.settle(PublishError(str(error), outcome="unknown"))
-            elif pending.outgoing.exchange == named[1]:
-                pending.settle(PublishError(str(error), outcome="refused"))
+        named = re.search(r"(?:no|access to) exchange '([^']*)'", str(error))
+        in_flight = list(self._in_flight.values())
+        if named is not None:
+            guilty = [pending for pending in in_flight if pending.outgoing.exchange == named[1]]
+        else:
+            guilty = in_flight if len(in_flight) == 1 else []
+        for pending in guilty:
+            pending.settle(PublishError(str(error), outcome="refused"))
+        self._suspicion = self._suspicion or not guilty
 
     def set_blocked(self, reason: str | None) -> None:
         self.blocked = reason
@@ -170,39 +148,38 @@ class Publisher:
         :raises PublishTimeout: no confirm within `timeout` seconds. :raises TransportUnavailable: no connection in that
             time, so that it was never sent.
         """
-        pending = await self.submit(outgoing, timeout)
-        await pending.future
-
-    async def submit(self, outgoing: Outgoing, timeout: float) -> Pending:
-        """Write the message as soon as there is a connection and room; the confirm is the future's."""
-        deadline = asyncio.get_running_loop().time() + timeout
+        deadline = self._loop.time() + timeout
         channel = self._room() if not self._waiters else None
         if channel is None:
             channel = await self._wait_for_room(deadline)
-        pending = Pending(outgoing, deadline, self.statistics)
-        self.statistics.published += 1
-        self._write(channel, pending)
-        return pending
+        await self._send(channel, outgoing, deadline).future
+
+    async def submit(self, outgoing: Outgoing, timeout: float) -> asyncio.Future[None]:
+        """Write the message as soon as there is a connection and room; the confirm is the future's."""
+        deadline = self._loop.time() + timeout
+        channel = self._room() if not self._waiters else None
+        if channel is None:
+            channel = await self._wait_for_room(deadline)
+        return self._send(channel, outgoing, deadline).future
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
         """At most once: returns when the bytes are with the operating system or in its queue."""
-        deadline = asyncio.get_running_loop().time() + timeout
-        if self._unconfirmed_channel is None or self._room() is None:
+        deadline = self._loop.time() + timeout
+        while (channel := self._unconfirmed_channel) is None or not channel.usable or self._room() is None:
             await self._wait_for_room(deadline)
-        channel = self._unconfirmed_channel
-        assert channel is not None
+            if self._unconfirmed_channel is None or not self._unconfirmed_channel.usable:
+                # There is room, but the channel of this kind is being replaced.
+                await asyncio.sleep(0.01)
         # It takes no place in the window, so that no confirm will wake whoever waits behind it.
         self._wake()
         self.statistics.published += 1
         try:
-            channel.publish(
-                outgoing.exchange, outgoing.routing_key, False, outgoing.properties, outgoing.body
-            )
+            channel.publish(outgoing, False)
         except Exception as error:
             raise _unwritable(error) from error
         try:
             async with asyncio.timeout_at(deadline):
-                await channel.writer.drain()
+                await channel.drain()
         except TimeoutError:
             raise PublishTimeout("the broker does not read") from None
         except OSError as error:
@@ -224,28 +201,32 @@ class Publisher:
 
     def close(self) -> None:
         """End what still waits: its outcome is unknown if it was written."""
-        for pending in [*self._in_flight.values(), *self._cut_off]:
-            pending.settle(TransportUnavailable("the App stopped before the confirm came", outcome="unknown"))
         self.detach()
+        for pending in self._cut_off:
+            pending.settle(TransportUnavailable("the App stopped before the confirm came", outcome="unknown"))
         self._cut_off.clear()
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(TransportUnavailable("the App stopped"))
         self._waiters.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Room
 
     def _room(self) -> DataChannel | None:
         channel = self._channel
-        if channel is None or self.blocked is not None or not channel.usable:
+        if channel is None or self._cut_off or self.blocked is not None or not channel.usable:
             return None
         if len(self._in_flight) >= self._window or (self._bytes >= WINDOW_BYTES and self._in_flight):
             return None
         return channel
 
     async def _wait_for_room(self, deadline: float) -> DataChannel:
-        loop = asyncio.get_running_loop()
         first = True
         while True:
-            waiter = loop.create_future()
+            waiter = self._loop.create_future()
             # Who was woken and found no room keeps its place in the line.
             (self._waiters.append if first else self._waiters.appendleft)(waiter)
             first = False
@@ -259,8 +240,8 @@ class Publisher:
                 self._pass_on(waiter)
                 raise
             finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+                if not waiter.done() or waiter.cancelled():
+                    with_out(self._waiters, waiter)
             channel = self._room()
             if channel is not None:
                 if len(self._in_flight) + 1 < self._window:
@@ -281,86 +262,6 @@ class Publisher:
         )
         return PublishTimeout(f"{reason} until the deadline; the message was not sent", outcome="not_sent")
 
-    def _write(self, channel: DataChannel, pending: Pending) -> None:
-        outgoing = pending.outgoing
-        properties = outgoing.properties
-        assert properties.headers is not None
-        self._sequence += 1
-        identity: tuple[str | None, int | None] = (properties.message_id, None)
-        properties.headers.pop(RETURN_TOKEN, None)
-        if identity in self._by_identity:
-            properties.headers[RETURN_TOKEN] = self._sequence
-            identity = (properties.message_id, self._sequence)
-        pending.identity = identity
-        self._by_identity[identity] = pending
-        self._in_flight[self._sequence] = pending
-        self._bytes += pending.size
-        self._idle.clear()
-        try:
-            channel.publish(
-                outgoing.exchange, outgoing.routing_key, outgoing.mandatory, properties, outgoing.body
-            )
-        except Exception as error:
-            # Nothing was written: the sequence of the broker has not moved. Whatever pamqp raises over a value (it
-            # is no fixed list), a number that is left behind would let later confirms end the wrong publishes.
-            self._forget(self._sequence)
-            self._sequence -= 1
-            pending.settle(_unwritable(error))
-            self._settled()
-
-    def _forget(self, sequence: int) -> Pending | None:
-        pending = self._in_flight.pop(sequence, None)
-        if pending is not None:
-            self._by_identity.pop(pending.identity, None)
-            self._bytes -= pending.size
-        return pending
-
-    def _return(self, frame: spec.Basic.Return, content: Content) -> None:
-        header, body = content
-        headers = dict(header.properties.headers or {})
-        token = headers.pop(RETURN_TOKEN, None)
-        error = Unroutable(
-            reply_code=frame.reply_code or 0,
-            reply_text=frame.reply_text or "",
-            exchange=frame.exchange or "",
-            routing_key=frame.routing_key or "",
-            properties={**set_properties(header.properties), "headers": headers},
-            body=body,
-        )
-        self.statistics.returned += 1
-        pending = self._by_identity.get(
-            (header.properties.message_id, token if isinstance(token, int) else None)
-        )
-        if pending is not None:
-            pending.error = error
-        self._on_return(error)
-
-    def _confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
-        if multiple:
-            covered = []
-            for known in self._in_flight:
-                if sequence and known > sequence:
-                    break
-                covered.append(known)
-        else:
-            covered = [sequence]
-        for known in covered:
-            pending = self._forget(known)
-            if pending is None:
-                continue
-            if not ack:
-                self.statistics.nacked += 1
-                pending.settle(Nacked("the broker refused the message: a queue is full, or its disk failed"))
-                continue
-            self.statistics.confirmed += 1
-            pending.settle(pending.error)
-        self._settled()
-
-    def _settled(self) -> None:
-        if not self._in_flight:
-            self._idle.set()
-        self._wake()
-
     def _wake(self) -> None:
         """Let as many go on as there is room for; each of them wakes the next."""
         room = self._window - len(self._in_flight)
@@ -369,6 +270,127 @@ class Publisher:
             if not waiter.done():
                 waiter.set_result(None)
                 room -= 1
+
+    # In flight
+
+    def _send(self, channel: DataChannel, outgoing: Outgoing, deadline: float) -> Pending:
+        pending = Pending(outgoing, deadline, self._loop.create_future())
+        self.statistics.published += 1
+        timer = self._timer
+        if timer is None or deadline < timer.when():
+            self._set_timer(deadline)
+        self._write(channel, pending)
+        return pending
+
+    def _write(self, channel: DataChannel, pending: Pending) -> None:
+        outgoing = pending.outgoing
+        sequence = self._sequence + 1
+        identity: str | tuple[str, int] = outgoing.message_id
+        outgoing.set_header(RETURN_TOKEN, None)
+        if identity in self._by_identity:
+            outgoing.set_header(RETURN_TOKEN, sequence)
+            identity = (outgoing.message_id, sequence)
+        try:
+            channel.publish(outgoing, outgoing.mandatory)
+        except Exception as error:
+            # Nothing was written: the sequence of the broker has not moved. Whatever is raised over a value (it is no
+            # fixed list), a number that is left behind would let later confirms end the wrong publishes.
+            pending.settle(_unwritable(error))
+            self._settled()
+            return
+        self._sequence = sequence
+        pending.identity = identity
+        self._by_identity[identity] = pending
+        if not self._in_flight:
+            self._idle.clear()
+        self._in_flight[sequence] = pending
+        self._bytes += len(outgoing.body)
+
+    def _resume(self) -> None:
+        """Write what is cut off: all of it, or while there is a suspicion, the next one alone."""
+        channel = self._channel
+        while self._cut_off and channel is not None and not (self._suspicion and self._in_flight):
+            pending = self._cut_off.popleft()
+            if pending.future.done():
+                continue
+            pending.outgoing.set_header(REPUBLISHED, True)
+            self.statistics.republished += 1
+            self._write(channel, pending)
+        if not self._cut_off and not self._in_flight:
+            self._suspicion = False
+
+    def _forget(self, sequence: int) -> Pending | None:
+        pending = self._in_flight.pop(sequence, None)
+        if pending is not None:
+            self._by_identity.pop(pending.identity, None)
+            self._bytes -= len(pending.outgoing.body)
+        return pending
+
+    def _return(self, method: bytes, header: bytes, body: bytes) -> None:
+        error, token = returned_message(method, header, body)
+        self.statistics.returned += 1
+        message_id = str(error.properties.get("message_id", ""))
+        pending = self._by_identity.get(message_id if token is None else (message_id, token))
+        if pending is not None:
+            pending.error = error
+        self._on_return(error)
+
+    def _confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
+        first = next(iter(self._in_flight), sequence) if multiple else sequence
+        # 0 with `multiple` covers all that is outstanding (AMQP 0-9-1, basic.ack).
+        last = min(sequence or self._sequence, self._sequence)
+        covered = range(first, last + 1)
+        for known in covered:
+            pending = self._forget(known)
+            if pending is None:
+                continue
+            if ack:
+                self.statistics.confirmed += 1
+                pending.settle(pending.error)
+            else:
+                self.statistics.nacked += 1
+                pending.settle(Nacked("the broker refused the message: a queue is full, or its disk failed"))
+        self._settled()
+
+    def _settled(self) -> None:
+        if not self._in_flight:
+            self._idle.set()
+            if self._suspicion:
+                self._resume()
+        if self._waiters:
+            self._wake()
+
+    # Deadlines
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """End what is overdue. One timer serves all: nearly every message is confirmed long before it."""
+        self._timer = None
+        now = self._loop.time()
+        earliest = None
+        for pending in [*self._in_flight.values(), *self._cut_off]:
+            if pending.future.done():
+                continue
+            if pending.deadline > now:
+                earliest = pending.deadline if earliest is None else min(earliest, pending.deadline)
+                continue
+            self.statistics.timed_out += 1
+            pending.settle(PublishTimeout(self._why_not_confirmed()))
+        if earliest is not None:
+            self._set_timer(earliest)
+
+    def _why_not_confirmed(self) -> str:
+        why = f"; the broker blocks publishers ({self.blocked})" if self.blocked else ""
+        return f"no confirm came within the deadline; the message may have arrived{why}"
+
+
+def with_out(waiters: deque[asyncio.Future[None]], waiter: asyncio.Future[None]) -> None:
+    if waiter in waiters:
+        waiters.remove(waiter)
 
 
 def _unwritable(error: Exception) -> ConfigError:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, Protocol
 
+from aiormq.abc import AbstractChannel
+
 from warren.sdk.errors import ConfigError, TopologyMismatch
 from warren.sdk.topology import Binding, Declarable, Exchange, Queue, closure
-from warren.sdk.transport import DataChannel
 
 DeclarePolicy = Literal["always", "never"]
 
@@ -15,7 +16,7 @@ DeclarePolicy = Literal["always", "never"]
 class Runner(Protocol):
     """Runs one synchronous method; `Control` and `Link` do."""
 
-    async def run(self, what: str, method: Callable[[DataChannel], Awaitable[Any]], /) -> Any: ...
+    async def run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Any]], /) -> Any: ...
 
 
 class Registry:
@@ -146,8 +147,8 @@ def _name(item: Declarable) -> str:
             return f"the binding of {kind} {item.destination!r} to exchange {item.source!r} with key {item.key!r}"
 
 
-def _declaration(item: Declarable) -> Callable[[DataChannel], Awaitable[Any]]:
-    async def method(channel: DataChannel) -> None:
+def _declaration(item: Declarable) -> Callable[[AbstractChannel], Awaitable[Any]]:
+    async def method(channel: AbstractChannel) -> None:
         match item:
             case Exchange():
                 if item.name:
@@ -179,8 +180,8 @@ def _declaration(item: Declarable) -> Callable[[DataChannel], Awaitable[Any]]:
     return method
 
 
-def _check(item: Exchange | Queue) -> Callable[[DataChannel], Awaitable[Any]]:
-    async def method(channel: DataChannel) -> None:
+def _check(item: Exchange | Queue) -> Callable[[AbstractChannel], Awaitable[Any]]:
+    async def method(channel: AbstractChannel) -> None:
         if isinstance(item, Queue):
             await channel.queue_declare(item.name, passive=True)
         elif item.name:

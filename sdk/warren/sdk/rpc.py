@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from pamqp import commands as spec
 from pydantic import TypeAdapter, ValidationError
 
-from warren.sdk.codec import Outgoing, encode
+from warren.sdk.codec import encode
+from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import (
     CallTimeout,
@@ -23,8 +23,10 @@ from warren.sdk.errors import (
     Unroutable,
     WarrenError,
 )
+from warren.sdk.outgoing import TRANSIENT, Outgoing
 from warren.sdk.publisher import Publisher
-from warren.sdk.transport import Content, DataChannel, Session
+from warren.sdk.transport import Session
+from warren.wire.received import content
 
 log = logging.getLogger("warren.sdk")
 
@@ -49,7 +51,7 @@ class Caller:
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._waiting: dict[str, asyncio.Future[tuple[str | None, bytes]]] = {}
+        self._waiting: dict[str, asyncio.Future[tuple[str, bytes]]] = {}
         self._channel: DataChannel | None = None
         self._queue = ""
         self._active = asyncio.Event()
@@ -64,17 +66,17 @@ class Caller:
         channel = await session.channel()
         channel.on_delivery = self._reply
         name = f"warren.reply.{uuid4().hex}"
-        await channel.queue_declare(name, exclusive=True, auto_delete=True)
-        await channel.basic_consume(name, _unused, no_ack=True)
+        await channel.methods.queue_declare(name, exclusive=True, auto_delete=True)
+        await channel.methods.basic_consume(name, _unused, no_ack=True)
         self._queue, self._channel = name, channel
         self._active.set()
-        channel.closing.add_done_callback(lambda done: self._ended(channel))
+        channel.ended.add_done_callback(lambda done: self._ended(channel))
 
     def _ended(self, channel: DataChannel) -> None:
         if self._channel is channel:
             self.detach()
             # If only the channel ended, a new connection is the way to a new reply queue.
-            channel.writer.transport.abort()
+            channel.abort()
 
     def detach(self) -> None:
         """The reply queue is gone, and with it every reply that was on its way."""
@@ -91,10 +93,10 @@ class Caller:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         await self._wait_active(deadline)
-        properties = request.properties
-        identity = properties.correlation_id = uuid4().hex
-        properties.reply_to = self._queue
-        waiting: asyncio.Future[tuple[str | None, bytes]] = loop.create_future()
+        identity = uuid4().hex
+        request.set("correlation_id", identity)
+        request.set("reply_to", self._queue)
+        waiting: asyncio.Future[tuple[str, bytes]] = loop.create_future()
         self._waiting[identity] = waiting
         self.statistics.calls += 1
         try:
@@ -137,14 +139,14 @@ class Caller:
         self.statistics.in_flight = len(self._waiting)
         return self.statistics
 
-    def _reply(self, frame: spec.Basic.Deliver, content: Content) -> None:
-        header, body = content
-        waiting = self._waiting.get(header.properties.correlation_id or "")
+    def _reply(self, method: bytes, header: bytes, body: bytes) -> None:
+        properties, _ = content(header)
+        waiting = self._waiting.get(str(properties.get("correlation_id", "")))
         if waiting is None or waiting.done():
             self.statistics.unknown_replies += 1
             return
         self.statistics.replies += 1
-        waiting.set_result((header.properties.message_type, body))
+        waiting.set_result((str(properties.get("type", "")), body))
 
 
 def reply(delivery: Delivery, body: bytes, now: float) -> Outgoing:
@@ -155,7 +157,7 @@ def reply(delivery: Delivery, body: bytes, now: float) -> Outgoing:
 def error_reply(delivery: Delivery, error: Exception, now: float) -> Outgoing:
     """An error as a reply; the code is that of a `RemoteError`, else the name of the error's class."""
     if isinstance(error, RemoteError):
-        content: dict[str, Any] = {
+        shown: dict[str, Any] = {
             "code": error.code,
             "message": error.message,
             "details": error.details,
@@ -163,23 +165,23 @@ def error_reply(delivery: Delivery, error: Exception, now: float) -> Outgoing:
         }
     else:
         retryable = error.retryable if isinstance(error, WarrenError) else False
-        content = {
+        shown = {
             "code": type(error).__name__,
             "message": str(error),
             "details": None,
             "retryable": retryable,
         }
-    return _answer(delivery, json.dumps(content, default=str).encode(), ERROR_TYPE, now)
+    return _answer(delivery, json.dumps(shown, default=str).encode(), ERROR_TYPE, now)
 
 
 def remote_error(body: bytes) -> RemoteError:
     try:
-        content = json.loads(body)
+        said = json.loads(body)
         return RemoteError(
-            str(content["code"]),
-            str(content["message"]),
-            details=content.get("details"),
-            retryable=bool(content.get("retryable")),
+            str(said["code"]),
+            str(said["message"]),
+            details=said.get("details"),
+            retryable=bool(said.get("retryable")),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return RemoteError("undecodable_error", "the server answered with an error that cannot be read")
@@ -187,14 +189,13 @@ def remote_error(body: bytes) -> RemoteError:
 
 def _answer(delivery: Delivery, body: bytes, message_type: str | None, now: float) -> Outgoing:
     outgoing = encode(body, now=now, exchange="", key=str(delivery.properties["reply_to"]))
-    properties = outgoing.properties
-    properties.content_type = "application/json"
-    properties.message_type = message_type
-    properties.correlation_id = delivery.properties.get("correlation_id")
+    outgoing.set("content_type", "application/json")
+    outgoing.set("type", message_type)
+    outgoing.set("correlation_id", delivery.properties.get("correlation_id"))
     # A reply lives no longer than its queue, which is in memory: a disk would only slow it down.
-    properties.delivery_mode = 1
+    outgoing.set("delivery_mode", TRANSIENT)
     return outgoing
 
 
 async def _unused(message: object) -> None:
-    """aiormq wants a callback; `DataChannel` delivers to its own."""
+    """aiormq wants a callback; the data channel has its own."""

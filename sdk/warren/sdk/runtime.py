@@ -8,21 +8,19 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-
-from aiormq.exceptions import ChannelClosed
 
 from warren.sdk.connection import Control, Link
 from warren.sdk.consumer import ConsumerStatistics, Subscription
 from warren.sdk.embedded import EmbeddedBroker, embedded_broker
 from warren.sdk.endpoint import Endpoint, HandlerStatistics
-from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable, WarrenError
+from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
 from warren.sdk.protocols import Component, Once
 from warren.sdk.publisher import Publisher, PublisherStatistics
+from warren.sdk.publishing import PublishingChannels
 from warren.sdk.registry import Registry
 from warren.sdk.rpc import Caller, CallStatistics
 from warren.sdk.topology import Declarable
-from warren.sdk.transport import DataChannel, Session, translate
+from warren.sdk.transport import Session
 
 log = logging.getLogger("warren.sdk")
 
@@ -85,7 +83,7 @@ class Runtime:
         self.caller = Caller(self.publisher)
         self._publishing: Link | None = None
         self._consuming: Link | None = None
-        self._channels: tuple[DataChannel, DataChannel] | None = None
+        self._channels = PublishingChannels(self.publisher)
         self._subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self.reaching = asyncio.Lock()
@@ -111,7 +109,7 @@ class Runtime:
             f"{self._name} publisher",
             setup=self._set_up_publishing,
             went_up=self._publishing_up,
-            went_down=self._publishing_down,
+            went_down=self._channels.detach,
             on_blocked=self._blocked,
             **self._retry,
         )
@@ -191,7 +189,12 @@ class Runtime:
         links = all(
             link is not None and link.session is not None for link in (self._publishing, self._consuming)
         )
-        return links and self.caller.active and all(one.active for one in self._subscriptions.values())
+        return (
+            links
+            and self.publisher.attached
+            and self.caller.active
+            and all(one.active for one in self._subscriptions.values())
+        )
 
     async def _await_consumers(self, deadline: float) -> None:
         """:raises WarrenError: if a consumer cannot stand, or not in time."""
@@ -215,30 +218,11 @@ class Runtime:
 
     async def _set_up_publishing(self, session: Session, control: Control) -> None:
         await self._registry.declare_all(control)
-        confirmed, unconfirmed = await session.channel(confirms=True), await session.channel()
-        confirmed.closing.add_done_callback(partial(self._publish_channel_closed, confirmed))
-        unconfirmed.closing.add_done_callback(partial(self._publish_channel_closed, unconfirmed))
-        self._channels = confirmed, unconfirmed
+        await self._channels.open(session)
 
     def _publishing_up(self) -> None:
-        assert self._channels is not None
-        self.publisher.attach(*self._channels)
+        self._channels.attach()
         self._changed.set()
-
-    def _publishing_down(self) -> None:
-        self.publisher.detach()
-        self.publisher.set_blocked(None)
-
-    def _publish_channel_closed(self, channel: DataChannel, closing: asyncio.Future[None]) -> None:
-        """A publish that the broker answers by closing the channel: end it, and reach the others by a new connection."""
-        cause = None if closing.cancelled() else closing.exception()
-        if isinstance(cause, ChannelClosed) and cause.args:
-            error: WarrenError = translate("the broker refused a publish", cause)
-            log.error("publish channel closed: error=%s", error)
-            if self._channels is not None and channel is self._channels[0]:
-                # Nobody waits for what went over the other one; what is in flight here is not at fault.
-                self.publisher.channel_refused(error)
-            channel.writer.transport.abort()
 
     def _blocked(self, reason: str | None) -> None:
         if reason is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from warren.wire import tables
@@ -25,7 +26,9 @@ _ORDER: tuple[tuple[int, str, str], ...] = (
     (0x0008, "app_id", "short"),
     (0x0004, "cluster_id", "short"),
 )
-_FLAGS = {name: flag for flag, name, _ in _ORDER}
+_BY_NAME = {name: (flag, kind) for flag, name, kind in _ORDER}
+_PRESENT: dict[int, tuple[tuple[str, str], ...]] = {}
+_HEADER = struct.Struct(">HHQH")
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -61,9 +64,7 @@ def decode(header: bytes, opaque: str | None = None) -> Properties:
         (flags,) = _U16.unpack_from(header, 12)
         if flags & 1:
             raise tables.TableError("more than one word of property flags")
-        for flag, name, kind in _ORDER:
-            if not flags & flag:
-                continue
+        for name, kind in present(flags):
             if kind == "short":
                 length = header[position]
                 properties[name] = header[position + 1 : position + 1 + length]
@@ -86,25 +87,42 @@ def decode(header: bytes, opaque: str | None = None) -> Properties:
     return properties
 
 
-def encode(properties: Properties, body_size: int) -> bytes:
-    """A content header's payload with these properties."""
-    flags = sum(_FLAGS[name] for name in properties)
-    parts = [struct.pack(">HHQH", 60, 0, body_size, flags)]
-    for _, name, kind in _ORDER:
-        if name not in properties:
-            continue
-        value = properties[name]
+def encode(properties: Mapping[str, Property], body_size: int) -> bytes:
+    """A content header's payload with these properties; `headers` may be a table that is encoded already.
+
+    :raises ValueError: for a short string longer than 255 bytes, or a number that its field cannot hold.
+    """
+    flags, last = 0, 0x10000
+    parts = [b""]
+    for name, value in properties.items():
+        flag, kind = _BY_NAME[name]
+        if flag > last:
+            return encode({name: properties[name] for name in _BY_NAME if name in properties}, body_size)
+        last = flag
+        flags |= flag
         if kind == "short":
             assert isinstance(value, bytes)
             parts.append(bytes((len(value),)) + value)
-        elif kind == "octet":
-            assert isinstance(value, int)
-            parts.append(bytes((value,)))
-        elif kind == "u64":
-            assert isinstance(value, int)
-            parts.append(_U64.pack(value))
-        else:
-            assert isinstance(value, dict)
-            table = tables.join(value)
+        elif kind == "table":
+            table = value if isinstance(value, bytes) else _joined(value)
             parts.append(_U32.pack(len(table)) + table)
+        else:
+            assert isinstance(value, int)
+            parts.append(bytes((value,)) if kind == "octet" else _U64.pack(value))
+    parts[0] = _HEADER.pack(60, 0, body_size, flags)
     return b"".join(parts)
+
+
+def _joined(headers: Property) -> bytes:
+    assert isinstance(headers, dict)
+    return tables.join(headers)
+
+
+def present(flags: int) -> tuple[tuple[str, str], ...]:
+    """The names and kinds (`short`, `octet`, `u64`, `table`) of the properties that the flags announce, in order."""
+    found = _PRESENT.get(flags)
+    if found is None:
+        found = tuple((name, kind) for flag, name, kind in _ORDER if flags & flag)
+        if len(_PRESENT) < 256:
+            _PRESENT[flags] = found
+    return found

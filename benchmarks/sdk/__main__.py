@@ -1,0 +1,144 @@
+"""Measures Warren's SDK, raw aio-pika and FastStream in alternating runs on RabbitMQ and on Warren: a Markdown table.
+
+FastStream is no dependency of Warren: `--faststream` names a Python that has it (with aio-pika and pydantic).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import aio_pika
+
+from tests.support.broker import BrokerProcess
+from tests.support.rabbitmq import installed, rabbitmq_server
+
+ROWS = {
+    "publish": "confirmed publishing, window of 500",
+    "handle": "publish to typed handler, window of 500",
+    "call": "calls, 100 in flight",
+}
+REFERENCE = {"publish": "aio-pika", "handle": "FastStream", "call": "FastStream"}
+
+Sample = dict[str, float]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sdk", description=__doc__)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--brokers", default="", help="only brokers whose name contains this")
+    parser.add_argument("--faststream", type=Path, help="a Python that has FastStream; else it is left out")
+    parser.add_argument(
+        "--broker-python", type=Path, default=Path(sys.executable), help="runs `warren broker`"
+    )
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    options = parser.parse_args()
+    contenders = {"Warren": Path(sys.executable), "aio-pika": Path(sys.executable)}
+    if options.faststream:
+        contenders["FastStream"] = options.faststream
+    rows = [row for row in ROWS if options.rows in row]
+    samples: dict[tuple[str, str, str], list[Sample]] = {}
+    with ExitStack() as stack:
+        brokers = _brokers(stack, options.broker_python)
+        for run in range(options.runs):
+            for row in rows:
+                for broker, url in brokers.items():
+                    if options.brokers not in broker:
+                        continue
+                    for contender, python in contenders.items():
+                        sample = _measure(python, contender, row, url, options.seconds)
+                        if sample is not None:
+                            samples.setdefault((row, broker, contender), []).append(sample)
+            print(f"run {run + 1} of {options.runs} done", file=sys.stderr)
+    text = f"{_conditions(options.runs, options.seconds)}\n\n{_table(samples)}\n"
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+    return 0
+
+
+def _brokers(stack: ExitStack, python: Path) -> dict[str, str]:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warren-bench-")))
+    brokers = {"Warren": stack.enter_context(BrokerProcess(folder, python=python)).url}
+    if installed():
+        brokers["RabbitMQ"] = stack.enter_context(rabbitmq_server()).url
+    return brokers
+
+
+def _measure(python: Path, contender: str, row: str, url: str, seconds: float) -> Sample | None:
+    queue = f"bench.{uuid4().hex}"
+    asyncio.run(_with_queue(url, queue, declare=True))
+    module = f"benchmarks.sdk.with_{contender.lower().replace('-', '_')}"
+    try:
+        done = subprocess.run(
+            [python, "-m", module, row, url, queue, str(seconds)],
+            capture_output=True,
+            text=True,
+            timeout=120 + seconds,
+            check=False,
+        )
+    finally:
+        asyncio.run(_with_queue(url, queue, declare=False))
+    if done.returncode:
+        print(f"{contender} failed, {row}: {done.stderr.splitlines()[-1]}", file=sys.stderr)
+        return None
+    sample: Sample = json.loads(done.stdout.splitlines()[-1])
+    return sample
+
+
+async def _with_queue(url: str, queue: str, *, declare: bool) -> None:
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        if declare:
+            await channel.declare_queue(queue, durable=True, arguments={"x-queue-type": "classic"})
+        else:
+            await channel.queue_delete(queue)
+
+
+def _table(samples: dict[tuple[str, str, str], list[Sample]]) -> str:
+    rates = {
+        key: statistics.median(s["messages"] / s["seconds"] for s in runs) for key, runs in samples.items()
+    }
+    lines = [
+        "| Load | Broker | Client | messages/s (lowest-highest) | times the reference | client's µs a message |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (row, broker, contender), runs in samples.items():
+        all_rates = [s["messages"] / s["seconds"] for s in runs]
+        spent = statistics.median(s["processor"] / s["messages"] * 1e6 for s in runs)
+        reference = rates.get((row, broker, REFERENCE[row]))
+        times = f"{rates[row, broker, contender] / reference:.1f}" if reference else ""
+        lines.append(
+            f"| {ROWS[row]} | {broker} | {contender} | {rates[row, broker, contender]:,.0f} "
+            f"({min(all_rates):,.0f}-{max(all_rates):,.0f}) | {times} | {spent:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _conditions(runs: int, seconds: float) -> str:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, commit {commit}, Python {platform.python_version()}, "
+        f"{os.cpu_count()} cores; medians of {runs} alternating runs of {seconds:g} s, one client process each; "
+        "a durable classic queue, persistent messages of 30 bytes; the reference is aio-pika for publishing, "
+        "FastStream for the rest."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

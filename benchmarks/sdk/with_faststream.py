@@ -1,0 +1,80 @@
+"""FastStream as a contender: its own defaults, but for a prefetch, which it leaves unlimited."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from faststream.rabbit import Channel, RabbitBroker, RabbitQueue
+from pydantic import BaseModel
+
+from benchmarks.sdk.load import CALLS, WINDOW, Handled, Task, in_parallel, main
+
+
+class Placed(BaseModel):
+    order_id: str
+    total: Decimal
+
+
+class GetLength(BaseModel):
+    text: str
+
+
+async def publish(task: Task) -> int:
+    async with RabbitBroker(task.url, logger=None) as broker:
+        await broker.start()
+        return await in_parallel(
+            WINDOW,
+            task.seconds,
+            lambda: broker.publish(
+                Placed(order_id="42", total=Decimal("9.90")), queue=task.queue, persist=True
+            ),
+        )
+
+
+async def handle(task: Task) -> int:
+    handled = Handled()
+    broker = RabbitBroker(task.url, logger=None)
+
+    async def placed(order: Placed) -> None:
+        handled.count += 1
+
+    subscribed = broker.subscriber(
+        RabbitQueue(task.queue, durable=True), channel=Channel(prefetch_count=2 * WINDOW)
+    )
+    subscribed(placed)
+
+    async with broker:
+        await broker.start()
+        sent = await in_parallel(
+            WINDOW,
+            task.seconds,
+            lambda: broker.publish(
+                Placed(order_id="42", total=Decimal("9.90")), queue=task.queue, persist=True
+            ),
+        )
+        await handled.reaches(sent)
+    return sent
+
+
+async def call(task: Task) -> int:
+    broker = RabbitBroker(task.url, logger=None)
+
+    async def length(request: GetLength) -> int:
+        return len(request.text)
+
+    subscribed = broker.subscriber(
+        RabbitQueue(task.queue, durable=True), channel=Channel(prefetch_count=2 * CALLS)
+    )
+    subscribed(length)
+
+    async with broker:
+        await broker.start()
+        return await in_parallel(
+            CALLS,
+            task.seconds,
+            lambda: broker.request(GetLength(text="four"), queue=task.queue, timeout=30.0),
+        )
+
+
+if __name__ == "__main__":
+    main({"publish": publish, "handle": handle, "call": call})

@@ -1,0 +1,241 @@
+"""A channel whose messages pass through `warren.wire` alone: no task, no future, no object of aiormq for any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from aiormq.abc import AbstractChannel
+
+from warren.sdk.errors import TransportUnavailable
+from warren.sdk.stream import Outlet
+from warren.wire import methods
+from warren.wire.methods import ACK, BASIC, DELIVER
+from warren.wire.received import GET_OK, RETURN, Scanner, received
+
+log = logging.getLogger("warren.sdk")
+
+FRAME_OVERHEAD = 8
+ADDRESSES = 1000
+"""Exchange and key pairs whose method frame is kept; more than that are made anew each time."""
+
+_FRAME = struct.Struct(">BHI")
+_ACK = struct.Struct(">BHIHHQBB").pack
+_END = b"\xce"
+
+
+class Content(Protocol):
+    """A message to be sent, as this module needs it."""
+
+    exchange: str
+    routing_key: str
+    body: bytes
+
+    def header(self) -> bytes:
+        """The payload of its header frame."""
+        ...
+
+
+Message = tuple[bytes, bytes, bytes]
+"""The payloads of a message's method frame and header frame, and its body."""
+
+
+class DataChannel:
+    """Publishes, deliveries, confirms and settlements of one channel; synchronous methods are in `methods`, aiormq's.
+
+    The callbacks must be set before anything is consumed or published; they must not raise.
+    """
+
+    def __init__(self, channel: AbstractChannel, outlet: Outlet, scanner: Scanner, frame_max: int) -> None:
+        self.methods = channel
+        self.number = channel.number
+        self.on_delivery: Callable[[bytes, bytes, bytes], None] = _ignore
+        self.on_return: Callable[[bytes, bytes, bytes], None] = _ignore
+        self.on_confirm: Callable[[int, bool, bool], None] = _ignore_confirm
+        self.ended: asyncio.Future[None] = channel.closing
+        """Done when the channel or its connection has ended; an error of the broker is its exception."""
+        self._outlet = outlet
+        self._frame_max = frame_max
+        self._addresses: dict[tuple[str, str, bool], bytes] = {}
+        self._gets: deque[asyncio.Future[Message | None]] = deque()
+        self._acks: list[int] = []
+        self._settled: set[int] = set()
+        self._lowest = 0
+        scanner.open(self.number, self)
+        self.ended.add_done_callback(lambda done: scanner.close(self.number, self))
+        self.ended.add_done_callback(lambda done: self._lost())
+
+    @property
+    def usable(self) -> bool:
+        return not self.methods.is_closed and not self._outlet.closed
+
+    @property
+    def cause(self) -> BaseException | None:
+        """Why it has ended, if it has and if that is known."""
+        if not self.ended.done() or self.ended.cancelled():
+            return None
+        return self.ended.exception()
+
+    def abort(self) -> None:
+        """Cut the channel's connection: the way to a new one when this one cannot be trusted."""
+        self._outlet.transport.abort()
+
+    async def drain(self) -> None:
+        """Wait until the socket takes more.
+
+        :raises OSError: if the connection is lost meanwhile.
+        """
+        await self._outlet.drain()
+
+    async def close(self, timeout: float) -> None:
+        self._outlet.flush()
+        async with asyncio.timeout(timeout):
+            await self.methods.close()
+
+    # In
+
+    def message(self, method: bytes, header: bytes, body: bytes) -> None:
+        kind = method[3]
+        try:
+            if kind == DELIVER:
+                self.on_delivery(method, header, body)
+            elif kind == RETURN:
+                self.on_return(method, header, body)
+            elif self._gets:
+                self._got(method, header, body)
+        except Exception:
+            # An error that got as far as here is one of this program; the other channels must not suffer from it.
+            log.exception("a message could not be taken: channel=%s", self.number)
+            self.abort()
+
+    def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
+        self.on_confirm(sequence, multiple, ack)
+
+    # Out
+
+    def publish(self, content: Content, mandatory: bool) -> None:
+        """Write one message whole, or nothing; the caller bounds how much may wait.
+
+        :raises ValueError: if properties and headers do not fit in one frame (AMQP 0-9-1 section 4.2.6.1). Sent
+            nevertheless, the broker would close the connection over it, and the next one over its republish.
+        """
+        header, body, number = content.header(), content.body, self.number
+        size, room = len(body), self._frame_max - FRAME_OVERHEAD
+        if len(header) > room:
+            raise ValueError(
+                f"the headers take {len(header) + FRAME_OVERHEAD} bytes, and a frame of this broker {self._frame_max}"
+            )
+        key = (content.exchange, content.routing_key, mandatory)
+        method = self._addresses.get(key) or self._address(key)
+        parts = self._outlet.schedule()
+        parts.append(method)
+        parts.append(_FRAME.pack(2, number, len(header)))
+        parts.append(header)
+        if not size:
+            parts.append(_END)
+        elif size <= room:
+            parts.append(_END + _FRAME.pack(3, number, size))
+            parts.append(body)
+            parts.append(_END)
+        else:
+            parts.append(_END)
+            for start in range(0, size, room):
+                piece = body[start : start + room]
+                parts += (_FRAME.pack(3, number, len(piece)), piece, _END)
+
+    def acknowledge(self, delivery_tag: int) -> None:
+        """Acknowledge at the end of this turn of the event loop; tags that adjoin leave as one `multiple`.
+
+        Only for channels with one consumer, whose delivery tags count from 1 without a gap.
+        """
+        if not self._acks:
+            self._outlet.schedule()
+            self._outlet.before_flush.append(self._acknowledge)
+        self._acks.append(delivery_tag)
+
+    def reject(self, delivery_tag: int) -> None:
+        """Refuse it for good: the broker dead-letters it, or drops it."""
+        self._settle("basic.reject", delivery_tag, delivery_tag, False)
+
+    def requeue(self, delivery_tag: int, *, failed: bool) -> None:
+        """Give it back; `failed` (basic.reject) is what a handler did, the other (basic.nack) is nobody's fault."""
+        if failed:
+            self._settle("basic.reject", delivery_tag, delivery_tag, True)
+        else:
+            self._settle("basic.nack", delivery_tag, delivery_tag, False, True)
+
+    def get(self, queue: str) -> asyncio.Future[Message | None]:
+        """Ask for one message; None if there is none. If nobody awaits the answer any more, it goes back."""
+        waiting: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+        if not self.usable:
+            raise TransportUnavailable("the connection was lost")
+        self._gets.append(waiting)
+        self._outlet.schedule().append(methods.frame(self.number, "basic.get", 0, queue.encode(), False))
+        return waiting
+
+    def _got(self, method: bytes, header: bytes, body: bytes) -> None:
+        waiting = self._gets.popleft()
+        if method[3] != GET_OK:
+            if not waiting.done():
+                waiting.set_result(None)
+        elif waiting.done():
+            self.requeue(received(method).delivery_tag, failed=False)
+        else:
+            waiting.set_result((method, header, body))
+
+    def _lost(self) -> None:
+        while self._gets:
+            waiting = self._gets.popleft()
+            if not waiting.done():
+                waiting.set_exception(TransportUnavailable("the channel was lost before the message came"))
+
+    def _settle(self, name: str, delivery_tag: int, *values: int | bytes | bool) -> None:
+        self._settled.add(delivery_tag)
+        self._outlet.schedule().append(methods.frame(self.number, name, *values))
+
+    def _acknowledge(self) -> None:
+        acks, self._acks = self._acks, []
+        acks.sort()
+        settled, lowest = self._settled, self._lowest
+        settled.update(acks)
+        while lowest + 1 in settled:
+            lowest += 1
+            settled.discard(lowest)
+        self._lowest = lowest
+        together = 0
+        while together < len(acks) and acks[together] <= lowest:
+            together += 1
+        parts = self._outlet.schedule()
+        if together:
+            parts.append(_ack(self.number, acks[together - 1], together > 1))
+        parts.extend(_ack(self.number, tag, False) for tag in acks[together:])
+
+    def _address(self, key: tuple[str, str, bool]) -> bytes:
+        exchange, routing_key, mandatory = key
+        method = methods.frame(
+            self.number, "basic.publish", 0, _text(exchange), _text(routing_key), mandatory, False
+        )
+        if len(self._addresses) < ADDRESSES:
+            self._addresses[key] = method
+        return method
+
+
+def _text(text: str) -> bytes:
+    # What came as bytes that are no UTF-8 goes on as it came.
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _ack(channel: int, tag: int, multiple: bool) -> bytes:
+    return _ACK(1, channel, 13, BASIC, ACK, tag, multiple, 0xCE)
+
+
+def _ignore(method: bytes, header: bytes, body: bytes) -> None:
+    pass
+
+
+def _ignore_confirm(sequence: int, multiple: bool, ack: bool) -> None:
+    pass

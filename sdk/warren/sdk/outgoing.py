@@ -1,0 +1,99 @@
+"""A message ready for the wire, but for the channel it goes over: its address, properties, headers and body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from warren.wire import properties as wire
+from warren.wire import tables
+
+PERSISTENT = 2
+TRANSIENT = 1
+
+
+class Outgoing:
+    """Its header frame is encoded once, and again only if a property or header is set afterwards.
+
+    :ivar properties: by their AMQP names, but for the headers.
+    :ivar headers: values, or fields as they came (`warren.wire.tables.Field`).
+    """
+
+    __slots__ = ("_header", "_table", "body", "exchange", "headers", "mandatory", "properties", "routing_key")
+
+    def __init__(
+        self,
+        exchange: str,
+        routing_key: str,
+        properties: dict[str, str | int],
+        headers: dict[str, Any],
+        body: bytes,
+        *,
+        mandatory: bool = True,
+        table: bytes | None = None,
+    ) -> None:
+        """:param table: `headers`, encoded already."""
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.properties = properties
+        self.headers = headers
+        self.body = body
+        self.mandatory = mandatory
+        self._table = table
+        self._header: bytes | None = None
+
+    @property
+    def message_id(self) -> str:
+        return str(self.properties.get("message_id", ""))
+
+    def set(self, name: str, value: str | int | None) -> None:
+        """Set a property, or with None unset it."""
+        self._header = None
+        if value is None:
+            self.properties.pop(name, None)
+        else:
+            self.properties[name] = value
+
+    def set_header(self, name: str, value: object) -> None:
+        """Set a header, or with None unset it."""
+        if value is None and name not in self.headers:
+            return
+        self._header = self._table = None
+        if value is None:
+            del self.headers[name]
+        else:
+            self.headers[name] = value
+
+    def header(self) -> bytes:
+        """The payload of its header frame.
+
+        :raises ValueError: and other errors of Python's, for a value that the wire cannot carry.
+        """
+        if self._header is None:
+            encoded: dict[str, wire.Property] = {
+                name: value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+                for name, value in self.properties.items()
+            }
+            if self.headers or self._table:
+                encoded["headers"] = self._table or encode_headers(self.headers.items())
+            self._header = wire.encode(encoded, len(self.body))
+        return self._header
+
+
+def encode_headers(headers: Iterable[tuple[str, Any]]) -> bytes:
+    """A header table; what came from the wire as a field goes on with its own type and bytes."""
+    return b"".join(tables.name_bytes(name) + _encoded(value) for name, value in headers)
+
+
+def _encoded(value: Any) -> bytes:
+    if isinstance(value, tables.Field):
+        return value.raw
+    return tables.encode_value(tables.Timestamp(value.timestamp()) if isinstance(value, datetime) else value)
+
+
+def shown(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Headers as values, for who reads them again."""
+    return {
+        name: value.value if isinstance(value, tables.Field) else value for name, value in headers.items()
+    }

@@ -1,0 +1,165 @@
+"""A message of another client whose strings are no UTF-8 ends in the dead letter queue, and nothing else suffers."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from tests.support.frames import (
+    BASIC_GET,
+    BASIC_GET_OK,
+    BASIC_PUBLISH,
+    BODY,
+    HEADER,
+    Content,
+    RawClient,
+    frame,
+    long,
+    method,
+    short,
+)
+from warren.sdk import Binding, Delivery, Exchange, Queue, Request
+
+NO_TEXT = b"caf\xe9 \xff"
+FLAGS = {
+    "content_type": 0x8000,
+    "correlation_id": 0x0400,
+    "reply_to": 0x0200,
+    "message_id": 0x0080,
+    "type": 0x0020,
+    "app_id": 0x0008,
+}
+
+
+def raw(data: bytes) -> bytes:
+    """A short string of any bytes."""
+    return bytes([len(data)]) + data
+
+
+def send(url: str, exchange: str, key: bytes, body: bytes, flags: int = 0, properties: bytes = b"") -> None:
+    with RawClient(url) as client:
+        client.open_channel()
+        header = struct.pack(">HHQH", 60, 0, len(body), flags) + properties
+        client.send(
+            method(1, BASIC_PUBLISH, b"\0\0" + short(exchange) + raw(key) + b"\0")
+            + frame(HEADER, 1, header)
+            + frame(BODY, 1, body)
+        )
+
+
+def take(url: str, queue: str) -> Content:
+    """The next message of the queue as it stands on the wire."""
+    with RawClient(url) as client:
+        client.open_channel()
+        client.send(method(1, BASIC_GET, b"\0\0" + short(queue) + b"\1"))
+        return client.content(BASIC_GET_OK)
+
+
+@pytest.mark.parametrize("name_of", [*FLAGS, "routing_key"])
+async def test_a_string_that_is_no_text_is_dead_with_the_reason_and_its_neighbours_are_handled(
+    make_app: MakeApp, foreign: Foreign, amqp_url: str, name: str, name_of: str
+) -> None:
+    app = make_app()
+    app.declare(Exchange(f"{name}.x", type="fanout"), Binding(f"{name}.x", name))
+    seen: list[bytes] = []
+
+    @app.handle(bytes, queue=name)
+    async def take_it(body: bytes) -> None:
+        seen.append(body)
+
+    async with app:
+        await app.publish(b"before", key=name)
+        if name_of == "routing_key":
+            await asyncio.to_thread(send, amqp_url, f"{name}.x", NO_TEXT, b"odd")
+        else:
+            await asyncio.to_thread(send, amqp_url, "", name.encode(), b"odd", FLAGS[name_of], raw(NO_TEXT))
+        await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
+        await app.publish(b"after", key=name)
+        await until(lambda: app.statistics().subscriptions[name].acknowledged == 3, "all are settled")
+        assert app.statistics().reconnects == 0
+    assert seen == [b"before", b"after"]
+    dead = await asyncio.to_thread(take, amqp_url, f"{name}.dead")
+    assert dead.body == b"odd"
+    assert b"undecodable" in dead.header
+    assert f"ValueError: the {name_of.replace('_', ' ')} is not valid UTF-8".encode() in dead.header
+    if name_of != "routing_key":
+        assert raw(NO_TEXT) in dead.header, "the copy keeps the bytes that came"
+
+
+async def test_the_dead_letter_of_a_custom_exchange_keeps_a_routing_key_of_any_bytes(
+    make_app: MakeApp, amqp_url: str, name: str
+) -> None:
+    app = make_app()
+    app.declare(
+        Exchange(f"{name}.x", type="fanout"), Binding(f"{name}.x", name),
+        Exchange(f"{name}.dlx", type="fanout"), Queue(f"{name}.graves", dead_letter_exchange=None),
+        Binding(f"{name}.dlx", f"{name}.graves"),
+    )  # fmt: skip
+
+    @app.handle(bytes, queue=Queue(name, dead_letter_exchange=f"{name}.dlx"))
+    async def take_it(body: bytes) -> None:
+        pytest.fail("it was not readable")
+
+    async with app:
+        await asyncio.to_thread(send, amqp_url, f"{name}.x", NO_TEXT, b"odd")
+        await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is dead")
+    dead = await asyncio.to_thread(take, amqp_url, f"{name}.graves")
+    assert raw(NO_TEXT) in dead.frame.payload
+
+
+async def test_headers_of_any_bytes_are_there_for_who_asks(
+    make_app: MakeApp, foreign: Foreign, amqp_url: str, name: str
+) -> None:
+    """A long string is bytes by the specification (AMQP 0-9-1 section 4.2.5.3): no reason to refuse a message."""
+    app = make_app()
+    seen: asyncio.Queue[object] = asyncio.Queue()
+
+    @app.handle(bytes, queue=name)
+    async def take_it(body: bytes, delivery: Delivery) -> None:
+        seen.put_nowait(dict(delivery.headers))
+        raise ZeroDivisionError
+
+    table = (
+        raw(b"text")
+        + b"S"
+        + long(b"caf\xc3\xa9")
+        + raw(b"bytes")
+        + b"S"
+        + long(NO_TEXT)
+        + raw(b"n")
+        + b"b\xff"
+    )
+    async with app:
+        await asyncio.to_thread(send, amqp_url, "", name.encode(), b"1", 0x2000, long(table))
+        assert await seen.get() == {"text": "café", "bytes": NO_TEXT, "n": -1}
+        await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
+    dead = await asyncio.to_thread(take, amqp_url, f"{name}.dead")
+    assert table in dead.header, "every header goes on with its own type and bytes"
+
+
+async def test_a_reply_to_nobody_is_counted_whatever_its_bytes(
+    make_app: MakeApp, amqp_url: str, name: str
+) -> None:
+    app = make_app()
+    replies: asyncio.Queue[str] = asyncio.Queue()
+
+    @app.handle(bytes, queue=name)
+    async def take_it(body: bytes, delivery: Delivery) -> None:
+        replies.put_nowait(str(delivery.properties["reply_to"]))
+
+    class Ask(Request[int], queue=name):
+        pass
+
+    async with app:
+        calling = asyncio.ensure_future(app.call(Ask(), timeout=30))
+        reply_to = await replies.get()
+        await asyncio.to_thread(send, amqp_url, "", reply_to.encode(), b"1", 0x0400, raw(NO_TEXT))
+        await until(lambda: app.statistics().calls.unknown_replies == 1, "it is counted")
+        assert app.ready
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
