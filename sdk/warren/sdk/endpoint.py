@@ -130,21 +130,8 @@ class Endpoint:
         return self._specs.get(delivery.type or "")
 
     async def _handle(self, handler: HandlerSpec, message: object, delivery: Delivery) -> bytes:
-        async def run() -> bytes:
-            result = await handler.call(message, delivery)
-            return (
-                b""
-                if handler.once is None and handler.reply is None
-                else encode_result(handler.reply, result)
-            )
-
-        async def once() -> bytes:
-            if handler.once is None:
-                return await run()
-            return await handler.once.run(message, delivery, run)
-
         try:
-            return await once()
+            return await self._attempt(handler, message, delivery)
         except Exception as error:
             if not may_pass(error):
                 raise
@@ -157,11 +144,21 @@ class Endpoint:
             if failure is not None:
                 first, failure = failure, None
                 raise first
-            return await once()
+            return await self._attempt(handler, message, delivery)
 
         retrying = (handler.retry or self._retry).attempts()
         result: bytes = await retrying(again)
         return result
+
+    async def _attempt(self, handler: HandlerSpec, message: object, delivery: Delivery) -> bytes:
+        if handler.once is None:
+            result = await handler.call(message, delivery)
+            return b"" if handler.reply is None else encode_result(handler.reply, result)
+
+        async def run() -> bytes:
+            return encode_result(handler.reply, await handler.call(message, delivery))
+
+        return await handler.once.run(message, delivery, run)
 
     async def _failed(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
         if not isinstance(error, RemoteError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from opentelemetry import propagate, trace
@@ -20,9 +20,27 @@ def inject(headers: MutableMapping[str, Any]) -> None:
         propagate.inject(headers)
 
 
-@contextmanager
-def publishing(exchange: str, routing_key: str) -> Iterator[None]:
+def publishing(exchange: str, routing_key: str) -> AbstractContextManager[None]:
     """The span of one publish, from its encoding to its confirm; its context is what the message carries."""
+    return _publishing(exchange, routing_key) if _recorded() else _NOTHING
+
+
+def processing(delivery: Delivery, delivery_tag: int) -> AbstractContextManager[None]:
+    """The span around a handler; it is a child of the publish and links to it."""
+    # Without a tracer the context of the publisher still is the handler's, if there is one.
+    return _processing(delivery, delivery_tag) if delivery.traced or _recorded() else _NOTHING
+
+
+def _recorded() -> bool:
+    """Whether anybody hears of a span: a tracer provider has been set, or the environment names one."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+_NOTHING = nullcontext()
+
+
+@contextmanager
+def _publishing(exchange: str, routing_key: str) -> Iterator[None]:
     destination = ":".join(part for part in (exchange, routing_key) if part) or "amq.default"
     attributes = {
         "messaging.system": "rabbitmq",
@@ -42,8 +60,7 @@ def publishing(exchange: str, routing_key: str) -> Iterator[None]:
 
 
 @contextmanager
-def processing(delivery: Delivery, delivery_tag: int) -> Iterator[None]:
-    """The span around a handler; it is a child of the publish and links to it."""
+def _processing(delivery: Delivery, delivery_tag: int) -> Iterator[None]:
     context = propagate.extract({k: v for k, v in delivery.headers.items() if isinstance(v, str)})
     created = trace.get_current_span(context).get_span_context()
     parts = [delivery.exchange, delivery.routing_key]
