@@ -108,8 +108,30 @@ OTHER_TYPES = {
 }
 """By whether a queue is a quorum queue: the arguments that belong to queues of another type, and are refused."""
 
-KNOWN = (*COMMON, *CLASSIC, *QUORUM)
-"""The arguments that a redeclaration has to repeat."""
+KNOWN = (
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-quorum-initial-group-size",
+    "x-queue-leader-locator",
+    "x-queue-master-locator",
+    "x-consumer-disconnected-timeout",
+    *QUORUM_ONLY,
+    *DEDUPLICATION,
+)
+"""The arguments that a redeclaration has to repeat, in RabbitMQ's order: the first that differs is named."""
 
 DEFAULT_TYPE = "classic"
 """What a queue is that is declared without a type."""

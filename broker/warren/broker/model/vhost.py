@@ -167,6 +167,10 @@ class VirtualHost:
         copies: list[tuple[Queue, Message]] = []
         by_expiry: dict[int, list[tuple[Queue, Message]]] = {}
         streamed = False
+        letters = self.dead_letters
+        held = letters.busy
+        # What one of them buries at once comes after the message in each of the others.
+        letters.hold()
         for queue in queues:
             if queue.limited and queue.rejects and queue.would_overflow(message):
                 queue.refuse(message)
@@ -181,10 +185,6 @@ class VirtualHost:
                 by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
         for stored in by_expiry.values():
             self.store(stored)
-        letters = self.dead_letters
-        held = letters.busy
-        # What one of them buries at once comes after the message in each of the others.
-        letters.hold()
         for queue, copy in copies:
             queue.take_in(copy)
         if not held:
