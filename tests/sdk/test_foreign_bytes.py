@@ -124,22 +124,19 @@ async def test_headers_of_any_bytes_are_there_for_who_asks(
         seen.put_nowait(dict(delivery.headers))
         raise ZeroDivisionError
 
-    table = (
-        raw(b"text")
-        + b"S"
-        + long(b"caf\xc3\xa9")
-        + raw(b"bytes")
-        + b"S"
-        + long(NO_TEXT)
-        + raw(b"n")
-        + b"b\xff"
+    fields = (
+        raw(b"text") + b"S" + long(b"caf\xc3\xa9"),
+        raw(b"bytes") + b"S" + long(NO_TEXT),
+        raw(b"n") + b"b\xff",
     )
     async with app:
-        await asyncio.to_thread(send, amqp_url, "", name.encode(), b"1", 0x2000, long(table))
+        await asyncio.to_thread(send, amqp_url, "", name.encode(), b"1", 0x2000, long(b"".join(fields)))
         assert await seen.get() == {"text": "café", "bytes": NO_TEXT, "n": -1}
         await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
     dead = await asyncio.to_thread(take, amqp_url, f"{name}.dead")
-    assert table in dead.header, "every header goes on with its own type and bytes"
+    # Each for itself: RabbitMQ sorts them.
+    missing = [field for field in fields if field not in dead.header]
+    assert not missing, "every header goes on with its own type and bytes"
 
 
 async def test_a_reply_to_nobody_is_counted_whatever_its_bytes(
