@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from aiormq.abc import AbstractChannel
 
-from warren.sdk.errors import TransportUnavailable
 from warren.sdk.stream import Outlet
 from warren.wire import methods
 from warren.wire.methods import ACK, BASIC, DELIVER
-from warren.wire.received import GET_OK, RETURN, Scanner, received
+from warren.wire.received import RETURN, Scanner
 
 log = logging.getLogger("warren.sdk")
 
@@ -40,10 +38,6 @@ class Content(Protocol):
         ...
 
 
-Message = tuple[bytes, bytes, bytes]
-"""The payloads of a message's method frame and header frame, and its body."""
-
-
 class DataChannel:
     """Publishes, deliveries, confirms and settlements of one channel; synchronous methods are in `methods`, aiormq's.
 
@@ -61,13 +55,11 @@ class DataChannel:
         self._outlet = outlet
         self._frame_max = frame_max
         self._addresses: dict[tuple[str, str, bool], bytes] = {}
-        self._gets: deque[asyncio.Future[Message | None]] = deque()
         self._acks: list[int] = []
         self._settled: set[int] = set()
         self._lowest = 0
         scanner.open(self.number, self)
         self.ended.add_done_callback(lambda done: scanner.close(self.number, self))
-        self.ended.add_done_callback(lambda done: self._lost())
 
     @property
     def usable(self) -> bool:
@@ -105,8 +97,6 @@ class DataChannel:
                 self.on_delivery(method, header, body)
             elif kind == RETURN:
                 self.on_return(method, header, body)
-            elif self._gets:
-                self._got(method, header, body)
         except Exception:
             # An error that got as far as here is one of this program; the other channels must not suffer from it.
             log.exception("a message could not be taken: channel=%s", self.number)
@@ -167,31 +157,6 @@ class DataChannel:
             self._settle("basic.reject", delivery_tag, delivery_tag, True)
         else:
             self._settle("basic.nack", delivery_tag, delivery_tag, False, True)
-
-    def get(self, queue: str) -> asyncio.Future[Message | None]:
-        """Ask for one message; None if there is none. If nobody awaits the answer any more, it goes back."""
-        waiting: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
-        if not self.usable:
-            raise TransportUnavailable("the connection was lost")
-        self._gets.append(waiting)
-        self._outlet.schedule().append(methods.frame(self.number, "basic.get", 0, queue.encode(), False))
-        return waiting
-
-    def _got(self, method: bytes, header: bytes, body: bytes) -> None:
-        waiting = self._gets.popleft()
-        if method[3] != GET_OK:
-            if not waiting.done():
-                waiting.set_result(None)
-        elif waiting.done():
-            self.requeue(received(method).delivery_tag, failed=False)
-        else:
-            waiting.set_result((method, header, body))
-
-    def _lost(self) -> None:
-        while self._gets:
-            waiting = self._gets.popleft()
-            if not waiting.done():
-                waiting.set_exception(TransportUnavailable("the channel was lost before the message came"))
 
     def _settle(self, name: str, delivery_tag: int, *values: int | bytes | bool) -> None:
         self._settled.add(delivery_tag)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -90,10 +90,3 @@ def _encoded(value: Any) -> bytes:
     if isinstance(value, tables.Field):
         return value.raw
     return tables.encode_value(tables.Timestamp(value.timestamp()) if isinstance(value, datetime) else value)
-
-
-def shown(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Headers as values, for who reads them again."""
-    return {
-        name: value.value if isinstance(value, tables.Field) else value for name, value in headers.items()
-    }

@@ -240,8 +240,8 @@ class Publisher:
                 self._pass_on(waiter)
                 raise
             finally:
-                if not waiter.done() or waiter.cancelled():
-                    with_out(self._waiters, waiter)
+                if waiter.cancelled() and waiter in self._waiters:
+                    self._waiters.remove(waiter)
             channel = self._room()
             if channel is not None:
                 if len(self._in_flight) + 1 < self._window:
@@ -386,11 +386,6 @@ class Publisher:
     def _why_not_confirmed(self) -> str:
         why = f"; the broker blocks publishers ({self.blocked})" if self.blocked else ""
         return f"no confirm came within the deadline; the message may have arrived{why}"
-
-
-def with_out(waiters: deque[asyncio.Future[None]], waiter: asyncio.Future[None]) -> None:
-    if waiter in waiters:
-        waiters.remove(waiter)
 
 
 def _unwritable(error: Exception) -> ConfigError:

@@ -12,12 +12,9 @@ from warren.wire.methods import ACK, BASIC, DELIVER, NACK
 from warren.wire.properties import present
 
 RETURN: Final = 50
-GET_OK: Final = 71
-GET_EMPTY: Final = 72
-MESSAGES: Final = frozenset(BASIC << 16 | method for method in (DELIVER, RETURN, GET_OK))
+MESSAGES: Final = frozenset(BASIC << 16 | method for method in (DELIVER, RETURN))
 """The methods that content follows, of those that a broker sends."""
 CONFIRMS: Final = frozenset(BASIC << 16 | method for method in (ACK, NACK))
-NOTHING: Final = BASIC << 16 | GET_EMPTY
 BLOCKED: Final = 10 << 16 | 60
 UNBLOCKED: Final = 10 << 16 | 61
 
@@ -47,10 +44,7 @@ class Inbox(Protocol):
     """A channel, as far as messages and confirms come to it."""
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        """A whole message: the payloads of its method frame and of its header frame, and its body.
-
-        `basic.get-empty` comes without either.
-        """
+        """A whole message: the payloads of its method frame and of its header frame, and its body."""
         ...
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None: ...
@@ -135,8 +129,6 @@ class Scanner:
                 method = _u32(data, position + 7)[0] if length >= 4 else 0
                 if method in MESSAGES:
                     self._partial[channel] = Partial(data[position + 7 : end - 1])
-                elif method == NOTHING:
-                    inbox.message(data[position + 7 : end - 1], b"", b"")
                 elif method in CONFIRMS and length >= 13:
                     bits = data[position + 19]
                     inbox.confirm(_u64(data, position + 11)[0], bits & 1 == 1, method & 0xFFFF == ACK)
@@ -185,7 +177,7 @@ class Scanner:
 
 
 class Received(NamedTuple):
-    """A delivery, or the answer to a get, apart from its content."""
+    """A delivery, apart from its content."""
 
     delivery_tag: int
     redelivered: bool
@@ -210,14 +202,14 @@ class Content(NamedTuple):
 
 
 def received(method: bytes) -> Received:
-    """The fields of `basic.deliver` or `basic.get-ok` from the frame's payload.
+    """The fields of `basic.deliver` from the frame's payload.
 
     Bytes that are no UTF-8 become lone surrogates, which encode back to them; see `is_text`.
 
     :raises StreamError: if the payload is shorter than its fields.
     """
     try:
-        position = 4 if method[3] == GET_OK else 5 + method[4]
+        position = 5 + method[4]
         (tag,) = _u64(method, position)
         redelivered = method[position + 8] & 1 == 1
         exchange, position = _short(method, position + 9)
