@@ -18,6 +18,7 @@ from warren.broker.management.boot import brings, load_definitions, read_definit
 from warren.broker.management.control import ControlSocket
 from warren.broker.management.definitions_export import Holdings
 from warren.broker.management.management import Management
+from warren.broker.memory import resident_memory
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.compat import COMPAT
 from warren.broker.model.memory import Memory
@@ -196,6 +197,10 @@ class Broker:
             )
             if self._memory is not None:
                 self._memory.on_behind = node.on_behind
+                if self.config.memory_alarm:
+                    self._memory.limit, self._memory.resident = self.config.memory_bytes, resident_memory
+                    if self._log is not None:
+                        self._memory.hurry = self._log.close_segment
                 self._memory.start(
                     lambda: [
                         queue

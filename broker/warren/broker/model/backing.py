@@ -275,6 +275,10 @@ class Backing:
         self.lazy = lazy
         self.straight = not lazy and not self.q3
 
+    def set_stays(self, count: i64) -> None:
+        """How many at the head do not go to delta."""
+        self.stays = count
+
     def page_out(self, keep: i64, limit: i64) -> i64:
         """Have contents leave memory until so many are left, and then messages; how many it was, at most `limit`."""
         shelf = self.shelf

@@ -13,7 +13,7 @@ from typing import Final, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.model.backing import CONTENT_BYTES, MESSAGE_BYTES
+from warren.broker.model.backing import CONTENT_BYTES, HEAD, MESSAGE_BYTES
 from warren.broker.model.queue import Queue
 
 TICK: Final = 0.1
@@ -26,6 +26,8 @@ UNACKED_TICK: Final = 1.0
 """Seconds between looks at what is unacknowledged."""
 UNACKED_SLICE: Final = 50_000
 """Unacknowledged messages of a queue that leave memory at once."""
+FEW: Final = 16
+"""Messages of a queue that stay in memory without their contents, if memory is short."""
 SLICE: Final = 1000
 """Messages that are paged before the time is looked at."""
 SLICE_SECONDS: Final = 0.005
@@ -72,6 +74,12 @@ class Memory:
         self.soon: Optional[asyncio.Handle] = None  # noqa: UP045
         self.unacked_timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
         self.queues: Callable[[], Iterable[Queue]] = _none
+        self.limit: i64 = 0
+        """What the whole process may take; 0 if it is not the broker's alone."""
+        self.resident: Callable[[], int] = _nothing
+        """What it takes."""
+        self.hurry: Callable[[], None] = _noop
+        """Called when what waits has to go to delta soon."""
 
     def watch(self, queue: Queue) -> None:
         """Messages wait there."""
@@ -142,7 +150,13 @@ class Memory:
         used = self.used()
         progress = False
         enough: i64 = self.budget if used <= self.budget else self.budget - self.budget // 4
+        pressed: i64 = self.excess()
+        if pressed:
+            enough = max(min(enough, used - pressed), 0)
+            self.hurry()
         rates = list(self.rates.values())
+        stays: i64 = self.budget // 4 // max(len(rates), 1) // MESSAGE_BYTES
+        stays = FEW if pressed else max(FEW, min(HEAD, stays))
         if used > enough:
             # What is consumed last leaves first.
             rates.sort(key=_rate)
@@ -151,7 +165,8 @@ class Memory:
             if not waiting.lazy and used <= enough:
                 waiting.settle()
                 continue
-            keep: i64 = 0 if waiting.lazy else self.keep(rate)
+            keep: i64 = 0 if waiting.lazy or pressed else self.keep(rate)
+            waiting.set_stays(stays)
             while not more:
                 before: i64 = waiting.memory()
                 done = waiting.page_out(keep, SLICE)
@@ -166,6 +181,14 @@ class Memory:
         self.judge(used if progress else 0)
         if more:
             self.soon = self.loop.call_soon(self.work)
+
+    def excess(self) -> i64:
+        """How much the whole process should let go of: it comes near its limit, whatever takes the memory."""
+        limit = self.limit
+        if not limit:
+            return 0
+        resident: i64 = self.resident()
+        return resident - limit * 7 // 10 if resident > limit * 8 // 10 else 0
 
     def keep(self, rate: Rate) -> i64:
         """How many of a queue's messages stay in memory: what it hands out soon, as far as its share of the budget goes."""
@@ -192,6 +215,14 @@ def _ignore(_: bool) -> None:
 
 def _none() -> Iterable[Queue]:
     return ()
+
+
+def _noop() -> None:
+    return
+
+
+def _nothing() -> int:
+    return 0
 
 
 def _rate(rate: Rate) -> float:

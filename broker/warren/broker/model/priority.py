@@ -100,6 +100,10 @@ class PriorityBacking(Backing):
         for level in self.levels:
             level.set_lazy(lazy)
 
+    def set_stays(self, count: i64) -> None:
+        for level in self.levels:
+            level.set_stays(count)
+
     def page_out(self, keep: i64, limit: i64) -> i64:
         """The lowest level first: it is consumed last."""
         held: i64 = 0

@@ -59,6 +59,8 @@ ACK_DELAY: Final = 0.2
 """Seconds after which acknowledgements are written, if no message takes them along before."""
 TRANSIENT_QUEUES: Final = 1 << 62
 """Incarnations from here on are of this process only: the definitions never give them out."""
+EARLY: Final = 1024 * 1024
+"""A segment that is closed before it is full has so many bytes."""
 RETRY: Final = 1.0
 """Seconds between attempts to write to a full disk."""
 
@@ -378,6 +380,12 @@ class Log:
     def indexed_before(self) -> i64:
         """The place before which every segment that holds something live has an index."""
         return self._indexes.until()
+
+    def close_segment(self) -> None:
+        """Close the segment that is written to, if much stands in it, so that it gets an index."""
+        self._indexes.soon = True
+        if self._tail.offset > EARLY and self._group is None and not self.full and self._closing is None:
+            self._roll()
 
     def want_index(self) -> None:
         """Somebody waits for the index of each segment that is closed."""
