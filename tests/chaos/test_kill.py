@@ -82,13 +82,15 @@ def resurrect(history: History, random: Random) -> Kind:
 def reorder(history: History, random: Random) -> Kind:
     """Two of what is delivered for the first time change places."""
     last: dict[tuple[str, str, str], int] = {}
+    sent = {event.message: at for at, event in enumerate(history.events) if event.what is What.PUBLISH}
     pairs = []
     for at in deliveries(history):
         event = history.events[at]
         if not original(event.queue) or event.redelivered or QUEUES[event.queue].rules.priorities:
             continue
         key = event.client, event.queue, event.message.rpartition(":")[0]
-        if key in last:
+        # Of two that could have come in this order: both had been sent.
+        if key in last and sent[event.message] < last[key]:
             pairs.append((last[key], at))
         last[key] = at
     first, second = random.choice(pairs)
