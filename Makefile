@@ -29,7 +29,7 @@ chaos: .venv/.ready
 
 # The same scripts on Warren and on RabbitMQ, and Warren's tests on RabbitMQ. SCRIPTS: how many random ones of each kind;
 # SEEDS=N instead: N that were never played before.
-SCRIPTS ?= 200
+SCRIPTS ?= 150
 SEEDS ?=
 conformance: setup system-rabbitmq
 	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q tests/conformance tests/broker tests/sdk --amqp-url rabbitmq \

@@ -176,6 +176,8 @@ AIO_PIKA = Suite(
     command=(*PYTEST, "tests"),
     environment=at_these_ports,
     prepare=without_docker,
+    exceptions={"test_leak_unclosed_channel": "counts the client's own objects; fails with RabbitMQ as well"},
+    timeout=1800.0,
 )
 
 
