@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     for notice in told.notices:
         logger.warning(notice)
     raise_file_limit()
+    collect_less_often()
     return asyncio.run(run(told.broker))
 
 
@@ -68,6 +70,13 @@ async def run(config: BrokerConfig) -> int:
         print(f"warren broker: {error}", file=sys.stderr)
         return error.status
     return Exit.DONE
+
+
+def collect_less_often() -> None:
+    """Messages come and go by the hundred thousand and are in no cycles: with the interpreter's thresholds, looking for
+    cycles among them took a fifth of the broker's time. What is here by now stays."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 def raise_file_limit() -> None:

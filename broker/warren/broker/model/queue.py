@@ -303,6 +303,13 @@ class Queue:
         """The message is over; the log has to know."""
         if self.deleted:
             return
+        log = self.log
+        records = self.records
+        if log is not None and records is not None:
+            log.acknowledge(records, message.sequence)
+            message.stored = False
+            return
+        # Not durable: it was written to make room in memory.
         shelf = self.shelf
         assert shelf is not None
         shelf.end(message)
