@@ -59,8 +59,8 @@ ACK_DELAY: Final = 0.2
 """Seconds after which acknowledgements are written, if no message takes them along before."""
 TRANSIENT_QUEUES: Final = 1 << 62
 """Incarnations from here on are of this process only: the definitions never give them out."""
-EARLY: Final = 1024 * 1024
-"""A segment that is closed before it is full has so many bytes."""
+EARLY: Final = SEGMENT_SIZE // 4
+"""A segment that is closed before it is full has so many bytes; smaller ones would be copied together again."""
 RETRY: Final = 1.0
 """Seconds between attempts to write to a full disk."""
 
