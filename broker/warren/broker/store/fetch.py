@@ -9,19 +9,7 @@ from mypy_extensions import i64
 
 from .files import Files
 from .reader import segment_path
-from .record import (
-    BLOCK_HEADER,
-    FAN_OUT,
-    GROUP,
-    HEADER,
-    MESSAGE,
-    SPILL,
-    Record,
-    entries,
-    fan_out_targets,
-    header_at,
-    seed_of,
-)
+from .record import BLOCK_HEADER, HEADER, MESSAGE, SPILL, header_at, messages_in, seed_of
 
 PLACE: Final = 32
 """A place is the number of a segment, shifted by this, and an offset in it."""
@@ -42,6 +30,9 @@ class Fetch:
         self._identity = identity
         self._block: i64 = block
         self._blocks: dict[int, bytes] = {}
+        self._shared_at: i64 = -1
+        self._shared = b""
+        self._shared_places: dict[tuple[int, int], tuple[int, int]] = {}
         self._segment: i64 = -1
         self._seed = 0
 
@@ -66,6 +57,8 @@ class Fetch:
         return found
 
     def _payload(self, incarnation: i64, sequence: i64, place: i64, until: i64) -> Optional[bytes]:  # noqa: UP045
+        if place == self._shared_at:
+            return self._of_shared(incarnation, sequence)
         segment: i64 = place >> PLACE
         offset: i64 = place & ((1 << PLACE) - 1)
         if segment != self._segment:
@@ -112,8 +105,15 @@ class Fetch:
             return None
         if kind in (MESSAGE, SPILL):
             return payload if found_incarnation == incarnation and found_sequence == sequence else None
-        record = Record(kind, found_incarnation, found_sequence, payload, offset)
-        return _among(record, incarnation, sequence)
+        self._shared_at = place
+        self._shared = payload
+        self._shared_places = messages_in(kind, payload)
+        return self._of_shared(incarnation, sequence)
+
+    def _of_shared(self, incarnation: i64, sequence: i64) -> Optional[bytes]:  # noqa: UP045
+        """A message of the group or fan-out that was read last; to read it for each of them would cost their square."""
+        found = self._shared_places.get((int(incarnation), int(sequence)))
+        return None if found is None else self._shared[found[0] : found[1]]
 
     def _read(self, segment: i64, number: i64, ahead: i64) -> bytes:
         """A block without its header; as many as `ahead` are read at once."""
@@ -138,24 +138,6 @@ class Fetch:
                 del blocks[next(iter(blocks))]
             blocks[int(key)] = stripped
         return stripped
-
-
-def _among(record: Record, incarnation: i64, sequence: i64) -> Optional[bytes]:  # noqa: UP045
-    """The payload of one message of a group or a fan-out."""
-    if record.kind != FAN_OUT and record.kind != GROUP:
-        return None
-    for item in entries(record):
-        if item.kind == MESSAGE:
-            if item.incarnation == incarnation and item.sequence == sequence:
-                return item.payload
-        elif item.kind == FAN_OUT:
-            table, content = fan_out_targets(item.payload)
-            at: i64 = 0
-            while at < len(table):
-                if table[at] == incarnation and table[at + 1] == sequence:
-                    return content
-                at += 2
-    return None
 
 
 __all__ = ["PLACE", "Fetch"]

@@ -129,6 +129,34 @@ def entries(record: Record) -> list[Record]:
     return found
 
 
+def messages_in(kind: int, payload: bytes) -> dict[tuple[int, int], tuple[int, int]]:
+    """Where in the payload of a group or a fan-out each message stands, by incarnation and sequence."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    if kind == FAN_OUT:
+        _targets_in(payload, 0, len(payload), found)
+    elif kind == GROUP:
+        position: i64 = 0
+        while position < len(payload):
+            inner, length, incarnation, sequence = _ENTRY.unpack_from(payload, position)
+            start: i64 = position + 21
+            position = start + length
+            if inner == MESSAGE:
+                found[(incarnation, sequence)] = (int(start), int(position))
+            elif inner == FAN_OUT:
+                _targets_in(payload, start, position, found)
+    return found
+
+
+def _targets_in(payload: bytes, start: i64, stop: i64, found: dict[tuple[int, int], tuple[int, int]]) -> None:
+    count: i64 = _CRC.unpack_from(payload, start)[0]
+    content: i64 = start + 4 + 16 * count
+    at: i64 = start + 4
+    while at < content:
+        incarnation, sequence = _PAIR.unpack_from(payload, at)
+        found[(incarnation, sequence)] = (int(content), int(stop))
+        at += 16
+
+
 def pairs(values: list[int]) -> bytes:
     """A list of even length as the payload of ACK and MARK."""
     return struct.pack(f"<{len(values)}Q", *values)
@@ -172,6 +200,7 @@ __all__ = [
     "find_header",
     "first_record",
     "header_at",
+    "messages_in",
     "pack_crc",
     "pack_header",
     "pairs",
