@@ -100,7 +100,7 @@ def test_what_is_not_acknowledged_leaves_memory_and_is_returned_whole(broker: In
                 return sum(
                     1
                     for consumer in held.consumers
-                    for message in consumer.outstanding()
+                    for message in consumer.held().values()
                     if not message.content
                 )
 

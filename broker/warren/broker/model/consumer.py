@@ -47,6 +47,6 @@ class Consumer:
         """Its queue has gone."""
         raise NotImplementedError
 
-    def outstanding(self) -> list[Message]:
-        """What it has unacknowledged."""
+    def held(self) -> dict[int, Message]:
+        """What it has unacknowledged, perhaps together with others, by delivery tag."""
         raise NotImplementedError

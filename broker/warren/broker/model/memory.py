@@ -110,21 +110,25 @@ class Memory:
 
     def look_at_unacked(self) -> None:
         """Consumers that take much and acknowledge nothing: contents leave memory, to be read again if they come back."""
-        total: i64 = 0
+        count: i64 = 0
         many: list[Queue] = []
         for queue in self.queues():
             if queue.unacked > FLOOR and not queue.streamed:
                 many.append(queue)
-                for consumer in queue.consumers:
-                    for message in consumer.outstanding():
-                        total += MESSAGE_BYTES
-                        if message.content:
-                            total += CONTENT_BYTES + message.body_size
-        if total > self.budget // 2:
+                count += queue.unacked
+        # They are looked through only where they may matter.
+        if count * (MESSAGE_BYTES + CONTENT_BYTES) > self.budget // 8 or (count and self.excess()):
+            total: i64 = 0
             for queue in many:
-                if not queue.watched:
-                    queue.vhost.watch(queue)
-                queue.page_unacked(UNACKED_SLICE)
+                for message in queue.unacknowledged():
+                    total += MESSAGE_BYTES
+                    if message.content:
+                        total += CONTENT_BYTES + message.body_size
+            if total > self.budget // 2 or self.excess():
+                for queue in many:
+                    if not queue.watched:
+                        queue.vhost.watch(queue)
+                    queue.page_unacked(UNACKED_SLICE)
         self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.look_at_unacked)
 
     def tick(self) -> None:

@@ -373,18 +373,31 @@ class Queue:
         if shelf is None:
             return 0
         done: i64 = 0
-        for consumer in self.consumers:
-            for message in consumer.outstanding():
-                if done >= limit:
-                    return done
-                if message.content:
-                    if not message.stored:
-                        shelf.spill(message)
-                        done += 1
-                    elif shelf.holds(message):
-                        message.content = b""
-                        done += 1
+        for message in self.unacknowledged():
+            if done >= limit:
+                break
+            if message.content:
+                if not message.stored:
+                    shelf.spill(message)
+                    done += 1
+                elif shelf.holds(message):
+                    message.content = b""
+                    done += 1
         return done
+
+    def unacknowledged(self) -> list[Message]:
+        """What its consumers' channels have of it. Looked through for this purpose: a queue keeps no list."""
+        seen: dict[int, bool] = {}
+        found: list[Message] = []
+        for consumer in self.consumers:
+            held = consumer.held()
+            if id(held) not in seen:
+                seen[id(held)] = True
+                for message in held.values():
+                    holder = message.consumer
+                    if holder is not None and holder.queue is self:
+                        found.append(message)
+        return found
 
     def mark_return(self, message: Message) -> None:
         shelf = self.shelf

@@ -95,8 +95,8 @@ class Subscription(Consumer):
         self.after_tag = b"".join((bytes((len(exchange),)), exchange, bytes((len(key),)), key, b"\xce"))
         self.framing = size + 8
 
-    def outstanding(self) -> list[Message]:
-        return [message for message in self.channel.unacked.values() if message.consumer is self]
+    def held(self) -> dict[int, Message]:
+        return self.channel.unacked
 
     def cancelled(self) -> None:
         self.channel.subscriptions.pop(self.tag, None)
