@@ -19,6 +19,7 @@ COMPILED = [
     "broker/warren/broker/model/delta.py",
     "broker/warren/broker/model/shelf.py",
     "broker/warren/broker/model/memory.py",
+    "broker/warren/broker/model/unacked.py",
     "broker/warren/broker/model/expiry.py",
     "broker/warren/broker/model/exchange.py",
     "broker/warren/broker/model/topic.py",

@@ -348,4 +348,4 @@ def test_a_segment_that_is_empty_before_all_of_it_was_read_does_not_end_compacti
     node.run_until(lambda: 1 not in node.disk.segments())
     node.settle()
     assert "log_unreadable" not in caplog.text
-    assert set(Node(node.kill(), (1, 2)).messages(2)) == {1}
+    assert set(Node(node.kill(), (1, 2), block=1 << 16).messages(2)) == {1}

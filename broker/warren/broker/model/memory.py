@@ -15,6 +15,7 @@ from mypy_extensions import i64
 
 from warren.broker.model.backing import CONTENT_BYTES, HEAD, MESSAGE_BYTES
 from warren.broker.model.queue import Queue
+from warren.broker.model.unacked import page_unacked, unacknowledged
 
 TICK: Final = 0.1
 """Seconds between looks."""
@@ -120,7 +121,7 @@ class Memory:
         if count * (MESSAGE_BYTES + CONTENT_BYTES) > self.budget // 8 or (count and self.excess()):
             total: i64 = 0
             for queue in many:
-                for message in queue.unacknowledged():
+                for message in unacknowledged(queue):
                     total += MESSAGE_BYTES
                     if message.content:
                         total += CONTENT_BYTES + message.body_size
@@ -128,7 +129,7 @@ class Memory:
                 for queue in many:
                     if not queue.watched:
                         queue.vhost.watch(queue)
-                    queue.page_unacked(UNACKED_SLICE)
+                    page_unacked(queue, UNACKED_SLICE)
         self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.look_at_unacked)
 
     def tick(self) -> None:

@@ -367,38 +367,6 @@ class Queue:
                     shelf.lost(message)
         return [message for message in messages if message.content] if absent else messages
 
-    def page_unacked(self, limit: i64) -> i64:
-        """Have contents of unacknowledged messages leave memory, at most so many; how many it was."""
-        shelf = self.shelf
-        if shelf is None:
-            return 0
-        done: i64 = 0
-        for message in self.unacknowledged():
-            if done >= limit:
-                break
-            if message.content:
-                if not message.stored:
-                    shelf.spill(message)
-                    done += 1
-                elif shelf.holds(message):
-                    message.content = b""
-                    done += 1
-        return done
-
-    def unacknowledged(self) -> list[Message]:
-        """What its consumers' channels have of it. Looked through for this purpose: a queue keeps no list."""
-        seen: dict[int, bool] = {}
-        found: list[Message] = []
-        for consumer in self.consumers:
-            held = consumer.held()
-            if id(held) not in seen:
-                seen[id(held)] = True
-                for message in held.values():
-                    holder = message.consumer
-                    if holder is not None and holder.queue is self:
-                        found.append(message)
-        return found
-
     def mark_return(self, message: Message) -> None:
         shelf = self.shelf
         if message.stored and shelf is not None:
