@@ -76,7 +76,7 @@ class Watch:
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process that are in memory, without what it shares with files' pages."""
+    """Bytes of a process that are in memory."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

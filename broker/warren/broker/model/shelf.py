@@ -9,7 +9,6 @@ from mypy_extensions import i64
 from warren.broker.model.message import Message
 from warren.broker.model.stored import fill, mark_of, message_head
 from warren.broker.store.log import Log
-from warren.broker.store.lookup import WINDOW
 from warren.broker.store.queue_log import QueueLog
 
 logger = logging.getLogger(__name__)
@@ -126,6 +125,3 @@ class Shelf:
     def drop(self) -> None:
         """The queue is deleted."""
         self.log.drop(self.records)
-
-
-__all__ = ["WINDOW", "Shelf"]

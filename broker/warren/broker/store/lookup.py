@@ -202,4 +202,4 @@ class Lookup:
                 found.append((sequence, expires, place, body, priority, flags))
 
 
-__all__ = ["WINDOW", "Found", "Lookup"]
+__all__ = ["Found", "Lookup"]
