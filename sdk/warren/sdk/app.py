@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
-from warren.sdk import telemetry
 from warren.sdk.clock import SystemClock
-from warren.sdk.codec import adapter_of, encode
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
-from warren.sdk.endpoint import Endpoint
-from warren.sdk.errors import BatchError, ConfigError, TransportUnavailable, Unroutable, WarrenError
-from warren.sdk.handler import HandlerSpec, source_of
+from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
+from warren.sdk.handlers import Handlers
 from warren.sdk.handles import Answers, Handles
-from warren.sdk.messages import Message, Request
-from warren.sdk.outgoing import TRANSIENT, Outgoing
+from warren.sdk.messages import Request
 from warren.sdk.process import serve
 from warren.sdk.protocols import Clock, Component, DelayBackend, Once, RetryPolicy
 from warren.sdk.publisher import WINDOW
 from warren.sdk.registry import DeclarePolicy, Registry
-from warren.sdk.report import Failure, PublishReport
+from warren.sdk.report import PublishReport
 from warren.sdk.retry import InProcess
 from warren.sdk.runtime import Runtime, State, Statistics
+from warren.sdk.sending import CALL_SECONDS, PUBLISH_SECONDS, Reliability, Sending
 from warren.sdk.topology import Declarable, Queue
 from warren.wire.url import parse_url
 
-log = logging.getLogger("warren.sdk")
-
 CONCURRENCY = 10
-PUBLISH_SECONDS = 30.0
-CALL_SECONDS = 30.0
 CONNECT_SECONDS = 30.0
 GRACE_SECONDS = 25.0
 
@@ -88,14 +80,17 @@ class App:
         self._grace = grace
         self._first_retry = first_retry
         self._longest_retry = longest_retry
-        self._policy = declare
-        self._retry = retry or InProcess(self.clock)
-        self._delay = delay
         self._registry = Registry(declare)
-        self._endpoints: dict[str, Endpoint] = {}
+        self._sending = Sending(self._running, self.clock, declare)
+        self._handlers = Handlers(
+            self._registry,
+            send=self._sending.send,
+            clock=self.clock,
+            retry=retry or InProcess(self.clock),
+            delay=delay,
+        )
         self._components: list[Component] = []
         self._on_return: list[Callable[[Unroutable], object]] = []
-        self._reached: set[type[Message]] = set()
         self._runtime: Runtime | None = None
 
     # Declaring
@@ -175,31 +170,9 @@ class App:
         :raises ConfigError: if the message has no queue, or the function's signature does not fit.
         """
         self._not_running("add a handler")
-        if concurrency < 1:
-            raise ConfigError("concurrency must be at least 1")
-
-        def register(function: Callable[..., Any]) -> None:
-            handler = HandlerSpec.of(message, function, retry, once)
-            source, items = source_of(message, queue, keys)
-            self._registry.add(items)
-            endpoint = self._endpoints.get(source)
-            if endpoint is None:
-                endpoint = Endpoint(
-                    lambda: self._registry.queue(source),
-                    concurrency=concurrency,
-                    send=self._send,
-                    clock=self.clock,
-                    retry=self._retry,
-                    delay=self._delay,
-                )
-                self._endpoints[source] = endpoint
-            elif endpoint.concurrency != concurrency:
-                raise ConfigError(f"the handlers of queue {source!r} must have the same concurrency")
-            endpoint.add(handler)
-
-        if isinstance(message, type) and issubclass(message, Request):
-            return Answers[Any](register)
-        return Handles[Any](register)
+        return self._handlers.decorator(
+            message, queue=queue, concurrency=concurrency, keys=keys, retry=retry, once=once
+        )
 
     # Sending
 
@@ -213,7 +186,7 @@ class App:
         message_id: str | None = None,
         headers: Mapping[str, Any] | None = None,
         expiration: timedelta | None = None,
-        reliability: Literal["at_least_once", "at_most_once"] = "at_least_once",
+        reliability: Reliability = "at_least_once",
     ) -> None:
         """Publish and return when the broker has it.
 
@@ -227,24 +200,16 @@ class App:
         :param reliability: `at_most_once` sends transient, without mandatory and without awaiting a confirm.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see there.
         """
-        runtime = self._running()
-        with telemetry.publishing(*_address(message, exchange, key)):
-            outgoing = encode(
-                message,
-                now=self.clock.now(),
-                exchange=exchange,
-                key=key,
-                message_id=message_id,
-                headers=headers,
-                expiration=expiration,
-            )
-            if isinstance(message, Message) and type(message) not in self._reached:
-                timeout = await self._reach(runtime, type(message), timeout)
-            if reliability == "at_most_once":
-                outgoing.set("delivery_mode", TRANSIENT)
-                await runtime.publisher.publish_unconfirmed(outgoing, timeout)
-            else:
-                await runtime.publisher.publish(outgoing, timeout)
+        await self._sending.publish(
+            message,
+            timeout=timeout,
+            exchange=exchange,
+            key=key,
+            message_id=message_id,
+            headers=headers,
+            expiration=expiration,
+            reliability=reliability,
+        )
 
     async def publish_many(
         self,
@@ -260,32 +225,9 @@ class App:
         :param timeout: seconds for each message, from when its turn came.
         :raises BatchError: with the report, if any was not confirmed and `on_error` is `raise`.
         """
-        runtime = self._running()
-        waiting: list[tuple[object, asyncio.Future[None] | WarrenError]] = []
-        try:
-            for message in messages:
-                if isinstance(message, Message) and type(message) not in self._reached:
-                    await self._reach(runtime, type(message), timeout)
-                try:
-                    outgoing = encode(message, now=self.clock.now(), exchange=exchange, key=key)
-                    waiting.append((message, await runtime.publisher.submit(outgoing, timeout)))
-                except WarrenError as error:
-                    waiting.append((message, error))
-            await _all([entry for _, entry in waiting if isinstance(entry, asyncio.Future)])
-        except asyncio.CancelledError:
-            for _, entry in waiting:
-                if isinstance(entry, asyncio.Future):
-                    entry.cancel()
-            raise
-        failures = []
-        for index, (message, entry) in enumerate(waiting):
-            problem = entry.exception() if isinstance(entry, asyncio.Future) else entry
-            if isinstance(problem, WarrenError):
-                failures.append(Failure(index, message, problem))
-        report = PublishReport(len(waiting), tuple(failures))
-        if failures and on_error == "raise":
-            raise BatchError(report)
-        return report
+        return await self._sending.publish_many(
+            messages, timeout=timeout, exchange=exchange, key=key, on_error=on_error
+        )
 
     async def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
@@ -296,16 +238,7 @@ class App:
         :raises RemoteError: the server answered with an error. :raises NoServer: its queue does not exist.
         :raises CallTimeout: no reply in time. :raises TransportUnavailable: the connection was lost meanwhile.
         """
-        runtime = self._running()
-        kind = type(request)
-        address = _address(request, None, None)
-        with telemetry.publishing(*address):
-            if kind not in self._reached and self._policy == "always":
-                timeout = await self._reach(runtime, kind, timeout)
-            outgoing = encode(
-                request, now=self.clock.now(), message_id=message_id, expiration=timedelta(seconds=timeout)
-            )
-            return await runtime.caller.call(outgoing, adapter_of(kind.reply_type()), timeout)
+        return await self._sending.call(request, timeout=timeout, message_id=message_id)
 
     # Running
 
@@ -319,7 +252,7 @@ class App:
             self._url,
             self._name,
             registry=self._registry,
-            endpoints=self._endpoints,
+            endpoints=self._handlers.endpoints,
             components=self._components,
             window=self._window,
             on_return=self._returned,
@@ -379,25 +312,6 @@ class App:
 
     # Inside
 
-    async def _reach(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:
-        """Declare what the class must reach, once; returns what is left of `timeout`."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        if kind.wire_key is not None:
-            try:
-                async with asyncio.timeout(timeout), runtime.reaching:
-                    if kind not in self._reached:
-                        await runtime.declare(kind.reach())
-            except TimeoutError:
-                raise TransportUnavailable(
-                    "there was no connection to the broker within the deadline"
-                ) from None
-        self._reached.add(kind)
-        return max(0.0, timeout - (loop.time() - started))
-
-    async def _send(self, outgoing: Outgoing) -> None:
-        await self._running().publisher.publish(outgoing, PUBLISH_SECONDS)
-
     def _returned(self, error: Unroutable) -> None:
         for callback in self._on_return:
             with contextlib.suppress(Exception):
@@ -412,17 +326,3 @@ class App:
     def _not_running(self, what: str) -> None:
         if self._runtime is not None:
             raise ConfigError(f"the App runs already: {what} before it starts")
-
-
-def _address(message: object, exchange: str | None, key: str | None) -> tuple[str, str]:
-    if isinstance(message, Message):
-        return (
-            message.wire_exchange if exchange is None else exchange,
-            (message.wire_key or "") if key is None else key,
-        )
-    return exchange or "", key or ""
-
-
-async def _all(futures: list[asyncio.Future[None]]) -> None:
-    if futures:
-        await asyncio.wait(futures)

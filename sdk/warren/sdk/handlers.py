@@ -1,0 +1,81 @@
+"""The handlers of an App: what `app.handle` registers, and the endpoint of each queue that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from warren.sdk.endpoint import Endpoint, Send
+from warren.sdk.errors import ConfigError
+from warren.sdk.handler import HandlerSpec, source_of
+from warren.sdk.handles import Answers, Handles
+from warren.sdk.messages import Request
+from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
+from warren.sdk.registry import Registry
+from warren.sdk.topology import Queue
+
+
+class Handlers:
+    """Endpoints by the name of their queue; what they need on the broker goes to the registry.
+
+    :param send: publishes with confirm and mandatory; for replies and dead letters.
+    :param retry: of handlers that name none.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        send: Send,
+        clock: Clock,
+        retry: RetryPolicy,
+        delay: DelayBackend | None,
+    ) -> None:
+        self.endpoints: dict[str, Endpoint] = {}
+        self._registry = registry
+        self._send = send
+        self._clock = clock
+        self._retry = retry
+        self._delay = delay
+
+    def decorator(
+        self,
+        message: Any,
+        *,
+        queue: str | Queue | None,
+        concurrency: int,
+        keys: Iterable[str] | None,
+        retry: RetryPolicy | None,
+        once: Once | None,
+    ) -> Answers[Any] | Handles[Any]:
+        """What `app.handle` returns; see there.
+
+        :raises ConfigError: if the concurrency is none.
+        """
+        if concurrency < 1:
+            raise ConfigError("concurrency must be at least 1")
+
+        def register(function: Callable[..., Any]) -> None:
+            handler = HandlerSpec.of(message, function, retry, once)
+            source, items = source_of(message, queue, keys)
+            self._registry.add(items)
+            self._endpoint(source, concurrency).add(handler)
+
+        if isinstance(message, type) and issubclass(message, Request):
+            return Answers[Any](register)
+        return Handles[Any](register)
+
+    def _endpoint(self, source: str, concurrency: int) -> Endpoint:
+        endpoint = self.endpoints.get(source)
+        if endpoint is None:
+            endpoint = self.endpoints[source] = Endpoint(
+                lambda: self._registry.queue(source),
+                concurrency=concurrency,
+                send=self._send,
+                clock=self._clock,
+                retry=self._retry,
+                delay=self._delay,
+            )
+        elif endpoint.concurrency != concurrency:
+            raise ConfigError(f"the handlers of queue {source!r} must have the same concurrency")
+        return endpoint
