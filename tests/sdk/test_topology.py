@@ -9,6 +9,7 @@ import pytest
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from warren.sdk import App, Binding, Command, ConfigError, Exchange, Queue, TopologyMismatch
+from warren.sdk.topology import UNLIMITED
 
 URL = "amqp://localhost"
 
@@ -77,7 +78,7 @@ def test_a_queue_brings_its_dead_letter_queue() -> None:
             str,
             [
                 Exchange("warren.dead", type="direct"),
-                Queue("billing.dead", delivery_limit=None, dead_letter_exchange=None),
+                Queue("billing.dead", delivery_limit=UNLIMITED, dead_letter_exchange=None),
                 Binding("warren.dead", "billing.dead", "billing"),
                 Queue("billing"),
             ],
@@ -106,7 +107,7 @@ def test_a_handler_of_dead_letters_takes_the_dead_letter_queue_as_it_is() -> Non
         queues = {item.name: item for item in app.topology if isinstance(item, Queue)}
         assert queues == {
             "billing": Queue("billing"),
-            "billing.dead": Queue("billing.dead", delivery_limit=None, dead_letter_exchange=None),
+            "billing.dead": Queue("billing.dead", delivery_limit=UNLIMITED, dead_letter_exchange=None),
         }
 
 

@@ -12,7 +12,9 @@ from typing import Any, Literal, TypeVar, overload
 
 from warren.sdk.clock import SystemClock
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
+from warren.sdk.delivery import Delivery
 from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
+from warren.sdk.forwarding import forwarded
 from warren.sdk.handlers import Handlers
 from warren.sdk.handles import Answers, Handles
 from warren.sdk.messages import Request
@@ -92,6 +94,9 @@ class App:
         self._components: list[Component] = []
         self._on_return: list[Callable[[Unroutable], object]] = []
         self._runtime: Runtime | None = None
+        backend: object = delay
+        if isinstance(backend, Component):
+            self.include(backend)
 
     # Declaring
 
@@ -228,6 +233,26 @@ class App:
         return await self._sending.publish_many(
             messages, timeout=timeout, exchange=exchange, key=key, on_error=on_error
         )
+
+    async def forward(
+        self,
+        delivery: Delivery,
+        *,
+        exchange: str = "",
+        key: str,
+        headers: Mapping[str, Any] | None = None,
+        timeout: float = PUBLISH_SECONDS,
+    ) -> None:
+        """Publish a message that was delivered on to another address; returns when the broker has it.
+
+        Id, type, body, properties and headers stay what they are, but for the expiration, the user id and what a
+        broker noted about past deaths. Acknowledge the delivery afterwards, and nothing is lost in between.
+
+        :param headers: set in the header table; None removes one.
+        :param timeout: seconds.
+        :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see there.
+        """
+        await self._sending.send(forwarded(delivery, exchange, key, headers), timeout)
 
     async def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tenacity import AsyncRetrying
 
@@ -33,6 +33,7 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+@runtime_checkable
 class Component(Protocol):
     """What `app.include` takes: a pattern with its own topology, handlers and background work."""
 
@@ -87,7 +88,7 @@ class RetryPolicy(Protocol):
 
 
 class DelayBackend(Protocol):
-    """Brings a message back to a queue later."""
+    """Brings a message back to a queue later; one that is a `Component` as well is included by the App that takes it."""
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
         """Publish a copy that reaches `queue` after that time, with `warren-attempt` one higher.

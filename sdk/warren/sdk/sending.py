@@ -114,9 +114,9 @@ class Sending:
             )
             return await runtime.caller.call(outgoing, adapter_of(kind.reply_type()), timeout)
 
-    async def send(self, outgoing: Outgoing) -> None:
-        """Publish what is encoded already, with confirm, within the usual deadline."""
-        await self._running().publisher.publish(outgoing, PUBLISH_SECONDS)
+    async def send(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:
+        """Publish what is encoded already, with confirm."""
+        await self._running().publisher.publish(outgoing, timeout)
 
     async def _reach(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:
         """Declare what the class must reach, once; returns what is left of `timeout`."""

@@ -11,6 +11,9 @@ DEAD_LETTER_EXCHANGE = "warren.dead"
 """The direct exchange that default queues dead-letter to; the routing key is the name of the queue."""
 
 DELIVERY_LIMIT = 20
+UNLIMITED = 2**31 - 1
+"""The delivery limit of a dead letter queue: RabbitMQ 4.0 and later take 20 where none is said, and drop what was looked
+at more often (RabbitMQ, "Quorum Queues", Poison Message Handling)."""
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 
@@ -90,7 +93,10 @@ class Queue:
         if self.dead_letter_exchange != DEAD_LETTER_EXCHANGE:
             return None
         return Queue(
-            dead_letter_queue_name(self.name), type=self.type, delivery_limit=None, dead_letter_exchange=None
+            dead_letter_queue_name(self.name),
+            type=self.type,
+            delivery_limit=UNLIMITED,
+            dead_letter_exchange=None,
         )
 
     def wire_arguments(self) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""A delivery published on: the same message elsewhere, and dead letters that know where they came from."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue
+
+
+def forwarding(app: App, source: str, target: str) -> None:
+    @app.handle(dict, queue=Queue(source, type="classic", message_ttl=timedelta(hours=1)))
+    async def on(body: dict[str, int], delivery: Delivery) -> None:
+        await app.forward(delivery, key=target, headers={"added": 1, "removed": None})
+
+
+async def test_what_is_forwarded_is_the_same_message_elsewhere(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    app = make_app()
+    app.declare(Queue(f"{name}.on"))
+    forwarding(app, name, f"{name}.on")
+    async with app:
+        await app.publish(
+            {"n": 1},
+            key=name,
+            message_id="m1",
+            expiration=timedelta(minutes=1),
+            headers={
+                "kept": "x",
+                "removed": 1,
+                "x-death": [{"queue": "old", "reason": "expired"}],
+                "CC": [name + ".on"],
+            },
+        )
+        copied = await foreign.take(f"{name}.on")
+        forwarded = await foreign.take(f"{name}.on")
+    if copied.headers.get("added") is not None:
+        copied, forwarded = forwarded, copied
+    assert (forwarded.message_id, forwarded.body, forwarded.content_type) == (
+        "m1",
+        b'{"n":1}',
+        "application/json",
+    )
+    assert forwarded.expiration is None
+    assert (forwarded.headers["kept"], forwarded.headers["added"]) == ("x", 1)
+    assert not {"removed", "x-death", "CC"} & set(forwarded.headers)
+    assert await foreign.count(f"{name}.on") == 0
+
+
+async def test_a_dead_letter_says_where_it_was_published(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Rang(Event, exchange=f"{name}.bells", key="bell.rang", audience=[name]):
+        pass
+
+    app = make_app()
+
+    @app.handle(Rang, queue=name)
+    async def rang(bell: Rang) -> None:
+        raise DeadLetter("too loud")
+
+    async with app:
+        await app.publish(Rang(), headers={"warren-deaths": 2, "warren-dead-first-time": 17})
+        dead = await foreign.take(f"{name}.dead")
+    assert (dead.headers["warren-exchange"], dead.headers["warren-key"]) == (f"{name}.bells", "bell.rang")
+    assert (dead.headers["warren-deaths"], dead.headers["warren-dead-first-time"]) == (3, 17)
+
+
+async def test_an_origin_that_is_known_is_kept(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    class Ping(Command, queue=name):
+        pass
+
+    app = make_app()
+
+    @app.handle(Ping)
+    async def ping(message: Ping) -> None:
+        raise DeadLetter("no")
+
+    async with app:
+        await app.publish(Ping(), headers={"warren-exchange": "first", "warren-key": "a.b"})
+        dead = await foreign.take(f"{name}.dead")
+    assert (dead.headers["warren-exchange"], dead.headers["warren-key"]) == ("first", "a.b")
+    assert dead.headers["warren-deaths"] == 1
+    assert dead.headers["warren-dead-first-time"] == dead.headers["warren-dead-time"]
