@@ -16,10 +16,10 @@ setup: .venv/.ready system-runtime
 demo: setup
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
 
-test: setup system-rabbitmq
+test: setup system-rabbitmq system-postgresql
 	.venv/bin/pytest -q
 
-test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq
+test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq system-postgresql
 	.venv-compiled/bin/pytest -q
 
 # Harms a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7
@@ -31,7 +31,7 @@ chaos: .venv/.ready
 # SEEDS=N instead: N that were never played before.
 SCRIPTS ?= 150
 SEEDS ?=
-conformance: setup system-rabbitmq
+conformance: setup system-rabbitmq system-postgresql
 	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q tests/conformance tests/broker tests/sdk --amqp-url rabbitmq \
 		--ignore tests/broker/test_budget.py --ignore tests/broker/test_bench.py
 
@@ -60,8 +60,8 @@ bench: .venv/.ready .venv-compiled/.installed system-rabbitmq
 clean:
 	rm -rf .venv .venv-compiled build site warren.egg-info
 
-.PHONY: system-python system-runtime system-compiler system-rabbitmq
-system-python system-runtime system-compiler system-rabbitmq: system-%:
+.PHONY: system-python system-runtime system-compiler system-rabbitmq system-postgresql
+system-python system-runtime system-compiler system-rabbitmq system-postgresql: system-%:
 	@PYTHON="$(PYTHON)" .ci/system $*
 
 .venv/.ready: pyproject.toml setup.py | system-python

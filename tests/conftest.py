@@ -1,4 +1,4 @@
-"""The servers that tests talk to: the broker under test, a private Redis, RabbitMQ."""
+"""The servers that tests talk to: the broker under test, a private Redis and PostgreSQL, RabbitMQ."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import BrokerProcess
+from tests.support.postgres import postgres_server
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from tests.support.redis import redis_server
 
@@ -56,6 +57,13 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a private, empty redis-server that lives as long as the session."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of a private PostgreSQL that lives as long as the session."""
+    with postgres_server() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,14 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import asyncpg
 import pytest
 
+from tests.support.postgres import postgres_server
 from tests.support.processes import Child
 from tests.support.proxy import Proxy
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers, worker_host
 
 
 @asynccontextmanager
@@ -97,3 +101,39 @@ def test_private_redis_answers(redis_url: str) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
         client.sendall(b"PING\r\n")
         assert client.recv(100) == b"+PONG\r\n"
+
+
+async def test_private_postgres_keeps_what_was_committed_when_it_crashes() -> None:
+    with postgres_server() as server:
+        session = await asyncpg.connect(server.url)
+        await session.execute("CREATE TABLE kept (x int); INSERT INTO kept VALUES (42)")
+        server.crash()
+        with pytest.raises((OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
+            await session.execute("SELECT 1")
+        server.start()
+        session = await asyncpg.connect(server.url)
+        assert await session.fetchval("SELECT x FROM kept") == 42
+        await session.close()
+
+
+async def steps(voice: Voice, fail: bool) -> None:
+    voice.say("first")
+    assert not fail, "as it was told"
+    await voice.wait("waits")
+    voice.say("second")
+
+
+async def test_workers_say_their_steps_and_die_where_they_are_killed() -> None:
+    with worker_host() as host:
+        async with Workers(host) as workers:
+            killed = await workers.start(steps, fail=False)
+            await workers.hear("waits")
+            killed.kill()
+            other = await workers.start(steps, fail=False)
+            await workers.hear("waits", times=2)
+            other.go_on()
+            await workers.hear("second")
+            assert workers.said == ["first", "waits", "first", "waits", "second"]
+            await workers.start(steps, fail=True)
+            with pytest.raises(AssertionError, match="as it was told"):
+                await workers.hear("third")

@@ -1,0 +1,53 @@
+"""What the fault matrices share: one host of workers, one broker that may be killed, and servers that may be stopped."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import BrokerProcess
+from tests.support.postgres import PostgreSQL, postgres_server
+from tests.support.workers import Workers, worker_host
+
+
+@pytest.fixture(scope="session")
+def host() -> Iterator[Path]:
+    with worker_host("warren.patterns", "warren.sdk", "aio_pika", "pamqp.commands") as socket:
+        yield socket
+
+
+@pytest.fixture
+async def workers(host: Path) -> AsyncIterator[Workers]:
+    """Starts functions of the test module in processes of their own and hears what they say; kills what is left."""
+    async with Workers(host) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="session")
+def _mortal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("mortal")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def mortal_broker(_mortal_broker: BrokerProcess) -> Iterator[BrokerProcess]:
+    """A `warren broker` that all matrices share and each may kill and start again; it runs again when a test has ended."""
+    yield _mortal_broker
+    if _mortal_broker.child is None:
+        _mortal_broker.start()
+
+
+@pytest.fixture(scope="session")
+def _mortal_postgres() -> Iterator[PostgreSQL]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_postgres(_mortal_postgres: PostgreSQL) -> Iterator[PostgreSQL]:
+    """A PostgreSQL that all matrices share and each may stop or crash; it runs again when a test has ended."""
+    yield _mortal_postgres
+    if not _mortal_postgres.running:
+        _mortal_postgres.start()

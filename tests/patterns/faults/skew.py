@@ -1,0 +1,25 @@
+"""A clock of a machine whose time is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warren.sdk.clock import SystemClock
+from warren.sdk.protocols import Clock, Timer
+
+
+class SkewedClock(Clock):
+    """The machine's time and `seconds` more."""
+
+    def __init__(self, seconds: float) -> None:
+        self._skew = seconds
+        self._true = SystemClock()
+
+    def now(self) -> float:
+        return self._true.now() + self._skew
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
+        return self._true.call_at(when - self._skew, callback)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._true.sleep(seconds)

@@ -1,0 +1,111 @@
+"""Workers of a test in processes of their own, which it can kill at the very step where it wants them to die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.processes import Child
+from tests.support.worker_host import Target
+
+
+@contextmanager
+def worker_host(*modules: str) -> Iterator[Path]:
+    """The process that workers are forked from, with these modules imported; the path of its socket."""
+    with tempfile.TemporaryDirectory(prefix="warren-workers-") as folder:
+        path = Path(folder) / "socket"
+        with Child([sys.executable, "-m", "tests.support.worker_host", path, *modules]) as host:
+            host.wait_for_line("workers ready")
+            yield path
+
+
+class Worker:
+    """One process of a test."""
+
+    def __init__(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.pid = pid
+        self._reader = reader
+        self._writer = writer
+
+    def kill(self) -> None:
+        """SIGKILL: nothing that it has not done yet is done, nothing is closed or said."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def go_on(self) -> None:
+        """Let it go on from where it waits."""
+        self._writer.write(b"\n")
+
+    def close(self) -> None:
+        """End it, wherever it is."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._writer.close()
+
+
+class Workers:
+    """The workers of one test, and all that they have said so far, in the order in which it came."""
+
+    def __init__(self, host: Path) -> None:
+        self.said: list[str] = []
+        self._host = host
+        self._workers: list[Worker] = []
+        self._listeners: list[asyncio.Task[None]] = []
+        self._news = asyncio.Condition()
+
+    async def start(self, target: Target, **arguments: Any) -> Worker:
+        """Run `target(voice, **arguments)` in a process of its own.
+
+        :param target: an async function of a module's top level
+        :param arguments: what JSON carries
+        """
+        reader, writer = await asyncio.open_unix_connection(self._host)
+        order = {"module": target.__module__, "function": target.__name__, "arguments": arguments}
+        writer.write(json.dumps(order).encode() + b"\n")
+        worker = Worker(json.loads(await reader.readline())["pid"], reader, writer)
+        self._workers.append(worker)
+        self._listeners.append(asyncio.create_task(self._listen(reader)))
+        return worker
+
+    async def hear(self, line: str, times: int = 1, seconds: float = 20.0) -> None:
+        """Wait until workers have said `line` so often.
+
+        :raises AssertionError: with all that was said, if they have not within `seconds`, or if a worker failed
+        """
+        async with self._news:
+            try:
+                await asyncio.wait_for(
+                    self._news.wait_for(lambda: self.said.count(line) >= times or self._failed()), seconds
+                )
+            except TimeoutError:
+                raise AssertionError(
+                    f"after {seconds} s not {times} times {line!r}, but {self.said}"
+                ) from None
+        assert not self._failed(), self._failed()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                news = json.loads(line)
+                async with self._news:
+                    self.said.append(news.get("said") or f"failed: {news['failed']}")
+                    self._news.notify_all()
+
+    def _failed(self) -> str:
+        return "\n".join(line for line in self.said if line.startswith("failed: "))
+
+    async def __aenter__(self) -> Workers:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.close()
+        await asyncio.gather(*self._listeners)
