@@ -1,0 +1,224 @@
+"""The arguments of queues that RabbitMQ 3.10 to 4.3 knows: what each type of queue takes, and which values.
+
+Read from RabbitMQ's own table (`rabbit_amqqueue:declare_args`, `capabilities` of each queue type) and
+https://www.rabbitmq.com/docs/queues#optional-arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+from warren.sdk.errors import ConfigError
+
+QueueType: TypeAlias = Literal["quorum", "classic", "stream"]
+
+TEN_YEARS_MS: Final = 315_360_000_000
+"""RabbitMQ's bound for times."""
+LARGEST: Final = 2**63 - 1
+NAME_BYTES: Final = 255
+
+CLASSIC: Final[tuple[QueueType, ...]] = ("classic",)
+QUORUM: Final[tuple[QueueType, ...]] = ("quorum",)
+STREAM: Final[tuple[QueueType, ...]] = ("stream",)
+MESSAGES: Final[tuple[QueueType, ...]] = ("quorum", "classic")
+ALL: Final[tuple[QueueType, ...]] = ("quorum", "classic", "stream")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument: the field of `Queue`, its name on the wire, and what may stand there.
+
+    :param form: the type of its values.
+    :param lowest: of a number; of a duration in milliseconds.
+    :param words: the texts that it may be; none where any will do.
+    :param since: the first RabbitMQ that knows it.
+    :param classic_since: the first whose classic queues take it.
+    :param idle_since: the first RabbitMQ that takes it and does nothing with it, or refuses it.
+    """
+
+    field: str
+    wire: str
+    types: tuple[QueueType, ...]
+    form: type[int | str | bool | timedelta] = int
+    lowest: int = 0
+    highest: int = LARGEST
+    words: tuple[str, ...] = ()
+    since: tuple[int, int] = (3, 10)
+    idle_since: tuple[int, int] | None = None
+    classic_since: tuple[int, int] = (3, 10)
+
+    def known_since(self, kind: QueueType) -> tuple[int, int]:
+        """The first RabbitMQ whose queues of this type take it."""
+        return max(self.since, self.classic_since) if kind == "classic" else self.since
+
+
+ARGUMENTS: Final = (
+    Argument("delivery_limit", "x-delivery-limit", QUORUM, lowest=-1),
+    Argument("dead_letter_exchange", "x-dead-letter-exchange", MESSAGES, str),
+    Argument("dead_letter_routing_key", "x-dead-letter-routing-key", MESSAGES, str),
+    Argument(
+        "dead_letter_strategy", "x-dead-letter-strategy", QUORUM, str, words=("at-most-once", "at-least-once")
+    ),
+    Argument("message_ttl", "x-message-ttl", MESSAGES, timedelta, highest=TEN_YEARS_MS),
+    Argument("expires", "x-expires", MESSAGES, timedelta, lowest=1, highest=TEN_YEARS_MS),
+    Argument("max_length", "x-max-length", MESSAGES),
+    Argument("max_length_bytes", "x-max-length-bytes", ALL),
+    Argument(
+        "overflow", "x-overflow", MESSAGES, str, words=("drop-head", "reject-publish", "reject-publish-dlx")
+    ),
+    Argument("single_active_consumer", "x-single-active-consumer", MESSAGES, bool),
+    Argument("max_priority", "x-max-priority", CLASSIC, highest=255),
+    Argument("mode", "x-queue-mode", CLASSIC, str, words=("default", "lazy"), idle_since=(3, 12)),
+    Argument("version", "x-queue-version", CLASSIC, lowest=1, highest=2, idle_since=(4, 0)),
+    Argument(
+        "leader_locator",
+        "x-queue-leader-locator",
+        ALL,
+        str,
+        words=("client-local", "balanced", "random", "least-leaders"),
+        classic_since=(4, 0),
+    ),
+    Argument(
+        "master_locator",
+        "x-queue-master-locator",
+        CLASSIC,
+        str,
+        words=("min-masters", "client-local", "random"),
+        idle_since=(4, 3),
+    ),
+    Argument("initial_group_size", "x-quorum-initial-group-size", QUORUM, lowest=1),
+    Argument("target_group_size", "x-quorum-target-group-size", QUORUM, lowest=1, since=(3, 13)),
+    Argument("member_placement_tag", "x-member-placement-tag", QUORUM, str, since=(4, 3)),
+    Argument("max_in_memory_length", "x-max-in-memory-length", QUORUM, idle_since=(3, 10)),
+    Argument("max_in_memory_bytes", "x-max-in-memory-bytes", QUORUM, idle_since=(3, 10)),
+    Argument("consumer_timeout", "x-consumer-timeout", QUORUM, timedelta, since=(4, 3)),
+    Argument(
+        "consumer_disconnected_timeout", "x-consumer-disconnected-timeout", QUORUM, timedelta, since=(4, 3)
+    ),
+    Argument(
+        "delayed_retry",
+        "x-delayed-retry-type",
+        QUORUM,
+        str,
+        words=("disabled", "all", "failed", "returned"),
+        since=(4, 3),
+    ),
+    Argument("delayed_retry_min", "x-delayed-retry-min", QUORUM, timedelta, lowest=1, since=(4, 3)),
+    Argument("delayed_retry_max", "x-delayed-retry-max", QUORUM, timedelta, lowest=1, since=(4, 3)),
+    Argument("max_age", "x-max-age", STREAM, timedelta, lowest=1),
+    Argument("max_segment_size_bytes", "x-stream-max-segment-size-bytes", STREAM, highest=3_000_000_000),
+    Argument(
+        "filter_size_bytes", "x-stream-filter-size-bytes", STREAM, lowest=16, highest=255, since=(3, 13)
+    ),
+    Argument("initial_cluster_size", "x-initial-cluster-size", STREAM, lowest=1),
+)
+"""In the order in which they are written on the wire."""
+
+MAKES_CLASSIC: Final = ("max_priority", "mode", "version", "master_locator")
+MAKES_STREAM: Final = ("max_age", "max_segment_size_bytes", "filter_size_bytes", "initial_cluster_size")
+
+
+def chosen_type(fields: Mapping[str, Any]) -> tuple[QueueType, str]:
+    """The type of a queue that names none, and which of its fields is the reason; quorum if nothing speaks against it."""
+    temporary = {
+        "exclusive=True": fields["exclusive"],
+        "auto_delete=True": fields["auto_delete"],
+        "durable=False": not fields["durable"],
+        "overflow='reject-publish-dlx'": fields["overflow"] == "reject-publish-dlx",
+    }
+    for reason, holds in temporary.items():
+        if holds:
+            return "classic", reason
+    for kind, names in (("classic", MAKES_CLASSIC), ("stream", MAKES_STREAM)):
+        for name in names:
+            if fields[name] is not None:
+                return ("classic" if kind == "classic" else "stream"), f"{name}={fields[name]!r}"
+    return "quorum", ""
+
+
+def check(what: str, kind: QueueType, fields: Mapping[str, Any]) -> None:
+    """Whether a queue of this type may have these arguments.
+
+    :param what: how errors name the queue.
+    :raises ConfigError: naming the argument, what it may be, and which type takes it.
+    """
+    if kind not in ALL:
+        raise ConfigError(f"{what}: there is no type {kind!r}; there are {', '.join(ALL)}")
+    for argument in ARGUMENTS:
+        value = fields[argument.field]
+        if value is None or value is False:
+            continue
+        if kind not in argument.types:
+            raise ConfigError(
+                f"{what}: {argument.field} is no argument of a {kind} queue;"
+                f" {' and '.join(argument.types)} queues take it"
+            )
+        _check_value(what, argument, value)
+    if kind != "classic":
+        for flag, wrong in (("durable", False), ("exclusive", True), ("auto_delete", True)):
+            if fields[flag] is wrong:
+                raise ConfigError(f"{what}: a {kind} queue cannot have {flag}={wrong}; a classic one can")
+    if kind == "quorum" and fields["overflow"] == "reject-publish-dlx":
+        raise ConfigError(
+            f"{what}: a quorum queue has no overflow='reject-publish-dlx': take 'reject-publish'"
+        )
+    if fields["dead_letter_routing_key"] is not None and fields["dead_letter_exchange"] is None:
+        raise ConfigError(f"{what}: dead_letter_routing_key without a dead_letter_exchange")
+    if fields["dead_letter_strategy"] == "at-least-once" and fields["overflow"] not in (
+        None,
+        "reject-publish",
+    ):
+        raise ConfigError(
+            f"{what}: at-least-once dead-lettering needs overflow='reject-publish', or the broker falls back to at-most-once"
+        )
+    least, most = fields["delayed_retry_min"], fields["delayed_retry_max"]
+    if least is not None and most is not None and most < least:
+        raise ConfigError(f"{what}: delayed_retry_max is below delayed_retry_min")
+
+
+def check_name(what: str, name: object) -> None:
+    """:raises ConfigError: if no exchange or queue of a user's may be called so."""
+    if not isinstance(name, str):
+        raise ConfigError(f"the name of {what} must be a text, not {name!r}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"the name of {what} is no text that UTF-8 can carry: {name.encode('utf-8', 'replace')!r}"
+        ) from None
+    if size > NAME_BYTES:
+        raise ConfigError(f"the name of {what} is longer than {NAME_BYTES} bytes: {name[:40]}...")
+
+
+def wire_value(argument: Argument, value: Any) -> Any:
+    """A field's value as it goes over the wire."""
+    if not isinstance(value, timedelta):
+        return value
+    if argument.field == "max_age":
+        return f"{-(-value // timedelta(seconds=1))}s"
+    return milliseconds(value)
+
+
+def milliseconds(duration: timedelta) -> int:
+    """A duration as the wire writes it; a part of a millisecond counts as a whole one."""
+    return -(-duration // timedelta(milliseconds=1))
+
+
+def _check_value(what: str, argument: Argument, value: Any) -> None:
+    field = argument.field
+    if type(value) is not argument.form:
+        raise ConfigError(f"{what}: {field}={value!r} must be of type {argument.form.__name__}")
+    if argument.words and value not in argument.words:
+        raise ConfigError(f"{what}: {field}={value!r} is none of {', '.join(argument.words)}")
+    if isinstance(value, str):
+        check_name(f"{field} of {what}", value)
+        return
+    number = milliseconds(value) if isinstance(value, timedelta) else value
+    if not argument.lowest <= number <= argument.highest:
+        unit = " ms" if argument.form is timedelta else ""
+        raise ConfigError(
+            f"{what}: {field} is {number}{unit}; it may be {argument.lowest} to {argument.highest}{unit}"
+        )

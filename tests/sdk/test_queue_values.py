@@ -1,0 +1,146 @@
+"""A queue is checked when it is made: what its type takes, and what a broker would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from warren.sdk import Binding, ConfigError, Exchange, Queue
+from warren.sdk.queue_arguments import ALL, ARGUMENTS, QueueType
+
+SECOND = timedelta(seconds=1)
+
+SAMPLES: dict[str, Any] = {
+    "delivery_limit": 5,
+    "dead_letter_exchange": "dead",
+    "dead_letter_strategy": "at-most-once",
+    "message_ttl": SECOND,
+    "expires": 60 * SECOND,
+    "max_length": 10,
+    "max_length_bytes": 1_000_000,
+    "overflow": "reject-publish",
+    "single_active_consumer": True,
+    "max_priority": 10,
+    "mode": "lazy",
+    "version": 2,
+    "leader_locator": "client-local",
+    "master_locator": "client-local",
+    "initial_group_size": 1,
+    "target_group_size": 1,
+    "member_placement_tag": "fast",
+    "max_in_memory_length": 10,
+    "max_in_memory_bytes": 1000,
+    "consumer_timeout": 60 * SECOND,
+    "consumer_disconnected_timeout": 60 * SECOND,
+    "delayed_retry": "all",
+    "delayed_retry_min": SECOND,
+    "delayed_retry_max": 2 * SECOND,
+    "max_age": timedelta(days=7),
+    "max_segment_size_bytes": 1_000_000,
+    "filter_size_bytes": 16,
+    "initial_cluster_size": 1,
+}
+
+# What the type checker knows at once is said here by the program: it is called with names that are only known then.
+make = cast(Callable[..., Queue], Queue)
+
+
+def test_each_type_takes_its_own_arguments_and_refuses_the_others() -> None:
+    assert {argument.field for argument in ARGUMENTS} == {*SAMPLES, "dead_letter_routing_key"}
+    for argument in ARGUMENTS:
+        if argument.field not in SAMPLES:
+            continue
+        for kind in ALL:
+            if kind in argument.types:
+                queue = make("q", type=kind, **{argument.field: SAMPLES[argument.field]})
+                assert argument.wire in queue.wire_arguments()
+            else:
+                with pytest.raises(ConfigError, match=f"{argument.field} is no argument of a {kind} queue"):
+                    make("q", type=kind, **{argument.field: SAMPLES[argument.field]})
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_the_broker_takes_all_that_a_type_has_at_once(
+    make_app: MakeApp, name: str, kind: QueueType
+) -> None:
+    fields = {
+        argument.field: SAMPLES[argument.field]
+        for argument in ARGUMENTS
+        if kind in argument.types and argument.field in SAMPLES and argument.known_since(kind) <= (3, 10)
+    }
+    async with make_app() as app:
+        await app.declare_now(make(name, type=kind, **fields))
+        await app.declare_now(make(name, type=kind, **fields))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"name": ""}, "a queue needs a name"),
+        ({"name": "amq.mine"}, "begin with amq. are the broker's own"),
+        ({"name": "ä" * 128}, "longer than 255 bytes"),
+        ({"name": "\ud800"}, "no text that UTF-8 can carry"),
+        ({"type": "qourum"}, "there is no type 'qourum'; there are quorum, classic, stream"),
+        ({"type": "quorum", "exclusive": True}, "a quorum queue cannot have exclusive=True; a classic one can"),
+        ({"type": "stream", "durable": False}, "a stream queue cannot have durable=False"),
+        ({"type": "quorum", "overflow": "reject-publish-dlx"}, "take 'reject-publish'"),
+        ({"overflow": "drop-tail"}, "overflow='drop-tail' is none of drop-head"),
+        ({"overflow": "drop-head", "dead_letter_strategy": "at-least-once"}, "falls back to at-most-once"),
+        ({"dead_letter_exchange": None, "dead_letter_routing_key": "x"}, "without a dead_letter_exchange"),
+        ({"message_ttl": -SECOND}, "message_ttl is -1000 ms; it may be 0 to 315360000000 ms"),
+        ({"expires": timedelta(0)}, "expires is 0 ms; it may be 1 to"),
+        ({"delivery_limit": -2}, "delivery_limit is -2; it may be -1 to"),
+        ({"max_priority": 256}, "max_priority is 256; it may be 0 to 255"),
+        ({"filter_size_bytes": 15}, "filter_size_bytes is 15; it may be 16 to 255"),
+        ({"max_length": "many"}, "max_length='many' must be of type int"),
+        ({"max_length": True}, "max_length=True must be of type int"),
+        ({"message_ttl": 1000}, "message_ttl=1000 must be of type timedelta"),
+        ({"delayed_retry_min": 2 * SECOND, "delayed_retry_max": SECOND}, "delayed_retry_max is below"),
+    ],
+)  # fmt: skip
+def test_what_a_broker_would_refuse_is_said_when_it_is_made(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(**{"name": "q", **arguments})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("queue", "kind", "reason"),
+    [
+        (Queue("q"), "quorum", ""),
+        (Queue("q", type="classic"), "classic", ""),
+        (Queue("q", max_priority=10), "classic", "max_priority=10"),
+        (Queue("q", exclusive=True), "classic", "exclusive=True"),
+        (Queue("q", durable=False), "classic", "durable=False"),
+        (Queue("q", overflow="reject-publish-dlx"), "classic", "overflow='reject-publish-dlx'"),
+        (Queue("q", max_age=timedelta(hours=1)), "stream", "max_age=datetime.timedelta(seconds=3600)"),
+    ],
+)
+def test_an_argument_of_one_type_chooses_it_and_says_so(queue: Queue, kind: str, reason: str) -> None:
+    assert (queue.type, queue.type_reason) == (kind, reason)
+    chosen = reason.partition("=")[0]
+    assert queue == make("q", type=kind, **({chosen: getattr(queue, chosen)} if reason else {}))
+
+
+def test_durations_are_rounded_up_to_what_the_wire_counts() -> None:
+    queue = Queue("q", message_ttl=timedelta(microseconds=1))
+    assert queue.wire_arguments()["x-message-ttl"] == 1
+    stream = Queue("s", type="stream", max_age=timedelta(seconds=1, microseconds=1))
+    assert stream.wire_arguments() == {"x-queue-type": "stream", "x-max-age": "2s"}
+
+
+def test_exchanges_and_bindings_are_checked_as_well() -> None:
+    with pytest.raises(
+        ConfigError, match="there is no type 'topics'; there are topic, direct, fanout, headers"
+    ):
+        Exchange("orders", type="topics")
+    assert Exchange("later", type="x-delayed-message").type == "x-delayed-message"
+    with pytest.raises(ConfigError, match="default exchange"):
+        Binding("", "q", "q")
+    with pytest.raises(ConfigError, match="longer than 255 bytes"):
+        Binding("x", "q", "k" * 256)
