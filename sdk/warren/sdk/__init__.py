@@ -6,6 +6,7 @@ from warren.sdk.consumer import ConsumerStatistics
 from warren.sdk.delivery import Delivery, current_delivery
 from warren.sdk.endpoint import HandlerStatistics
 from warren.sdk.errors import (
+    Ack,
     BatchError,
     CallError,
     CallTimeout,
@@ -23,7 +24,17 @@ from warren.sdk.errors import (
     WarrenError,
 )
 from warren.sdk.messages import Command, Event, Message, Request
-from warren.sdk.protocols import Clock, Component, DelayBackend, Once, RetryPolicy, Timer
+from warren.sdk.outgoing import Outgoing
+from warren.sdk.protocols import (
+    Clock,
+    Component,
+    DelayBackend,
+    HandleMiddleware,
+    Once,
+    PublishMiddleware,
+    RetryPolicy,
+    Timer,
+)
 from warren.sdk.publisher import PublisherStatistics
 from warren.sdk.report import Failure, PublishReport
 from warren.sdk.retry import InProcess
@@ -33,6 +44,7 @@ from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Excha
 
 __all__ = [
     "DEAD_LETTER_EXCHANGE",
+    "Ack",
     "App",
     "BatchError",
     "Binding",
@@ -51,13 +63,16 @@ __all__ = [
     "Event",
     "Exchange",
     "Failure",
+    "HandleMiddleware",
     "HandlerStatistics",
     "InProcess",
     "Message",
     "Nacked",
     "NoServer",
     "Once",
+    "Outgoing",
     "PublishError",
+    "PublishMiddleware",
     "PublishReport",
     "PublishTimeout",
     "PublisherStatistics",

@@ -18,8 +18,17 @@ from warren.sdk.forwarding import forwarded
 from warren.sdk.handlers import Handlers
 from warren.sdk.handles import Answers, Handles
 from warren.sdk.messages import Request
+from warren.sdk.middleware import Middlewares
 from warren.sdk.process import serve
-from warren.sdk.protocols import Clock, Component, DelayBackend, Once, RetryPolicy
+from warren.sdk.protocols import (
+    Clock,
+    Component,
+    DelayBackend,
+    HandleMiddleware,
+    Once,
+    PublishMiddleware,
+    RetryPolicy,
+)
 from warren.sdk.publisher import WINDOW
 from warren.sdk.registry import DeclarePolicy, Registry
 from warren.sdk.report import PublishReport
@@ -83,10 +92,13 @@ class App:
         self._first_retry = first_retry
         self._longest_retry = longest_retry
         self._registry = Registry(declare)
+        self._middlewares = Middlewares()
         self._sending = Sending(self._running, self.clock, declare)
         self._handlers = Handlers(
             self._registry,
             send=self._sending.send,
+            forward=self._sending.forward,
+            middlewares=self._middlewares,
             clock=self.clock,
             retry=retry or InProcess(self.clock),
             delay=delay,
@@ -124,6 +136,19 @@ class App:
         self._not_running("include a component")
         self._components.append(component)
         component.register(self)
+
+    def middleware(
+        self, *, publish: PublishMiddleware | None = None, handle: HandleMiddleware | None = None
+    ) -> None:
+        """Put async functions around every publish, and around every attempt to handle a message.
+
+        Those added first are nearest to the user's code: a publish passes them first to last, a delivery last to
+        first. Without any, none costs anything.
+
+        :raises ConfigError: if there is neither, or the App runs.
+        """
+        self._not_running("add a middleware")
+        self._middlewares.add(publish, handle)
 
     def on_return(self, callback: Callable[[Unroutable], object]) -> None:
         """Call back with every message that the broker returned, for those who do not await their publishes."""
@@ -252,7 +277,7 @@ class App:
         :param timeout: seconds.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see there.
         """
-        await self._sending.send(forwarded(delivery, exchange, key, headers), timeout)
+        await self._sending.forward(forwarded(delivery, exchange, key, headers), timeout)
 
     async def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
@@ -279,6 +304,7 @@ class App:
             registry=self._registry,
             endpoints=self._handlers.endpoints,
             components=self._components,
+            middlewares=self._middlewares,
             window=self._window,
             on_return=self._returned,
             first_retry=self._first_retry,

@@ -30,6 +30,7 @@ class Delivery:
 
     __slots__ = (
         "_headers",
+        "_received",
         "_table",
         "body",
         "exchange",
@@ -61,6 +62,7 @@ class Delivery:
         self.flaw: str | None = None
         self._headers = headers
         self._table = table
+        self._received: Delivery | None = None
 
     @classmethod
     def of_frames(cls, method: bytes, header: bytes, body: bytes, queue: str) -> tuple[int, Delivery]:
@@ -78,6 +80,33 @@ class Delivery:
             if isinstance(value, str) and not value.isascii():
                 delivery._check(name, value)
         return tag, delivery
+
+    def replace(
+        self,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> Delivery:
+        """The same delivery with another body, or other headers or properties (all of them), for a middleware to pass on."""
+        changed = Delivery(
+            self.body if body is None else body,
+            self.exchange,
+            self.routing_key,
+            self.queue,
+            self.redelivered,
+            self._headers if headers is None else headers,
+            self.properties if properties is None else properties,
+            table=self._table if headers is None else b"",
+        )
+        changed.flaw = self.flaw
+        changed._received = self.received
+        return changed
+
+    @property
+    def received(self) -> Delivery:
+        """The delivery as it came, before any middleware; what is forwarded, delayed or dead-lettered."""
+        return self._received or self
 
     @property
     def headers(self) -> Mapping[str, Any]:

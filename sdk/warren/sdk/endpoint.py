@@ -13,14 +13,17 @@ from warren.sdk.consumer import Settlement
 from warren.sdk.dead_letter import dead_letter
 from warren.sdk.delivery import Delivery, handling
 from warren.sdk.errors import (
+    Ack,
     ConfigError,
     DeadLetter,
+    HandlerOutcome,
     RemoteError,
     Requeue,
     Unroutable,
     WarrenError,
 )
 from warren.sdk.handler import HandlerSpec
+from warren.sdk.middleware import Middlewares
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.retry import may_pass
@@ -44,10 +47,21 @@ class HandlerStatistics:
     unclaimed_replies: int = 0
 
 
+class Undecodable(HandlerOutcome):
+    """The content is not what its handler takes."""
+
+    counted_as = "dead_lettered"
+
+    def __init__(self, error: ValueError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Endpoint:
     """The handlers of one queue; several message types are told apart by the `type` property.
 
-    :param send: publishes with confirm and mandatory; used for replies and dead letters.
+    :param send: publishes with confirm and mandatory; used for replies.
+    :param forward: the same for copies of what came, which pass no middleware again; used for dead letters.
     """
 
     def __init__(
@@ -56,6 +70,8 @@ class Endpoint:
         *,
         concurrency: int,
         send: Send,
+        forward: Send,
+        middlewares: Middlewares,
         clock: Clock,
         retry: RetryPolicy,
         delay: DelayBackend | None,
@@ -64,6 +80,8 @@ class Endpoint:
         self.statistics = HandlerStatistics()
         self._queue = queue
         self._send = send
+        self._forward = forward
+        self._middlewares = middlewares
         self._clock = clock
         self._retry = retry
         self._delay = delay
@@ -102,20 +120,21 @@ class Endpoint:
                 delivery, "unknown_type", ValueError(f"no handler for type {delivery.type!r}")
             )
         try:
-            message = decode(handler.kind, delivery)
-        except ValueError as error:
-            if handler.reply is not None and delivery.properties.get("reply_to"):
-                return await self._answer(
-                    delivery,
-                    rpc.error_reply(delivery, RemoteError("undecodable", str(error)), self._clock.now()),
-                )
-            return await self._bury(delivery, "undecodable", error)
-        try:
-            result = await self._handle(handler, message, delivery)
+            result = await self._handle(handler, delivery)
+        except Ack:
+            self.statistics.handled += 1
+            return Settlement.ACK
         except Requeue:
             return Settlement.REQUEUE
         except DeadLetter as chosen:
             return await self._bury(delivery, "rejected", chosen)
+        except Undecodable as unread:
+            if handler.reply is not None and delivery.properties.get("reply_to"):
+                return await self._answer(
+                    delivery,
+                    rpc.error_reply(delivery, RemoteError("undecodable", str(unread)), self._clock.now()),
+                )
+            return await self._bury(delivery, "undecodable", unread.error)
         except Exception as error:
             return await self._failed(handler, delivery, error)
         self.statistics.handled += 1
@@ -129,9 +148,10 @@ class Endpoint:
             return next(iter(self._specs.values()))
         return self._specs.get(delivery.type or "")
 
-    async def _handle(self, handler: HandlerSpec, message: object, delivery: Delivery) -> bytes:
+    async def _handle(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
+        attempt = self._through if self._middlewares.handle else self._attempt
         try:
-            return await self._attempt(handler, message, delivery)
+            return await attempt(handler, delivery)
         except Exception as error:
             if not may_pass(error):
                 raise
@@ -144,13 +164,33 @@ class Endpoint:
             if failure is not None:
                 first, failure = failure, None
                 raise first
-            return await self._attempt(handler, message, delivery)
+            return await attempt(handler, delivery)
 
         retrying = (handler.retry or self._retry).attempts()
         result: bytes = await retrying(again)
         return result
 
-    async def _attempt(self, handler: HandlerSpec, message: object, delivery: Delivery) -> bytes:
+    async def _through(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
+        """One attempt inside the middlewares.
+
+        :raises Ack: if a middleware kept the message from its handler.
+        """
+        results: list[bytes] = []
+
+        async def innermost(changed: Delivery) -> None:
+            with handling(changed):
+                results.append(await self._attempt(handler, changed))
+
+        await self._middlewares.receive(delivery, innermost)
+        if not results:
+            raise Ack
+        return results[-1]
+
+    async def _attempt(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
+        try:
+            message = decode(handler.kind, delivery)
+        except ValueError as error:
+            raise Undecodable(error) from error
         if handler.once is None:
             result = await handler.call(message, delivery)
             return b"" if handler.reply is None else encode_result(handler.reply, result)
@@ -207,7 +247,7 @@ class Endpoint:
             return Settlement.REJECT
         self.statistics.dead_lettered += 1
         try:
-            await self._send(copy)
+            await self._forward(copy)
         except WarrenError as problem:
             log.warning(
                 "dead letter copy not confirmed, rejected instead: queue=%s error=%s", queue.name, problem

@@ -165,6 +165,12 @@ class Requeue(HandlerOutcome):
     counted_as = "requeued"
 
 
+class Ack(HandlerOutcome):
+    """Acknowledge the message without more ado; a Request remains without an answer."""
+
+    counted_as = "acknowledged"
+
+
 class DeadLetter(HandlerOutcome):
     """Dead-letter the message at once, with this reason."""
 
@@ -176,6 +182,7 @@ class DeadLetter(HandlerOutcome):
 
 
 __all__: Sequence[str] = [
+    "Ack",
     "BatchError",
     "CallError",
     "CallTimeout",

@@ -10,6 +10,7 @@ from warren.sdk.errors import ConfigError
 from warren.sdk.handler import HandlerSpec, source_of
 from warren.sdk.handles import Answers, Handles
 from warren.sdk.messages import Request
+from warren.sdk.middleware import Middlewares
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.registry import Registry
 from warren.sdk.topology import Queue
@@ -18,7 +19,8 @@ from warren.sdk.topology import Queue
 class Handlers:
     """Endpoints by the name of their queue; what they need on the broker goes to the registry.
 
-    :param send: publishes with confirm and mandatory; for replies and dead letters.
+    :param send: publishes with confirm and mandatory; for replies.
+    :param forward: the same for copies of what came, which pass no middleware again; for dead letters.
     :param retry: of handlers that name none.
     """
 
@@ -27,6 +29,8 @@ class Handlers:
         registry: Registry,
         *,
         send: Send,
+        forward: Send,
+        middlewares: Middlewares,
         clock: Clock,
         retry: RetryPolicy,
         delay: DelayBackend | None,
@@ -34,6 +38,8 @@ class Handlers:
         self.endpoints: dict[str, Endpoint] = {}
         self._registry = registry
         self._send = send
+        self._forward = forward
+        self._middlewares = middlewares
         self._clock = clock
         self._retry = retry
         self._delay = delay
@@ -72,6 +78,8 @@ class Handlers:
                 lambda: self._registry.queue(source),
                 concurrency=concurrency,
                 send=self._send,
+                forward=self._forward,
+                middlewares=self._middlewares,
                 clock=self._clock,
                 retry=self._retry,
                 delay=self._delay,

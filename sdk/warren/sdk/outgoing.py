@@ -55,6 +55,10 @@ class Outgoing:
         else:
             self.properties[name] = value
 
+    def set_body(self, body: bytes) -> None:
+        self._header = None
+        self.body = body
+
     def set_header(self, name: str, value: object) -> None:
         """Set a header, or with None unset it."""
         if value is None and name not in self.headers:

@@ -11,6 +11,7 @@ from tenacity import AsyncRetrying
 if TYPE_CHECKING:
     from warren.sdk.app import App
     from warren.sdk.delivery import Delivery
+    from warren.sdk.outgoing import Outgoing
 
 
 class Timer(Protocol):
@@ -48,6 +49,31 @@ class Component(Protocol):
     async def on_stop(self) -> None:
         """Called after the last handler ended, while publishing still works; also if `on_start` failed."""
         ...
+
+
+class PublishMiddleware(Protocol):
+    """`app.middleware(publish=...)`: an async function around every publish, reply and request of the App.
+
+    It may change the message (`outgoing.set_body`, `.set`, `.set_header`), then awaits `call_next(outgoing)`, which
+    returns after the confirm and raises what became of the message instead.
+    """
+
+    def __call__(
+        self, outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]], /
+    ) -> Awaitable[None]: ...
+
+
+class HandleMiddleware(Protocol):
+    """`app.middleware(handle=...)`: an async function around every attempt to handle a message.
+
+    It may look at the delivery, before it is decoded, and passes it or `delivery.replace(...)` to `call_next`. What
+    the handler raises comes through. What it raises itself counts as the handler's: `DeadLetter("reason")` ends the
+    message as it came, `Requeue` gives it back. Without `call_next` the message is acknowledged unhandled.
+    """
+
+    def __call__(
+        self, delivery: Delivery, call_next: Callable[[Delivery], Awaitable[None]], /
+    ) -> Awaitable[None]: ...
 
 
 class Once(Protocol):

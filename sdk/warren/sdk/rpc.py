@@ -23,8 +23,8 @@ from warren.sdk.errors import (
     Unroutable,
     WarrenError,
 )
+from warren.sdk.middleware import Outlet
 from warren.sdk.outgoing import TRANSIENT, Outgoing
-from warren.sdk.publisher import Publisher
 from warren.sdk.transport import Session
 from warren.wire.received import content
 
@@ -49,7 +49,7 @@ class CallStatistics:
 class Caller:
     """The client's side. Its reply queue is exclusive to the consuming connection and gone with it."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Outlet) -> None:
         self._publisher = publisher
         self._waiting: dict[str, asyncio.Future[tuple[str, bytes]]] = {}
         self._channel: DataChannel | None = None

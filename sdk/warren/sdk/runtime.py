@@ -14,6 +14,7 @@ from warren.sdk.consumer import ConsumerStatistics, Subscription
 from warren.sdk.embedded import EmbeddedBroker, embedded_broker
 from warren.sdk.endpoint import Endpoint, HandlerStatistics
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
+from warren.sdk.middleware import Middlewares, Outlet, Through
 from warren.sdk.protocols import Component, Once
 from warren.sdk.publisher import Publisher, PublisherStatistics
 from warren.sdk.publishing import PublishingChannels
@@ -66,6 +67,7 @@ class Runtime:
         registry: Registry,
         endpoints: Mapping[str, Endpoint],
         components: Sequence[Component],
+        middlewares: Middlewares,
         window: int,
         on_return: Callable[[Unroutable], None],
         first_retry: float,
@@ -80,7 +82,9 @@ class Runtime:
         self._retry = {"first_retry": first_retry, "longest_retry": longest_retry}
         self._broker: EmbeddedBroker | None = None
         self.publisher = Publisher(window=window, on_return=on_return)
-        self.caller = Caller(self.publisher)
+        self.outlet: Outlet = Through(self.publisher, middlewares) if middlewares.publish else self.publisher
+        """What the user's publishes go to."""
+        self.caller = Caller(self.outlet)
         self._publishing: Link | None = None
         self._consuming: Link | None = None
         self._channels = PublishingChannels(self.publisher)

@@ -63,9 +63,9 @@ class Sending:
                 timeout = await self._reach(runtime, type(message), timeout)
             if reliability == "at_most_once":
                 outgoing.set("delivery_mode", TRANSIENT)
-                await runtime.publisher.publish_unconfirmed(outgoing, timeout)
+                await runtime.outlet.publish_unconfirmed(outgoing, timeout)
             else:
-                await runtime.publisher.publish(outgoing, timeout)
+                await runtime.outlet.publish(outgoing, timeout)
 
     async def publish_many(
         self,
@@ -84,7 +84,7 @@ class Sending:
                     await self._reach(runtime, type(message), timeout)
                 try:
                     outgoing = encode(message, now=self._clock.now(), exchange=exchange, key=key)
-                    waiting.append((message, await runtime.publisher.submit(outgoing, timeout)))
+                    waiting.append((message, await runtime.outlet.submit(outgoing, timeout)))
                 except WarrenError as error:
                     waiting.append((message, error))
             await _all([entry for _, entry in waiting if isinstance(entry, asyncio.Future)])
@@ -114,8 +114,12 @@ class Sending:
             )
             return await runtime.caller.call(outgoing, adapter_of(kind.reply_type()), timeout)
 
-    async def send(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:
-        """Publish what is encoded already, with confirm."""
+    async def send(self, outgoing: Outgoing) -> None:
+        """Publish what is encoded already, with confirm, within the usual deadline."""
+        await self._running().outlet.publish(outgoing, PUBLISH_SECONDS)
+
+    async def forward(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:
+        """As `send`, of what came from the wire: it passes no middleware a second time."""
         await self._running().publisher.publish(outgoing, timeout)
 
     async def _reach(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:
