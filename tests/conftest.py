@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,9 @@ from tests.support.postgres import postgres_server
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from tests.support.redis import redis_server
 
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--amqp-url",
-        metavar="URL",
-        default=None,
-        help="run the tests of any broker, and no others, against this one; `rabbitmq` starts Debian's (default: all tests, "
-        "with a `warren broker`)",
-    )
+# The plugin brings `--amqp-url`; here it means: run the tests of any broker, and no others, against this one, and
+# `rabbitmq` starts Debian's. Without it all tests run, with a `warren broker`.
+pytest_plugins = [] if entry_points(group="pytest11", name="warren") else ["warren.testing.plugin"]
 
 
 @pytest.hookimpl(tryfirst=True)

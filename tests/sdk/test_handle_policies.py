@@ -24,6 +24,9 @@ class Ledger:
         self.results: dict[str, bytes] = {}
         self.stopped = 0
 
+    def register(self, app: App) -> None:
+        pass
+
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
         key = delivery.message_id or ""
         if key not in self.results:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
-from warren.sdk.clock import SystemClock
+from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
@@ -84,7 +84,7 @@ class App:
                 parse_url(self._url)
             except ValueError as error:
                 raise ConfigError(str(error)) from None
-        self.clock: Clock = clock or SystemClock()
+        self.clock = AppClock(clock or SystemClock())
         self._name = name
         self._window = window
         self._connect_timeout = connect_timeout
@@ -200,6 +200,8 @@ class App:
         :raises ConfigError: if the message has no queue, or the function's signature does not fit.
         """
         self._not_running("add a handler")
+        if once is not None:
+            once.register(self)
         return self._handlers.decorator(
             message, queue=queue, concurrency=concurrency, keys=keys, retry=retry, once=once
         )

@@ -83,6 +83,10 @@ class Once(Protocol):
     wait, or raise `Requeue` to try again later.
     """
 
+    def register(self, app: App) -> None:
+        """Called by `app.handle`, before anything runs: take the time from `app.clock`."""
+        ...
+
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
         """Claim the key of `message`, run `handler` under the lease, keep what it returns, mark the key done.
 

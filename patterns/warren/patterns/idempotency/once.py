@@ -14,6 +14,7 @@ runs.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -24,7 +25,7 @@ from typing import Any, Final, Literal
 from warren.patterns.idempotency import claims
 from warren.patterns.idempotency.claims import Busy, Claimed, Done
 from warren.patterns.store import Step, Store, StoreUnavailable, decide, decide_patiently, record_key
-from warren.sdk import ConfigError, DeadLetter, Delivery
+from warren.sdk import App, ConfigError, DeadLetter, Delivery
 from warren.sdk.clock import SystemClock
 from warren.sdk.protocols import Clock
 
@@ -68,6 +69,7 @@ class Once:
         up to `patience` and then fails with `StoreUnavailable`, for the handler's retry policy. `fail_open`:
         it runs unprotected, at least once.
     :param patience: how long a delivery waits for a store that fails, unacknowledged. Default one minute.
+    :param clock: the time of leases and results. Default the App's.
     :raises ConfigError: a duration is not positive.
     """
 
@@ -90,8 +92,13 @@ class Once:
         self._lease_ms = lease // timedelta(milliseconds=1)
         self._fail_open = on_store_failure == "fail_open"
         self._patience = patience.total_seconds()
-        self._clock = clock or SystemClock()
+        self._own_clock = clock
+        self._clock: Clock = clock or SystemClock()
         self.statistics = OnceStatistics()
+
+    def register(self, app: App) -> None:
+        """Take the time from the App, unless a clock was given (the SDK calls this)."""
+        self._clock = self._own_clock or app.clock
 
     async def run(self, message: Any, delivery: Delivery, handler: Callable[[], Awaitable[bytes]]) -> bytes:
         """Run `handler` unless its result is known; the result, encoded (the SDK calls this).
@@ -148,7 +155,10 @@ class Once:
     async def _run_claimed(
         self, key: str, claimed: Claimed, handler: Callable[[], Awaitable[bytes]]
     ) -> bytes:
-        renewal = asyncio.create_task(self._renew(key, claimed), name=f"lease of {key}")
+        # In a context of its own: that it sleeps does not mean that the handler does.
+        renewal = asyncio.create_task(
+            self._renew(key, claimed), name=f"lease of {key}", context=contextvars.Context()
+        )
         try:
             result = await handler()
         except BaseException:

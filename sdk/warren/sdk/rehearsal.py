@@ -1,0 +1,52 @@
+"""An App as a test runs it: on another broker, by another clock, with somebody who hears what its handlers handled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from warren.sdk.app import App
+from warren.sdk.handler import HandlerSpec
+from warren.sdk.protocols import Clock
+
+
+@contextmanager
+def rehearsed(
+    app: App, *, url: str, clock: Clock, grace: float, handled: Callable[[Any, Any], None]
+) -> Iterator[None]:
+    """Change the App for the length of the block; it starts and stops within.
+
+    :param url: the broker, instead of the App's own.
+    :param clock: what `app.clock` follows.
+    :param grace: seconds that running handlers have when the App stops.
+    :param handled: called with the class that a handler was declared for and the message, each time it returned; not
+        for duplicates that `once=` answered, nor when it raised.
+    :raises ConfigError: if the App runs already.
+    """
+    app._not_running("rehearse")
+    own = app._url, app._grace, app.clock.followed
+    specs = {endpoint: endpoint._specs for endpoint in app._handlers.endpoints.values()}
+    app._url, app._grace = url, grace
+    app.clock.follow(clock)
+    for endpoint, handlers in specs.items():
+        endpoint._specs = {name: _heard(handler, handled) for name, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        app._url, app._grace = own[0], own[1]
+        app.clock.follow(own[2])
+        for endpoint, handlers in specs.items():
+            endpoint._specs = handlers
+
+
+def _heard(spec: HandlerSpec, handled: Callable[[Any, Any], None]) -> HandlerSpec:
+    function, kind = spec.function, spec.kind
+
+    async def heard(message: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = await function(message, *arguments, **keywords)
+        handled(kind, message)
+        return result
+
+    return replace(spec, function=heard)

@@ -1,0 +1,46 @@
+"""The time of a test: virtual, and it knows which handlers wait for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from warren.broker import VirtualClock
+from warren.sdk.delivery import Delivery, current_delivery
+from warren.sdk.protocols import Timer
+
+
+class AppsClock:
+    """A virtual clock for Apps: a handler that sleeps by it is not being worked on, the time has to go on for it."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._asleep: Counter[Delivery] = Counter()
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
+        return self._clock.call_at(when, callback)
+
+    async def sleep(self, seconds: float) -> None:
+        with self._sleeping(current_delivery()):
+            await self._clock.sleep(seconds)
+
+    def asleep(self) -> Counter[str]:
+        """How many deliveries are with a handler that sleeps, by their queue."""
+        return Counter(delivery.queue for delivery in self._asleep)
+
+    @contextmanager
+    def _sleeping(self, delivery: Delivery | None) -> Iterator[None]:
+        if delivery is None:
+            yield
+            return
+        self._asleep[delivery] += 1
+        try:
+            yield
+        finally:
+            self._asleep[delivery] -= 1
+            if not self._asleep[delivery]:
+                del self._asleep[delivery]

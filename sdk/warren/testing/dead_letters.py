@@ -1,0 +1,87 @@
+"""What died in a test, whoever buried it: a copy of all that reaches the dead letter exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import uuid4
+
+from warren.sdk import DEAD_LETTER_EXCHANGE, App, Binding, Declarable, Delivery, Exchange, Message, Queue
+from warren.sdk.dead_letter import DEAD_ERROR, DEAD_REASON
+from warren.wire.tables import TableError
+
+Content = TypeVar("Content", bound=Message)
+
+
+@dataclass(frozen=True)
+class DeadLettered:
+    """A message that was dead-lettered.
+
+    :ivar queue: where it died.
+    :ivar reason: the SDK's (`failed`, `rejected`, `undecodable`, `unknown_type`) or the broker's (`expired`, `maxlen`,
+        `delivery_limit`, `rejected`).
+    :ivar error: type and text of the error, if the SDK buried it.
+    :ivar message_type: the message's name on the wire, if it has one.
+    """
+
+    queue: str
+    reason: str
+    error: str | None
+    message_type: str | None
+    body: bytes
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> DeadLettered:
+        try:
+            headers = delivery.headers
+        except TableError:
+            headers = {}
+        own = headers.get(DEAD_REASON)
+        error = headers.get(DEAD_ERROR)
+        return cls(
+            queue=delivery.routing_key,
+            reason=str(headers.get("x-first-death-reason", "") if own is None else own),
+            error=None if error is None else str(error),
+            message_type=delivery.type,
+            body=delivery.body,
+        )
+
+    def read(self, kind: type[Content]) -> Content:
+        """:raises pydantic.ValidationError: if it is no such message."""
+        return kind.model_validate_json(self.body)
+
+
+class DeadLetters:
+    """Hears of the dead letters of every queue that the Apps declare with the dead letter exchange of the SDK."""
+
+    def __init__(self) -> None:
+        self.heard: list[DeadLettered] = []
+        self._queue = Queue(f"warren.testing.dead.{uuid4().hex}", type="classic", dead_letter_exchange=None)
+        self._keys: set[str] = set()
+
+    def listen(self, app: App) -> None:
+        """Consume the copies with this App, which does not run yet."""
+
+        @app.handle(bytes, queue=self._queue, concurrency=1)
+        async def hear(body: bytes, delivery: Delivery) -> None:
+            self.heard.append(DeadLettered.of(delivery))
+
+    async def follow(self, app: App, topology: Iterable[Declarable]) -> None:
+        """Hear also of the queues in this topology, as far as they are new."""
+        new = [key for key in _keys(topology) if key not in self._keys]
+        if new:
+            exchange = Exchange(DEAD_LETTER_EXCHANGE, type="direct")
+            bindings = (Binding(exchange.name, self._queue.name, key) for key in new)
+            await app.declare_now(exchange, self._queue, *bindings)
+            self._keys.update(new)
+
+
+def _keys(topology: Iterable[Declarable]) -> Iterator[str]:
+    for item in topology:
+        if (
+            isinstance(item, Queue)
+            and item.dead_letter_exchange == DEAD_LETTER_EXCHANGE
+            and item.dead_letter_key
+        ):
+            yield item.dead_letter_key

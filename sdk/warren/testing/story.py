@@ -1,0 +1,210 @@
+"""A test as a story: Apps run, messages are published, time passes, and what was handled can be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from warren.broker import Broker, VirtualClock
+from warren.sdk import App, Message, Request, State
+from warren.sdk.rehearsal import rehearsed
+from warren.testing.clocks import AppsClock
+from warren.testing.dead_letters import DeadLettered, DeadLetters
+
+Content = TypeVar("Content")
+Answer = TypeVar("Answer")
+
+GRACE_SECONDS = 0.2
+"""What still runs when a test is over waits for nothing that would come."""
+STEP_SECONDS = 0.05
+
+
+class Warren:
+    """Apps on a broker in this process, both on a virtual clock: an hour passes as soon as all in it is done.
+
+    Handlers, delays, deadlines, leases and TTLs go by that clock; the timeouts of `publish` and `call`, heartbeats and
+    sockets by real time.
+    """
+
+    def __init__(self) -> None:
+        self._clock = VirtualClock(start=float(int(time.time())))
+        self._apps_clock = AppsClock(self._clock)
+        self._apps: tuple[App, ...] = ()
+        self._own: App | None = None
+        self._url: str | None = None
+        self._handled: list[tuple[Any, Any]] = []
+        self._dead_letters = DeadLetters()
+
+    # The stage
+
+    @asynccontextmanager
+    async def running(self, *apps: App) -> AsyncIterator[Warren]:
+        """Run the Apps on the test's broker, by the test's clock, until the block ends.
+
+        They must not run yet, and may be run again afterwards. What Apps are given of their own (URL, clock) comes back.
+        """
+        if self._url is not None:
+            raise RuntimeError("this test runs its Apps already: warren.running(first, second)")
+        async with AsyncExitStack() as stack:
+            broker = await stack.enter_async_context(Broker(clock=self._clock))
+            self._url = broker.url
+            stack.callback(self._leave)
+            self._dead_letters = DeadLetters()
+            self._handled.clear()
+            self._own = App(broker.url, name="test", clock=self._apps_clock)
+            self._dead_letters.listen(self._own)
+            await stack.enter_async_context(self._own)
+            for app in apps:
+                stack.enter_context(
+                    rehearsed(
+                        app,
+                        url=broker.url,
+                        clock=self._apps_clock,
+                        grace=GRACE_SECONDS,
+                        handled=self._hear,
+                    )
+                )
+            for app in apps:
+                await self._dead_letters.follow(self._own, app.topology)
+                await stack.enter_async_context(app)
+            self._apps = apps
+            stack.callback(self._clock.watch(self._unfinished))
+            yield self
+
+    @property
+    def url(self) -> str:
+        """The broker's, for clients that are no App.
+
+        :raises RuntimeError: outside of `running`.
+        """
+        if self._url is None:
+            raise RuntimeError("there is no broker yet: async with warren.running(app): ...")
+        return self._url
+
+    @property
+    def clock(self) -> VirtualClock:
+        """The test's time, for stores and services that take a clock."""
+        return self._clock
+
+    @property
+    def now(self) -> datetime:
+        """The test's time; it begins with the real one."""
+        return datetime.fromtimestamp(self._clock.now(), UTC)
+
+    # The story
+
+    async def publish(self, message: object, **options: Any) -> None:
+        """`app.publish` from outside of the Apps, and all that follows from it now.
+
+        :raises Unsettled: if that does not come to its end within 5 s of real time.
+        """
+        player = self._player()
+        if isinstance(message, Message):
+            await self._dead_letters.follow(player, type(message).reach())
+        await player.publish(message, **options)
+        await self.settle()
+
+    async def call(self, request: Request[Answer], **options: Any) -> Answer:
+        """`app.call` from outside of the Apps; time passes for as long as the handlers that it comes to sleep."""
+        player = self._player()
+        calling = asyncio.ensure_future(player.call(request, **options))
+        try:
+            while not calling.done():
+                await self.settle()
+                if self._apps_clock.asleep():
+                    await self._clock.advance(STEP_SECONDS)
+                else:
+                    await asyncio.wait((calling,), timeout=STEP_SECONDS)
+        finally:
+            calling.cancel()
+        return await calling
+
+    async def advance(
+        self,
+        duration: timedelta = timedelta(),
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
+    ) -> None:
+        """Let time pass: what falls due on the way happens at its time, in order, each with all that follows from it.
+
+        :raises Unsettled: if something takes more than 5 s of real time: a handler that waits for what is outside.
+        """
+        duration += timedelta(
+            days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
+        )
+        await self._follow()
+        await self._clock.advance(duration.total_seconds())
+
+    async def settle(self) -> None:
+        """Wait until all that is due now has been done: published, handled, acknowledged.
+
+        :raises Unsettled: if that takes more than 5 s of real time.
+        """
+        await self._follow()
+        await self._clock.settle()
+
+    # What came of it
+
+    def handled(self, kind: type[Content]) -> list[Content]:
+        """The messages of this class (or of a subclass) whose handlers returned, in that order.
+
+        A message that several queues handle counts once for each.
+        """
+        return [
+            message
+            for declared, message in self._handled
+            if isinstance(message, kind)
+            if not isinstance(declared, type) or issubclass(declared, kind) or issubclass(kind, declared)
+        ]
+
+    @property
+    def dead_letters(self) -> list[DeadLettered]:
+        """What died in the Apps' queues, in that order, whether a handler, the SDK or the broker gave it up."""
+        return list(self._dead_letters.heard)
+
+    # Inside
+
+    def _player(self) -> App:
+        if self._own is None:
+            raise RuntimeError("there is no broker yet: async with warren.running(app): ...")
+        return self._own
+
+    async def _follow(self) -> None:
+        """Queues that were declared meanwhile may hold dead letters as well."""
+        own = self._player()
+        for app in self._apps:
+            await self._dead_letters.follow(own, app.topology)
+
+    def _hear(self, kind: Any, message: Any) -> None:
+        self._handled.append((kind, message))
+
+    def _leave(self) -> None:
+        self._own = self._url = None
+        self._apps = ()
+
+    def _unfinished(self) -> str:
+        """What the Apps are working on; empty if nothing."""
+        running, calls = Counter[str](), 0
+        for app in (self._player(), *self._apps):
+            if app.state is State.STOPPED:
+                continue
+            statistics = app.statistics()
+            if statistics.publisher.unconfirmed:
+                return "a publish that is not confirmed"
+            calls += statistics.calls.in_flight
+            for queue, subscription in statistics.subscriptions.items():
+                running[queue] += subscription.running
+        asleep = self._apps_clock.asleep()
+        awake = running - asleep
+        if asleep and awake.total() <= calls:
+            return ""  # They wait for the answers of those that sleep.
+        return f"a handler of queue {min(awake)}" if awake else ""
