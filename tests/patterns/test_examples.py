@@ -13,11 +13,23 @@ PROMISED = {
     "unpaid_order": ["order 41: paid in time", "order 42: cancelled", "order 42: paid late, refunded"],
     "once": ["charging for order 42", "receipt for order 42", "receipt for order 42"],
     "delay": ["lamp on", "lamp off"],
+    "saga": [
+        "41: stock reserved",
+        "41: completed",
+        "42: stock reserved",
+        "42: card refunded",
+        "42: stock released",
+        "42: compensated",
+    ],
 }
 
 
+REDIS_TOO = ("unpaid_order", "saga")
+
+
 @pytest.mark.parametrize(
-    ("example", "redis"), [("unpaid_order", False), ("unpaid_order", True), ("once", False), ("delay", False)]
+    ("example", "redis"),
+    [*((example, False) for example in PROMISED), *((example, True) for example in REDIS_TOO)],
 )
 async def test_an_example_does_what_it_says(
     example: str, redis: bool, broker: BrokerProcess, request: pytest.FixtureRequest

@@ -1,0 +1,178 @@
+"""Saga: an order is paid and shipped; when it cannot be shipped, the payment is undone, then the reservation.
+
+Run it: python examples/saga.py   (AMQP_URL and REDIS_URL choose a broker and a Redis; without them nothing else
+is needed)
+"""
+
+import asyncio
+import os
+import tempfile
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import BaseModel
+
+from warren.patterns import Once, RedisStore, SqliteStore
+from warren.patterns.saga import COMPENSATED, COMPLETED, Compensate, Complete, Go, Saga, Stay, Undo
+from warren.sdk import App, Command, Event
+
+
+class OrderPlaced(Event, exchange="orders", key="order.placed", audience=["checkout.saga"]):
+    order_id: str
+
+
+class CardCharged(Event, exchange="orders", key="card.charged", audience=["checkout.saga"]):
+    order_id: str
+
+
+class CardRefunded(Event, exchange="orders", key="card.refunded", audience=["checkout.saga"]):
+    order_id: str
+
+
+class OrderShipped(Event, exchange="orders", key="order.shipped", audience=["checkout.saga"]):
+    order_id: str
+
+
+class OutOfStock(Event, exchange="orders", key="order.out_of_stock", audience=["checkout.saga"]):
+    order_id: str
+
+
+class ReserveStock(Command, queue="stock.reserve"):
+    order_id: str
+
+
+class ReleaseStock(Command, queue="stock.release"):
+    order_id: str
+
+
+class ChargeCard(Command, queue="cards.charge"):
+    order_id: str
+
+
+class RefundCard(Command, queue="cards.refund"):
+    order_id: str
+
+
+class ShipOrder(Command, queue="shipping"):
+    order_id: str
+
+
+# The saga
+
+
+class At(StrEnum):
+    PAYING = "paying"
+    SHIPPING = "shipping"
+
+
+class Order(BaseModel):
+    order_id: str
+
+
+url = os.environ.get("REDIS_URL")
+store = RedisStore(url) if url else SqliteStore(f"{tempfile.mkdtemp()}/sagas.sqlite")
+checkout = Saga(
+    "checkout",
+    Order,
+    store=store,
+    key="order_id",
+    sends=[ReserveStock, ReleaseStock, ChargeCard, RefundCard, ShipOrder],
+)
+
+
+@checkout.starts(OrderPlaced)
+def placed(event: OrderPlaced) -> Go[Order]:
+    return Go(
+        At.PAYING,
+        Order(order_id=event.order_id),
+        send=[ReserveStock(order_id=event.order_id), ChargeCard(order_id=event.order_id)],
+        undo=ReleaseStock(order_id=event.order_id),
+    )
+
+
+@checkout.on(At.PAYING, CardCharged)
+def charged(order: Order, event: CardCharged) -> Go[Order]:
+    return Go(
+        At.SHIPPING,
+        send=[ShipOrder(order_id=order.order_id)],
+        # The stock is released only after the card is refunded.
+        undo=Undo(RefundCard(order_id=order.order_id), until=CardRefunded),
+    )
+
+
+@checkout.on(At.SHIPPING, OrderShipped)
+def shipped(order: Order, event: OrderShipped) -> Complete[Order]:
+    return Complete()
+
+
+@checkout.on(At.SHIPPING, OutOfStock)
+def out_of_stock(order: Order, event: OutOfStock) -> Compensate[Order]:
+    return Compensate("out of stock")
+
+
+@checkout.timeout(At.PAYING, after=timedelta(minutes=15))
+def unpaid(order: Order) -> Compensate[Order]:
+    return Compensate("not paid in time")
+
+
+@checkout.on(COMPENSATED, CardCharged)
+def charged_too_late(order: Order, event: CardCharged) -> Stay[Order]:
+    return Stay(undo=RefundCard(order_id=order.order_id))
+
+
+checkout.hears(CardRefunded)
+
+app = App()
+app.include(checkout)
+
+
+# The services, each in its own process in real life
+
+
+@app.handle(ReserveStock, once=Once(store))
+async def reserve(command: ReserveStock) -> None:
+    print(f"{command.order_id}: stock reserved")
+
+
+@app.handle(ReleaseStock, once=Once(store))
+async def release(command: ReleaseStock) -> None:
+    print(f"{command.order_id}: stock released")
+
+
+@app.handle(ChargeCard, once=Once(store))
+async def charge(command: ChargeCard) -> None:
+    await app.publish(CardCharged(order_id=command.order_id))
+
+
+@app.handle(RefundCard, once=Once(store))
+async def refund(command: RefundCard) -> None:
+    print(f"{command.order_id}: card refunded")
+    await app.publish(CardRefunded(order_id=command.order_id))
+
+
+@app.handle(ShipOrder, once=Once(store))
+async def ship(command: ShipOrder) -> None:
+    outcome = OutOfStock if command.order_id == "42" else OrderShipped
+    await app.publish(outcome(order_id=command.order_id))
+
+
+async def ended(order_id: str) -> str:
+    while True:
+        story = await checkout.story(order_id)
+        if story is not None and story.state in (COMPLETED, COMPENSATED) and not story.owed:
+            return story.state
+        await asyncio.sleep(0.01)
+
+
+async def main() -> None:
+    async with app:
+        await app.publish(OrderPlaced(order_id="41"))
+        print("41:", await ended("41"))
+        await app.publish(OrderPlaced(order_id="42"))
+        state = await ended("42")
+        print("42:", state)
+    # print(await checkout.story("42")) tells how it got there; so does: warren saga show checkout 42 --store URL
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,164 @@
+"""A shop whose checkout is a saga, and the services that it talks to, which write down what they were told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel
+
+from tests.patterns.waiting import eventually
+from warren.patterns import Store
+from warren.patterns.saga import COMPENSATED, Compensate, Complete, Go, Saga, Stay, Story, Undo
+from warren.sdk import App, Command, Delivery, Event
+
+
+class At(StrEnum):
+    PAYING = "paying"
+    SHIPPING = "shipping"
+
+
+class Order(BaseModel):
+    order_id: str
+    charge: str = ""
+    notes: int = 0
+
+
+class Checkout:
+    """One process that takes part in the saga.
+
+    :param wait: for undone steps until the next is undone.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        store: Store,
+        name: str,
+        *,
+        pay_within: timedelta = timedelta(seconds=30),
+        wait: bool = True,
+        **settings: Any,
+    ) -> None:
+        class Placed(
+            Event, exchange=f"{name}.orders", key="placed", audience=[f"{name}.saga"], type="placed"
+        ):
+            order_id: str
+
+        class Charged(
+            Event, exchange=f"{name}.orders", key="charged", audience=[f"{name}.saga"], type="charged"
+        ):
+            order_id: str
+            charge: str = "c1"
+
+        class Noted(Event, exchange=f"{name}.orders", key="noted", audience=[f"{name}.saga"], type="noted"):
+            order_id: str
+            number: int = 0
+
+        class Refunded(
+            Event, exchange=f"{name}.orders", key="refunded", audience=[f"{name}.saga"], type="refunded"
+        ):
+            order_id: str
+
+        class Shipped(Command, queue=f"{name}.shipped", type="shipped"):
+            order_id: str
+            fine: bool = True
+
+        class Charge(Command, queue=f"{name}.charge", type="charge"):
+            order_id: str
+
+        class Refund(Command, queue=f"{name}.refund", type="refund"):
+            charge: str
+
+        class Release(Command, queue=f"{name}.release", type="release"):
+            order_id: str
+
+        class Ship(Command, queue=f"{name}.ship", type="ship"):
+            order_id: str
+
+        self.placed, self.charged, self.noted, self.shipped, self.refunded = (
+            Placed,
+            Charged,
+            Noted,
+            Shipped,
+            Refunded,
+        )
+        self.services = (Charge, Refund, Release, Ship)
+        self.app = app
+        self.saga = Saga(
+            name,
+            Order,
+            store=store,
+            key="order_id",
+            sends=self.services,
+            early_after=timedelta(milliseconds=100),
+            **settings,
+        )
+        self.told: list[str] = []
+        """Types of the messages that the services got, in order."""
+        self.ids: dict[str, set[str | None]] = {}
+
+        @self.saga.starts(Placed)
+        def placed(order: Placed) -> Go[Order]:
+            return Go(
+                At.PAYING,
+                Order(order_id=order.order_id),
+                send=[Charge(order_id=order.order_id)],
+                undo=Release(order_id=order.order_id),
+            )
+
+        @self.saga.on(At.PAYING, Noted)
+        def noted(order: Order, note: Noted) -> Stay[Order]:
+            return Stay(order.model_copy(update={"notes": order.notes + 1}))
+
+        @self.saga.on(At.PAYING, Charged)
+        def charged(order: Order, event: Charged) -> Go[Order]:
+            refund = Refund(charge=event.charge)
+            return Go(
+                At.SHIPPING,
+                order.model_copy(update={"charge": event.charge}),
+                send=[Ship(order_id=order.order_id)],
+                undo=Undo(refund, until=Refunded) if wait else refund,
+            )
+
+        self.saga.hears(Refunded)
+
+        @self.saga.on(At.SHIPPING, Shipped)
+        def shipped(order: Order, event: Shipped) -> Complete[Order] | Compensate[Order]:
+            return Complete() if event.fine else Compensate("no stock")
+
+        @self.saga.on(COMPENSATED, Charged)
+        def charged_late(order: Order, event: Charged) -> Stay[Order]:
+            return Stay(undo=Refund(charge=event.charge))
+
+        @self.saga.timeout(At.PAYING, after=pay_within)
+        def unpaid(order: Order) -> Compensate[Order]:
+            return Compensate("not paid in time")
+
+        self.app.include(self.saga)
+
+    def listen(self) -> None:
+        """Be the services as well."""
+
+        async def told(message: Command, delivery: Delivery) -> None:
+            self.told.append(message.wire_type)
+            self.ids.setdefault(message.wire_type, set()).add(delivery.message_id)
+
+        for kind in self.services:
+            self.app.handle(kind)(told)
+
+    async def is_told(self, *types: str) -> None:
+        await eventually(
+            lambda: all(kind in self.told for kind in types), f"{types} are told, not {self.told}"
+        )
+
+    async def is_at(self, key: str, state: str) -> Story:
+        async def there() -> bool:
+            story = await self.saga.story(key)
+            return story is not None and story.state == state and not story.owed
+
+        await eventually(there, f"the saga of {key} is {state}")
+        story = await self.saga.story(key)
+        assert story is not None
+        return story

@@ -1,0 +1,42 @@
+"""A real store whose answers get lost, which is down when a test says so, and at whose changes a process can be stopped."""
+
+from __future__ import annotations
+
+from warren.patterns import Store, StoreUnavailable
+from warren.patterns.store import Swap
+
+
+class FlakyStore:
+    """:ivar down: nothing reaches the store.
+    :ivar lose_answer_of: numbers of changes, from 1, that are made and whose answers are lost.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.down = False
+        self.lose_answer_of: set[int] = set()
+        self.changes = 0
+
+    async def compare_and_set(
+        self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
+    ) -> Swap:
+        if self.down:
+            raise StoreUnavailable("down, as the test says")
+        if record != expected:
+            await self.before(self.changes + 1)
+        swap = await self._store.compare_and_set(key, expected, record, keep_ms=keep_ms)
+        if swap.done and record != expected:
+            self.changes += 1
+            await self.after(self.changes)
+            if self.changes in self.lose_answer_of:
+                raise StoreUnavailable("the answer is lost, as the test says")
+        return swap
+
+    async def before(self, change: int) -> None:
+        """What a test wants to happen before this change is asked for."""
+
+    async def after(self, change: int) -> None:
+        """And after it is made."""
+
+    async def close(self) -> None:
+        await self._store.close()

@@ -1,0 +1,207 @@
+"""Sagas on a broker and each store: to the end, back again, and through what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from pydantic import BaseModel
+
+from tests.patterns.checkout import At, Checkout
+from tests.patterns.conftest import NewApp, OpenStore
+from tests.patterns.fetch import fetch
+from tests.patterns.flaky_store import FlakyStore
+from tests.patterns.waiting import eventually
+from warren.patterns import Store
+from warren.patterns.saga import COMPENSATED, COMPENSATING, COMPLETED, Go, Saga
+from warren.sdk import Command, ConfigError, Event, Request
+
+
+def shop(new_app: NewApp, store: Store, name: str, **settings: object) -> Checkout:
+    checkout = Checkout(new_app(), store, name, **settings)  # type: ignore[arg-type]
+    checkout.listen()
+    return checkout
+
+
+async def test_a_saga_reaches_its_end_and_its_story_can_be_read(
+    new_app: NewApp, store: Store, name: str
+) -> None:
+    checkout = shop(new_app, store, name)
+    async with checkout.app as app:
+        await app.publish(checkout.placed(order_id="42"))
+        await checkout.is_told("charge")
+        await app.publish(checkout.charged(order_id="42", charge="c7"))
+        await checkout.is_told("ship")
+        await app.publish(checkout.shipped(order_id="42"))
+        story = await checkout.is_at("42", COMPLETED)
+        assert await checkout.saga.story("43") is None
+    assert checkout.told == ["charge", "ship"]
+    assert [line.message for line in story.history] == ["placed", "charged", "shipped"]
+    assert "charged -> shipping, sent ship" in str(story)
+    assert story.as_json()["data"] == {"order_id": "42", "charge": "c7", "notes": 0}
+    assert checkout.saga.statistics.begun == checkout.saga.statistics.completed == 1
+
+
+async def test_steps_are_undone_in_reverse_each_after_the_one_before(
+    new_app: NewApp, store: Store, name: str
+) -> None:
+    checkout = shop(new_app, store, name)
+    async with checkout.app as app:
+        await app.publish(checkout.placed(order_id="42"))
+        await app.publish(checkout.charged(order_id="42"))
+        await checkout.is_at("42", At.SHIPPING)
+        await app.publish(checkout.shipped(order_id="42", fine=False))
+        story = await checkout.is_at("42", COMPENSATING)
+        assert (story.undo, story.instance.awaiting) == (("release",), "refunded")
+        await checkout.is_told("refund")
+        assert "release" not in checkout.told
+        await app.publish(checkout.refunded(order_id="42"))
+        story = await checkout.is_at("42", COMPENSATED)
+        await checkout.is_told("release")
+    assert "(no stock)" in str(story)
+    assert checkout.saga.statistics.compensated == 1
+
+
+async def test_what_takes_too_long_is_undone_and_what_comes_after_that_as_well(
+    new_app: NewApp, store: Store, name: str
+) -> None:
+    checkout = shop(new_app, store, name, pay_within=timedelta(milliseconds=300), wait=False)
+    async with checkout.app as app:
+        await app.publish(checkout.placed(order_id="paid"))
+        await app.publish(checkout.charged(order_id="paid"))
+        await app.publish(checkout.placed(order_id="unpaid"))
+        story = await checkout.is_at("unpaid", COMPENSATED)
+        assert story.history[-1].note == "not paid in time"
+        assert "it took too long" in str(story)
+        await app.publish(checkout.charged(order_id="unpaid", charge="late"))
+        await checkout.is_told("refund")
+        await eventually(lambda: checkout.saga.statistics.stale == 1, "the timeout of the paid one is stale")
+        await checkout.is_at("paid", At.SHIPPING)
+
+
+async def test_a_message_that_comes_twice_is_taken_once(new_app: NewApp, store: Store, name: str) -> None:
+    checkout = shop(new_app, store, name)
+    async with checkout.app as app:
+        await app.publish(checkout.placed(order_id="42"))
+        await checkout.is_at("42", At.PAYING)
+        for _ in range(3):
+            await app.publish(checkout.noted(order_id="42"), message_id="the same")
+        await eventually(lambda: checkout.saga.statistics.repeated == 2, "two are recognised")
+        assert (await checkout.is_at("42", At.PAYING)).as_json()["data"]["notes"] == 1
+
+
+async def test_a_message_that_comes_too_early_waits_for_its_turn(
+    new_app: NewApp, store: Store, name: str
+) -> None:
+    checkout = shop(new_app, store, name)
+    async with checkout.app as app:
+        await app.publish(checkout.shipped(order_id="42"))
+        await app.publish(checkout.charged(order_id="42"))
+        await eventually(lambda: checkout.saga.statistics.put_aside >= 2, "both are put aside")
+        await app.publish(checkout.placed(order_id="42"))
+        await checkout.is_at("42", COMPLETED)
+
+
+async def test_a_message_without_a_transition_ends_as_a_dead_letter_with_the_reason(
+    new_app: NewApp, amqp_url: str, store: Store, name: str
+) -> None:
+    checkout = shop(new_app, store, name, early_attempts=1)
+    async with checkout.app as app:
+        await app.publish(checkout.charged(order_id="43"))
+        dead = await fetch(amqp_url, f"{name}.saga.dead")
+        assert "of '43' has not begun: no transition for charged" in str(dead.headers["warren-dead-error"])
+        await app.publish(checkout.placed(order_id="42"))
+        await checkout.is_at("42", At.PAYING)
+        await app.publish(checkout.placed(order_id="42"))
+        dead = await fetch(amqp_url, f"{name}.saga.dead")
+        assert "is in state paying: no transition for placed" in str(dead.headers["warren-dead-error"])
+        assert dead.type == "placed"
+        assert checkout.saga.statistics.unexpected == 2
+
+
+@pytest.mark.parametrize("lost", [1, 2], ids=["of the new state", "of what is published"])
+async def test_a_crash_after_a_change_of_the_store_loses_no_message(
+    new_app: NewApp, store: Store, name: str, lost: int
+) -> None:
+    """The store has made the change and its answer never arrives, as after a crash: what is owed is published."""
+    flaky = FlakyStore(store)
+    flaky.lose_answer_of = {lost}
+    checkout = shop(new_app, flaky, name, patience=timedelta(0))
+    async with checkout.app as app:
+        await app.publish(checkout.placed(order_id="42"))
+        await checkout.is_at("42", At.PAYING)
+        await checkout.is_told("charge")
+        await eventually(lambda: checkout.saga.statistics.repeated >= 1, "the message came again")
+    assert len(checkout.ids["charge"]) == 1
+
+
+async def test_a_store_that_is_down_costs_no_message(new_app: NewApp, store: Store, name: str) -> None:
+    flaky = FlakyStore(store)
+    checkout = shop(new_app, flaky, name, patience=timedelta(milliseconds=10))
+    async with checkout.app as app:
+        flaky.down = True
+        await app.publish(checkout.placed(order_id="42"))
+        await eventually(lambda: checkout.saga.statistics.postponed >= 3, "it is put off again and again")
+        flaky.down = False
+        await checkout.is_told("charge")
+
+
+async def test_many_messages_for_one_saga_over_two_processes(
+    new_app: NewApp, open_store: OpenStore, name: str
+) -> None:
+    shops = [shop(new_app, open_store(), name) for _ in range(2)]
+    async with shops[0].app as app, shops[1].app:
+        await app.publish(shops[0].placed(order_id="42"))
+        await shops[0].is_at("42", At.PAYING)
+        await asyncio.gather(*(app.publish(shops[0].noted(order_id="42", number=n)) for n in range(30)))
+        await eventually(
+            lambda: sum(one.saga.statistics.passed for one in shops) == 31, "all of them are taken"
+        )
+        story = await shops[0].is_at("42", At.PAYING)
+    assert story.as_json()["data"]["notes"] == 30
+    assert len(story.history) == 31
+
+
+async def test_wrong_use_is_said_in_one_line(new_app: NewApp, store: Store, name: str) -> None:
+    class Data(BaseModel):
+        pass
+
+    class Begun(Event, exchange=f"{name}.e", key="begun", audience=[f"{name}.saga"]):
+        key: str
+
+    class Told(Command, queue=f"{name}.told"):
+        pass
+
+    class Asked(Request[int], queue=f"{name}.asked"):
+        key: str
+
+    with pytest.raises(ConfigError, match="needs a name"):
+        Saga("", Data, store=store, key="key")
+    with pytest.raises(ConfigError, match="at least a millisecond"):
+        Saga(name, Data, store=store, key="key", keep=timedelta(0))
+    saga = Saga(name, Data, store=store, key="key")
+    app = new_app()
+    with pytest.raises(ConfigError, match="has no start"):
+        app.include(saga)
+
+    @saga.starts(Begun)
+    def begun(event: Begun) -> Go[Data]:
+        return Go("waiting", Data(), send=[Told()])
+
+    with pytest.raises(ConfigError, match="has a start by Begun already"):
+        saga.starts(Begun)(begun)
+    with pytest.raises(ConfigError, match="shorter than a millisecond"):
+        saga.timeout("waiting", after=timedelta(0))(lambda data: Go("waiting"))
+    saga.on("waiting", Begun)(lambda data, event: Go("waiting"))
+    with pytest.raises(ConfigError, match="transition for Begun in waiting already"):
+        saga.on("waiting", Begun)(lambda data, event: Go("waiting"))
+    app.include(saga)
+    async with app:
+        await app.publish(Begun(key="42"))
+        dead = await fetch(app.url or "", f"{name}.saga.dead")
+    assert "sends a Told, which is not named in sends=[...]" in str(dead.headers["warren-dead-error"])
+    other = Saga(f"{name}.other", Data, store=store, key="key")
+    other.starts(Asked)(lambda message: Go("waiting", Data()))
+    with pytest.raises(ConfigError, match="takes Events and Commands"):
+        new_app().include(other)
