@@ -143,7 +143,7 @@ async def test_declare_never_only_checks_and_says_what_is_missing(make_app: Make
         async def ping(message: Ping) -> None: ...
 
     with pytest.raises(
-        TopologyMismatch, match=rf"missing on the broker: .*queue '{name}.ping'.*declare='always'"
+        TopologyMismatch, match=rf"missing on the broker: .*queue '{name}.ping'.*warren topology apply"
     ):
         await careful.start()
     async with careless, careful:

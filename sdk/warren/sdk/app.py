@@ -17,7 +17,7 @@ from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
 from warren.sdk.forwarding import forwarded
 from warren.sdk.handlers import Handlers
 from warren.sdk.handles import Answers, Handles
-from warren.sdk.messages import Request
+from warren.sdk.messages import Message, Request
 from warren.sdk.middleware import Middlewares
 from warren.sdk.process import serve
 from warren.sdk.protocols import (
@@ -30,7 +30,7 @@ from warren.sdk.protocols import (
     RetryPolicy,
 )
 from warren.sdk.publisher import WINDOW
-from warren.sdk.registry import DeclarePolicy, Registry
+from warren.sdk.registry import DeclarePolicy, MismatchPolicy, Registry
 from warren.sdk.report import PublishReport
 from warren.sdk.retry import InProcess
 from warren.sdk.runtime import Runtime, State, Statistics
@@ -52,6 +52,8 @@ class App:
     :param url: `amqp://` or `amqps://`; else the environment's `AMQP_URL`, else a broker in memory in this process.
     :param name: shown by the broker for its connections.
     :param declare: `always` declares what messages must reach; `never` only checks, and says what is missing.
+    :param mismatch: what becomes of a queue or exchange that is on the broker with other arguments: `fail` raises
+        `TopologyMismatch` with all that differs, `adopt` logs it and takes it as it is.
     :param window: unconfirmed messages at a time.
     :param connect_timeout: seconds for the first connection, and for the consumers to stand.
     :param grace: seconds that running handlers have to end when the App stops.
@@ -69,6 +71,7 @@ class App:
         *,
         name: str = "warren",
         declare: DeclarePolicy = "always",
+        mismatch: MismatchPolicy = "fail",
         window: int = WINDOW,
         connect_timeout: float = CONNECT_SECONDS,
         grace: float = GRACE_SECONDS,
@@ -91,7 +94,7 @@ class App:
         self._grace = grace
         self._first_retry = first_retry
         self._longest_retry = longest_retry
-        self._registry = Registry(declare)
+        self._registry = Registry(declare, mismatch)
         self._middlewares = Middlewares()
         self._sending = Sending(self._running, self.clock, declare)
         self._handlers = Handlers(
@@ -118,6 +121,19 @@ class App:
         :raises ConfigError: if a name already stands for something else.
         """
         self._registry.add(items)
+
+    def publishes(self, *messages: type[Message]) -> None:
+        """Say which messages this App publishes or calls, without handling them.
+
+        What they must reach is then declared at start, with the rest, instead of before the first one; `app.topology`,
+        `warren topology` and `warren asyncapi` know it.
+
+        :raises ConfigError: if a class has no address, or the App runs.
+        """
+        self._not_running("say what it publishes")
+        for message in messages:
+            self._registry.add(message.reach())
+            self._sending.reaches(message)
 
     async def declare_now(self, *items: Declarable) -> None:
         """`declare` on the running App, and on the broker before it returns.

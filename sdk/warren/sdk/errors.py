@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
+    from warren.sdk.comparison import Difference
     from warren.sdk.report import PublishReport
 
 Outcome = Literal["not_sent", "refused", "unknown"]
@@ -45,11 +46,13 @@ class TopologyMismatch(WarrenError):
     """An exchange, queue or binding is missing, or exists with other arguments (406 PRECONDITION_FAILED).
 
     :ivar reply_code: the broker's code (404, 405, 406), or 0.
+    :ivar differences: what differs, argument by argument, where it is known.
     """
 
-    def __init__(self, text: str, *, reply_code: int = 0) -> None:
+    def __init__(self, text: str, *, reply_code: int = 0, differences: Sequence[Difference] = ()) -> None:
         super().__init__(text)
         self.reply_code = reply_code
+        self.differences = tuple(differences)
 
 
 class PublishError(WarrenError):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, Protocol
+import logging
+from collections.abc import Iterable
+from typing import Literal
 
-from aiormq.abc import AbstractChannel
-
+from warren.sdk.comparison import differences
+from warren.sdk.declaring import Form, Runner, declaration, identity, label, rank
 from warren.sdk.errors import ConfigError, TopologyMismatch
 from warren.sdk.topology import Binding, Declarable, Exchange, Queue, closure
 
+log = logging.getLogger("warren.sdk")
+
 DeclarePolicy = Literal["always", "never"]
-
-
-class Runner(Protocol):
-    """Runs one synchronous method; `Control` and `Link` do."""
-
-    async def run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Any]], /) -> Any: ...
+MismatchPolicy = Literal["fail", "adopt"]
 
 
 class Registry:
@@ -25,8 +23,9 @@ class Registry:
     A value that has only defaults (`Queue("billing")`) gives way to one that says more.
     """
 
-    def __init__(self, policy: DeclarePolicy) -> None:
+    def __init__(self, policy: DeclarePolicy, mismatch: MismatchPolicy = "fail") -> None:
         self._policy = policy
+        self._mismatch = mismatch
         self._named: dict[object, Declarable] = {}
 
     def add(self, items: Iterable[Declarable]) -> list[Declarable]:
@@ -36,15 +35,14 @@ class Registry:
         """
         new: list[Declarable] = []
         for item in items:
-            identity = _identity(item)
-            known = self._named.get(identity)
+            known = self._named.get(identity(item))
             if known == item or (known is not None and _only_defaults(item)):
                 continue
             if known is not None and not _only_defaults(known):
                 raise ConfigError(
-                    f"{_name(item)} is declared twice with different arguments: {known} and {item}"
+                    f"{label(item)} is declared twice with different arguments: {known} and {item}"
                 )
-            self._named[identity] = item
+            self._named[identity(item)] = item
             new.append(item)
         return new
 
@@ -57,8 +55,8 @@ class Registry:
         named = self._named.values()
         implied = {item.dead_letter_queue for item in named if isinstance(item, Queue)}
         dead = {("queue", queue.name) for queue in implied if queue is not None}
-        kept = [item for item in named if not (_identity(item) in dead and _only_defaults(item))]
-        return {_identity(item): item for item in (*closure(kept), *kept)}
+        kept = [item for item in named if not (identity(item) in dead and _only_defaults(item))]
+        return {identity(item): item for item in (*closure(kept), *kept)}
 
     async def add_and_declare(self, runner: Runner, items: Iterable[Declarable]) -> None:
         """`add`, and on the broker before it returns, also if another task is about to declare the same.
@@ -68,12 +66,12 @@ class Registry:
         items = list(items)
         new = self.add(items)
         resolved = self._resolved()
-        wanted = {_identity(item) for item in closure(items)}
+        wanted = {identity(item) for item in closure(items)}
         try:
-            await self.declare(runner, [item for identity, item in resolved.items() if identity in wanted])
+            await self.declare(runner, [item for key, item in resolved.items() if key in wanted])
         except TopologyMismatch:
             for item in new:
-                self._named.pop(_identity(item), None)
+                self._named.pop(identity(item), None)
             raise
 
     def queue(self, name: str) -> Queue:
@@ -87,104 +85,48 @@ class Registry:
     async def declare(self, runner: Runner, items: Iterable[Declarable]) -> None:
         """Declare the items, or with `declare="never"` check that they exist (bindings cannot be checked).
 
-        :raises TopologyMismatch: what is missing, or differs.
+        :raises TopologyMismatch: what is missing; or all that differs, unless the policy is `adopt`.
         """
-        ordered = sorted(items, key=_rank)
-        if self._policy == "always":
-            for item in ordered:
-                await runner.run(f"cannot declare {_name(item)}", _declaration(item))
+        ordered = sorted(items, key=rank)
+        if self._policy == "never":
+            await self._check(runner, [item for item in ordered if not isinstance(item, Binding)])
             return
-        missing = []
         for item in ordered:
-            if isinstance(item, Binding):
-                continue
             try:
-                await runner.run(f"cannot check {_name(item)}", _check(item))
+                await runner.run(f"cannot declare {label(item)}", declaration(item))
+            except TopologyMismatch as error:
+                if isinstance(item, Binding) or error.reply_code != 406:
+                    raise
+                await self._differs(runner, item, error)
+
+    async def _differs(self, runner: Runner, item: Exchange | Queue, error: TopologyMismatch) -> None:
+        found = await differences(runner, item)
+        if self._mismatch == "adopt" and found:
+            log.warning("taken as it is on the broker: %s: %s", label(item), "; ".join(map(str, found)))
+            return
+        further = "".join(f"; {each}" for each in found[1:])
+        raise TopologyMismatch(
+            f"{error}{further} (`warren topology plan` says what to do; App(mismatch='adopt') takes it as it is)",
+            reply_code=406,
+            differences=found,
+        ) from error
+
+    async def _check(self, runner: Runner, items: Iterable[Exchange | Queue]) -> None:
+        missing = []
+        for item in items:
+            try:
+                await runner.run(f"cannot check {label(item)}", Form.of(item).look)
             except TopologyMismatch as error:
                 if error.reply_code != 404:
                     raise
-                missing.append(_name(item))
+                missing.append(label(item))
         if missing:
             raise TopologyMismatch(
-                f"missing on the broker: {', '.join(missing)}; run the App once with declare='always' to make them",
+                f"missing on the broker: {', '.join(missing)}; `warren topology apply MODULE:APP` makes them,"
+                " or a start with declare='always'",
                 reply_code=404,
-            )
-
-
-def _identity(item: Declarable) -> object:
-    match item:
-        case Exchange():
-            return ("exchange", item.name)
-        case Queue():
-            return ("queue", item.name)
-        case Binding():
-            return (
-                "binding",
-                item.source,
-                item.destination,
-                item.key,
-                item.to_exchange,
-                repr(item.arguments),
             )
 
 
 def _only_defaults(item: Declarable) -> bool:
     return not isinstance(item, Binding) and item == type(item)(item.name)
-
-
-def _rank(item: Declarable) -> int:
-    return (Exchange, Queue, Binding).index(type(item))
-
-
-def _name(item: Declarable) -> str:
-    match item:
-        case Exchange():
-            return f"exchange {item.name!r}"
-        case Queue():
-            return f"queue {item.name!r}"
-        case Binding():
-            kind = "exchange" if item.to_exchange else "queue"
-            return f"the binding of {kind} {item.destination!r} to exchange {item.source!r} with key {item.key!r}"
-
-
-def _declaration(item: Declarable) -> Callable[[AbstractChannel], Awaitable[Any]]:
-    async def method(channel: AbstractChannel) -> None:
-        match item:
-            case Exchange():
-                if item.name:
-                    await channel.exchange_declare(
-                        item.name,
-                        exchange_type=item.type,
-                        durable=item.durable,
-                        auto_delete=item.auto_delete,
-                        internal=item.internal,
-                        arguments=item.wire_arguments(),
-                    )
-            case Queue():
-                await channel.queue_declare(
-                    item.name,
-                    durable=item.durable,
-                    exclusive=item.exclusive,
-                    auto_delete=item.auto_delete,
-                    arguments=item.wire_arguments(),
-                )
-            case Binding(to_exchange=True):
-                await channel.exchange_bind(
-                    item.destination, item.source, item.key, arguments=dict(item.arguments)
-                )
-            case Binding():
-                await channel.queue_bind(
-                    item.destination, item.source, item.key, arguments=dict(item.arguments)
-                )
-
-    return method
-
-
-def _check(item: Exchange | Queue) -> Callable[[AbstractChannel], Awaitable[Any]]:
-    async def method(channel: AbstractChannel) -> None:
-        if isinstance(item, Queue):
-            await channel.queue_declare(item.name, passive=True)
-        elif item.name:
-            await channel.exchange_declare(item.name, exchange_type=item.type, passive=True)
-
-    return method

@@ -35,6 +35,14 @@ class Sending:
         self._clock = clock
         self._policy = policy
         self._reached: set[type[Message]] = set()
+        self.said: list[type[Message]] = []
+        """What `app.publishes` named."""
+
+    def reaches(self, kind: type[Message]) -> None:
+        """What the class must reach is declared at each start, so that its first message need not do it."""
+        if kind not in self.said:
+            self.said.append(kind)
+        self._reached.add(kind)
 
     async def publish(
         self,

@@ -1,0 +1,117 @@
+"""What is on the broker with other arguments: all of it is said, or it is taken as it is."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from warren.sdk import Command, Event, Exchange, Queue, TopologyMismatch
+from warren.sdk.comparison import Difference, read_mismatch
+from warren.sdk.declaring import Form
+
+
+def found(error: pytest.ExceptionInfo[TopologyMismatch]) -> dict[str, tuple[Any, Any]]:
+    return {each.argument: (each.declared, each.current) for each in error.value.differences}
+
+
+async def test_every_argument_that_differs_is_named_with_both_values(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    there: dict[str, Any] = {
+        "x-queue-type": "quorum",
+        "x-message-ttl": 2000,
+        "x-max-length": 5,
+        "x-overflow": "drop-head",
+        "x-single-active-consumer": True,
+    }
+    await foreign.channel.declare_queue(name, durable=True, arguments=there)
+    app = make_app()
+    app.declare(Queue(name, message_ttl=timedelta(seconds=1), dead_letter_exchange="it's", max_length=5))
+    with pytest.raises(TopologyMismatch) as caught:
+        await app.start()
+    assert found(caught) == {
+        "x-delivery-limit": (20, None),
+        "x-message-ttl": (1000, 2000),
+        "x-overflow": ("reject-publish", "drop-head"),
+        "x-dead-letter-exchange": ("it's", None),
+        "x-dead-letter-strategy": ("at-least-once", None),
+        "x-single-active-consumer": (None, True),
+    }
+    assert all(argument in str(caught.value) for argument in found(caught))
+    assert "x-single-active-consumer is True on the broker and none here" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_properties_that_differ_are_named_as_well(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    exchange = f"{name}.x"
+    await foreign.channel.declare_exchange(
+        exchange, "fanout", durable=False, auto_delete=True, arguments={"alternate-exchange": "lost"}
+    )
+    app = make_app()
+    app.declare(Exchange(exchange))
+    with pytest.raises(TopologyMismatch) as caught:
+        await app.start()
+    assert found(caught) == {
+        "type": ("topic", "fanout"),
+        "durable": (True, False),
+        "auto_delete": (False, True),
+        "alternate-exchange": (None, "lost"),
+    }
+
+
+async def test_adopt_takes_it_as_it_is_and_says_so(
+    make_app: MakeApp, foreign: Foreign, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await foreign.channel.declare_queue(name, durable=True, arguments={"x-max-length": 7})
+    app = make_app(mismatch="adopt")
+    app.declare(Queue(name))
+    with caplog.at_level(logging.WARNING, "warren.sdk"):
+        async with app:
+            await app.publish(b"1", exchange="", key=name)
+    assert await foreign.count(name) == 1
+    assert f"taken as it is on the broker: queue '{name}'" in caplog.text
+    assert "x-max-length is 7 on the broker and none here" in caplog.text
+
+
+async def test_what_an_app_publishes_is_declared_at_its_start(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Placed(Event, exchange=f"{name}.orders", key="placed", audience=[f"{name}.billing"]):
+        pass
+
+    class Cancel(Command, queue=f"{name}.cancel"):
+        pass
+
+    app = make_app()
+    app.publishes(Placed, Cancel)
+    async with app:
+        assert await foreign.count(f"{name}.billing") == await foreign.count(f"{name}.cancel") == 0
+        await app.publish(Placed())
+        assert await foreign.count(f"{name}.billing") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "difference"),
+    [
+        ("received '5' but current is '6'", Difference("x-max-length", 5, 6)),
+        ("received '5' but current is 'six'", Difference("x-max-length", 5, "six")),
+        ("received the value '5' of type 'long' but current is none", Difference("x-max-length", 5, None)),
+        ("received none but current is the value 'a 'b'' of type 'longstr'", Difference("x-max-length", 5, "a 'b'")),
+        ("received '5' but cur...", None),
+        ("received '5' but current is 'cut o", None),
+    ],
+)  # fmt: skip
+def test_the_text_of_a_mismatch_is_read(text: str, difference: Difference | None) -> None:
+    form = Form.of(Queue("a: received none but current is none", max_length=5))
+    whole = (
+        f"PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue '{form.name}' in vhost '/': {text}"
+    )
+    assert read_mismatch(whole, form) == difference
+    assert read_mismatch(whole, Form.of(Queue("another"))) is None
