@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from functools import cache
+from functools import cache, lru_cache
 from struct import Struct
 from typing import Any
 
@@ -12,18 +12,22 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_json
 
 from warren.sdk import telemetry
-from warren.sdk.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery
+from warren.sdk.delivery import FIRST_PUBLISHED, Delivery
 from warren.sdk.errors import ConfigError
 from warren.sdk.identity import uuid7
 from warren.sdk.messages import Message
-from warren.sdk.outgoing import PERSISTENT, Outgoing, encode_headers
+from warren.sdk.outgoing import PERSISTENT, Outgoing
 from warren.sdk.topology import milliseconds
-from warren.wire.tables import name_bytes
+from warren.wire.properties import Property
+from warren.wire.properties import encode as encode_properties
 
 SHORT_STRING_BYTES = 255
-_U64 = Struct(">Q")
-PLAIN_HEADERS = encode_headers([(ATTEMPT, 1)]) + name_bytes(FIRST_PUBLISHED) + b"l"
-"""The headers of a message that has no others, but for the time at their end."""
+UUID_CHARACTERS = 36
+FORMS = 1000
+"""Content type and message type pairs whose properties are kept encoded."""
+
+_HEADER = Struct(">HHQ")
+_BASIC = 60
 
 
 def encode(
@@ -40,7 +44,7 @@ def encode(
 
     A `Message` becomes JSON with its type; bytes go as they are, text as UTF-8, everything else as JSON.
 
-    :param now: Unix time in seconds; becomes `warren-first-published` and the time in the message id.
+    :param now: Unix time in seconds; becomes the time in the message id, or `warren-first-published` beside a given id.
     :raises ConfigError: if there is no address, or it is longer than the wire allows.
     """
     message_type = None
@@ -66,25 +70,42 @@ def encode(
         else:
             body = _json(message)
     milli = int(now * 1000)
-    table: dict[str, Any] = {ATTEMPT: 1, FIRST_PUBLISHED: milli}
+    table: dict[str, Any] = {}
     telemetry.inject(table)
+    if message_id is not None:
+        # An id that is made here tells the time by itself.
+        table[FIRST_PUBLISHED] = milli
     if headers:
         table.update(headers)
     properties: dict[str, str | int] = {"content_type": content_type, "delivery_mode": PERSISTENT}
     if expiration is not None:
         properties["expiration"] = str(max(0, milliseconds(expiration) or 0))
-    properties["message_id"] = message_id or uuid7(milli)
+    identity = properties["message_id"] = message_id or uuid7(milli)
     if message_type is not None:
         properties["type"] = message_type
+    header = None
+    if not table and expiration is None:
+        before, after = _form(content_type, message_type)
+        header = _HEADER.pack(_BASIC, 0, len(body)) + before + identity.encode() + after
     return Outgoing(
         short("exchange", exchange or ""),
         short("routing key", key or ""),
         properties,
         table,
         body,
-        # The usual table of two headers is copied, not built.
-        table=PLAIN_HEADERS + _U64.pack(milli) if len(table) == 2 and not headers else None,
+        header=header,
     )
+
+
+@lru_cache(FORMS)
+def _form(content_type: str, message_type: str | None) -> tuple[bytes, bytes]:
+    """What precedes and what follows the id in the properties of a plain message."""
+    properties: dict[str, Property] = {"content_type": content_type.encode(), "delivery_mode": PERSISTENT}
+    properties["message_id"] = mark = b"\x00" * UUID_CHARACTERS
+    if message_type is not None:
+        properties["type"] = short("type", message_type).encode()
+    before, _, after = encode_properties(properties, 0)[_HEADER.size :].partition(mark)
+    return before, after
 
 
 def encode_result(adapter: TypeAdapter[Any] | None, result: object) -> bytes:

@@ -21,6 +21,9 @@ FRAME_OVERHEAD = 8
 ADDRESSES = 1000
 """Exchange and key pairs whose method frame is kept; more than that are made anew each time."""
 
+EAGER = 256
+"""So many pieces that wait to be written (some 40 messages) go at once, so that the broker works while we do."""
+
 _FRAME = struct.Struct(">BHI")
 _ACK = struct.Struct(">BHIHHQBB").pack
 _END = b"\xce"
@@ -136,6 +139,8 @@ class DataChannel:
             for start in range(0, size, room):
                 piece = body[start : start + room]
                 parts += (_FRAME.pack(3, number, len(piece)), piece, _END)
+        if len(parts) >= EAGER:
+            self._outlet.flush()
 
     def acknowledge(self, delivery_tag: int) -> None:
         """Acknowledge at the end of this turn of the event loop; tags that adjoin leave as one `multiple`.

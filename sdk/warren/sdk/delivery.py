@@ -8,6 +8,7 @@ from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from typing import Any
 
+from warren.sdk.identity import milliseconds_of
 from warren.wire import tables
 from warren.wire.received import content, is_text, received
 
@@ -147,9 +148,18 @@ class Delivery:
 
     @property
     def first_published(self) -> datetime | None:
-        """When the logical message was first published; a republish keeps it."""
+        """When the logical message was first published; a republish keeps it. None if its publisher did not say.
+
+        The header `warren-first-published` says it, else the id, if that is a UUID of version 7.
+        """
         value = self.headers.get(FIRST_PUBLISHED)
-        return datetime.fromtimestamp(value / 1000, UTC) if isinstance(value, int) else None
+        if not isinstance(value, int):
+            value = milliseconds_of(self.message_id or "")
+        try:
+            return None if value is None else datetime.fromtimestamp(value / 1000, UTC)
+        except (ValueError, OverflowError, OSError):
+            # Foreign numbers may lie beyond what a calendar has.
+            return None
 
     @property
     def republished(self) -> bool:

@@ -20,7 +20,7 @@ class Outgoing:
     :ivar headers: values, or fields as they came (`warren.wire.tables.Field`).
     """
 
-    __slots__ = ("_header", "_table", "body", "exchange", "headers", "mandatory", "properties", "routing_key")
+    __slots__ = ("_header", "body", "exchange", "headers", "mandatory", "properties", "routing_key")
 
     def __init__(
         self,
@@ -31,17 +31,16 @@ class Outgoing:
         body: bytes,
         *,
         mandatory: bool = True,
-        table: bytes | None = None,
+        header: bytes | None = None,
     ) -> None:
-        """:param table: `headers`, encoded already."""
+        """:param header: the payload of the header frame, encoded already."""
         self.exchange = exchange
         self.routing_key = routing_key
         self.properties = properties
         self.headers = headers
         self.body = body
         self.mandatory = mandatory
-        self._table = table
-        self._header: bytes | None = None
+        self._header = header
 
     @property
     def message_id(self) -> str:
@@ -63,7 +62,7 @@ class Outgoing:
         """Set a header, or with None unset it."""
         if value is None and name not in self.headers:
             return
-        self._header = self._table = None
+        self._header = None
         if value is None:
             del self.headers[name]
         else:
@@ -79,8 +78,8 @@ class Outgoing:
                 name: value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
                 for name, value in self.properties.items()
             }
-            if self.headers or self._table:
-                encoded["headers"] = self._table or encode_headers(self.headers.items())
+            if self.headers:
+                encoded["headers"] = encode_headers(self.headers.items())
             self._header = wire.encode(encoded, len(self.body))
         return self._header
 
