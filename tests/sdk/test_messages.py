@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -63,11 +64,37 @@ def test_the_wire_form_of_an_event_is_frozen() -> None:
             '{"order_id":"42","total":"9.90","placed_at":"2026-02-01T00:30:00Z","gift":false,'
             '"ship_to":{"city":"Zürich"}}'
         ).encode(),
-        "headers": {"warren-attempt": 1, "warren-first-published": 1769904000125},
+        "headers": {},
         "content_type": "application/json",
         "delivery_mode": 2,
         "type": "order_placed",
     }
+
+
+def test_a_given_id_leaves_the_time_to_a_header() -> None:
+    outgoing = encode(CancelOrder(order_id="42"), now=NOW, message_id="cancel-42")
+    assert on_the_wire(outgoing)["headers"] == {"warren-first-published": 1769904000125}
+
+
+@pytest.mark.parametrize(
+    ("message_id", "headers", "expected"),
+    [
+        (uuid7(1_769_904_000_125), {}, 1_769_904_000_125),
+        (uuid7(1_769_904_000_125), {"warren-first-published": 1_700_000_000_000}, 1_700_000_000_000),
+        ("cancel-42", {"warren-first-published": 1_700_000_000_000}, 1_700_000_000_000),
+        ("cancel-42", {}, None),
+        (str(UUID(int=4 << 76)), {}, None),
+        ("ffffffff-ffff-7fff-8fff-ffffffffffff", {}, None),
+        ("nothexno-here-7fff-8fff-ffffffffffff", {}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_time_of_the_first_publish_is_in_a_header_or_in_the_id(
+    message_id: str | None, headers: dict[str, int], expected: int | None
+) -> None:
+    properties = {} if message_id is None else {"message_id": message_id}
+    first = Delivery(b"", "", "q", "q", False, headers, properties).first_published
+    assert first == (None if expected is None else datetime.fromtimestamp(expected / 1000, UTC))
 
 
 def test_the_wire_form_of_a_command_is_frozen() -> None:
@@ -76,7 +103,7 @@ def test_the_wire_form_of_a_command_is_frozen() -> None:
         "exchange": "",
         "routing_key": "orders.cancel",
         "body": b'{"order_id":"42"}',
-        "headers": {"warren-attempt": 1, "warren-first-published": 1769904000125},
+        "headers": {},
         "content_type": "application/json",
         "delivery_mode": 2,
         "expiration": "1501",

@@ -39,9 +39,8 @@ async def test_a_confirmed_message_is_in_its_queue_as_the_wire_form_says(
         await app.publish(OrderPlaced(order_id="42"), headers={"tenant": "a"})
         message = await foreign.take(f"{name}.billing")
     assert message.body == b'{"order_id":"42"}'
-    assert message.headers.pop("warren-first-published")
     message.headers.pop("x-delivery-count", None)  # the broker's own, of quorum queues
-    assert message.headers == {"warren-attempt": 1, "tenant": "a"}
+    assert message.headers == {"tenant": "a"}
     assert (message.type, message.content_type, message.delivery_mode) == (
         "order_placed",
         "application/json",

@@ -25,6 +25,8 @@ EAGER = 256
 """So many pieces that wait to be written (some 40 messages) go at once, so that the broker works while we do."""
 
 _FRAME = struct.Struct(">BHI")
+_NEXT = struct.Struct(">BBHI")
+"""The end of a frame, and the head of the next."""
 _ACK = struct.Struct(">BHIHHQBB").pack
 _END = b"\xce"
 
@@ -66,7 +68,7 @@ class DataChannel:
 
     @property
     def usable(self) -> bool:
-        return not self.methods.is_closed and not self._outlet.closed
+        return not (self.ended.done() or self._outlet.transport.is_closing())
 
     @property
     def cause(self) -> BaseException | None:
@@ -125,17 +127,13 @@ class DataChannel:
         key = (content.exchange, content.routing_key, mandatory)
         method = self._addresses.get(key) or self._address(key)
         parts = self._outlet.schedule()
-        parts.append(method)
-        parts.append(_FRAME.pack(2, number, len(header)))
-        parts.append(header)
+        head = _FRAME.pack(2, number, len(header))
         if not size:
-            parts.append(_END)
+            parts += (method, head, header, _END)
         elif size <= room:
-            parts.append(_END + _FRAME.pack(3, number, size))
-            parts.append(body)
-            parts.append(_END)
+            parts += (method, head, header, _NEXT.pack(0xCE, 3, number, size), body, _END)
         else:
-            parts.append(_END)
+            parts += (method, head, header, _END)
             for start in range(0, size, room):
                 piece = body[start : start + room]
                 parts += (_FRAME.pack(3, number, len(piece)), piece, _END)

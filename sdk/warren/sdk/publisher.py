@@ -285,11 +285,11 @@ class Publisher:
     def _write(self, channel: DataChannel, pending: Pending) -> None:
         outgoing = pending.outgoing
         sequence = self._sequence + 1
-        identity: str | tuple[str, int] = outgoing.message_id
-        outgoing.set_header(RETURN_TOKEN, None)
+        identity: str | tuple[str, int]
+        identity = message_id = str(outgoing.properties.get("message_id", ""))
         if identity in self._by_identity:
             outgoing.set_header(RETURN_TOKEN, sequence)
-            identity = (outgoing.message_id, sequence)
+            identity = (message_id, sequence)
         try:
             channel.publish(outgoing, outgoing.mandatory)
         except Exception as error:
@@ -313,18 +313,12 @@ class Publisher:
             pending = self._cut_off.popleft()
             if pending.future.done():
                 continue
+            pending.outgoing.set_header(RETURN_TOKEN, None)
             pending.outgoing.set_header(REPUBLISHED, True)
             self.statistics.republished += 1
             self._write(channel, pending)
         if not self._cut_off and not self._in_flight:
             self._suspicion = False
-
-    def _forget(self, sequence: int) -> Pending | None:
-        pending = self._in_flight.pop(sequence, None)
-        if pending is not None:
-            self._by_identity.pop(pending.identity, None)
-            self._bytes -= len(pending.outgoing.body)
-        return pending
 
     def _return(self, method: bytes, header: bytes, body: bytes) -> None:
         error, token = returned_message(method, header, body)
@@ -336,14 +330,16 @@ class Publisher:
         self._on_return(error)
 
     def _confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
-        first = next(iter(self._in_flight), sequence) if multiple else sequence
+        in_flight, by_identity = self._in_flight, self._by_identity
+        first = next(iter(in_flight), sequence) if multiple else sequence
         # 0 with `multiple` covers all that is outstanding (AMQP 0-9-1, basic.ack).
         last = min(sequence or self._sequence, self._sequence)
-        covered = range(first, last + 1)
-        for known in covered:
-            pending = self._forget(known)
+        for known in range(first, last + 1):
+            pending = in_flight.pop(known, None)
             if pending is None:
                 continue
+            by_identity.pop(pending.identity, None)
+            self._bytes -= len(pending.outgoing.body)
             if ack:
                 self.statistics.confirmed += 1
                 pending.settle(pending.error)
