@@ -197,9 +197,13 @@ class Link:
 
     def _worth_retrying(self, error: BaseException) -> bool:
         """Once it has worked, whatever is wrong may pass; before that, wrong use must be said at once."""
-        if isinstance(error, ConfigError | TopologyMismatch):
-            return self.connects > 0
-        return isinstance(error, WarrenError) and (error.retryable or self.connects > 0)
+        if self.connects > 0:
+            return isinstance(error, Exception)
+        return (
+            isinstance(error, WarrenError)
+            and error.retryable
+            and not isinstance(error, ConfigError | TopologyMismatch)
+        )
 
     def _report(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -207,6 +211,8 @@ class Link:
             if str(error) != str(self.error):
                 log.warning("connection attempt failed: name=%s error=%s", self._name, error)
             self.error = error
+        elif error is not None:
+            log.error("connection attempt failed: name=%s", self._name, exc_info=error)
 
 
 async def cancel(task: asyncio.Task[None]) -> None:

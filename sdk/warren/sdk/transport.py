@@ -105,6 +105,11 @@ def translated(what: str) -> Iterator[None]:
             # aiormq answers a cancellation with the error that it met at the same time.
             raise asyncio.CancelledError from error
         raise translate(what, error) from error
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        # Its answer to what waits on a connection that ended without an error of its own, as at a frame's boundary.
+        raise TransportUnavailable(f"{what}: the connection was closed") from error
 
 
 def _being_cancelled() -> bool:
