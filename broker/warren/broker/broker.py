@@ -47,7 +47,7 @@ from warren.broker.tls import Secured
 from warren.wire import tables
 from warren.wire.replies import AmqpError, Reply
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class Broker:

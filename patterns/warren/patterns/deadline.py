@@ -39,7 +39,7 @@ from warren.sdk.clock import SystemClock
 from warren.sdk.messages import Message
 from warren.sdk.protocols import Clock
 
-log = logging.getLogger("warren.patterns")
+log: logging.Logger = logging.getLogger("warren.patterns")
 
 NAMESPACE: Final = UUID("5f0c2a0e-8a3b-5a52-9d0f-6b1d3f6f4c1d")
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -110,7 +110,7 @@ class Deadline:
                 f"Deadline {name}: after ({after}), keep ({keep}) and retry_after ({retry_after}) are at least a millisecond"
             )
         self.name = name
-        self.statistics = DeadlineStatistics()
+        self.statistics: DeadlineStatistics = DeadlineStatistics()
         self._after_ms = _ms(after)
         self._keep_ms = _ms(keep)
         self._retry_ms = min(_ms(retry_after), self._after_ms)

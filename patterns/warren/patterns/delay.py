@@ -68,7 +68,7 @@ class Delay:
             raise ConfigError(f"Delay: unit is {unit}, it must be whole milliseconds")
         if not 1 <= levels <= LEVELS:
             raise ConfigError(f"Delay: levels is {levels}, it must be from 1 to {LEVELS}")
-        self.longest = (2**levels - 1) * unit
+        self.longest: timedelta = (2**levels - 1) * unit
         self._unit = unit
         self._levels = levels
         self._prefix = f"{name}.{levels}x{unit // timedelta(milliseconds=1)}ms"

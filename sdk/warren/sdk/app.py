@@ -87,7 +87,7 @@ class App:
                 parse_url(self._url)
             except ValueError as error:
                 raise ConfigError(str(error)) from None
-        self.clock = AppClock(clock or SystemClock())
+        self.clock: AppClock = AppClock(clock or SystemClock())
         self._name = name
         self._window = window
         self._connect_timeout = connect_timeout

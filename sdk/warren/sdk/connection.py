@@ -15,7 +15,7 @@ from warren.sdk.data_channel import DataChannel
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, WarrenError
 from warren.sdk.transport import Session, translated
 
-log = logging.getLogger("warren.sdk")
+log: logging.Logger = logging.getLogger("warren.sdk")
 
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 3.0
@@ -90,7 +90,7 @@ class Link:
         self._closed = False
         self.session: Session | None = None
         self.control: Control | None = None
-        self.connects = 0
+        self.connects: int = 0
         self.error: WarrenError | None = None
         """Why the last attempt failed."""
 

@@ -21,7 +21,7 @@ from warren.sdk.errors import TransportUnavailable, WarrenError
 from warren.sdk.topology import Queue
 from warren.sdk.transport import Session, translate, translated
 
-log = logging.getLogger("warren.sdk")
+log: logging.Logger = logging.getLogger("warren.sdk")
 
 CANCEL_SECONDS = 5.0
 
@@ -101,7 +101,7 @@ class Subscription:
         self._idle.set()
         self._stopping = False
         self.error: WarrenError | None = None
-        self.statistics = ConsumerStatistics()
+        self.statistics: ConsumerStatistics = ConsumerStatistics()
 
     @property
     def active(self) -> bool:

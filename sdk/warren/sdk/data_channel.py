@@ -15,7 +15,7 @@ from warren.wire import methods
 from warren.wire.methods import ACK, BASIC, DELIVER
 from warren.wire.received import RETURN, Scanner
 
-log = logging.getLogger("warren.sdk")
+log: logging.Logger = logging.getLogger("warren.sdk")
 
 FRAME_OVERHEAD = 8
 ADDRESSES = 1000
@@ -51,7 +51,7 @@ class DataChannel:
 
     def __init__(self, channel: AbstractChannel, outlet: Outlet, scanner: Scanner, frame_max: int) -> None:
         self.methods = channel
-        self.number = channel.number
+        self.number: int = channel.number
         self.on_delivery: Callable[[bytes, bytes, bytes], None] = _ignore
         self.on_return: Callable[[bytes, bytes, bytes], None] = _ignore
         self.on_confirm: Callable[[int, bool, bool], None] = _ignore_confirm

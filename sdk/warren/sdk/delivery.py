@@ -54,12 +54,12 @@ class Delivery:
         *,
         table: bytes = b"",
     ) -> None:
-        self.body = body
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.queue = queue
-        self.redelivered = redelivered
-        self.properties = properties
+        self.body: bytes = body
+        self.exchange: str = exchange
+        self.routing_key: str = routing_key
+        self.queue: str = queue
+        self.redelivered: bool = redelivered
+        self.properties: Mapping[str, Any] = properties
         self.flaw: str | None = None
         self._headers = headers
         self._table = table

@@ -29,7 +29,7 @@ from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.retry import may_pass
 from warren.sdk.topology import Queue
 
-log = logging.getLogger("warren.sdk")
+log: logging.Logger = logging.getLogger("warren.sdk")
 
 Send = Callable[[Outgoing], Awaitable[None]]
 
@@ -77,7 +77,7 @@ class Endpoint:
         delay: DelayBackend | None,
     ) -> None:
         self.concurrency = concurrency
-        self.statistics = HandlerStatistics()
+        self.statistics: HandlerStatistics = HandlerStatistics()
         self._queue = queue
         self._send = send
         self._forward = forward

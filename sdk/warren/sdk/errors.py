@@ -52,7 +52,7 @@ class TopologyMismatch(WarrenError):
     def __init__(self, text: str, *, reply_code: int = 0, differences: Sequence[Difference] = ()) -> None:
         super().__init__(text)
         self.reply_code = reply_code
-        self.differences = tuple(differences)
+        self.differences: tuple[Difference, ...] = tuple(differences)
 
 
 class PublishError(WarrenError):

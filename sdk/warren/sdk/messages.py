@@ -28,7 +28,7 @@ class Message(BaseModel):
     """
 
     # What a message holds is its sender's: it must not reach logs and replies through the text of an error.
-    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
     wire_type: ClassVar[str] = "message"
     wire_exchange: ClassVar[str] = ""
@@ -58,6 +58,8 @@ class Event(Message):
     nothing is lost that is published before its first consumer ever ran.
     """
 
+    wire_exchange: ClassVar[str] = ""
+    wire_key: ClassVar[str | None] = None
     wire_audience: ClassVar[tuple[Queue, ...]] = ()
     exchange_value: ClassVar[Exchange | None] = None
 
@@ -97,6 +99,7 @@ class Event(Message):
 class ForOne(Message):
     """What exactly one queue takes. Class keyword `queue=`: its name, or a `Queue`."""
 
+    wire_key: ClassVar[str | None] = None
     queue_value: ClassVar[Queue | None] = None
 
     def __init_subclass__(cls, *, queue: str | Queue | None = None, **keywords: Any) -> None:

@@ -34,12 +34,12 @@ class Outgoing:
         header: bytes | None = None,
     ) -> None:
         """:param header: the payload of the header frame, encoded already."""
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.properties = properties
-        self.headers = headers
-        self.body = body
-        self.mandatory = mandatory
+        self.exchange: str = exchange
+        self.routing_key: str = routing_key
+        self.properties: dict[str, str | int] = properties
+        self.headers: dict[str, Any] = headers
+        self.body: bytes = body
+        self.mandatory: bool = mandatory
         self._header = header
 
     @property

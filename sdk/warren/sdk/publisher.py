@@ -46,9 +46,9 @@ class Pending:
     __slots__ = ("deadline", "error", "future", "identity", "outgoing")
 
     def __init__(self, outgoing: Outgoing, deadline: float, future: asyncio.Future[None]) -> None:
-        self.outgoing = outgoing
-        self.deadline = deadline
-        self.future = future
+        self.outgoing: Outgoing = outgoing
+        self.deadline: float = deadline
+        self.future: asyncio.Future[None] = future
         self.error: Unroutable | None = None
         self.identity: str | tuple[str, int] = ""
 
@@ -93,7 +93,7 @@ class Publisher:
         self._idle.set()
         self.blocked: str | None = None
         """The reason that the broker gave for not reading (`connection.blocked`), or None."""
-        self.statistics = PublisherStatistics()
+        self.statistics: PublisherStatistics = PublisherStatistics()
 
     @property
     def attached(self) -> bool:

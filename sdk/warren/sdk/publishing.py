@@ -13,7 +13,7 @@ from warren.sdk.errors import WarrenError
 from warren.sdk.publisher import Publisher
 from warren.sdk.transport import Session, translate
 
-log = logging.getLogger("warren.sdk")
+log: logging.Logger = logging.getLogger("warren.sdk")
 
 
 class PublishingChannels:

@@ -11,7 +11,7 @@ from warren.sdk.declaring import Form, Runner, declaration, identity, label, ran
 from warren.sdk.errors import ConfigError, TopologyMismatch
 from warren.sdk.topology import Binding, Declarable, Exchange, Queue, closure
 
-log = logging.getLogger("warren.sdk")
+log: logging.Logger = logging.getLogger("warren.sdk")
 
 DeclarePolicy = Literal["always", "never"]
 MismatchPolicy = Literal["fail", "adopt"]

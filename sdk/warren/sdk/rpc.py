@@ -28,7 +28,7 @@ from warren.sdk.outgoing import TRANSIENT, Outgoing
 from warren.sdk.transport import Session
 from warren.wire.received import content
 
-log = logging.getLogger("warren.sdk")
+log: logging.Logger = logging.getLogger("warren.sdk")
 
 ERROR_TYPE = "warren.error"
 """The `type` of a reply that is an error: `{"code", "message", "details", "retryable"}`."""
@@ -55,7 +55,7 @@ class Caller:
         self._channel: DataChannel | None = None
         self._queue = ""
         self._active = asyncio.Event()
-        self.statistics = CallStatistics()
+        self.statistics: CallStatistics = CallStatistics()
 
     @property
     def active(self) -> bool:

@@ -23,7 +23,7 @@ from warren.sdk.rpc import Caller, CallStatistics
 from warren.sdk.topology import Declarable
 from warren.sdk.transport import Session
 
-log = logging.getLogger("warren.sdk")
+log: logging.Logger = logging.getLogger("warren.sdk")
 
 FLUSH_SECONDS = 5.0
 PREFETCH_PER_HANDLER = 2
@@ -81,16 +81,16 @@ class Runtime:
         self._components = components
         self._retry = {"first_retry": first_retry, "longest_retry": longest_retry}
         self._broker: EmbeddedBroker | None = None
-        self.publisher = Publisher(window=window, on_return=on_return)
+        self.publisher: Publisher = Publisher(window=window, on_return=on_return)
         self.outlet: Outlet = Through(self.publisher, middlewares) if middlewares.publish else self.publisher
         """What the user's publishes go to."""
-        self.caller = Caller(self.outlet)
+        self.caller: Caller = Caller(self.outlet)
         self._publishing: Link | None = None
         self._consuming: Link | None = None
         self._channels = PublishingChannels(self.publisher)
         self._subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
-        self.reaching = asyncio.Lock()
+        self.reaching: asyncio.Lock = asyncio.Lock()
         """Held while a message class that is published for the first time is declared."""
         self._phase = State.STARTING
 

@@ -17,7 +17,7 @@ from yarl import URL
 from warren.sdk.errors import TransportUnavailable
 from warren.wire.received import Scanner, StreamError
 
-log = logging.getLogger("warren.sdk")
+log: logging.Logger = logging.getLogger("warren.sdk")
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 ALIVE_SECONDS = 1.0
@@ -28,7 +28,7 @@ class Outlet:
     """Frames on their way out: what is written in one turn of the event loop leaves in one call."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self.transport = writer.transport
+        self.transport: asyncio.WriteTransport = writer.transport
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
@@ -108,7 +108,7 @@ class Socket(TransportFactory):
 
     def __init__(self, on_blocked: Callable[[str | None], None]) -> None:
         self.blocked = on_blocked
-        self.scanner = Scanner(self)
+        self.scanner: Scanner = Scanner(self)
         self.writer: asyncio.StreamWriter | None = None
 
     async def create(self, url: URL, **keywords: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

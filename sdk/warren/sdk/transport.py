@@ -41,7 +41,7 @@ class Session:
         self._frame_max = connection.connection_tune.frame_max or UNLIMITED
         self._scanner.limit = self._frame_max
         self._writer = socket.writer
-        self.outlet = Outlet(socket.writer)
+        self.outlet: Outlet = Outlet(socket.writer)
         self.lost: asyncio.Future[None] = connection.closing
         """Done when the connection has ended, for whatever reason."""
 

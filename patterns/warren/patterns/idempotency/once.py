@@ -29,7 +29,7 @@ from warren.sdk import App, ConfigError, DeadLetter, Delivery
 from warren.sdk.clock import SystemClock
 from warren.sdk.protocols import Clock
 
-log = logging.getLogger("warren.patterns")
+log: logging.Logger = logging.getLogger("warren.patterns")
 
 POLL_FIRST: Final = 0.02
 POLL_LAST: Final = 1.0
@@ -94,7 +94,7 @@ class Once:
         self._patience = patience.total_seconds()
         self._own_clock = clock
         self._clock: Clock = clock or SystemClock()
-        self.statistics = OnceStatistics()
+        self.statistics: OnceStatistics = OnceStatistics()
 
     def register(self, app: App) -> None:
         """Take the time from the App, unless a clock was given (the SDK calls this)."""

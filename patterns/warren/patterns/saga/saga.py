@@ -37,7 +37,7 @@ from warren.sdk.clock import SystemClock
 from warren.sdk.messages import Message
 from warren.sdk.protocols import Clock
 
-log = logging.getLogger("warren.patterns")
+log: logging.Logger = logging.getLogger("warren.patterns")
 
 EARLY: Final = "warren-saga-early"
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -112,7 +112,7 @@ class Saga(Generic[Data]):
                 f"Saga {name}: keep ({keep}), longest ({longest}) and early_after ({early_after}) are at least a millisecond"
             )
         self.name = name
-        self.statistics = SagaStatistics()
+        self.statistics: SagaStatistics = SagaStatistics()
         self._data = data
         self._store = store
         self._key = key

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
-from warren.sdk.errors import WarrenError
+from warren.sdk.errors import Outcome, WarrenError
 from warren.sdk.protocols import Clock
 
 Answer = TypeVar("Answer")
@@ -23,8 +23,8 @@ Answer = TypeVar("Answer")
 class StoreUnavailable(WarrenError):
     """The store gave no answer in time: what was asked of it has happened or not. Worth trying again."""
 
-    retryable = True
-    outcome = "unknown"
+    retryable: bool = True
+    outcome: Outcome = "unknown"
 
 
 class Swap(NamedTuple):
