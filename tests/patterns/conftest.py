@@ -3,7 +3,7 @@ user."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -11,7 +11,8 @@ from uuid import uuid4
 import pytest
 
 from tests.patterns import tidy
-from warren.patterns import RedisStore, SqliteStore, Store
+from tests.support.postgres import PostgreSQL, postgres_server
+from warren.patterns import PostgresStore, RedisStore, SqliteStore, Store
 from warren.sdk import App
 
 OpenStore = Callable[[], Store]
@@ -21,7 +22,7 @@ class NewApp(Protocol):
     def __call__(self, url: str = ...) -> App: ...
 
 
-@pytest.fixture(params=["redis", "sqlite"])
+@pytest.fixture(params=["redis", "sqlite", "postgres"])
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
     """Opens the test's own store; called again it opens the same one, as another process would."""
     opened: list[Store] = []
@@ -31,6 +32,13 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 
         def open_one() -> Store:
             opened.append(RedisStore(url, prefix=prefix))
+            return opened[-1]
+    elif request.param == "postgres":
+        database: str = request.getfixturevalue("postgres_url")
+        table = f"t{uuid4().hex}"
+
+        def open_one() -> Store:
+            opened.append(PostgresStore(database, table=table))
             return opened[-1]
     else:
 
@@ -65,3 +73,17 @@ async def new_app(amqp_url: str, name: str) -> AsyncIterator[NewApp]:
 
     yield new
     await tidy.delete(amqp_url, apps, name)
+
+
+@pytest.fixture(scope="session")
+def _mortal_postgres() -> Iterator[PostgreSQL]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_postgres(_mortal_postgres: PostgreSQL) -> Iterator[PostgreSQL]:
+    """A PostgreSQL that tests share and each may stop or crash; it runs again when a test has ended."""
+    yield _mortal_postgres
+    if not _mortal_postgres.running:
+        _mortal_postgres.start()

@@ -1,10 +1,10 @@
-"""Deadlines on a broker and each store: short real delays, waited for by condition."""
+"""Deadlines on a broker and a real Redis: short real delays, waited for by condition."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -23,6 +23,21 @@ from warren.patterns.store import Swap
 from warren.sdk import App, Command, ConfigError, Delivery, Event
 
 AFTER = timedelta(seconds=1)
+
+
+@pytest.fixture
+async def open_store(redis_url: str) -> AsyncIterator[OpenStore]:
+    """Redis alone: the rules are the same above every store, and each test here waits for its deadlines."""
+    opened: list[Store] = []
+    prefix = f"{uuid4().hex}:"
+
+    def open_one() -> Store:
+        opened.append(RedisStore(redis_url, prefix=prefix))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        await store.close()
 
 
 class Shop:

@@ -14,11 +14,12 @@ import pytest
 
 from tests.patterns.conftest import OpenStore
 from tests.patterns.waiting import eventually
+from tests.support.postgres import PostgreSQL
 from tests.support.processes import free_port
 from tests.support.redis import redis_server
 from warren.command import UsageError
-from warren.patterns import RedisStore, SqliteStore, Store, StoreUnavailable
-from warren.patterns.store import Step, Swap, decide
+from warren.patterns import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
+from warren.patterns.store import Step, Swap, decide, postgres
 
 DAY_MS = 86_400_000
 
@@ -130,7 +131,56 @@ async def test_redis_that_is_down_is_said_and_survived(tmp_path: Path) -> None:
         await store.close()
 
 
+async def test_postgres_that_crashes_is_said_and_survived(mortal_postgres: PostgreSQL) -> None:
+    async with PostgresStore(mortal_postgres.url, table="crashed", timeout=2) as store:
+        await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
+        mortal_postgres.crash()
+        with pytest.raises(
+            StoreUnavailable, match=r"no answer from PostgreSQL at postgresql://warren@127"
+        ) as caught:
+            await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS)
+        assert caught.value.retryable
+        mortal_postgres.start()
+        assert await store.compare_and_set("k", None, None, keep_ms=0) == Swap(False, b"one")
+
+
+async def test_postgres_forgets_what_was_kept_long_enough_and_lists_the_rest(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "SWEEP_SECONDS", 0.0)
+    async with PostgresStore(postgres_url, table="forgotten") as store:
+        await store.compare_and_set("a:old", None, b"one", keep_ms=1)
+        for key in ("a:1", "a:2", "b:1"):
+            await store.compare_and_set(key, None, b"one", keep_ms=DAY_MS)
+
+        async def forgotten() -> bool:
+            return (await store.compare_and_set("a:old", None, None, keep_ms=0)).done
+
+        await eventually(forgotten, "the record is forgotten")
+        assert [item async for item in store.records("a:")] == [("a:1", b"one"), ("a:2", b"one")]
+
+
+async def test_processes_that_want_the_same_keys_in_other_orders_never_block_each_other(
+    open_store: OpenStore,
+) -> None:
+    """What deadlocks in a database whose transactions lock rows as they come."""
+
+    def count(record: bytes | None) -> Step[int]:
+        return Step(str(int(record or b"0") + 1).encode(), 0, DAY_MS)
+
+    stores = [open_store(), open_store(), open_store()]
+    keys = [f"k{n}" for n in range(30)]
+    orders = [keys, keys[::-1], keys[10:] + keys[:10]]
+    for _ in range(5):
+        await asyncio.gather(
+            *(decide(store, key, count) for store, order in zip(stores, orders, strict=True) for key in order)
+        )
+    found = {(await stores[0].compare_and_set(key, b"", b"", keep_ms=0)).current for key in keys}
+    assert found == {b"15"}
+
+
 def test_a_password_is_not_shown() -> None:
+    assert "hunter2" not in repr(PostgresStore("postgresql://u:hunter2@h/d?sslpassword=hunter2"))
     assert repr(RedisStore("redis://:hunter2@127.0.0.1:1/0")) == "RedisStore('redis://:***@127.0.0.1:1/0')"
     assert repr(RedisStore("redis://u:hunter2@h/0")) == "RedisStore('redis://u:***@h/0')"
     assert "hunter2" not in repr(RedisStore("unix:///run/redis.sock?db=1&password=hunter2"))
@@ -154,6 +204,13 @@ def test_a_wrong_redis_url_is_said_at_once_without_its_password(url: str) -> Non
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_wrong_postgres_url_is_said_at_once_without_its_password() -> None:
+    for url in ("mysql://u:hunter2@h/d", "postgresql//u:hunter2@h", "postgresql://u:hunter2@h:port/d", ""):
+        with pytest.raises(UsageError, match="not a PostgreSQL URL: write postgresql://") as caught:
+            PostgresStore(url)
+        assert "hunter2" not in str(caught.value)
+
+
 async def test_a_key_that_the_store_cannot_write_harms_no_other(store: Store) -> None:
     async with asyncio.timeout(15):
         with pytest.raises(StoreUnavailable, match="surrogates not allowed"):
@@ -161,12 +218,15 @@ async def test_a_key_that_the_store_cannot_write_harms_no_other(store: Store) ->
         assert await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS) == Swap(True, b"one")
 
 
-def test_without_redis_py_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_driver_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "redis"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(UsageError, match=r"pip install 'warren\[redis\]'"):
         RedisStore("redis://127.0.0.1")
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(UsageError, match=r"pip install 'warren\[sql\]'"):
+        PostgresStore("postgresql://127.0.0.1/db")
 
 
 async def test_sqlite_is_still_true_after_its_process_was_killed(tmp_path: Path) -> None:

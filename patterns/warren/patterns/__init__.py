@@ -5,7 +5,7 @@ from warren.patterns.deadline import Deadline, DeadlineStatistics
 from warren.patterns.decision import Outcome
 from warren.patterns.delay import Delay, wait_queue
 from warren.patterns.idempotency import Once, OnceStatistics
-from warren.patterns.store import RedisStore, SqliteStore, Store, StoreUnavailable
+from warren.patterns.store import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
 
 __all__ = [
     "Deadline",
@@ -14,6 +14,7 @@ __all__ = [
     "Once",
     "OnceStatistics",
     "Outcome",
+    "PostgresStore",
     "RedisStore",
     "SqliteStore",
     "Store",

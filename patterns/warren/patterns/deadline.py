@@ -75,8 +75,8 @@ class Deadline:
     :param name: of the queues, and of the keys in the store: one name is one kind of deadline.
     :param after: how long there is time.
     :param signal: makes the message to publish from the key; called again when it is published again.
-    :param store: where it is decided, shared by all who take part: `RedisStore`, or `SqliteStore` on one
-        machine.
+    :param store: where it is decided, shared by all who take part: `RedisStore`, `PostgresStore`, or
+        `SqliteStore` on one machine.
     :param keep: how long a settled deadline is remembered, from its due time or its decision, whichever is
         later. Default 7 days. A key that is started again within it is not started again; afterwards it is a
         new deadline.

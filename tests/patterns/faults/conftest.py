@@ -1,4 +1,4 @@
-"""What the fault matrices share: one host of workers, one broker that may be killed, and servers that may be stopped."""
+"""What the fault matrices share: one host of workers, one broker that may be killed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import BrokerProcess
-from tests.support.postgres import PostgreSQL, postgres_server
 from tests.support.workers import Workers, worker_host
 
 
@@ -37,17 +36,3 @@ def mortal_broker(_mortal_broker: BrokerProcess) -> Iterator[BrokerProcess]:
     yield _mortal_broker
     if _mortal_broker.child is None:
         _mortal_broker.start()
-
-
-@pytest.fixture(scope="session")
-def _mortal_postgres() -> Iterator[PostgreSQL]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture
-def mortal_postgres(_mortal_postgres: PostgreSQL) -> Iterator[PostgreSQL]:
-    """A PostgreSQL that all matrices share and each may stop or crash; it runs again when a test has ended."""
-    yield _mortal_postgres
-    if not _mortal_postgres.running:
-        _mortal_postgres.start()

@@ -59,7 +59,7 @@ class OnceStatistics:
 class Once:
     """`once=` of a handler: run it once for each key, return its result to duplicates.
 
-    :param store: `RedisStore`, shared by processes, or `SqliteStore`, on one machine.
+    :param store: `RedisStore` or `PostgresStore`, shared by processes, or `SqliteStore`, on one machine.
     :param key: from the decoded message to what must happen once (`lambda c: c.order_id`); by default the
         message id, which a republish and a redelivery keep. Keys of different queues never meet.
     :param keep: how long a result is kept, and a duplicate recognised. Default one day.

@@ -1,4 +1,4 @@
-"""Stores of decisions: in Redis, shared by processes, and in a SQLite file, where one machine suffices."""
+"""Stores of decisions: in Redis or PostgreSQL, shared by processes, and in a SQLite file, where one machine suffices."""
 
 from warren.patterns.store.contract import (
     Step,
@@ -9,10 +9,12 @@ from warren.patterns.store.contract import (
     decide_patiently,
     record_key,
 )
+from warren.patterns.store.postgres import PostgresStore
 from warren.patterns.store.redis import RedisStore
 from warren.patterns.store.sqlite import SqliteStore
 
 __all__ = [
+    "PostgresStore",
     "RedisStore",
     "SqliteStore",
     "Step",

@@ -2,9 +2,9 @@
 atomic compare-and-set.
 
 A store knows nothing of claims or deadlines. It answers one question, *is the record still what I think it
-is? then make it this*, in one Lua step (`RedisStore`) or one transaction (`SqliteStore`). The rules are pure
-functions from a record to the next one (`warren.patterns.idempotency.claims`, `warren.patterns.decision`),
-written once for every store.
+is? then make it this*, in one Lua step (`RedisStore`), one statement (`PostgresStore`) or one transaction
+(`SqliteStore`). The rules are pure functions from a record to the next one
+(`warren.patterns.idempotency.claims`, `warren.patterns.decision`), written once for every store.
 """
 
 from __future__ import annotations

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from warren.command import UsageError, extra_missing
-from warren.patterns.store.contract import StoreUnavailable, Swap
+from warren.patterns.store.contract import Swap
+from warren.patterns.store.gathering import Gathering, Request
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
-
-_Arguments = tuple[str, bytes, bytes, int]
-BATCH: Final = 500
 
 # An empty string stands for "no record": records are never empty. The script needs no clock: what time means
 # for a record is in the record, and PX only tells Redis when it may forget it.
@@ -57,9 +55,9 @@ class RedisStore:
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
     ) -> Swap:
         link = self._link
-        if link is None or link.loop is not asyncio.get_running_loop():
+        if link is None or link.gathering.loop is not asyncio.get_running_loop():
             link = self._link = _Link(self._connect(), _masked(self._url))
-        return await link.ask((self._prefix + key, expected or b"", record or b"", max(1, keep_ms)))
+        return await link.gathering.decide(Request(self._prefix + key, expected, record, keep_ms))
 
     async def close(self) -> None:
         link, self._link = self._link, None
@@ -96,50 +94,28 @@ class RedisStore:
 
 
 class _Link:
-    """The conversation with Redis on one event loop: one pipeline under way, the next one gathering."""
+    """A connection of one event loop, and what gathers for it."""
 
     def __init__(self, client: Redis, name: str) -> None:
-        self.loop = asyncio.get_running_loop()
         self._client = client
-        self._name = name
-        self._waiting: list[tuple[_Arguments, asyncio.Future[Swap]]] = []
-        self._sender: asyncio.Task[None] | None = None
-
-    async def ask(self, arguments: _Arguments) -> Swap:
-        answer: asyncio.Future[Swap] = self.loop.create_future()
-        self._waiting.append((arguments, answer))
-        if self._sender is None or self._sender.done():
-            self._sender = self.loop.create_task(self._send(), name="decisions to Redis")
-        return await answer
+        self.gathering = Gathering(self._decide, f"Redis at {name}")
 
     async def close(self) -> None:
-        if self._sender is not None:
-            await self._sender
+        await self.gathering.finish()
         await self._client.aclose()
 
-    async def _send(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-            try:
-                answers = await self._decide([arguments for arguments, _ in batch])
-            except Exception as error:  # Whatever it is, those who wait must hear of it.
-                answers = [error] * len(batch)
-            for (_, future), answer in zip(batch, answers, strict=True):
-                if future.done():  # Its caller was cancelled.
-                    continue
-                if isinstance(answer, Exception):
-                    problem = StoreUnavailable(f"no answer from Redis at {self._name}: {answer}")
-                    problem.__cause__ = answer
-                    future.set_exception(problem)
-                else:
-                    done, current = cast("tuple[int, bytes]", answer)
-                    future.set_result(Swap(bool(done), current or None))
-
-    async def _decide(self, batch: list[_Arguments]) -> list[object]:
+    async def _decide(self, batch: list[Request]) -> list[Swap | Exception]:
         async with self._client.pipeline(transaction=False) as pipeline:
-            for arguments in batch:
-                pipeline.eval(COMPARE_AND_SET, 1, *arguments)
-            return list(await pipeline.execute(raise_on_error=False))
+            for key, expected, record, keep_ms in batch:
+                pipeline.eval(COMPARE_AND_SET, 1, key, expected or b"", record or b"", max(1, keep_ms))
+            return [_swap(answer) for answer in await pipeline.execute(raise_on_error=False)]
+
+
+def _swap(answer: object) -> Swap | Exception:
+    if isinstance(answer, Exception):
+        return answer
+    done, current = cast("tuple[int, bytes]", answer)
+    return Swap(bool(done), current or None)
 
 
 def _installed() -> bool:
