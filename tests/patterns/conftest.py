@@ -12,10 +12,11 @@ import pytest
 
 from tests.patterns import tidy
 from tests.support.postgres import PostgreSQL, postgres_server
-from warren.patterns import PostgresStore, RedisStore, SqliteStore, Store
+from warren.patterns import PostgresStore, RedisStore, SqliteStore
+from warren.patterns.store import ListingStore
 from warren.sdk import App
 
-OpenStore = Callable[[], Store]
+OpenStore = Callable[[], ListingStore]
 
 
 class NewApp(Protocol):
@@ -25,24 +26,24 @@ class NewApp(Protocol):
 @pytest.fixture(params=["redis", "sqlite", "postgres"])
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
     """Opens the test's own store; called again it opens the same one, as another process would."""
-    opened: list[Store] = []
+    opened: list[ListingStore] = []
     if request.param == "redis":
         url: str = request.getfixturevalue("redis_url")
         prefix = f"{uuid4().hex}:"
 
-        def open_one() -> Store:
+        def open_one() -> ListingStore:
             opened.append(RedisStore(url, prefix=prefix))
             return opened[-1]
     elif request.param == "postgres":
         database: str = request.getfixturevalue("postgres_url")
         table = f"t{uuid4().hex}"
 
-        def open_one() -> Store:
+        def open_one() -> ListingStore:
             opened.append(PostgresStore(database, table=table))
             return opened[-1]
     else:
 
-        def open_one() -> Store:
+        def open_one() -> ListingStore:
             opened.append(SqliteStore(tmp_path / "decisions.sqlite"))
             return opened[-1]
 
@@ -52,7 +53,7 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 
 
 @pytest.fixture
-def store(open_store: OpenStore) -> Store:
+def store(open_store: OpenStore) -> ListingStore:
     return open_store()
 
 

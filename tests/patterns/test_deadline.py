@@ -28,10 +28,10 @@ AFTER = timedelta(seconds=1)
 @pytest.fixture
 async def open_store(redis_url: str) -> AsyncIterator[OpenStore]:
     """Redis alone: the rules are the same above every store, and each test here waits for its deadlines."""
-    opened: list[Store] = []
+    opened: list[RedisStore] = []
     prefix = f"{uuid4().hex}:"
 
-    def open_one() -> Store:
+    def open_one() -> RedisStore:
         opened.append(RedisStore(redis_url, prefix=prefix))
         return opened[-1]
 

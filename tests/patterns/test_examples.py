@@ -13,6 +13,7 @@ PROMISED = {
     "unpaid_order": ["order 41: paid in time", "order 42: cancelled", "order 42: paid late, refunded"],
     "once": ["charging for order 42", "receipt for order 42", "receipt for order 42"],
     "delay": ["lamp on", "lamp off"],
+    "delay_cancelled": ["['order 41', 'order 42']", "cancelled", "pay order 42 now", "too_late"],
     "saga": [
         "41: stock reserved",
         "41: completed",

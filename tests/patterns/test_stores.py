@@ -19,7 +19,7 @@ from tests.support.processes import free_port
 from tests.support.redis import redis_server
 from warren.command import UsageError
 from warren.patterns import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
-from warren.patterns.store import Step, Swap, decide, postgres
+from warren.patterns.store import ListingStore, Step, Swap, decide, postgres
 
 DAY_MS = 86_400_000
 
@@ -45,6 +45,15 @@ async def test_records_are_bytes_whatever_they_hold(store: Store) -> None:
     record = bytes(range(256)) * 300
     await store.compare_and_set("schlüssel:\n\x00", None, record, keep_ms=DAY_MS)
     assert await store.compare_and_set("schlüssel:\n\x00", record, record, keep_ms=0) == Swap(True, record)
+
+
+async def test_records_are_listed_by_what_their_keys_begin_with(store: ListingStore) -> None:
+    mine = {f"a*[b]:{n}": str(n).encode() for n in range(2500)}
+    await asyncio.gather(*(store.compare_and_set(k, None, v, keep_ms=DAY_MS) for k, v in mine.items()))
+    for other in ("a", "axbx:1", "b", "A*[b]:1"):
+        await store.compare_and_set(other, None, b"other", keep_ms=DAY_MS)
+    assert dict([entry async for entry in store.records("a*[b]:")]) == mine
+    assert len({key async for key, _ in store.records("")}) == 2504
 
 
 async def test_of_concurrent_changes_exactly_one_is_made(open_store: OpenStore) -> None:

@@ -3,14 +3,17 @@ decide."""
 
 from warren.patterns.deadline import Deadline, DeadlineStatistics
 from warren.patterns.decision import Outcome
-from warren.patterns.delay import Delay, wait_queue
+from warren.patterns.delay import Cancellation, Delay, Levels, Native, WaitQueues, wait_queue
 from warren.patterns.idempotency import Once, OnceStatistics
 from warren.patterns.store import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
 
 __all__ = [
+    "Cancellation",
     "Deadline",
     "DeadlineStatistics",
     "Delay",
+    "Levels",
+    "Native",
     "Once",
     "OnceStatistics",
     "Outcome",
@@ -19,5 +22,6 @@ __all__ = [
     "SqliteStore",
     "Store",
     "StoreUnavailable",
+    "WaitQueues",
     "wait_queue",
 ]

@@ -1,6 +1,8 @@
 """Stores of decisions: in Redis or PostgreSQL, shared by processes, and in a SQLite file, where one machine suffices."""
 
 from warren.patterns.store.contract import (
+    KEY_BYTES,
+    ListingStore,
     Step,
     Store,
     StoreUnavailable,
@@ -14,6 +16,8 @@ from warren.patterns.store.redis import RedisStore
 from warren.patterns.store.sqlite import SqliteStore
 
 __all__ = [
+    "KEY_BYTES",
+    "ListingStore",
     "PostgresStore",
     "RedisStore",
     "SqliteStore",

@@ -10,7 +10,7 @@ is? then make it this*, in one Lua step (`RedisStore`), one statement (`Postgres
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -63,6 +63,19 @@ class Store(Protocol):
         ...
 
 
+class ListingStore(Store, Protocol):
+    """A store that can say what it holds; `RedisStore`, `SqliteStore` and `PostgresStore` are."""
+
+    def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
+        """All records whose key begins with `prefix`, in no order; for people and for starts, not for each message.
+
+        What is changed meanwhile may be seen before, after, or (in Redis) twice.
+
+        :raises StoreUnavailable: the store did not answer.
+        """
+        ...
+
+
 class Step(NamedTuple, Generic[Answer]):
     """What a rule says to a record: the record that follows, the answer to the caller, and how long it must
     be kept."""
@@ -75,7 +88,8 @@ class Step(NamedTuple, Generic[Answer]):
 def record_key(pattern: str, owner: str, key: str) -> str:
     """The store's key for what `pattern` keeps about `key` on behalf of `owner` (a queue, a deadline's name).
 
-    Two owners never share a record, whatever their names and keys are. A key is content that somebody sent:
+    Two owners never share a record, whatever their names and keys are; the records of one owner whose keys are not
+    too long begin with `record_key(pattern, owner, "")`. A key is content that somebody sent:
     its length is theirs, the store's memory is ours, so that a long one is kept by its digest.
     """
     whole = f"{pattern}:{quote(owner, safe='')}:{key}"
@@ -127,4 +141,14 @@ async def decide_patiently(
             wait = min(2 * wait, LAST_WAIT)
 
 
-__all__ = ["Step", "Store", "StoreUnavailable", "Swap", "decide", "decide_patiently", "record_key"]
+__all__ = [
+    "KEY_BYTES",
+    "ListingStore",
+    "Step",
+    "Store",
+    "StoreUnavailable",
+    "Swap",
+    "decide",
+    "decide_patiently",
+    "record_key",
+]

@@ -30,7 +30,7 @@ class Gathering:
     """
 
     def __init__(self, ask: Callable[[list[Request]], Awaitable[list[Swap | Exception]]], name: str) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._ask = ask
         self._name = name
         self._waiting: list[tuple[Request, asyncio.Future[Swap]]] = []

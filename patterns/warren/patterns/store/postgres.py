@@ -17,7 +17,7 @@ from warren.patterns.store.gathering import Gathering, Request
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-log = logging.getLogger("warren.patterns")
+log: logging.Logger = logging.getLogger("warren.patterns")
 
 SWEEP_SECONDS: Final = 30.0
 SWEEP_ROWS: Final = 5000

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from warren.command import UsageError, extra_missing
-from warren.patterns.store.contract import Swap
+from warren.patterns.store.contract import StoreUnavailable, Swap
 from warren.patterns.store.gathering import Gathering, Request
 
 if TYPE_CHECKING:
@@ -58,6 +59,25 @@ class RedisStore:
         if link is None or link.gathering.loop is not asyncio.get_running_loop():
             link = self._link = _Link(self._connect(), _masked(self._url))
         return await link.gathering.decide(Request(self._prefix + key, expected, record, keep_ms))
+
+    async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
+        from redis.exceptions import RedisError
+
+        # SCAN walks through the whole database, a piece at a time, and blocks nobody meanwhile.
+        start = self._prefix + prefix
+        pattern = "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in start) + "*"
+        client = self._connect()
+        try:
+            cursor = -1
+            while cursor:
+                cursor, keys = await client.scan(max(0, cursor), match=pattern, count=1000)
+                for key, record in zip(keys, await client.mget(keys) if keys else [], strict=True):
+                    if record is not None:
+                        yield cast("bytes", key).decode()[len(self._prefix) :], cast("bytes", record)
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"no answer from Redis at {_masked(self._url)}: {error}") from error
+        finally:
+            await client.aclose()
 
     async def close(self) -> None:
         link, self._link = self._link, None

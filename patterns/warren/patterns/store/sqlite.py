@@ -7,7 +7,8 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -19,6 +20,7 @@ APPLICATION_ID: Final = 0x57415252  # "WARR", so that a foreign database is reco
 FORMAT: Final = 1
 BATCH: Final = 1000
 SWEEP_SECONDS: Final = 30.0
+LAST_CHARACTER: Final = chr(0x10FFFF)
 
 
 class SqliteStore:
@@ -56,6 +58,24 @@ class SqliteStore:
             self._worker.start()
         self._requests.put(request)
         return await request.answer
+
+    async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
+        after = ""
+        while page := await asyncio.to_thread(self._page, prefix, after):
+            for key, record in page:
+                yield key, record
+            after = page[-1][0]
+
+    def _page(self, prefix: str, after: str) -> list[tuple[str, bytes]]:
+        try:
+            # A connection of its own: readers and the writer do not wait for each other (SQLite, "Write-Ahead Logging").
+            with closing(_open(self._path, self._timeout)) as database:
+                return database.execute(
+                    "SELECT key, record FROM records WHERE key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?",
+                    (prefix, prefix + LAST_CHARACTER, after, BATCH),
+                ).fetchall()
+        except (sqlite3.Error, UsageError) as error:
+            raise StoreUnavailable(f"no records from {self._path}: {error}") from error
 
     async def close(self) -> None:
         worker, self._worker = self._worker, None

@@ -1,0 +1,128 @@
+"""Delayed messages that are cancelled, replaced and listed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from tests.patterns.conftest import NewApp, OpenStore
+from tests.patterns.fetch import fetch
+from tests.patterns.waiting import eventually
+from warren.patterns import Cancellation, Delay, Levels
+from warren.patterns.store import ListingStore
+from warren.sdk import App, Command, Event, Queue
+
+UNIT = timedelta(milliseconds=50)
+SOON = timedelta(milliseconds=100)
+LATER = timedelta(hours=1)
+WAY = Levels(unit=UNIT, levels=18)
+
+
+class Alarms:
+    """Something that is told when to ring, and writes down what it was told."""
+
+    def __init__(self, app: App, name: str, store: ListingStore) -> None:
+        class Ring(Command, queue=f"{name}.bell"):
+            text: str
+
+        self.ring = Ring
+        self.app = app
+        self.delay = Delay(f"{name}.delay", way=WAY, store=store)
+        self.rung: list[str] = []
+        app.include(self.delay)
+
+        @app.handle(Ring)
+        async def bell(ring: Ring) -> None:
+            self.rung.append(ring.text)
+
+    async def set(self, text: str, after: timedelta, cancel_key: str | None = None) -> None:
+        await self.delay.after(self.ring(text=text), after, cancel_key=cancel_key)
+
+    async def listed(self) -> dict[str, str]:
+        return {one.key: one.routing_key async for one in self.delay.delayed()}
+
+
+async def test_what_is_cancelled_never_arrives_and_the_rest_does(
+    new_app: NewApp, name: str, open_store: OpenStore
+) -> None:
+    alarms = Alarms(new_app(), name, open_store())
+    async with alarms.app:
+        await alarms.set("a", SOON, "order 1")
+        await alarms.set("b", SOON, "order 2")
+        assert await alarms.delay.cancel("order 1") is Cancellation.CANCELLED
+        assert await alarms.delay.cancel("order 1") is Cancellation.CANCELLED
+        assert await alarms.delay.cancel("order 3") is Cancellation.UNKNOWN
+        statistics = alarms.delay.statistics
+        await eventually(lambda: statistics.cancelled == 1, "the tombstone is found")
+        await eventually(lambda: alarms.rung == ["b"], "the other one rings")
+        await eventually(lambda: statistics.passed == 1, "it is counted")
+        assert await alarms.delay.cancel("order 2") is Cancellation.TOO_LATE
+    assert (statistics.passed, statistics.delayed, statistics.unknown) == (1, 2, 0)
+
+
+async def test_a_second_message_under_a_key_takes_the_place_of_the_first(
+    new_app: NewApp, name: str, open_store: OpenStore
+) -> None:
+    alarms = Alarms(new_app(), name, open_store())
+    async with alarms.app:
+        await alarms.set("first", SOON, "k")
+        await alarms.set("second", 2 * SOON, "k")
+        await eventually(lambda: alarms.rung == ["second"], "the second rings")
+        await eventually(lambda: alarms.delay.statistics.superseded == 1, "the first has ended")
+        await alarms.set("third", SOON, "k")
+        await eventually(lambda: alarms.rung == ["second", "third"], "the key serves again")
+
+
+async def test_what_waits_is_listed_by_any_process(new_app: NewApp, name: str, open_store: OpenStore) -> None:
+    class Rang(Event, exchange=f"{name}.bells", key="bell.rang", audience=[f"{name}.ears"]):
+        pass
+
+    alarms, other = Alarms(new_app(), name, open_store()), Alarms(new_app(), name, open_store())
+    async with alarms.app, other.app:
+        before = datetime.now(UTC)
+        await alarms.set("a", LATER, "order 1")
+        await alarms.set("b", LATER, "100% [of]* \\it?")
+        await alarms.set("c", LATER)
+        await alarms.delay.after(Rang(), LATER, cancel_key="bell", message_id="m1")
+        assert await other.listed() == {
+            "order 1": f"{name}.bell",
+            "100% [of]* \\it?": f"{name}.bell",
+            "bell": "bell.rang",
+        }
+        (bell,) = [one async for one in other.delay.delayed() if one.key == "bell"]
+        assert (bell.exchange, bell.message_id) == (f"{name}.bells", "m1")
+        assert LATER <= bell.due - before + timedelta(milliseconds=1) <= LATER + timedelta(minutes=1)
+        await other.delay.cancel("bell")
+        assert "bell" not in await alarms.listed()
+
+
+async def test_now_and_by_key_is_now(new_app: NewApp, name: str, open_store: OpenStore) -> None:
+    alarms = Alarms(new_app(), name, open_store())
+    async with alarms.app:
+        await alarms.set("now", timedelta(0), "k")
+        await eventually(lambda: alarms.rung == ["now"], "it rings")
+
+
+async def test_what_the_store_has_forgotten_passes(new_app: NewApp, name: str, open_store: OpenStore) -> None:
+    store = open_store()
+    alarms = Alarms(new_app(), name, store)
+    async with alarms.app:
+        await alarms.set("a", 10 * SOON, "k")
+        async for key, record in store.records("delay:"):
+            if name in key:
+                await store.compare_and_set(key, record, None, keep_ms=0)
+        await eventually(lambda: alarms.rung == ["a"], "it rings")
+        await eventually(lambda: alarms.delay.statistics.unknown == 1, "it is counted")
+
+
+async def test_what_has_no_target_any_more_says_so(
+    new_app: NewApp, amqp_url: str, name: str, open_store: OpenStore
+) -> None:
+    app = new_app()
+    delay = Delay(f"{name}.delay", way=WAY, store=open_store())
+    app.include(delay)
+    app.declare(Queue(f"{name}.target"))
+    async with app:
+        await delay.after(b"{}", SOON, exchange=f"{name}.nowhere", key="k", cancel_key="k")
+        dead = await fetch(amqp_url, f"{name}.delay.due.dead")
+    assert str(dead.headers["warren-dead-error"]).startswith(("Unroutable", "PublishError"))
+    assert (dead.headers["warren-exchange"], dead.headers["warren-key"]) == (f"{name}.nowhere", "k")
