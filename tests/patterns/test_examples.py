@@ -14,6 +14,11 @@ PROMISED = {
     "once": ["charging for order 42", "receipt for order 42", "receipt for order 42"],
     "delay": ["lamp on", "lamp off"],
     "delay_cancelled": ["['order 41', 'order 42']", "cancelled", "pay order 42 now", "too_late"],
+    "encryption": [
+        "on its way: noise",
+        "here: account='42' amount=100",
+        "refused: DeadLetter: it is not encrypted, and only encrypted messages are taken here",
+    ],
     "saga": [
         "41: stock reserved",
         "41: completed",

@@ -111,7 +111,7 @@ class Saga(Generic[Data]):
             raise ConfigError(
                 f"Saga {name}: keep ({keep}), longest ({longest}) and early_after ({early_after}) are at least a millisecond"
             )
-        self.name = name
+        self.name: str = name
         self.statistics: SagaStatistics = SagaStatistics()
         self._data = data
         self._store = store

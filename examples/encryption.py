@@ -1,0 +1,50 @@
+"""Encryption: a broker, and whoever reads its disk, sees only noise; what was not encrypted by us is refused.
+
+Run it: python examples/encryption.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+"""
+
+import asyncio
+import secrets
+
+from warren.patterns.protection import Encryption
+from warren.sdk import App, Command, Delivery, Queue
+
+
+class Pay(Command, queue="payments"):
+    account: str
+    amount: int
+
+
+# In real life from your secret store, the same in every process.
+keys = {"2026-05": secrets.token_bytes(32), "2026-11": secrets.token_bytes(32)}
+app = App()
+app.include(Encryption(keys, current="2026-11"))
+
+
+@app.handle(Pay)
+async def pay(command: Pay, delivery: Delivery) -> None:
+    on_its_way = delivery.received.body
+    print("on its way:", "readable" if b"account" in on_its_way else "noise")
+    print("here:", command)
+
+
+async def main() -> None:
+    async with app:
+        await app.publish(Pay(account="42", amount=100))
+
+        outsider = App(app.url)
+        outsider.declare(Queue("payments"))
+        refused = asyncio.Event()
+
+        @outsider.handle(bytes, queue="payments.dead")
+        async def dead(body: bytes, delivery: Delivery) -> None:
+            print("refused:", delivery.headers["warren-dead-error"])
+            refused.set()
+
+        async with outsider:
+            await outsider.publish(Pay(account="666", amount=100))
+            await refused.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

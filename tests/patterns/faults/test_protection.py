@@ -1,0 +1,142 @@
+"""Encryption and signing in every fault: few can touch them, because they keep nothing between two messages."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from datetime import timedelta
+
+from tests.patterns.capture import publish_captured
+from tests.patterns.conftest import NewApp
+from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.skew import SkewedClock
+from tests.patterns.fetch import fetch
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.proxy import Proxy
+from warren.patterns import Once, RedisStore
+from warren.patterns.protection import Encryption, Signing
+from warren.sdk import App, Command
+
+MATRIX = Matrix("protection", page="docs/patterns/protection.md")
+
+KEY = secrets.token_bytes(32)
+
+
+class Vault:
+    """An App whose messages are signed and encrypted, and what it took."""
+
+    def __init__(
+        self, app: App, name: str, *, once: Once | None = None, max_age: timedelta | None = None
+    ) -> None:
+        class Pay(Command, queue=f"{name}.pay", type="pay"):
+            amount: int
+
+        self.app = app
+        self.pay = Pay
+        self.taken: list[int] = []
+        app.include(Signing.hmac({"k": KEY}, current="k", max_age=max_age))
+        app.include(Encryption({"k": KEY}, current="k", max_age=max_age))
+
+        @app.handle(Pay, once=once)
+        async def pay(command: Pay) -> None:
+            self.taken.append(command.amount)
+            await self.after()
+
+    async def after(self) -> None:
+        """What a test wants to happen after the effect."""
+
+
+def protected(app: App) -> App:
+    app.include(Signing.hmac({"k": KEY}, current="k"))
+    app.include(Encryption({"k": KEY}, current="k"))
+    return app
+
+
+for fault in (Fault.CRASH_BEFORE_EFFECT, Fault.CRASH_AFTER_EFFECT):
+    MATRIX.spared(fault, "the message comes again, and is checked and decrypted again")
+MATRIX.spared(Fault.REORDERING, "nothing: each message is protected for itself")
+MATRIX.spared(Fault.STORE_DOWN, "nothing: it has no store")
+
+
+@MATRIX.shows(Fault.LOST_ACK, "the message comes again, and is checked and decrypted again")
+async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
+    async with Proxy(amqp_url) as proxy:
+        vault = Vault(new_app(proxy.url), name)
+
+        async def deafen() -> None:
+            proxy.to_server.hold()
+
+        vault.after = deafen  # type: ignore[method-assign]
+        async with vault.app as app:
+            await app.publish(vault.pay(amount=1))
+            await eventually(lambda: vault.taken == [1], "it is taken")
+            vault.after = Vault.after.__get__(vault)  # type: ignore[method-assign]
+            proxy.cut()
+            proxy.to_server.release()
+            await eventually(lambda: vault.taken == [1, 1], "it is taken again")
+
+
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "the message is published again with the same id, and may come twice; `Once` knows it by that",
+)
+async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
+    once = Once(RedisStore(redis_url, prefix=f"{name}:"))
+    vault = Vault(new_app(), name, once=once)
+    async with vault.app, Proxy(amqp_url) as proxy, protected(App(proxy.url)) as sender:
+        await sender.publish(vault.pay(amount=1))
+        proxy.to_client.hold()
+        publishing = asyncio.ensure_future(sender.publish(vault.pay(amount=2)))
+        await eventually(lambda: 2 in vault.taken, "the broker has it")
+        proxy.cut()
+        proxy.to_client.release()
+        await publishing
+        await eventually(lambda: once.statistics.duplicates >= 1, "the copy is known")
+    assert vault.taken == [1, 2]
+
+
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "a copy, also one that somebody captured and publishes again, has the same id: `Once` knows it; it cannot get another",
+)
+async def test_a_captured_message_is_published_again(redis_url: str, new_app: NewApp, name: str) -> None:
+    once = Once(RedisStore(redis_url, prefix=f"{name}:"))
+    vault = Vault(new_app(), name, once=once)
+    queue, url = f"{name}.pay", vault.app.url or ""
+    async with vault.app as app:
+        await app.publish(vault.pay(amount=1), exchange="", key=f"{queue}.dead")
+        captured = await fetch(url, f"{queue}.dead")
+        await publish_captured(url, queue, captured)
+        await publish_captured(url, queue, captured)
+        await eventually(lambda: once.statistics.duplicates == 1, "the copy is known")
+        await publish_captured(url, queue, captured, message_id="another")
+        dead = await fetch(url, f"{queue}.dead")
+    assert vault.taken == [1]
+    assert "it was changed on its way" in str(dead.headers["warren-dead-error"])
+
+
+@MATRIX.shows(Fault.BROKER_RESTART, "what waits is encrypted on the disk too, and is decrypted when it comes")
+async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerProcess, name: str) -> None:
+    vault = Vault(App(mortal_broker.url), name)
+    async with protected(App(mortal_broker.url)) as sender:
+        await sender.publish(vault.pay(amount=1))
+    await asyncio.to_thread(mortal_broker.kill)
+    await asyncio.to_thread(mortal_broker.start)
+    async with vault.app:
+        await eventually(lambda: vault.taken == [1], "it is taken")
+
+
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "nothing without `max_age`; with it, clocks may differ by as much, and what is older or younger is dead-lettered",
+)
+async def test_the_clock_of_the_sender_is_wrong(amqp_url: str, new_app: NewApp, name: str) -> None:
+    vault = Vault(new_app(), name, max_age=timedelta(minutes=5))
+    async with vault.app:
+        for minutes in (4, -10):
+            async with protected(App(amqp_url, clock=SkewedClock(60.0 * minutes))) as sender:
+                await sender.publish(vault.pay(amount=minutes))
+        dead = await fetch(amqp_url, f"{name}.pay.dead")
+        await eventually(lambda: vault.taken == [4], "one is taken")
+    assert "more than 0:05:00 away from now" in str(dead.headers["warren-dead-error"])
