@@ -20,10 +20,10 @@ from warren.sdk import (
     Delivery,
     Event,
     Exchange,
-    InProcess,
     Queue,
     Request,
     Requeue,
+    Retry,
     current_delivery,
 )
 
@@ -355,4 +355,4 @@ def test_a_handler_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="has a handler for that already"):
         handle(Refused)(fits)
     with pytest.raises(ConfigError, match="attempts must be at least 1"):
-        InProcess(app.clock, attempts=0)
+        Retry(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,10 @@ from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from warren.sdk import (
     App,
+    Clock,
+    Declarable,
     Delivery,
+    Queue,
     Request,
 )
 
@@ -66,11 +69,16 @@ class Later:
         self.asked: list[tuple[str, timedelta]] = []
         self._app = app
 
-    def attempts(self) -> AsyncRetrying:
+    delays = (timedelta(seconds=5),)
+
+    def attempts(self, clock: Clock) -> AsyncRetrying:
         return AsyncRetrying(stop=stop_after_attempt(1), reraise=True)
 
     def delay(self, error: Exception, delivery: Delivery) -> timedelta | None:
         return timedelta(seconds=5) if delivery.attempt < 3 else None
+
+    def reach(self, queue: str, delays: Collection[timedelta]) -> list[Declarable]:
+        return [Queue(f"{queue}.wait", dead_letter_exchange=None) for _ in delays]
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
         self.asked.append((queue, after))

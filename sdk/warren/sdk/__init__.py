@@ -4,6 +4,7 @@ from warren.sdk.app import App
 from warren.sdk.clock import SystemClock
 from warren.sdk.consumer import ConsumerStatistics
 from warren.sdk.delivery import Delivery, current_delivery
+from warren.sdk.depends import Depends, Header
 from warren.sdk.endpoint import HandlerStatistics
 from warren.sdk.errors import (
     Ack,
@@ -18,6 +19,7 @@ from warren.sdk.errors import (
     PublishTimeout,
     RemoteError,
     Requeue,
+    RetryLater,
     TopologyMismatch,
     TransportUnavailable,
     Unroutable,
@@ -37,7 +39,7 @@ from warren.sdk.protocols import (
 )
 from warren.sdk.publisher import PublisherStatistics
 from warren.sdk.report import Failure, PublishReport
-from warren.sdk.retry import InProcess
+from warren.sdk.retry import Retry
 from warren.sdk.rpc import CallStatistics
 from warren.sdk.runtime import State, Statistics
 from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
@@ -60,12 +62,13 @@ __all__ = [
     "Declarable",
     "DelayBackend",
     "Delivery",
+    "Depends",
     "Event",
     "Exchange",
     "Failure",
     "HandleMiddleware",
     "HandlerStatistics",
-    "InProcess",
+    "Header",
     "Message",
     "Nacked",
     "NoServer",
@@ -80,6 +83,8 @@ __all__ = [
     "RemoteError",
     "Request",
     "Requeue",
+    "Retry",
+    "RetryLater",
     "RetryPolicy",
     "State",
     "Statistics",

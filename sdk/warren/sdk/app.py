@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
+from warren.sdk.delaying import Delaying
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
 from warren.sdk.forwarding import forwarded
@@ -32,7 +33,7 @@ from warren.sdk.protocols import (
 from warren.sdk.publisher import WINDOW
 from warren.sdk.registry import DeclarePolicy, MismatchPolicy, Registry
 from warren.sdk.report import PublishReport
-from warren.sdk.retry import InProcess
+from warren.sdk.retry import Retry
 from warren.sdk.runtime import Runtime, State, Statistics
 from warren.sdk.sending import CALL_SECONDS, PUBLISH_SECONDS, Reliability, Sending
 from warren.sdk.topology import Declarable, Queue
@@ -60,8 +61,8 @@ class App:
     :param first_retry: seconds; the first wait for a new connection is random below it, and each later bound doubles.
     :param longest_retry: seconds; the cap of that bound.
     :param clock: the time of messages, retries and patterns.
-    :param retry: the default policy of handlers: 3 attempts in this process.
-    :param delay: brings messages back that a policy delays.
+    :param retry: the default policy of handlers: `Retry()`, 3 attempts in this process.
+    :param delay: brings messages back that a policy delays; by default a queue for each delay (`WaitQueues`).
     :raises ConfigError: if the URL is no AMQP URL.
     """
 
@@ -103,8 +104,9 @@ class App:
             forward=self._sending.forward,
             middlewares=self._middlewares,
             clock=self.clock,
-            retry=retry or InProcess(self.clock),
-            delay=delay,
+            retry=retry or Retry(),
+            delay=Delaying(self, delay),
+            context={App: self},
         )
         self._components: list[Component] = []
         self._on_return: list[Callable[[Unroutable], object]] = []
@@ -165,6 +167,18 @@ class App:
         """
         self._not_running("add a middleware")
         self._middlewares.add(publish, handle)
+
+    def override(
+        self, dependency: Callable[..., Any], other: Callable[..., Any]
+    ) -> contextlib.AbstractContextManager[object]:
+        """For tests: `other` stands in for a function that handlers depend on, at once.
+
+        `with app.override(open_ledger, fake_ledger):` ends it with the block; without `with` it stays.
+
+        :param other: may have dependencies of its own.
+        :raises ConfigError: if one of its parameters cannot be filled.
+        """
+        return self._handlers.override(dependency, other)
 
     def on_return(self, callback: Callable[[Unroutable], object]) -> None:
         """Call back with every message that the broker returned, for those who do not await their publishes."""

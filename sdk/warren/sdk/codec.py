@@ -12,8 +12,9 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_json
 
 from warren.sdk import telemetry
+from warren.sdk.content_types import JSON, is_json, is_msgpack, is_text, media_type, pack, unpack
 from warren.sdk.delivery import FIRST_PUBLISHED, Delivery
-from warren.sdk.errors import ConfigError
+from warren.sdk.errors import ConfigError, UnknownContentType
 from warren.sdk.identity import uuid7
 from warren.sdk.messages import Message
 from warren.sdk.outgoing import PERSISTENT, Outgoing
@@ -48,10 +49,14 @@ def encode(
     :raises ConfigError: if there is no address, or it is longer than the wire allows.
     """
     message_type = None
-    content_type = "application/json"
+    content_type = JSON
     if isinstance(message, Message):
         message_type = message.wire_type
-        body = message.__pydantic_serializer__.to_json(message, by_alias=True)
+        content_type = message.wire_content_type
+        if content_type == JSON:
+            body = message.__pydantic_serializer__.to_json(message, by_alias=True)
+        else:
+            body = pack(message.__pydantic_serializer__.to_python(message, mode="json", by_alias=True))
         if exchange is None and key is None and message.wire_key is None:
             raise ConfigError(
                 f"{type(message).__name__} has no address: give its class a key or a queue, or publish(..., key=...)"
@@ -119,18 +124,25 @@ def encode_result(adapter: TypeAdapter[Any] | None, result: object) -> bytes:
 
 
 def decode(kind: Any, delivery: Delivery) -> Any:
-    """The content as `kind`: a Message, `bytes`, or any type that pydantic reads from JSON.
+    """The content as `kind`: a Message, `bytes`, or any type that pydantic reads, from JSON or MessagePack.
 
-    :raises ValueError: if it cannot be read as that.
+    :raises ValueError: if it cannot be read as that; `UnknownContentType` if its type says that it is something else.
     """
     if delivery.flaw is not None:
         raise ValueError(delivery.flaw)
     if kind is bytes:
         return delivery.body
+    content_type = delivery.properties.get("content_type")
+    if content_type != JSON:
+        media = media_type(content_type)
+        if is_msgpack(media):
+            return adapter_of(kind).validate_python(unpack(delivery.body))
+        if kind is str and is_text(media):
+            return delivery.body.decode()
+        if not is_json(media):
+            raise UnknownContentType(f"content of the type {content_type!r} cannot be read")
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind.__pydantic_validator__.validate_json(delivery.body)
-    if kind is str and not (delivery.properties.get("content_type") or "").startswith("application/json"):
-        return delivery.body.decode()
     return adapter_of(kind).validate_json(delivery.body)
 
 

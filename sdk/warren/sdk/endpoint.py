@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from warren.sdk import rpc, telemetry
 from warren.sdk.codec import decode, encode_result
 from warren.sdk.consumer import Settlement
 from warren.sdk.dead_letter import dead_letter
 from warren.sdk.delivery import Delivery, handling
+from warren.sdk.durations import duration
 from warren.sdk.errors import (
     Ack,
     ConfigError,
@@ -19,6 +21,9 @@ from warren.sdk.errors import (
     HandlerOutcome,
     RemoteError,
     Requeue,
+    RetryLater,
+    Undecodable,
+    UnknownContentType,
     Unroutable,
     WarrenError,
 )
@@ -47,16 +52,6 @@ class HandlerStatistics:
     unclaimed_replies: int = 0
 
 
-class Undecodable(HandlerOutcome):
-    """The content is not what its handler takes."""
-
-    counted_as = "dead_lettered"
-
-    def __init__(self, error: ValueError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 class Endpoint:
     """The handlers of one queue; several message types are told apart by the `type` property.
 
@@ -74,7 +69,7 @@ class Endpoint:
         middlewares: Middlewares,
         clock: Clock,
         retry: RetryPolicy,
-        delay: DelayBackend | None,
+        delay: Callable[[], DelayBackend],
     ) -> None:
         self.concurrency = concurrency
         self.statistics: HandlerStatistics = HandlerStatistics()
@@ -134,7 +129,10 @@ class Endpoint:
                     delivery,
                     rpc.error_reply(delivery, RemoteError("undecodable", str(unread)), self._clock.now()),
                 )
-            return await self._bury(delivery, "undecodable", unread.error)
+            reason = "unknown_content_type" if isinstance(unread.error, UnknownContentType) else "undecodable"
+            return await self._bury(delivery, reason, unread.error)
+        except RetryLater as later:
+            return await self._later(handler, delivery, later)
         except Exception as error:
             return await self._failed(handler, delivery, error)
         self.statistics.handled += 1
@@ -166,7 +164,7 @@ class Endpoint:
                 raise first
             return await attempt(handler, delivery)
 
-        retrying = (handler.retry or self._retry).attempts()
+        retrying = (handler.retry or self._retry).attempts(self._clock)
         result: bytes = await retrying(again)
         return result
 
@@ -193,10 +191,19 @@ class Endpoint:
             raise Undecodable(error) from error
         if handler.once is None:
             result = await handler.call(message, delivery)
-            return b"" if handler.reply is None else encode_result(handler.reply, result)
+            if handler.reply is not None:
+                return encode_result(handler.reply, result)
+            if isinstance(result, HandlerOutcome):
+                raise result
+            return b""
 
         async def run() -> bytes:
-            return encode_result(handler.reply, await handler.call(message, delivery))
+            result = await handler.call(message, delivery)
+            if isinstance(result, HandlerOutcome):
+                if not isinstance(result, Ack):
+                    raise result
+                result = None
+            return encode_result(handler.reply, result)
 
         return await handler.once.run(message, delivery, run)
 
@@ -207,14 +214,22 @@ class Endpoint:
                 exc_info=error,
             )  # fmt: skip
             after = (handler.retry or self._retry).delay(error, delivery)
-            if after is not None and self._delay is not None:
-                await self._delay.redeliver(delivery, delivery.queue, after)
-                self.statistics.delayed += 1
-                return Settlement.ACK
+            if after is not None:
+                return await self._redeliver(delivery, after)
         if handler.reply is not None and delivery.properties.get("reply_to"):
             self.statistics.error_replies += 1
             return await self._answer(delivery, rpc.error_reply(delivery, error, self._clock.now()))
         return await self._bury(delivery, "failed", error)
+
+    async def _later(self, handler: HandlerSpec, delivery: Delivery, later: RetryLater) -> Settlement:
+        if later.after is not None:
+            return await self._redeliver(delivery, duration(later.after))
+        return await self._failed(handler, delivery, later)
+
+    async def _redeliver(self, delivery: Delivery, after: timedelta) -> Settlement:
+        await self._delay().redeliver(delivery, delivery.queue, after)
+        self.statistics.delayed += 1
+        return Settlement.ACK
 
     async def _answer(self, delivery: Delivery, reply: Outgoing) -> Settlement:
         """Confirmed before the request is acknowledged; a caller that has gone is no error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
@@ -174,6 +175,39 @@ class Ack(HandlerOutcome):
     counted_as = "acknowledged"
 
 
+class RetryLater(HandlerOutcome):
+    """Bring the message back later: after the policy's next delay, or after so long.
+
+    With a delay of its own it has no bound; `delivery.attempt` counts. Where the policy has no delay left, the message
+    is dead-lettered.
+
+    :param after: a `timedelta`, seconds, or a text such as `5s`.
+    """
+
+    counted_as = "delayed"
+
+    def __init__(self, after: timedelta | float | str | None = None) -> None:
+        super().__init__("the handler asked for a later retry")
+        self.after: timedelta | float | str | None = after
+
+
+class Undecodable(HandlerOutcome):
+    """The message is not what its handler takes; it is dead-lettered at once.
+
+    :ivar error: says what is wrong.
+    """
+
+    counted_as = "dead_lettered"
+
+    def __init__(self, error: ValueError) -> None:
+        super().__init__(str(error))
+        self.error: ValueError = error
+
+
+class UnknownContentType(ValueError):
+    """The message's `content_type` is none that the handler's type can be read from."""
+
+
 class DeadLetter(HandlerOutcome):
     """Dead-letter the message at once, with this reason."""
 
@@ -199,8 +233,11 @@ __all__: Sequence[str] = [
     "PublishTimeout",
     "RemoteError",
     "Requeue",
+    "RetryLater",
     "TopologyMismatch",
     "TransportUnavailable",
+    "Undecodable",
+    "UnknownContentType",
     "Unroutable",
     "WarrenError",
 ]

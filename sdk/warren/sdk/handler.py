@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
 from warren.sdk.codec import adapter_of
 from warren.sdk.delivery import Delivery
+from warren.sdk.depends import Plan, hints_of
 from warren.sdk.errors import ConfigError
 from warren.sdk.messages import Command, Event, Request
 from warren.sdk.protocols import Once, RetryPolicy
@@ -19,57 +20,42 @@ from warren.sdk.topology import Binding, Declarable, Queue
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
-    """One decorated function and what it was decorated with."""
+    """One decorated function and what it was decorated with.
+
+    :ivar plan: what fills its parameters beside the message, or None if there are none.
+    """
 
     kind: Any
     function: Callable[..., Awaitable[Any]]
-    delivery_parameter: str | None
+    plan: Plan | None
     retry: RetryPolicy | None
     once: Once | None
     reply: TypeAdapter[Any] | None
 
-    @classmethod
-    def of(
-        cls, kind: Any, function: Callable[..., Any], retry: RetryPolicy | None, once: Once | None
-    ) -> HandlerSpec:
-        """Read the function's signature.
-
-        :raises ConfigError: if it is not async, or does not take the message first.
-        """
-        name = getattr(function, "__qualname__", repr(function))
-        if not inspect.iscoroutinefunction(function):
-            raise ConfigError(f"the handler {name} must be an async function")
-        parameters = list(inspect.signature(function).parameters.values())
-        try:
-            hints = get_type_hints(function)
-        except NameError:
-            # An annotation that only a type checker can see; the names as written have to do.
-            hints = {p.name: p.annotation for p in parameters}
-        if not parameters:
-            raise ConfigError(f"the handler {name} must take the message as its first parameter")
-        first = hints.get(parameters[0].name)
-        if not isinstance(first, type) or not isinstance(kind, type):
-            pass
-        elif issubclass(first, BaseModel) and not issubclass(kind, first):
-            raise ConfigError(f"the handler {name} takes {first.__name__}, but is to handle {kind.__name__}")
-        delivery = None
-        for parameter in parameters[1:]:
-            if hints.get(parameter.name) in (Delivery, "Delivery"):
-                delivery = parameter.name
-            elif parameter.default is parameter.empty and parameter.kind not in (
-                parameter.VAR_POSITIONAL,
-                parameter.VAR_KEYWORD,
-            ):
-                raise ConfigError(f"the handler {name} has a parameter {parameter.name!r} that nothing fills")
-        reply = (
-            adapter_of(kind.reply_type()) if isinstance(kind, type) and issubclass(kind, Request) else None
-        )
-        return cls(kind, function, delivery, retry, once, reply)
-
     async def call(self, message: Any, delivery: Delivery) -> Any:
-        if self.delivery_parameter is None:
+        if self.plan is None:
             return await self.function(message)
-        return await self.function(message, **{self.delivery_parameter: delivery})
+        return await self.plan.call(self.function, message, delivery)
+
+
+def check(function: Callable[..., Any], kind: Any, local: Mapping[str, Any]) -> None:
+    """:raises ConfigError: if the function is not async, or does not take the message first."""
+    name = getattr(function, "__qualname__", repr(function))
+    if not inspect.iscoroutinefunction(function):
+        raise ConfigError(f"the handler {name} must be an async function")
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        raise ConfigError(f"the handler {name} must take the message as its first parameter")
+    first = hints_of(function, local).get(parameters[0].name)
+    if not isinstance(first, type) or not isinstance(kind, type):
+        return
+    if issubclass(first, BaseModel) and not issubclass(kind, first):
+        raise ConfigError(f"the handler {name} takes {first.__name__}, but is to handle {kind.__name__}")
+
+
+def reply_of(kind: Any) -> TypeAdapter[Any] | None:
+    """What a Request is answered with."""
+    return adapter_of(kind.reply_type()) if isinstance(kind, type) and issubclass(kind, Request) else None
 
 
 def source_of(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
+from warren.sdk.depends import Plan, caller_names
 from warren.sdk.endpoint import Endpoint, Send
 from warren.sdk.errors import ConfigError
-from warren.sdk.handler import HandlerSpec, source_of
+from warren.sdk.handler import HandlerSpec, check, reply_of, source_of
 from warren.sdk.handles import Answers, Handles
 from warren.sdk.messages import Request
 from warren.sdk.middleware import Middlewares
@@ -22,6 +24,7 @@ class Handlers:
     :param send: publishes with confirm and mandatory; for replies.
     :param forward: the same for copies of what came, which pass no middleware again; for dead letters.
     :param retry: of handlers that name none.
+    :param context: what handlers and dependencies find by its type.
     """
 
     def __init__(
@@ -33,7 +36,8 @@ class Handlers:
         middlewares: Middlewares,
         clock: Clock,
         retry: RetryPolicy,
-        delay: DelayBackend | None,
+        delay: Callable[[], DelayBackend],
+        context: Mapping[type, object],
     ) -> None:
         self.endpoints: dict[str, Endpoint] = {}
         self._registry = registry
@@ -43,6 +47,9 @@ class Handlers:
         self._clock = clock
         self._retry = retry
         self._delay = delay
+        self._context = context
+        self._overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._plans: list[Plan] = []
 
     def decorator(
         self,
@@ -62,14 +69,43 @@ class Handlers:
             raise ConfigError("concurrency must be at least 1")
 
         def register(function: Callable[..., Any]) -> None:
-            handler = HandlerSpec.of(message, function, retry, once)
+            local = caller_names()
+            check(function, message, local)
+            plan = Plan(function, message, context=self._context, overrides=self._overrides, local=local)
+            self._plans.append(plan)
+            handler = HandlerSpec(
+                message, function, None if plan.empty else plan, retry, once, reply_of(message)
+            )
             source, items = source_of(message, queue, keys)
             self._registry.add(items)
+            if delays := (retry or self._retry).delays:
+                self._registry.add(self._delay().reach(source, delays))
             self._endpoint(source, concurrency).add(handler)
 
         if isinstance(message, type) and issubclass(message, Request):
             return Answers[Any](register)
         return Handles[Any](register)
+
+    def override(self, dependency: Callable[..., Any], other: Callable[..., Any]) -> ExitStack:
+        """What `app.override` does; see there."""
+        before = self._overrides.get(dependency)
+
+        def put(function: Callable[..., Any] | None) -> None:
+            if function is None:
+                self._overrides.pop(dependency, None)
+            else:
+                self._overrides[dependency] = function
+            for plan in self._plans:
+                plan.resolve()
+
+        try:
+            put(other)
+        except ConfigError:
+            put(before)
+            raise
+        end = ExitStack()
+        end.callback(put, before)
+        return end
 
     def _endpoint(self, source: str, concurrency: int) -> Endpoint:
         endpoint = self.endpoints.get(source)

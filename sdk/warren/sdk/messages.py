@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
+from warren.sdk.content_types import JSON, MSGPACK
 from warren.sdk.errors import ConfigError
 from warren.sdk.instants import in_utc
 from warren.sdk.topology import Binding, Declarable, Exchange, Queue
@@ -24,19 +25,29 @@ def snake_case(name: str) -> str:
 class Message(BaseModel):
     """What all messages share: unknown fields are ignored, times need a time zone and travel in UTC.
 
-    Class keyword `type="..."` is the name on the wire; by default the class's name in snake case.
+    Class keywords: `type="..."` is the name on the wire, by default the class's name in snake case; `content_type=`
+    is how it travels, `application/json` by default, or `application/msgpack` (needs `warren[msgpack]`).
     """
 
     # What a message holds is its sender's: it must not reach logs and replies through the text of an error.
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
     wire_type: ClassVar[str] = "message"
+    wire_content_type: ClassVar[str] = JSON
     wire_exchange: ClassVar[str] = ""
     wire_key: ClassVar[str | None] = None
 
-    def __init_subclass__(cls, *, type: str | None = None, **keywords: Any) -> None:
+    def __init_subclass__(
+        cls, *, type: str | None = None, content_type: str | None = None, **keywords: Any
+    ) -> None:
         super().__init_subclass__(**keywords)
         cls.wire_type = type or snake_case(cls.__name__)
+        if content_type is not None:
+            if content_type not in (JSON, MSGPACK):
+                raise ConfigError(
+                    f"{cls.__name__}: content_type is {content_type!r}, it must be {JSON} or {MSGPACK}"
+                )
+            cls.wire_content_type = content_type
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from warren.sdk.app import App
     from warren.sdk.delivery import Delivery
     from warren.sdk.outgoing import Outgoing
+    from warren.sdk.topology import Declarable
 
 
 class Timer(Protocol):
@@ -105,8 +106,16 @@ class Once(Protocol):
 class RetryPolicy(Protocol):
     """`retry=` of a handler: attempts in this process first, then delayed redeliveries, then the dead letter queue."""
 
-    def attempts(self) -> AsyncRetrying:
-        """The attempts in this process, as a fresh tenacity object; it must reraise the last error."""
+    @property
+    def delays(self) -> Collection[timedelta]:
+        """Every delay that it may ask for; others cost a declaration when they are first needed."""
+        ...
+
+    def attempts(self, clock: Clock) -> AsyncRetrying:
+        """The attempts in this process, as a fresh tenacity object; it must reraise the last error.
+
+        :param clock: the App's; waits are its `sleep`.
+        """
         ...
 
     def delay(self, error: Exception, delivery: Delivery) -> timedelta | None:
@@ -119,6 +128,10 @@ class RetryPolicy(Protocol):
 
 class DelayBackend(Protocol):
     """Brings a message back to a queue later; one that is a `Component` as well is included by the App that takes it."""
+
+    def reach(self, queue: str, delays: Collection[timedelta]) -> Iterable[Declarable]:
+        """What must exist so that messages of `queue` can be delayed by these; the App declares it."""
+        ...
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
         """Publish a copy that reaches `queue` after that time, with `warren-attempt` one higher.

@@ -1,0 +1,30 @@
+"""Durations as people write them: a `timedelta`, seconds, or a text such as `5s`, `1m`, `250ms`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from warren.sdk.errors import ConfigError
+
+Duration = timedelta | float | str
+"""A `timedelta`, a number of seconds, or a number with its unit: `ms`, `s`, `m`, `h`, `d`."""
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+
+
+def duration(value: Duration) -> timedelta:
+    """The duration that is meant.
+
+    :raises ConfigError: if it is no duration, or a negative one.
+    """
+    if isinstance(value, str):
+        found = _TEXT.fullmatch(value)
+        if found is None:
+            raise ConfigError(f"{value!r} is no duration: write 250ms, 5s, 1m, 2h or 1d")
+        return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+    length = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    if length < timedelta(0):
+        raise ConfigError(f"{value!r} is no duration: it is negative")
+    return length

@@ -1,0 +1,143 @@
+"""Content is read as its type says: JSON, MessagePack, text; what is unknown is dead, with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgpack
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from warren.sdk import Command, ConfigError, Request
+
+
+async def test_a_message_travels_as_its_class_says(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    class Sample(Command, queue=name, content_type="application/msgpack"):
+        identity: UUID
+        total: Decimal
+        at: datetime
+        tags: frozenset[str]
+
+    sample = Sample(
+        identity=UUID(int=7), total=Decimal("9.90"), at=datetime(2026, 1, 2, tzinfo=UTC), tags=frozenset("ab")
+    )
+    app = make_app()
+    seen: asyncio.Queue[Sample] = asyncio.Queue()
+
+    @app.handle(Sample)
+    async def take(message: Sample) -> None:
+        seen.put_nowait(message)
+
+    async with app:
+        await app.publish(sample)
+        assert await asyncio.wait_for(seen.get(), 15) == sample
+        await app.publish(sample, exchange="", key=f"{name}.dead")
+        wire = await foreign.take(f"{name}.dead")
+        assert wire.content_type == "application/msgpack"
+        assert msgpack.unpackb(wire.body)["total"] == "9.90"
+
+
+async def test_a_request_may_travel_as_messagepack(make_app: MakeApp, name: str) -> None:
+    class Double(Request[int], queue=name, content_type="application/msgpack"):
+        number: int
+
+    app = make_app()
+
+    @app.handle(Double)
+    async def double(request: Double) -> int:
+        return request.number * 2
+
+    async with app:
+        assert await app.call(Double(number=4)) == 8
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json; charset=utf-8", b'{"number":1}'),
+        ("application/vnd.order+json", b'{"number":1}'),
+        ("text/plain", b'{"number":1}'),
+        (None, b'{"number":1}'),
+        ("application/x-msgpack", msgpack.packb({"number": 1})),
+    ],
+)
+async def test_what_says_the_same_is_read_alike(
+    make_app: MakeApp, foreign: Foreign, name: str, content_type: str | None, body: bytes
+) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app()
+    seen: asyncio.Queue[Ping] = asyncio.Queue()
+
+    @app.handle(Ping)
+    async def take(message: Ping) -> None:
+        seen.put_nowait(message)
+
+    async with app:
+        await foreign.put(name, body, content_type=content_type)
+        assert await asyncio.wait_for(seen.get(), 15) == Ping(number=1)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "reason"),
+    [
+        ("application/x-python-serialize", b"\x80\x04K\x01.", "unknown_content_type"),
+        ("application/xml", b"<number>1</number>", "unknown_content_type"),
+        ("application/msgpack", b"\xc1", "undecodable"),
+        ("application/msgpack", msgpack.packb({"number": "x"}), "undecodable"),
+        ("application/json", msgpack.packb({"number": 1}), "undecodable"),
+    ],
+)
+async def test_what_cannot_be_read_is_dead_with_the_reason(
+    make_app: MakeApp, foreign: Foreign, name: str, content_type: str, body: bytes, reason: str
+) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app()
+
+    @app.handle(Ping)
+    async def take(message: Ping) -> None:
+        pytest.fail("it was not readable")
+
+    async with app:
+        await foreign.put(name, body, content_type=content_type)
+        dead = await foreign.take(f"{name}.dead")
+    assert (dead.body, dead.content_type, dead.headers["warren-dead-reason"]) == (body, content_type, reason)
+
+
+async def test_bytes_are_taken_whatever_they_are(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    app = make_app()
+    seen: asyncio.Queue[bytes] = asyncio.Queue()
+
+    @app.handle(bytes, queue=name)
+    async def take(body: bytes) -> None:
+        seen.put_nowait(body)
+
+    async with app:
+        await foreign.put(name, b"<x/>", content_type="application/xml")
+        assert await asyncio.wait_for(seen.get(), 15) == b"<x/>"
+
+
+def test_other_content_types_are_no_form_of_a_message() -> None:
+    with pytest.raises(ConfigError, match="content_type is 'text/xml', it must be application/json or"):
+
+        class Wrong(Command, queue="q", content_type="text/xml"):
+            pass
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warren.sdk import content_types
+
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(content_types, "import_module", missing)
+    with pytest.raises(ConfigError, match=r"pip install warren\[msgpack\]"):
+        content_types.pack({})

@@ -1,0 +1,229 @@
+"""What a handler takes beside its message: made for each message, once, and cleaned up when it is done with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any
+
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from warren.sdk import App, Command, ConfigError, Delivery, Depends, Header, Retry
+
+
+class Ledger:
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+
+
+async def test_every_kind_of_function_is_made_before_and_cleaned_up_after(
+    make_app: MakeApp, name: str
+) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    steps: list[str] = []
+
+    def plain() -> int:
+        return 1
+
+    async def waiting() -> int:
+        await asyncio.sleep(0)
+        return 2
+
+    def opened(one: Annotated[int, Depends(plain)]) -> Iterator[int]:
+        steps.append(f"open {one}")
+        yield 3
+        steps.append("close")
+
+    async def entered(three: Annotated[int, Depends(opened)]) -> AsyncIterator[int]:
+        steps.append(f"enter {three}")
+        yield 4
+        steps.append("leave")
+
+    app = make_app()
+
+    @app.handle(Ping)
+    async def ping(
+        message: Ping,
+        four: Annotated[int, Depends(entered)],
+        two: Annotated[int, Depends(waiting)],
+        ledger: Annotated[Ledger, Depends(Ledger)],
+        spare: int = 5,
+    ) -> None:
+        steps.append(f"handle {message.number} {two} {four} {spare} {ledger.text!r}")
+
+    async with app:
+        await app.publish(Ping(number=0))
+        await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is handled")
+    assert steps == ["open 1", "enter 3", "handle 0 2 4 5 ''", "leave", "close"]
+    await ping(Ping(number=9), 4, 2, Ledger("own"))
+    assert steps[-1] == "handle 9 2 4 5 'own'", "it stays callable as what it was"
+
+
+async def test_one_message_shares_what_it_depends_on_and_the_next_gets_its_own(
+    make_app: MakeApp, name: str
+) -> None:
+    app = make_app()
+    made: list[object] = []
+    seen: list[tuple[object, object, object]] = []
+
+    def fresh() -> object:
+        made.append(object())
+        return made[-1]
+
+    def through(value: Annotated[object, Depends(fresh)]) -> object:
+        return value
+
+    @app.handle(bytes, queue=name, concurrency=1)
+    async def take(
+        body: bytes,
+        first: Annotated[object, Depends(fresh)],
+        second: Annotated[object, Depends(through)],
+        own: Annotated[object, Depends(fresh, cache=False)],
+    ) -> None:
+        seen.append((first, second, own))
+
+    async with app:
+        await app.publish_many([b"1", b"2"], key=name)
+        await until(lambda: len(seen) == 2, "both are handled")
+    assert len(made) == 4
+    assert all(first is second and own is not first for first, second, own in seen)
+    assert seen[0][0] is not seen[1][0]
+
+
+async def test_context_comes_by_its_type(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app = make_app()
+    seen: asyncio.Queue[tuple[object, ...]] = asyncio.Queue()
+
+    def tenant(of: Annotated[str, Header("tenant")], message: Ping, delivery: Delivery) -> str:
+        return f"{of} {message.number} {delivery.queue}"
+
+    @app.handle(Ping)
+    async def ping(
+        message: Ping,
+        running: App,
+        delivery: Delivery,
+        text: Annotated[str, Depends(tenant)],
+        x_retries: Annotated[int, Header()] = 7,
+    ) -> None:
+        seen.put_nowait((running, delivery.message_id, text, x_retries))
+
+    async with app:
+        await app.publish(Ping(number=1), message_id="m", headers={"tenant": "a", "x-retries": 3})
+        assert await asyncio.wait_for(seen.get(), 15) == (app, "m", f"a 1 {name}", 3)
+        await app.publish(Ping(number=1), message_id="m", headers={"tenant": "a"})
+        assert (await asyncio.wait_for(seen.get(), 15))[3] == 7
+        await app.publish(Ping(number=1))
+        dead = await foreign.take(f"{name}.dead")
+        assert dead.headers["warren-dead-reason"] == "undecodable"
+        assert dead.headers["warren-dead-error"] == "ValueError: the message has no header 'tenant'"
+        await app.publish(Ping(number=1), headers={"tenant": "a", "x-retries": "many"})
+        dead = await foreign.take(f"{name}.dead")
+        assert "the header 'x-retries' is not" in str(dead.headers["warren-dead-error"])
+
+
+async def test_a_failure_reaches_the_clean_up_and_each_attempt_gets_its_own(
+    make_app: MakeApp, name: str
+) -> None:
+    app = make_app()
+    steps: list[str] = []
+
+    async def session() -> AsyncIterator[int]:
+        steps.append("begin")
+        try:
+            yield 1
+        except ConnectionError:
+            steps.append("roll back")
+            return  # A clean-up that swallows the exception does not make a success of it.
+        steps.append("commit")
+
+    @app.handle(bytes, queue=name)
+    async def take(body: bytes, one: Annotated[int, Depends(session)]) -> None:
+        if len(steps) == 1:
+            raise ConnectionError
+
+    async with app:
+        await app.publish(b"1", key=name)
+        await until(lambda: app.statistics().handlers[name].handled == 1, "it is handled in the end")
+    assert steps == ["begin", "roll back", "begin", "commit"]
+
+
+async def test_a_clean_up_that_fails_fails_the_message(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    app = make_app(retry=Retry(1))
+
+    def session() -> Iterator[int]:
+        yield 1
+        raise OSError("the commit failed")
+
+    @app.handle(bytes, queue=name)
+    async def take(body: bytes, one: Annotated[int, Depends(session)]) -> None: ...
+
+    async with app:
+        await app.publish(b"1", key=name)
+        dead = await foreign.take(f"{name}.dead")
+    assert dead.headers["warren-dead-error"] == "OSError: the commit failed"
+
+
+async def test_a_test_puts_another_function_in_its_place(make_app: MakeApp, name: str) -> None:
+    app = make_app()
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    def real() -> str:
+        return "real"
+
+    async def fake(delivery: Delivery) -> str:
+        return f"fake {delivery.body.decode()}"
+
+    def needs(what: int) -> str:
+        return ""
+
+    @app.handle(bytes, queue=name)
+    async def take(body: bytes, text: Annotated[str, Depends(real)]) -> None:
+        seen.put_nowait(text)
+
+    async with app:
+        with app.override(real, fake):
+            await app.publish(b"1", key=name)
+            assert await asyncio.wait_for(seen.get(), 15) == "fake 1"
+        with pytest.raises(ConfigError, match=r"the dependency .*needs has a parameter 'what'"):
+            app.override(real, needs)
+        await app.publish(b"2", key=name)
+        assert await asyncio.wait_for(seen.get(), 15) == "real"
+
+
+def recursive(value: Annotated[int, Depends(lambda: 1)]) -> int:
+    return value
+
+
+def test_what_cannot_be_filled_is_refused_where_it_is_declared() -> None:
+    app = App("amqp://localhost")
+
+    def unfilled(what: dict[str, int]) -> int:
+        return 1
+
+    async def depends_on_it(body: bytes, value: Annotated[int, Depends(unfilled)]) -> None: ...
+
+    async def circular(body: bytes, value: Annotated[int, Depends(recursive)]) -> None: ...
+
+    async def positional(body: bytes, delivery: Delivery, /) -> None: ...
+
+    handle: Any = app.handle(bytes, queue="q")
+    with pytest.raises(ConfigError, match=r"the dependency .*unfilled has a parameter 'what' that nothing"):
+        handle(depends_on_it)
+    with pytest.raises(ConfigError, match="positional-only parameter 'delivery'"):
+        handle(positional)
+    recursive.__annotations__["value"] = Annotated[int, Depends(recursive)]
+    with pytest.raises(ConfigError, match="depends on itself: recursive -> recursive"):
+        handle(circular)
+    not_callable: Any = 3
+    with pytest.raises(ConfigError, match="takes a function, not 3"):
+        Depends(not_callable)
