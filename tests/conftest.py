@@ -66,5 +66,5 @@ def rabbitmq() -> Iterator[RabbitMQ]:
     """Debian's RabbitMQ, private, as long as the session lasts; skips where it is not installed."""
     if not installed():
         pytest.skip("rabbitmq-server is not installed")
-    with rabbitmq_server() as server:
+    with rabbitmq_server(plugins=["rabbitmq_management"]) as server:
         yield server

@@ -33,8 +33,12 @@ log.file.level = warning
 class RabbitMQ:
     """A running server: where it listens, and the process that does its work."""
 
-    def __init__(self, url: str, port: int, pid: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, url: str, port: int, pid: int, environment: Mapping[str, str], management_port: int
+    ) -> None:
         self.url = url
+        self.management_url = f"http://127.0.0.1:{management_port}"
+        """Of its HTTP API, if it has the plugin `rabbitmq_management`."""
         self.port = port
         self.pid = pid
         self._environment = environment
@@ -87,12 +91,14 @@ def rabbitmq_server(
     """
     if not installed():
         raise FileNotFoundError("rabbitmq-server is not installed: apt-get install rabbitmq-server")
-    port, epmd_port = free_port(), free_port()
+    port, epmd_port, management_port = free_port(), free_port(), free_port()
     # Not one of pytest's folders: they are closed to other users, and this one belongs to the server's.
     with tempfile.TemporaryDirectory(prefix="warren-rabbitmq-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port))
         lines = [line.replace("{folder}", name) for line in configuration]
+        if "rabbitmq_management" in plugins:
+            lines += [f"management.tcp.port = {management_port}", "management.tcp.ip = 127.0.0.1"]
         if definitions is not None:
             (folder / "definitions.json").write_text(json.dumps(definitions))
             lines.append(f"load_definitions = {folder / 'definitions.json'}")
@@ -114,7 +120,9 @@ def rabbitmq_server(
                 assert server.running, "\n".join(server.lines[-40:]) + server.errors
                 wait_until(lambda: _speaks(port), "RabbitMQ speaks AMQP", timeout)
                 pid = _beam(folder, server.pid)
-                yield RabbitMQ(f"amqp://guest:guest@127.0.0.1:{port}/", port, pid, environment)
+                yield RabbitMQ(
+                    f"amqp://guest:guest@127.0.0.1:{port}/", port, pid, environment, management_port
+                )
 
 
 def _environment(folder: Path, epmd_port: int) -> dict[str, str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from warren.command import Exit, UsageError
+from warren.command.link import Failed, ask, socket_path
 from warren.ctl import definitions
 from warren.ctl.display import lines
 from warren.ctl.grammar import DEFAULTS, VERBS
-from warren.ctl.link import Failed, ask, socket_path
 from warren.ctl.words import Words, parse
 
 

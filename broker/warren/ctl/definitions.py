@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from warren.command import Exit, UsageError
-from warren.ctl.link import Failed
+from warren.command.link import Failed
 
 USAGE: Final = """usage: warren definitions export|import FILE [--data-dir DIR | --socket PATH]
 

@@ -37,12 +37,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"warren {name}: {error}", file=sys.stderr)
         return Exit.USAGE
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone (`warren ... | head`): nothing more can be said, and that is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
+    except Exception as error:
+        # The components' own errors say in one line what is wrong, and what to end with; others are mistakes in Warren.
+        status = getattr(error, "exit_status", None)
+        if status is None:
+            raise
+        print(f"warren {name}: {error}", file=sys.stderr)
+        return int(status)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
 
 
 def usage(commands: dict[str, EntryPoint]) -> str:

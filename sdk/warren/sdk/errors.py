@@ -20,7 +20,10 @@ class WarrenError(Exception):
 
     :ivar retryable: whether the same call may succeed later without a change of code or configuration.
     :ivar outcome: see `Outcome`.
+    :ivar exit_status: what a command ends with that cannot do better than to print it (see `warren.command.Exit`).
     """
+
+    exit_status: ClassVar[int] = 1
 
     retryable: bool = False
     outcome: Outcome = "not_sent"
@@ -36,10 +39,13 @@ class WarrenError(Exception):
 class ConfigError(WarrenError):
     """The program or its configuration is wrong; the text is one line that says what to change."""
 
+    exit_status: ClassVar[int] = 2
+
 
 class TransportUnavailable(WarrenError):
     """There is no connection to the broker, and none came back within the deadline."""
 
+    exit_status: ClassVar[int] = 74
     retryable: bool = True
 
 

@@ -59,6 +59,12 @@ class Session:
                 await connection.connect()
         return cls(connection, socket)
 
+    @property
+    def server(self) -> tuple[str, str]:
+        """Product and version, as the broker says in connection.start."""
+        said = self._connection.server_properties
+        return _text(said.get("product", "a broker")), _text(said.get("version", ""))
+
     async def channel(self, *, confirms: bool = False) -> DataChannel:
         """Open a channel."""
         taken = self._connection.channels
@@ -154,3 +160,7 @@ def _quiet_aiormq() -> None:
     logger = logging.getLogger("aiormq")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.CRITICAL)
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
