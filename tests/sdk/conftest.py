@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -14,7 +14,7 @@ from warren.sdk import DEAD_LETTER_EXCHANGE, App, Exchange, Queue
 
 
 class MakeApp(Protocol):
-    def __call__(self, url: str | None = None, **settings: Any) -> App: ...
+    def __call__(self, url: str | Sequence[str] | None = None, **settings: Any) -> App: ...
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def make_app(amqp_url: str) -> AsyncIterator[MakeApp]:
     """`App` on the broker under test (or on another URL)."""
     made: list[App] = []
 
-    def make(url: str | None = None, **settings: Any) -> App:
+    def make(url: str | Sequence[str] | None = None, **settings: Any) -> App:
         app = App(url or amqp_url, **settings)
         made.append(app)
         return app

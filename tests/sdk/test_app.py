@@ -185,4 +185,4 @@ async def test_a_process_ends_its_work_before_it_ends(
         process.send_signal(number)
         assert await process.stdout.read() == b"finished\nstopped cleanly\n"
         assert await process.wait() == 0
-    assert app.state is State.STOPPED
+    assert app.state is State.CLOSED

@@ -102,4 +102,4 @@ async def test_a_policy_may_delay_before_the_message_is_dead(
         dead = await foreign.take(f"{name}.dead")
     assert later.asked == [(name, timedelta(seconds=5))] * 2
     assert dead.headers["warren-attempt"] == 3
-    assert app.state.value == "stopped"
+    assert app.state.value == "closed"

@@ -27,7 +27,7 @@ async def test_consumers_are_back_after_a_lost_connection_and_ready_says_so(
     async def ping(message: Ping) -> None:
         seen.put_nowait(message.number)
 
-    assert (app.state, app.ready) == (State.STOPPED, False)
+    assert (app.state, app.ready) == (State.CLOSED, False)
     async with app:
         states = [app.state]
         for number in range(3):
@@ -40,8 +40,8 @@ async def test_consumers_are_back_after_a_lost_connection_and_ready_says_so(
                 assert got == number - 1
             await until(lambda: app.ready, "it is ready again")
         assert app.statistics().reconnects == 6
-    assert states == [State.READY, *[State.RECOVERING] * 3]
-    assert [app.state] == [State.STOPPED]
+    assert states == [State.READY, *[State.CONNECTING] * 3]
+    assert [app.state] == [State.CLOSED]
 
 
 async def test_the_first_retry_comes_at_once(make_app: MakeApp, proxy: Proxy, name: str) -> None:

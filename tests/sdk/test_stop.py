@@ -34,7 +34,7 @@ async def test_stopping_finishes_what_has_started_and_requeues_the_rest(
     await app.publish_many([Ping(number=number) for number in range(10)])
     await started.wait()
     stopping = asyncio.create_task(app.stop())
-    await until(lambda: app.state.value == "stopping", "it stops")
+    await until(lambda: app.state.value == "closing", "it stops")
     finish.set()
     await stopping
     assert done == [0]

@@ -27,6 +27,7 @@ from warren.sdk.errors import (
 )
 from warren.sdk.messages import Command, Event, Message, Request
 from warren.sdk.outgoing import Outgoing
+from warren.sdk.probe import HealthProbe
 from warren.sdk.protocols import (
     Clock,
     Component,
@@ -41,7 +42,8 @@ from warren.sdk.publisher import PublisherStatistics
 from warren.sdk.report import Failure, PublishReport
 from warren.sdk.retry import Retry
 from warren.sdk.rpc import CallStatistics
-from warren.sdk.runtime import State, Statistics
+from warren.sdk.runtime import Statistics
+from warren.sdk.states import Health, State
 from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
 
 __all__ = [
@@ -69,6 +71,8 @@ __all__ = [
     "HandleMiddleware",
     "HandlerStatistics",
     "Header",
+    "Health",
+    "HealthProbe",
     "Message",
     "Nacked",
     "NoServer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
@@ -14,10 +14,12 @@ from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
 from warren.sdk.delaying import Delaying
 from warren.sdk.delivery import Delivery
-from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
+from warren.sdk.errors import Unroutable
 from warren.sdk.forwarding import forwarded
 from warren.sdk.handlers import Handlers
 from warren.sdk.handles import Answers, Handles
+from warren.sdk.hosts import HostOrder, Hosts
+from warren.sdk.lifecycle import Lifecycle, Settings
 from warren.sdk.messages import Message, Request
 from warren.sdk.middleware import Middlewares
 from warren.sdk.process import serve
@@ -34,10 +36,10 @@ from warren.sdk.publisher import WINDOW
 from warren.sdk.registry import DeclarePolicy, MismatchPolicy, Registry
 from warren.sdk.report import PublishReport
 from warren.sdk.retry import Retry
-from warren.sdk.runtime import Runtime, State, Statistics
+from warren.sdk.runtime import Statistics
 from warren.sdk.sending import CALL_SECONDS, PUBLISH_SECONDS, Reliability, Sending
+from warren.sdk.states import Health, State
 from warren.sdk.topology import Declarable, Queue
-from warren.wire.url import parse_url
 
 CONCURRENCY = 10
 CONNECT_SECONDS = 30.0
@@ -50,7 +52,9 @@ Answer = TypeVar("Answer")
 class App:
     """A process's view of its broker: `async with App("amqp://...") as app:`.
 
-    :param url: `amqp://` or `amqps://`; else the environment's `AMQP_URL`, else a broker in memory in this process.
+    :param url: `amqp://` or `amqps://`; several (a list, or with commas between them) are nodes of one cluster, and each
+        failed attempt goes on to the next. Else the environment's `AMQP_URL`, else a broker in memory in this process.
+    :param hosts: the order of several: `random`, or `given`, which begins with the first.
     :param name: shown by the broker for its connections.
     :param declare: `always` declares what messages must reach; `never` only checks, and says what is missing.
     :param mismatch: what becomes of a queue or exchange that is on the broker with other arguments: `fail` raises
@@ -68,8 +72,9 @@ class App:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         *,
+        hosts: HostOrder = "random",
         name: str = "warren",
         declare: DeclarePolicy = "always",
         mismatch: MismatchPolicy = "fail",
@@ -82,22 +87,22 @@ class App:
         retry: RetryPolicy | None = None,
         delay: DelayBackend | None = None,
     ) -> None:
-        self._url = url or os.environ.get("AMQP_URL")
-        if self._url is not None:
-            try:
-                parse_url(self._url)
-            except ValueError as error:
-                raise ConfigError(str(error)) from None
+        urls = (os.environ.get("AMQP_URL") or None) if url is None or url == "" else url
         self.clock: AppClock = AppClock(clock or SystemClock())
-        self._name = name
-        self._window = window
-        self._connect_timeout = connect_timeout
-        self._grace = grace
-        self._first_retry = first_retry
-        self._longest_retry = longest_retry
+        self._life = Lifecycle(
+            Settings(
+                hosts=None if urls is None else Hosts.of(urls, hosts),
+                name=name,
+                window=window,
+                connect_timeout=connect_timeout,
+                grace=grace,
+                first_retry=first_retry,
+                longest_retry=longest_retry,
+            )
+        )
         self._registry = Registry(declare, mismatch)
         self._middlewares = Middlewares()
-        self._sending = Sending(self._running, self.clock, declare)
+        self._sending = Sending(self._life.running, self.clock, declare)
         self._handlers = Handlers(
             self._registry,
             send=self._sending.send,
@@ -108,9 +113,6 @@ class App:
             delay=Delaying(self, delay),
             context={App: self},
         )
-        self._components: list[Component] = []
-        self._on_return: list[Callable[[Unroutable], object]] = []
-        self._runtime: Runtime | None = None
         backend: object = delay
         if isinstance(backend, Component):
             self.include(backend)
@@ -132,7 +134,7 @@ class App:
 
         :raises ConfigError: if a class has no address, or the App runs.
         """
-        self._not_running("say what it publishes")
+        self._life.not_running("say what it publishes")
         for message in messages:
             self._registry.add(message.reach())
             self._sending.reaches(message)
@@ -142,7 +144,7 @@ class App:
 
         :raises TopologyMismatch: if something exists with other arguments.
         """
-        await self._running().declare(items)
+        await self._life.running().declare(items)
 
     @property
     def topology(self) -> tuple[Declarable, ...]:
@@ -151,8 +153,8 @@ class App:
 
     def include(self, component: Component) -> None:
         """Add a pattern; it starts and stops with the App."""
-        self._not_running("include a component")
-        self._components.append(component)
+        self._life.not_running("include a component")
+        self._life.components.append(component)
         component.register(self)
 
     def middleware(
@@ -165,7 +167,7 @@ class App:
 
         :raises ConfigError: if there is neither, or the App runs.
         """
-        self._not_running("add a middleware")
+        self._life.not_running("add a middleware")
         self._middlewares.add(publish, handle)
 
     def override(
@@ -182,7 +184,7 @@ class App:
 
     def on_return(self, callback: Callable[[Unroutable], object]) -> None:
         """Call back with every message that the broker returned, for those who do not await their publishes."""
-        self._on_return.append(callback)
+        self._life.on_return.append(callback)
 
     # A Request is content too; the first overload wins, and says more.
     @overload
@@ -229,7 +231,7 @@ class App:
         :param keys: the binding keys of an Event, instead of its own key.
         :raises ConfigError: if the message has no queue, or the function's signature does not fit.
         """
-        self._not_running("add a handler")
+        self._life.not_running("add a handler")
         if once is not None:
             once.register(self)
         return self._handlers.decorator(
@@ -329,36 +331,12 @@ class App:
 
         :raises WarrenError: why that is not possible; everything that was started is stopped again.
         """
-        self._not_running("start")
-        runtime = Runtime(
-            self._url,
-            self._name,
-            registry=self._registry,
-            endpoints=self._handlers.endpoints,
-            components=self._components,
-            middlewares=self._middlewares,
-            window=self._window,
-            on_return=self._returned,
-            first_retry=self._first_retry,
-            longest_retry=self._longest_retry,
-        )
-        self._runtime = runtime
-        try:
-            await runtime.start(self._connect_timeout)
-        except BaseException:
-            await runtime.stop(0.0)
-            self._runtime = None
-            raise
+        await self._life.start(self._registry, self._handlers, self._middlewares)
         return self
 
     async def stop(self) -> None:
         """Cancel the consumers, requeue what has not started, let what has started end, flush the confirms, close."""
-        runtime = self._runtime
-        if runtime is not None:
-            try:
-                await runtime.stop(self._grace)
-            finally:
-                self._runtime = None
+        await self._life.stop()
 
     async def __aenter__(self) -> App:
         return await self.start()
@@ -374,7 +352,15 @@ class App:
 
     @property
     def state(self) -> State:
-        return State.STOPPED if self._runtime is None else self._runtime.state
+        return self._life.state
+
+    def on_state(self, callback: Callable[[State], object]) -> None:
+        """Call back with each new state: `connecting`, `ready`, `blocked`, `closing`, `closed`. It must not block."""
+        self._life.listeners.add(callback)
+
+    def health(self) -> Health:
+        """The state, what is missing and why, for probes; `HealthProbe` answers them over HTTP."""
+        return self._life.health()
 
     @property
     def ready(self) -> bool:
@@ -383,29 +369,12 @@ class App:
 
     @property
     def url(self) -> str | None:
-        """The broker's URL; of the embedded broker only while the App runs."""
-        return self._url if self._runtime is None else self._runtime.url
+        """The URL of the broker that it is or would be connected to; of the embedded broker only while the App runs."""
+        return self._life.url
 
     def statistics(self) -> Statistics:
         """Counts of this run.
 
         :raises TransportUnavailable: if the App does not run.
         """
-        return self._running().statistics()
-
-    # Inside
-
-    def _returned(self, error: Unroutable) -> None:
-        for callback in self._on_return:
-            with contextlib.suppress(Exception):
-                callback(error)
-
-    def _running(self) -> Runtime:
-        if self._runtime is None:
-            raise TransportUnavailable("the App does not run: async with app: ...", retryable=False)
-        self._runtime.check_loop()
-        return self._runtime
-
-    def _not_running(self, what: str) -> None:
-        if self._runtime is not None:
-            raise ConfigError(f"the App runs already: {what} before it starts")
+        return self._life.running().statistics()

@@ -12,7 +12,8 @@ from aiormq.abc import AbstractChannel
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from warren.sdk.data_channel import DataChannel
-from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, WarrenError
+from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
+from warren.sdk.hosts import Hosts
 from warren.sdk.transport import Session, translated
 
 log: logging.Logger = logging.getLogger("warren.sdk")
@@ -68,7 +69,7 @@ class Link:
 
     def __init__(
         self,
-        url: str,
+        hosts: Hosts,
         name: str,
         *,
         setup: Callable[[Session, Control], Awaitable[None]],
@@ -78,7 +79,8 @@ class Link:
         first_retry: float = FIRST_RETRY_SECONDS,
         longest_retry: float = LONGEST_RETRY_SECONDS,
     ) -> None:
-        self._url = url
+        self._hosts = hosts
+        self._tried = hosts.current
         self._name = name
         self._setup = setup
         self._went_up = went_up
@@ -168,7 +170,8 @@ class Link:
             await self._drop()
 
     async def _establish(self) -> Session:
-        session = await Session.open(self._url, self._name, self._on_blocked)
+        self._tried = self._hosts.current
+        session = await Session.open(self._tried, self._name, self._on_blocked)
         try:
             control = Control(session)
             with translated("cannot set up the connection"):
@@ -199,13 +202,10 @@ class Link:
         """Once it has worked, whatever is wrong may pass; before that, wrong use must be said at once."""
         if self.connects > 0:
             return isinstance(error, Exception)
-        return (
-            isinstance(error, WarrenError)
-            and error.retryable
-            and not isinstance(error, ConfigError | TopologyMismatch)
-        )
+        return isinstance(error, WarrenError) and error.retryable and not isinstance(error, ConfigError)
 
     def _report(self, state: RetryCallState) -> None:
+        self._hosts.failed(self._tried)
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, WarrenError):
             if str(error) != str(self.error):

@@ -52,12 +52,22 @@ class TransportUnavailable(WarrenError):
 class TopologyMismatch(WarrenError):
     """An exchange, queue or binding is missing, or exists with other arguments (406 PRECONDITION_FAILED).
 
-    :ivar reply_code: the broker's code (404, 405, 406), or 0.
+    What another connection holds exclusively (405 RESOURCE_LOCKED, or an exclusive consumer) is `retryable`: a start or
+    a reconnect waits for it, because a connection of our own may be dead and not yet noticed by the broker.
+
+    :ivar reply_code: the broker's code (403, 404, 405, 406), or 0.
     :ivar differences: what differs, argument by argument, where it is known.
     """
 
-    def __init__(self, text: str, *, reply_code: int = 0, differences: Sequence[Difference] = ()) -> None:
-        super().__init__(text)
+    def __init__(
+        self,
+        text: str,
+        *,
+        reply_code: int = 0,
+        differences: Sequence[Difference] = (),
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(text, retryable=retryable)
         self.reply_code = reply_code
         self.differences: tuple[Difference, ...] = tuple(differences)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from aiormq.exceptions import ChannelClosed
@@ -19,8 +20,9 @@ log: logging.Logger = logging.getLogger("warren.sdk")
 class PublishingChannels:
     """Opens both, and opens a new one where the broker closed one over a message; nobody else suffers from that."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Publisher, on_change: Callable[[], None]) -> None:
         self._publisher = publisher
+        self._on_change = on_change
         self._session: Session | None = None
         self._opened: tuple[DataChannel, DataChannel] | None = None
         self._reopening: set[asyncio.Task[None]] = set()
@@ -59,6 +61,7 @@ class PublishingChannels:
         if confirms:
             self._publisher.refused(error)
             self._publisher.detach()
+            self._on_change()
         task = asyncio.ensure_future(self._reopen(session, channel, confirms))
         self._reopening.add(task)
         task.add_done_callback(self._reopening.discard)
@@ -72,3 +75,4 @@ class PublishingChannels:
             return
         if session is self._session:
             (self._publisher.attach if confirms else self._publisher.attach_unconfirmed)(channel)
+            self._on_change()

@@ -82,6 +82,12 @@ class Registry:
     async def declare_all(self, runner: Runner) -> None:
         await self.declare(runner, self.items())
 
+    async def declare_shared(self, runner: Runner) -> None:
+        """All but what belongs to one connection alone: exclusive queues, and what binds them."""
+        items = self.items()
+        own = {item.name for item in items if isinstance(item, Queue) and item.exclusive}
+        await self.declare(runner, [item for item in items if not _concerns(item, own)])
+
     async def declare(self, runner: Runner, items: Iterable[Declarable]) -> None:
         """Declare the items, or with `declare="never"` check that they exist (bindings cannot be checked).
 
@@ -126,6 +132,16 @@ class Registry:
                 " or a start with declare='always'",
                 reply_code=404,
             )
+
+
+def _concerns(item: Declarable, queues: set[str]) -> bool:
+    match item:
+        case Queue():
+            return item.name in queues
+        case Binding():
+            return not item.to_exchange and item.destination in queues
+        case _:
+            return False
 
 
 def _only_defaults(item: Declarable) -> bool:

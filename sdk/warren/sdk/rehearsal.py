@@ -9,6 +9,7 @@ from typing import Any
 
 from warren.sdk.app import App
 from warren.sdk.handler import HandlerSpec
+from warren.sdk.hosts import Hosts
 from warren.sdk.protocols import Clock
 
 
@@ -25,18 +26,18 @@ def rehearsed(
         for duplicates that `once=` answered, nor when it raised.
     :raises ConfigError: if the App runs already.
     """
-    app._not_running("rehearse")
-    own = app._url, app._grace, app.clock.followed
+    app._life.not_running("rehearse")
+    settings, followed = app._life.settings, app.clock.followed
     specs = {endpoint: endpoint._specs for endpoint in app._handlers.endpoints.values()}
-    app._url, app._grace = url, grace
+    app._life.settings = replace(settings, hosts=Hosts([url]), grace=grace)
     app.clock.follow(clock)
     for endpoint, handlers in specs.items():
         endpoint._specs = {name: _heard(handler, handled) for name, handler in handlers.items()}
     try:
         yield
     finally:
-        app._url, app._grace = own[0], own[1]
-        app.clock.follow(own[2])
+        app._life.settings = settings
+        app.clock.follow(followed)
         for endpoint, handlers in specs.items():
             endpoint._specs = handlers
 

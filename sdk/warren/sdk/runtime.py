@@ -7,41 +7,27 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from warren.sdk.connection import Control, Link
 from warren.sdk.consumer import ConsumerStatistics, Subscription
 from warren.sdk.embedded import EmbeddedBroker, embedded_broker
 from warren.sdk.endpoint import Endpoint, HandlerStatistics
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
+from warren.sdk.hosts import Hosts
 from warren.sdk.middleware import Middlewares, Outlet, Through
 from warren.sdk.protocols import Component, Once
 from warren.sdk.publisher import Publisher, PublisherStatistics
 from warren.sdk.publishing import PublishingChannels
 from warren.sdk.registry import Registry
 from warren.sdk.rpc import Caller, CallStatistics
-from warren.sdk.topology import Declarable
+from warren.sdk.states import Health, State
+from warren.sdk.topology import Declarable, Queue
 from warren.sdk.transport import Session
 
 log: logging.Logger = logging.getLogger("warren.sdk")
 
 FLUSH_SECONDS = 5.0
 PREFETCH_PER_HANDLER = 2
-
-
-class State(Enum):
-    """Where an App is in its life.
-
-    STOPPED -> STARTING -> READY <-> RECOVERING; any of them -> STOPPING -> STOPPED. BLOCKED is READY for consumers,
-    while the broker does not read what is published (`connection.blocked`).
-    """
-
-    STOPPED = "stopped"
-    STARTING = "starting"
-    READY = "ready"
-    BLOCKED = "blocked"
-    RECOVERING = "recovering"
-    STOPPING = "stopping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +47,7 @@ class Runtime:
 
     def __init__(
         self,
-        url: str | None,
+        hosts: Hosts | None,
         name: str,
         *,
         registry: Registry,
@@ -70,10 +56,11 @@ class Runtime:
         middlewares: Middlewares,
         window: int,
         on_return: Callable[[Unroutable], None],
+        on_state: Callable[[State], None],
         first_retry: float,
         longest_retry: float,
     ) -> None:
-        self.url = url
+        self.hosts = hosts
         self._loop = asyncio.get_running_loop()
         self._name = name
         self._registry = registry
@@ -87,41 +74,49 @@ class Runtime:
         self.caller: Caller = Caller(self.outlet)
         self._publishing: Link | None = None
         self._consuming: Link | None = None
-        self._channels = PublishingChannels(self.publisher)
+        self._channels = PublishingChannels(self.publisher, self._moved)
         self._subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self.reaching: asyncio.Lock = asyncio.Lock()
         """Held while a message class that is published for the first time is declared."""
-        self._phase = State.STARTING
+        self._on_state = on_state
+        self._phase = State.CONNECTING
 
     @property
     def state(self) -> State:
         if self._phase is not State.READY:
             return self._phase
-        if not self._standing():
-            return State.RECOVERING
+        if self._missing():
+            return State.CONNECTING
         return State.READY if self.publisher.blocked is None else State.BLOCKED
+
+    def health(self) -> Health:
+        errors = [link.error for link in self._links() if link.error is not None]
+        errors += [one.error for one in self._subscriptions.values() if one.error is not None]
+        reason = self.publisher.blocked if not errors else str(errors[0])
+        return Health(self.state, tuple(self._missing()), reason)
 
     async def start(self, timeout: float) -> None:
         deadline = self._loop.time() + timeout
-        if self.url is None:
+        self._moved()
+        if self.hosts is None:
             self._broker = embedded_broker()
             await self._broker.__aenter__()
-            self.url = self._broker.url
+            self.hosts = Hosts([self._broker.url])
         self._publishing = Link(
-            self.url,
+            self.hosts,
             f"{self._name} publisher",
             setup=self._set_up_publishing,
             went_up=self._publishing_up,
-            went_down=self._channels.detach,
+            went_down=self._publishing_down,
             on_blocked=self._blocked,
             **self._retry,
         )
         self._consuming = Link(
-            self.url,
+            self.hosts,
             f"{self._name} consumer",
             setup=self._set_up_consuming,
-            went_up=self._changed.set,
+            went_up=self._moved,
             went_down=self._consuming_down,
             on_blocked=lambda reason: None,
             **self._retry,
@@ -138,15 +133,17 @@ class Runtime:
                 concurrency=endpoint.concurrency,
                 process=endpoint.process,
                 recover=self._redeclare,
-                on_change=self._changed.set,
+                on_change=self._moved,
             )
             self._subscriptions[name] = subscription
             subscription.start()
         await self._await_consumers(deadline)
         self._phase = State.READY
+        self._moved()
 
     async def stop(self, grace: float) -> None:
-        self._phase = State.STOPPING
+        self._phase = State.CLOSING
+        self._moved()
         try:
             await asyncio.gather(*(subscription.stop(grace) for subscription in self._subscriptions.values()))
             onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
@@ -162,12 +159,12 @@ class Runtime:
         finally:
             self.publisher.close()
             self.caller.detach()
-            for link in (self._consuming, self._publishing):
-                if link is not None:
-                    await link.close()
+            for link in reversed(self._links()):
+                await link.close()
             if self._broker is not None:
                 await self._broker.__aexit__(None, None, None)
-            self._phase = State.STOPPED
+            self._phase = State.CLOSED
+            self._moved()
 
     def check_loop(self) -> None:
         """:raises ConfigError: if the caller runs on another event loop than the App."""
@@ -175,45 +172,56 @@ class Runtime:
             raise ConfigError("this App belongs to another event loop: use it from the one that started it")
 
     async def declare(self, items: Iterable[Declarable]) -> None:
-        assert self._publishing is not None
-        await self._registry.add_and_declare(self._publishing, items)
+        items = list(items)
+        # What is exclusive belongs to the connection that consumes it.
+        link = self._consuming if any(map(_exclusive, items)) else self._publishing
+        assert link is not None
+        await self._registry.add_and_declare(link, items)
 
     def statistics(self) -> Statistics:
-        links = [link for link in (self._publishing, self._consuming) if link is not None]
         return Statistics(
             state=self.state,
-            reconnects=sum(max(0, link.connects - 1) for link in links),
+            reconnects=sum(max(0, link.connects - 1) for link in self._links()),
             publisher=self.publisher.snapshot(),
             calls=self.caller.snapshot(),
             subscriptions={name: one.snapshot() for name, one in self._subscriptions.items()},
             handlers={name: one.statistics for name, one in self._endpoints.items()},
         )
 
-    def _standing(self) -> bool:
-        links = all(
-            link is not None and link.session is not None for link in (self._publishing, self._consuming)
-        )
-        return (
-            links
-            and self.publisher.attached
-            and self.caller.active
-            and all(one.active for one in self._subscriptions.values())
-        )
+    def _links(self) -> list[Link]:
+        return [link for link in (self._publishing, self._consuming) if link is not None]
+
+    def _missing(self) -> list[str]:
+        """What is not there, of all that an App needs to be ready."""
+        publishing, consuming = self._publishing, self._consuming
+        missing = []
+        if publishing is None or publishing.session is None or not self.publisher.attached:
+            missing.append("publisher")
+        if consuming is None or consuming.session is None or not self.caller.active:
+            missing.append("consumer")
+        return missing + [name for name, one in self._subscriptions.items() if not one.active]
+
+    def _moved(self) -> None:
+        """Something that the state depends on has changed."""
+        self._changed.set()
+        self._on_state(self.state)
 
     async def _await_consumers(self, deadline: float) -> None:
         """:raises WarrenError: if a consumer cannot stand, or not in time."""
         while not all(one.active for one in self._subscriptions.values()):
             self._changed.clear()
             for one in self._subscriptions.values():
-                if isinstance(one.error, TopologyMismatch):
+                if isinstance(one.error, TopologyMismatch) and not one.error.retryable:
                     raise one.error
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
             except TimeoutError:
-                waiting = [name for name, one in self._subscriptions.items() if not one.active]
+                waiting = {name: one for name, one in self._subscriptions.items() if not one.active}
+                errors = [one.error for one in waiting.values() if one.error is not None]
+                why = f": {errors[0]}" if errors else ""
                 raise TransportUnavailable(
-                    f"no consumer on {', '.join(waiting)} within the deadline"
+                    f"no consumer on {', '.join(waiting)} within the deadline{why}"
                 ) from None
 
     async def _redeclare(self) -> None:
@@ -221,12 +229,16 @@ class Runtime:
         await self._registry.declare_all(self._consuming)
 
     async def _set_up_publishing(self, session: Session, control: Control) -> None:
-        await self._registry.declare_all(control)
+        await self._registry.declare_shared(control)
         await self._channels.open(session)
 
     def _publishing_up(self) -> None:
         self._channels.attach()
-        self._changed.set()
+        self._moved()
+
+    def _publishing_down(self) -> None:
+        self._channels.detach()
+        self._moved()
 
     def _blocked(self, reason: str | None) -> None:
         if reason is None:
@@ -234,6 +246,7 @@ class Runtime:
         else:
             log.warning("the broker blocks publishers: reason=%s", reason)
         self.publisher.set_blocked(reason)
+        self._moved()
 
     async def _set_up_consuming(self, session: Session, control: Control) -> None:
         await self._registry.declare_all(control)
@@ -241,3 +254,8 @@ class Runtime:
 
     def _consuming_down(self) -> None:
         self.caller.detach()
+        self._moved()
+
+
+def _exclusive(item: Declarable) -> bool:
+    return isinstance(item, Queue) and item.exclusive

@@ -53,8 +53,9 @@ class Session:
         """
         _quiet_aiormq()
         socket = Socket(on_blocked)
-        connection = Connection(target_of(url, name), transport_factory=socket)
-        with translated("cannot connect"):
+        target = target_of(url, name)
+        connection = Connection(target, transport_factory=socket)
+        with translated(f"cannot connect to {target.host}:{target.port}"):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await connection.connect()
         return cls(connection, socket)
@@ -133,9 +134,10 @@ def translate(what: str, error: BaseException) -> WarrenError:
         case aiormq.exceptions.ChannelNotFoundEntity():
             return TopologyMismatch(f"{what}: {text_of(error)}", reply_code=404)
         case aiormq.exceptions.ChannelLockedResource():
-            return TopologyMismatch(f"{what}: {text_of(error)}", reply_code=405)
+            return TopologyMismatch(f"{what}: {text_of(error)}", reply_code=405, retryable=True)
         case aiormq.exceptions.ChannelAccessRefused():
-            return TopologyMismatch(f"{what}: {text_of(error)}", reply_code=403)
+            text = text_of(error)
+            return TopologyMismatch(f"{what}: {text}", reply_code=403, retryable="in exclusive use" in text)
         case aiormq.exceptions.ProbableAuthenticationError() | aiormq.exceptions.AuthenticationError():
             return TransportUnavailable(f"{what}: the broker refused the user or password", retryable=False)
         case aiormq.exceptions.ConnectionNotAllowed():

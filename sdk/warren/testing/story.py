@@ -195,7 +195,7 @@ class Warren:
         """What the Apps are working on; empty if nothing."""
         running, calls = Counter[str](), 0
         for app in (self._player(), *self._apps):
-            if app.state is State.STOPPED:
+            if app.state is State.CLOSED:
                 continue
             statistics = app.statistics()
             if statistics.publisher.unconfirmed:
