@@ -12,6 +12,7 @@ from tests.support.examples import run
 PROMISED = {
     "unpaid_order": ["order 41: paid in time", "order 42: cancelled", "order 42: paid late, refunded"],
     "once": ["charging for order 42", "receipt for order 42", "receipt for order 42"],
+    "transactional_once": ["receipt for order 42", "receipt for order 42", "payments: 1"],
     "delay": ["lamp on", "lamp off"],
     "delay_cancelled": ["['order 41', 'order 42']", "cancelled", "pay order 42 now", "too_late"],
     "encryption": [

@@ -4,7 +4,14 @@ decide."""
 from warren.patterns.deadline import Deadline, DeadlineStatistics
 from warren.patterns.decision import Outcome
 from warren.patterns.delay import Cancellation, Delay, Levels, Native, WaitQueues, wait_queue
-from warren.patterns.idempotency import Once, OnceStatistics
+from warren.patterns.idempotency import (
+    Natural,
+    Once,
+    OnceStatistics,
+    TransactionalOnce,
+    TransactionalStatistics,
+    current_session,
+)
 from warren.patterns.store import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
 
 __all__ = [
@@ -14,6 +21,7 @@ __all__ = [
     "Delay",
     "Levels",
     "Native",
+    "Natural",
     "Once",
     "OnceStatistics",
     "Outcome",
@@ -22,6 +30,9 @@ __all__ = [
     "SqliteStore",
     "Store",
     "StoreUnavailable",
+    "TransactionalOnce",
+    "TransactionalStatistics",
     "WaitQueues",
+    "current_session",
     "wait_queue",
 ]

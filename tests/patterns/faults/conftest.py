@@ -13,7 +13,15 @@ from tests.support.workers import Workers, worker_host
 
 @pytest.fixture(scope="session")
 def host() -> Iterator[Path]:
-    with worker_host("warren.patterns", "warren.sdk", "aio_pika", "pamqp.commands") as socket:
+    imported = (
+        "warren.patterns",
+        "warren.sdk",
+        "aio_pika",
+        "asyncpg",
+        "redis.asyncio",
+        "tests.patterns.databases",
+    )
+    with worker_host(*imported) as socket:
         yield socket
 
 

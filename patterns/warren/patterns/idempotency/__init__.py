@@ -1,5 +1,19 @@
-"""Effects that happen once, though messages come twice: `Once`, and the rules of its claims."""
+"""Effects that happen once, though messages come twice: with a store (`Once`), in the handler's own database transaction
+(`TransactionalOnce`), or by the handler's nature (`Natural`)."""
 
+from warren.patterns.idempotency.natural import Natural
 from warren.patterns.idempotency.once import Once, OnceStatistics
+from warren.patterns.idempotency.transactional import (
+    TransactionalOnce,
+    TransactionalStatistics,
+    current_session,
+)
 
-__all__ = ["Once", "OnceStatistics"]
+__all__ = [
+    "Natural",
+    "Once",
+    "OnceStatistics",
+    "TransactionalOnce",
+    "TransactionalStatistics",
+    "current_session",
+]

@@ -24,8 +24,9 @@ from typing import Any, Final, Literal
 
 from warren.patterns.idempotency import claims
 from warren.patterns.idempotency.claims import Busy, Claimed, Done
-from warren.patterns.store import Step, Store, StoreUnavailable, decide, decide_patiently, record_key
-from warren.sdk import App, ConfigError, DeadLetter, Delivery
+from warren.patterns.idempotency.key import key_of
+from warren.patterns.store import Step, Store, StoreUnavailable, decide, decide_patiently
+from warren.sdk import App, ConfigError, Delivery
 from warren.sdk.clock import SystemClock
 from warren.sdk.protocols import Clock
 
@@ -106,7 +107,7 @@ class Once:
         :raises DeadLetter: there is neither a key function nor a message id.
         :raises StoreUnavailable: `fail_closed`, and the store did not answer within `patience`.
         """
-        key = self._key_of(message, delivery)
+        key = key_of(self._key, message, delivery)
         owner = secrets.token_hex(8)
         try:
             claim = await self._claim(key, owner)
@@ -124,14 +125,6 @@ class Once:
     async def on_stop(self) -> None:
         """Close the store; the next use opens it again."""
         await self._store.close()
-
-    def _key_of(self, message: Any, delivery: Delivery) -> str:
-        own = delivery.message_id if self._key is None else self._key(message)
-        if not own:
-            raise DeadLetter(
-                "once: the message has no message_id; publish it with one, or give Once a key function"
-            )
-        return record_key("once", delivery.queue, own)
 
     async def _claim(self, key: str, owner: str) -> Claimed | Done:
         """Claim, waiting for whoever holds the claim and, if closed, for a store that fails."""

@@ -1,0 +1,131 @@
+"""TransactionalOnce, delivery by delivery, on both databases: claim and work are there together, or neither is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from tests.patterns.databases import Sessions, sessions_of, sqlite_url
+from tests.patterns.faults.skew import SkewedClock
+from tests.patterns.test_once import delivery
+from tests.support.processes import free_port
+from warren.command import UsageError
+from warren.patterns import Natural, StoreUnavailable, TransactionalOnce, current_session
+from warren.sdk import ConfigError, DeadLetter
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sessions]:
+    if request.param == "postgres":
+        opening = sessions_of(request.getfixturevalue("postgres_url"), f"t{uuid4().hex}")
+    else:
+        opening = sessions_of(sqlite_url(tmp_path))
+    async with opening as opened:
+        async with opened.begin() as session:
+            await session.execute(text("CREATE TABLE effects (what text)"))
+        yield opened
+
+
+async def effect(what: str = "charged") -> bytes:
+    await current_session().execute(text("INSERT INTO effects VALUES (:what)"), {"what": what})
+    return b'"receipt"'
+
+
+async def effects(sessions: Sessions) -> list[str]:
+    async with sessions() as session:
+        return list((await session.execute(text("SELECT what FROM effects"))).scalars())
+
+
+async def test_a_duplicate_gets_the_result_and_writes_nothing(sessions: Sessions) -> None:
+    first, other_process = TransactionalOnce(sessions), TransactionalOnce(sessions)
+    assert await first.run(None, delivery(), effect) == b'"receipt"'
+    assert await other_process.run(None, delivery(), effect) == b'"receipt"'
+    assert await effects(sessions) == ["charged"]
+    assert (first.statistics.run, other_process.statistics.duplicates) == (1, 1)
+
+
+async def test_copies_at_the_same_time_wait_for_the_first(sessions: Sessions) -> None:
+    onces = [TransactionalOnce(sessions), TransactionalOnce(sessions)]
+    results = await asyncio.gather(*(onces[n % 2].run(None, delivery(), effect) for n in range(6)))
+    assert set(results) == {b'"receipt"'}
+    assert await effects(sessions) == ["charged"]
+
+
+async def test_what_a_handler_wrote_before_it_raised_is_gone_with_its_claim(sessions: Sessions) -> None:
+    once = TransactionalOnce(sessions)
+
+    async def fail() -> bytes:
+        await effect("half")
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await once.run(None, delivery(), fail)
+    assert await effects(sessions) == []
+    assert await once.run(None, delivery(), effect) == b'"receipt"'
+    assert once.statistics.failed == 1
+
+
+async def test_a_handler_that_is_cancelled_has_done_nothing(sessions: Sessions) -> None:
+    once = TransactionalOnce(sessions)
+    began = asyncio.Event()
+
+    async def hang() -> bytes:
+        await effect("half")
+        began.set()
+        await asyncio.Event().wait()
+        return b""
+
+    running = asyncio.ensure_future(once.run(None, delivery(), hang))
+    await began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await once.run(None, delivery(), effect)
+    assert await effects(sessions) == ["charged"]
+
+
+async def test_after_keep_the_key_is_new_and_what_is_old_is_deleted(sessions: Sessions) -> None:
+    now = TransactionalOnce(sessions, keep=timedelta(hours=1))
+    later = TransactionalOnce(sessions, keep=timedelta(hours=1), clock=SkewedClock(3601))
+    await now.run(None, delivery("a"), effect)
+    await now.run(None, delivery("b"), effect)
+    await later.run(None, delivery("a"), effect)
+    assert await effects(sessions) == ["charged"] * 3
+    async with sessions() as session:
+        assert len((await session.execute(later.table.select())).all()) == 1
+
+
+async def test_a_database_that_does_not_answer_is_said_when_patience_ends() -> None:
+    async with sessions_of(f"postgresql://warren@127.0.0.1:{free_port()}/postgres") as sessions:
+        once = TransactionalOnce(sessions, patience=timedelta(milliseconds=50))
+        with pytest.raises(StoreUnavailable, match="no claim from the database"):
+            await once.run(None, delivery(), effect)
+
+
+async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="no transaction here"):
+        current_session()
+    with pytest.raises(ConfigError, match="at least a millisecond"):
+        TransactionalOnce(sessions, keep=timedelta(0))
+    with pytest.raises(DeadLetter, match="no message_id"):
+        await TransactionalOnce(sessions).run(None, delivery(None), effect)
+    monkeypatch.setattr("warren.patterns.database.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"pip install 'warren\[sql\]'"):
+        TransactionalOnce(sessions)
+
+
+async def test_natural_runs_each_time() -> None:
+    runs = []
+
+    async def handler() -> bytes:
+        runs.append(1)
+        return b"1"
+
+    assert [await Natural.run(None, delivery(), handler) for _ in range(2)] == [b"1", b"1"]
+    assert len(runs) == 2
