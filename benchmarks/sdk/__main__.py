@@ -1,6 +1,8 @@
-"""Measures Warren's SDK, raw aio-pika and FastStream in alternating runs on RabbitMQ and on Warren: a Markdown table.
+"""Measures Warren's SDK beside raw aio-pika, FastStream, Celery, Dramatiq and taskiq-aio-pika, on RabbitMQ and on Warren, in
+alternating runs, each in a process of its own: a Markdown table.
 
-FastStream is no dependency of Warren: `--faststream` names a Python that has it (with aio-pika and pydantic).
+The others are no dependencies of Warren: they live in `.venv-rivals`, which the first run makes from
+`benchmarks/sdk/requirements.txt`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import venv
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +32,19 @@ ROWS = {
     "handle": "publish to typed handler, window of 500",
     "call": "calls, 100 in flight",
 }
+CLIENTS = {
+    "Warren": ("publish", "handle", "call"),
+    "aio-pika": ("publish", "handle", "call"),
+    "FastStream": ("publish", "handle", "call"),
+    "taskiq": ("publish", "handle"),
+    "Celery": ("publish", "handle", "call"),
+    "Dramatiq": ("publish", "handle"),
+}
+"""With the loads that each can carry: taskiq-aio-pika and Dramatiq have no answers over AMQP."""
+OURS = ("Warren", "aio-pika")
+OWN_QUEUES = ("", ".celery", ".dramatiq", ".dramatiq.DQ", ".dramatiq.XQ", ".taskiq", ".taskiq.dead")
+"""What clients declare that want arguments of their own, after the name that they are given."""
+RIVALS = Path(__file__).parents[2] / ".venv-rivals"
 REFERENCE = {"publish": "aio-pika", "handle": "FastStream", "call": "FastStream"}
 
 Sample = dict[str, float]
@@ -40,15 +56,20 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
     parser.add_argument("--brokers", default="", help="only brokers whose name contains this")
-    parser.add_argument("--faststream", type=Path, help="a Python that has FastStream; else it is left out")
+    parser.add_argument("--clients", default="", help="only clients whose name contains this")
+    parser.add_argument(
+        "--rivals", type=Path, help="a Python that has the others (default: .venv-rivals is made)"
+    )
     parser.add_argument(
         "--broker-python", type=Path, default=Path(sys.executable), help="runs `warren broker`"
     )
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     options = parser.parse_args()
-    contenders = {"Warren": Path(sys.executable), "aio-pika": Path(sys.executable)}
-    if options.faststream:
-        contenders["FastStream"] = options.faststream
+    rivals = options.rivals or _rivals()
+    here = Path(sys.executable)
+    contenders = {
+        client: here if client in OURS else rivals for client in CLIENTS if options.clients in client
+    }
     rows = [row for row in ROWS if options.rows in row]
     samples: dict[tuple[str, str, str], list[Sample]] = {}
     with ExitStack() as stack:
@@ -59,6 +80,8 @@ def main() -> int:
                     if options.brokers not in broker:
                         continue
                     for contender, python in contenders.items():
+                        if row not in CLIENTS[contender]:
+                            continue
                         sample = _measure(python, contender, row, url, options.seconds)
                         if sample is not None:
                             samples.setdefault((row, broker, contender), []).append(sample)
@@ -70,6 +93,18 @@ def main() -> int:
     return 0
 
 
+def _rivals() -> Path:
+    """The Python of the environment that has the others; made if it is missing or older than its requirements."""
+    requirements = Path(__file__).with_name("requirements.txt")
+    python, made = RIVALS / "bin" / "python", RIVALS / "made"
+    if not made.is_file() or made.stat().st_mtime < requirements.stat().st_mtime:
+        print("making .venv-rivals", file=sys.stderr)
+        venv.create(RIVALS, clear=True, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "-r", requirements], check=True)
+        made.touch()
+    return python
+
+
 def _brokers(stack: ExitStack, python: Path) -> dict[str, str]:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warren-bench-")))
     brokers = {"Warren": stack.enter_context(BrokerProcess(folder, python=python)).url}
@@ -79,7 +114,7 @@ def _brokers(stack: ExitStack, python: Path) -> dict[str, str]:
 
 
 def _measure(python: Path, contender: str, row: str, url: str, seconds: float) -> Sample | None:
-    queue = f"bench.{uuid4().hex}"
+    queue = f"bench.{uuid4().hex[:12]}"
     asyncio.run(_with_queue(url, queue, declare=True))
     module = f"benchmarks.sdk.with_{contender.lower().replace('-', '_')}"
     try:
@@ -105,7 +140,8 @@ async def _with_queue(url: str, queue: str, *, declare: bool) -> None:
         if declare:
             await channel.declare_queue(queue, durable=True, arguments={"x-queue-type": "classic"})
         else:
-            await channel.queue_delete(queue)
+            for own in OWN_QUEUES:
+                await channel.queue_delete(queue + own)
 
 
 def _table(samples: dict[tuple[str, str, str], list[Sample]]) -> str:
@@ -135,7 +171,8 @@ def _conditions(runs: int, seconds: float) -> str:
     return (
         f"{datetime.now(UTC):%Y-%m-%d}, commit {commit}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores; medians of {runs} alternating runs of {seconds:g} s, one client process each; "
-        "a durable classic queue, persistent messages of 30 bytes; the reference is aio-pika for publishing, "
+        "a durable classic queue, persistent messages of 30 bytes; Celery and Dramatiq, which wait for each confirm, in "
+        "8 threads; the reference is aio-pika for publishing, "
         "FastStream for the rest."
     )
 
