@@ -13,6 +13,7 @@ from warren.sdk.errors import (
     CallTimeout,
     ConfigError,
     DeadLetter,
+    Fault,
     Nacked,
     NoServer,
     PublishError,
@@ -41,7 +42,7 @@ from warren.sdk.protocols import (
 from warren.sdk.publisher import PublisherStatistics
 from warren.sdk.report import Failure, PublishReport
 from warren.sdk.retry import Retry
-from warren.sdk.rpc import CallStatistics
+from warren.sdk.rpc.caller import CallStatistics, ReplyMode
 from warren.sdk.runtime import Statistics
 from warren.sdk.states import Health, State
 from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
@@ -68,6 +69,7 @@ __all__ = [
     "Event",
     "Exchange",
     "Failure",
+    "Fault",
     "HandleMiddleware",
     "HandlerStatistics",
     "Header",
@@ -85,6 +87,7 @@ __all__ = [
     "PublisherStatistics",
     "Queue",
     "RemoteError",
+    "ReplyMode",
     "Request",
     "Requeue",
     "Retry",

@@ -36,6 +36,7 @@ from warren.sdk.publisher import WINDOW
 from warren.sdk.registry import DeclarePolicy, MismatchPolicy, Registry
 from warren.sdk.report import PublishReport
 from warren.sdk.retry import Retry
+from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.runtime import Statistics
 from warren.sdk.sending import CALL_SECONDS, PUBLISH_SECONDS, Reliability, Sending
 from warren.sdk.states import Health, State
@@ -60,6 +61,7 @@ class App:
     :param mismatch: what becomes of a queue or exchange that is on the broker with other arguments: `fail` raises
         `TopologyMismatch` with all that differs, `adopt` logs it and takes it as it is.
     :param window: unconfirmed messages at a time.
+    :param replies: where the replies to calls come: to a `queue` of the App's own, or by RabbitMQ's `direct` reply-to.
     :param connect_timeout: seconds for the first connection, and for the consumers to stand.
     :param grace: seconds that running handlers have to end when the App stops.
     :param first_retry: seconds; the first wait for a new connection is random below it, and each later bound doubles.
@@ -79,6 +81,7 @@ class App:
         declare: DeclarePolicy = "always",
         mismatch: MismatchPolicy = "fail",
         window: int = WINDOW,
+        replies: ReplyMode = "queue",
         connect_timeout: float = CONNECT_SECONDS,
         grace: float = GRACE_SECONDS,
         first_retry: float = FIRST_RETRY_SECONDS,
@@ -94,6 +97,7 @@ class App:
                 hosts=None if urls is None else Hosts.of(urls, hosts),
                 name=name,
                 window=window,
+                replies=replies,
                 connect_timeout=connect_timeout,
                 grace=grace,
                 first_retry=first_retry,

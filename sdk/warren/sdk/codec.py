@@ -113,14 +113,9 @@ def _form(content_type: str, message_type: str | None) -> tuple[bytes, bytes]:
     return before, after
 
 
-def encode_result(adapter: TypeAdapter[Any] | None, result: object) -> bytes:
-    """A handler's result as JSON, checked against the reply type where there is one.
-
-    :raises pydantic.ValidationError: if the result is not of the reply's type.
-    """
-    if adapter is None:
-        return _json(result)
-    return adapter.dump_json(adapter.validate_python(result), by_alias=True)
+def encode_result(result: object) -> bytes:
+    """What a handler returned, as JSON, for `Once` to keep."""
+    return _json(result)
 
 
 def decode(kind: Any, delivery: Delivery) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from warren.sdk import rpc, telemetry
+from warren.sdk import telemetry
 from warren.sdk.codec import decode, encode_result
 from warren.sdk.consumer import Settlement
 from warren.sdk.dead_letter import dead_letter
@@ -32,6 +32,7 @@ from warren.sdk.middleware import Middlewares
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.retry import may_pass
+from warren.sdk.rpc.answering import error_reply, reply, wants_reply
 from warren.sdk.topology import Queue
 
 log: logging.Logger = logging.getLogger("warren.sdk")
@@ -124,10 +125,10 @@ class Endpoint:
         except DeadLetter as chosen:
             return await self._bury(delivery, "rejected", chosen)
         except Undecodable as unread:
-            if handler.reply is not None and delivery.properties.get("reply_to"):
+            if handler.reply is not None and wants_reply(delivery):
                 return await self._answer(
                     delivery,
-                    rpc.error_reply(delivery, RemoteError("undecodable", str(unread)), self._clock.now()),
+                    error_reply(delivery, RemoteError("undecodable", str(unread)), self._clock.now()),
                 )
             reason = "unknown_content_type" if isinstance(unread.error, UnknownContentType) else "undecodable"
             return await self._bury(delivery, reason, unread.error)
@@ -136,8 +137,9 @@ class Endpoint:
         except Exception as error:
             return await self._failed(handler, delivery, error)
         self.statistics.handled += 1
-        if handler.reply is not None and delivery.properties.get("reply_to"):
-            return await self._answer(delivery, rpc.reply(delivery, result, self._clock.now()))
+        if handler.reply is not None and wants_reply(delivery):
+            kind, body = handler.reply.split(result)
+            return await self._answer(delivery, reply(delivery, kind, body, self._clock.now()))
         return Settlement.ACK
 
     def _choose(self, delivery: Delivery) -> HandlerSpec | None:
@@ -192,7 +194,7 @@ class Endpoint:
         if handler.once is None:
             result = await handler.call(message, delivery)
             if handler.reply is not None:
-                return encode_result(handler.reply, result)
+                return handler.reply.write(result)
             if isinstance(result, HandlerOutcome):
                 raise result
             return b""
@@ -203,7 +205,7 @@ class Endpoint:
                 if not isinstance(result, Ack):
                     raise result
                 result = None
-            return encode_result(handler.reply, result)
+            return encode_result(result) if handler.reply is None else handler.reply.write(result)
 
         return await handler.once.run(message, delivery, run)
 
@@ -216,9 +218,9 @@ class Endpoint:
             after = (handler.retry or self._retry).delay(error, delivery)
             if after is not None:
                 return await self._redeliver(delivery, after)
-        if handler.reply is not None and delivery.properties.get("reply_to"):
+        if handler.reply is not None and wants_reply(delivery):
             self.statistics.error_replies += 1
-            return await self._answer(delivery, rpc.error_reply(delivery, error, self._clock.now()))
+            return await self._answer(delivery, error_reply(delivery, error, self._clock.now()))
         return await self._bury(delivery, "failed", error)
 
     async def _later(self, handler: HandlerSpec, delivery: Delivery, later: RetryLater) -> Settlement:
@@ -231,10 +233,10 @@ class Endpoint:
         self.statistics.delayed += 1
         return Settlement.ACK
 
-    async def _answer(self, delivery: Delivery, reply: Outgoing) -> Settlement:
+    async def _answer(self, delivery: Delivery, answer: Outgoing) -> Settlement:
         """Confirmed before the request is acknowledged; a caller that has gone is no error."""
         try:
-            await self._send(reply)
+            await self._send(answer)
         except Unroutable:
             self.statistics.unclaimed_replies += 1
         except WarrenError as error:

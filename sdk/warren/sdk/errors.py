@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, overload
 
 if TYPE_CHECKING:
     from warren.sdk.comparison import Difference
@@ -151,12 +151,60 @@ class RemoteError(CallError):
     """
 
     outcome: Outcome = "refused"
+    details: Any
 
     def __init__(self, code: str, message: str, *, details: Any = None, retryable: bool = False) -> None:
         super().__init__(f"{code}: {message}", retryable=retryable)
-        self.code = code
-        self.message = message
+        self.code: str = code
+        self.message: str = message
         self.details = details
+
+
+Details = TypeVar("Details")
+
+
+class Fault(RemoteError, Generic[Details]):
+    """An error that both sides know by its class: `class SoldOut(Fault[Stock], code="sold_out", retryable=True)`.
+
+    A request names it (`class GetQuote(Request[Quote], queue="quotes", faults=[SoldOut])`), a handler raises it
+    (`raise SoldOut("none left", Stock(...))`), and the caller catches it, with the details as `Details` again. Without
+    details: `class Closed(Fault[None], code="closed")`. To a caller whose request does not name it, it is a
+    `RemoteError` of that code.
+    """
+
+    wire_code: ClassVar[str] = ""
+    wire_retryable: ClassVar[bool] = False
+    details: Details
+
+    def __init_subclass__(cls, *, code: str | None = None, retryable: bool | None = None) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.wire_code = code
+        if retryable is not None:
+            cls.wire_retryable = retryable
+
+    @overload
+    def __init__(self: Fault[None], message: str, *, retryable: bool | None = ...) -> None: ...
+
+    @overload
+    def __init__(self, message: str, details: Details, *, retryable: bool | None = ...) -> None: ...
+
+    def __init__(self, message: str, details: Any = None, *, retryable: bool | None = None) -> None:
+        if not self.wire_code:
+            raise ConfigError(
+                f"{type(self).__name__} has no code: class {type(self).__name__}(Fault[...], code=...)"
+            )
+        retry = self.wire_retryable if retryable is None else retryable
+        super().__init__(self.wire_code, message, details=details, retryable=retry)
+
+    @classmethod
+    def details_type(cls) -> Any:
+        """The type of its details, as the class says it."""
+        for base in cls.__mro__:
+            for generic in base.__dict__.get("__orig_bases__", ()):
+                if get_origin(generic) is Fault and not isinstance(get_args(generic)[0], TypeVar):
+                    return get_args(generic)[0]
+        return Any
 
 
 class NoServer(CallError):
@@ -241,6 +289,7 @@ __all__: Sequence[str] = [
     "CallTimeout",
     "ConfigError",
     "DeadLetter",
+    "Fault",
     "HandlerOutcome",
     "Nacked",
     "NoServer",

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
-from warren.sdk.codec import adapter_of
 from warren.sdk.delivery import Delivery
 from warren.sdk.depends import Plan, hints_of
 from warren.sdk.errors import ConfigError
-from warren.sdk.messages import Command, Event, Request
+from warren.sdk.messages import Asking, Command, Event, Request
 from warren.sdk.protocols import Once, RetryPolicy
+from warren.sdk.rpc.forms import ReplyForm, reply_form
 from warren.sdk.topology import Binding, Declarable, Queue
 
 
@@ -30,7 +30,7 @@ class HandlerSpec:
     plan: Plan | None
     retry: RetryPolicy | None
     once: Once | None
-    reply: TypeAdapter[Any] | None
+    reply: ReplyForm | None
 
     async def call(self, message: Any, delivery: Delivery) -> Any:
         if self.plan is None:
@@ -53,9 +53,9 @@ def check(function: Callable[..., Any], kind: Any, local: Mapping[str, Any]) -> 
         raise ConfigError(f"the handler {name} takes {first.__name__}, but is to handle {kind.__name__}")
 
 
-def reply_of(kind: Any) -> TypeAdapter[Any] | None:
+def reply_of(kind: Any) -> ReplyForm | None:
     """What a Request is answered with."""
-    return adapter_of(kind.reply_type()) if isinstance(kind, type) and issubclass(kind, Request) else None
+    return reply_form(kind) if isinstance(kind, type) and issubclass(kind, Asking) else None
 
 
 def source_of(

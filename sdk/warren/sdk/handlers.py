@@ -11,7 +11,7 @@ from warren.sdk.endpoint import Endpoint, Send
 from warren.sdk.errors import ConfigError
 from warren.sdk.handler import HandlerSpec, check, reply_of, source_of
 from warren.sdk.handles import Answers, Handles
-from warren.sdk.messages import Request
+from warren.sdk.messages import Asking
 from warren.sdk.middleware import Middlewares
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.registry import Registry
@@ -82,7 +82,7 @@ class Handlers:
                 self._registry.add(self._delay().reach(source, delays))
             self._endpoint(source, concurrency).add(handler)
 
-        if isinstance(message, type) and issubclass(message, Request):
+        if isinstance(message, type) and issubclass(message, Asking):
             return Answers[Any](register)
         return Handles[Any](register)
 

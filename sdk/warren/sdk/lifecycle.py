@@ -12,6 +12,7 @@ from warren.sdk.hosts import Hosts
 from warren.sdk.middleware import Middlewares
 from warren.sdk.protocols import Component
 from warren.sdk.registry import Registry
+from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.runtime import Runtime
 from warren.sdk.states import Health, Listeners, State
 
@@ -23,6 +24,7 @@ class Settings:
     hosts: Hosts | None
     name: str
     window: int
+    replies: ReplyMode
     connect_timeout: float
     grace: float
     first_retry: float
@@ -51,6 +53,7 @@ class Lifecycle:
             components=self.components,
             middlewares=middlewares,
             window=settings.window,
+            replies=settings.replies,
             on_return=self._returned,
             on_state=self.listeners.tell,
             first_retry=settings.first_retry,

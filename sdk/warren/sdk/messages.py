@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from warren.sdk.content_types import JSON, MSGPACK
-from warren.sdk.errors import ConfigError
+from warren.sdk.errors import ConfigError, Fault
 from warren.sdk.instants import in_utc
 from warren.sdk.topology import Binding, Declarable, Exchange, Queue
 
@@ -130,16 +130,37 @@ class Command(ForOne):
     """Do something; exactly one queue takes it. Class keyword `queue=`: its name, or a `Queue`."""
 
 
-class Request(ForOne, Generic[Reply]):
-    """Ask and get a `Reply`: `class GetQuote(Request[Quote], queue="quotes")`; the reply is any type of pydantic's."""
+class Asking(Message):
+    """What is answered. Class keyword `faults=`: the `Fault` classes that an answer may be instead."""
+
+    wire_faults: ClassVar[tuple[type[Fault[Any]], ...]] = ()
+
+    def __init_subclass__(cls, *, faults: Iterable[type[Fault[Any]]] = (), **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        cls.wire_faults = (*cls.wire_faults, *faults)
 
     @classmethod
     def reply_type(cls) -> Any:
         """The type that the request is answered with."""
         for base in cls.__mro__:
             generic = getattr(base, "__pydantic_generic_metadata__", None)
-            if generic and generic["origin"] is Request and generic["args"]:
+            if generic and generic["origin"] in (Request, Scatter) and generic["args"]:
                 return generic["args"][0]
         raise ConfigError(
             f"{cls.__name__} does not say what it is answered with: class {cls.__name__}(Request[...])"
         )
+
+
+class Request(ForOne, Asking, Generic[Reply]):
+    """Ask one queue and get a `Reply`: `class GetQuote(Request[Quote], queue="quotes")`.
+
+    The reply is any type of pydantic's. Of a union (`Request[Quote | OutOfStock]`), the reply's `type` says which
+    member it is.
+    """
+
+
+class Scatter(Event, Asking, Generic[Reply]):
+    """Ask all who listen (scatter-gather): `class AskPrice(Scatter[Offer], exchange="prices", key="ask")`.
+
+    The class keywords are those of an `Event`; the `audience` names the queues whose answers are expected.
+    """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from aiormq.exceptions import ChannelClosed
@@ -20,9 +20,16 @@ log: logging.Logger = logging.getLogger("warren.sdk")
 class PublishingChannels:
     """Opens both, and opens a new one where the broker closed one over a message; nobody else suffers from that."""
 
-    def __init__(self, publisher: Publisher, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        on_change: Callable[[], None],
+        prepare: Callable[[DataChannel], Awaitable[None]] | None = None,
+    ) -> None:
+        """:param prepare: called with each channel with confirms, before anything is published on it."""
         self._publisher = publisher
         self._on_change = on_change
+        self._prepare = prepare
         self._session: Session | None = None
         self._opened: tuple[DataChannel, DataChannel] | None = None
         self._reopening: set[asyncio.Task[None]] = set()
@@ -48,6 +55,8 @@ class PublishingChannels:
     async def _open(self, session: Session, *, confirms: bool) -> DataChannel:
         channel = await session.channel(confirms=confirms)
         channel.ended.add_done_callback(partial(self._ended, session, channel, confirms))
+        if confirms and self._prepare is not None:
+            await self._prepare(channel)
         return channel
 
     def _ended(

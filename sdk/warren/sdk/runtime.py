@@ -10,16 +10,19 @@ from dataclasses import dataclass
 
 from warren.sdk.connection import Control, Link
 from warren.sdk.consumer import ConsumerStatistics, Subscription
+from warren.sdk.delivery import current_delivery
 from warren.sdk.embedded import EmbeddedBroker, embedded_broker
 from warren.sdk.endpoint import Endpoint, HandlerStatistics
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
 from warren.sdk.hosts import Hosts
 from warren.sdk.middleware import Middlewares, Outlet, Through
+from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Component, Once
 from warren.sdk.publisher import Publisher, PublisherStatistics
 from warren.sdk.publishing import PublishingChannels
 from warren.sdk.registry import Registry
-from warren.sdk.rpc import Caller, CallStatistics
+from warren.sdk.rpc.caller import DIRECT, Caller, CallStatistics, ReplyMode, Submit
+from warren.sdk.rpc.reentrant import Reentrant
 from warren.sdk.states import Health, State
 from warren.sdk.topology import Declarable, Queue
 from warren.sdk.transport import Session
@@ -55,6 +58,7 @@ class Runtime:
         components: Sequence[Component],
         middlewares: Middlewares,
         window: int,
+        replies: ReplyMode,
         on_return: Callable[[Unroutable], None],
         on_state: Callable[[State], None],
         first_retry: float,
@@ -66,15 +70,19 @@ class Runtime:
         self._registry = registry
         self._endpoints = endpoints
         self._components = components
+        self._middlewares = middlewares
         self._retry = {"first_retry": first_retry, "longest_retry": longest_retry}
         self._broker: EmbeddedBroker | None = None
         self.publisher: Publisher = Publisher(window=window, on_return=on_return)
         self.outlet: Outlet = Through(self.publisher, middlewares) if middlewares.publish else self.publisher
         """What the user's publishes go to."""
-        self.caller: Caller = Caller(self.outlet)
+        self.caller: Caller = Caller()
+        self._replies = replies
         self._publishing: Link | None = None
         self._consuming: Link | None = None
-        self._channels = PublishingChannels(self.publisher, self._moved)
+        self._channels = PublishingChannels(
+            self.publisher, self._moved, self.caller.consume_directly if replies == "direct" else None
+        )
         self._subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self.reaching: asyncio.Lock = asyncio.Lock()
@@ -117,7 +125,7 @@ class Runtime:
             f"{self._name} consumer",
             setup=self._set_up_consuming,
             went_up=self._moved,
-            went_down=self._consuming_down,
+            went_down=self._moved,
             on_blocked=lambda reason: None,
             **self._retry,
         )
@@ -177,6 +185,24 @@ class Runtime:
         link = self._consuming if any(map(_exclusive, items)) else self._publishing
         assert link is not None
         await self._registry.add_and_declare(link, items)
+
+    def submitting(self, queue: str) -> Submit:
+        """How a request to the queue is sent; from a handler of that very queue, straight to its endpoint."""
+        current = current_delivery()
+        endpoint = self._endpoints.get(queue)
+        if endpoint is None or current is None or current.queue != queue:
+            return self.outlet.submit
+        own = Reentrant(endpoint, queue, self.publisher)
+        return lambda request, timeout: self._middlewares.submit(
+            request, lambda changed: own.submit(changed, timeout)
+        )
+
+    async def reply(self, outgoing: Outgoing, timeout: float) -> None:
+        """Publish a reply; to a request that never left this process, without the broker, which knows no such address."""
+        if outgoing.routing_key == DIRECT and not outgoing.exchange:
+            await self._middlewares.send(outgoing, self.caller.reply_here)
+        else:
+            await self.outlet.publish(outgoing, timeout)
 
     def statistics(self) -> Statistics:
         return Statistics(
@@ -250,11 +276,8 @@ class Runtime:
 
     async def _set_up_consuming(self, session: Session, control: Control) -> None:
         await self._registry.declare_all(control)
-        await self.caller.attach(session)
-
-    def _consuming_down(self) -> None:
-        self.caller.detach()
-        self._moved()
+        if self._replies == "queue":
+            await self.caller.consume_queue(session)
 
 
 def _exclusive(item: Declarable) -> bool:

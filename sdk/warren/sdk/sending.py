@@ -8,13 +8,14 @@ from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 from warren.sdk import telemetry
-from warren.sdk.codec import adapter_of, encode
+from warren.sdk.codec import encode
 from warren.sdk.errors import BatchError, TransportUnavailable, WarrenError
 from warren.sdk.messages import Message, Request
 from warren.sdk.outgoing import TRANSIENT, Outgoing
 from warren.sdk.protocols import Clock
 from warren.sdk.registry import DeclarePolicy
 from warren.sdk.report import Failure, PublishReport
+from warren.sdk.rpc.forms import reply_form
 from warren.sdk.runtime import Runtime
 
 PUBLISH_SECONDS = 30.0
@@ -120,11 +121,13 @@ class Sending:
             outgoing = encode(
                 request, now=self._clock.now(), message_id=message_id, expiration=timedelta(seconds=timeout)
             )
-            return await runtime.caller.call(outgoing, adapter_of(kind.reply_type()), timeout)
+            submit = runtime.submitting(outgoing.routing_key)
+            answer: Answer = await runtime.caller.call(outgoing, reply_form(kind), timeout, submit)
+            return answer
 
     async def send(self, outgoing: Outgoing) -> None:
-        """Publish what is encoded already, with confirm, within the usual deadline."""
-        await self._running().outlet.publish(outgoing, PUBLISH_SECONDS)
+        """Publish a reply, with confirm, within the usual deadline."""
+        await self._running().reply(outgoing, PUBLISH_SECONDS)
 
     async def forward(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:
         """As `send`, of what came from the wire: it passes no middleware a second time."""

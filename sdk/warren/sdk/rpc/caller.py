@@ -1,0 +1,237 @@
+"""The client's side of calls: where replies come in, who waits for which, and what ends the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+from uuid import uuid4
+
+from warren.sdk.data_channel import DataChannel
+from warren.sdk.errors import (
+    CallTimeout,
+    NoServer,
+    PublishTimeout,
+    RemoteError,
+    TransportUnavailable,
+    Unroutable,
+)
+from warren.sdk.outgoing import Outgoing
+from warren.sdk.rpc.forms import Answer, ReplyForm
+from warren.sdk.transport import Session, translated
+from warren.wire.received import content
+
+ReplyMode = Literal["queue", "direct"]
+"""`queue`: replies come to a queue of the client's own, which outlives the connection that publishes. `direct`: RabbitMQ's
+"Direct Reply-to", without a queue: faster, and a call is lost with the connection that published it."""
+
+DIRECT = "amq.rabbitmq.reply-to"
+SETUP_SECONDS = 10.0
+
+Submit = Callable[[Outgoing, float], Awaitable["asyncio.Future[None]"]]
+"""Writes a message; the future is done with its confirm, or with what became of it instead."""
+
+
+@dataclass(slots=True)
+class CallStatistics:
+    """Counts since the App started.
+
+    `replies` are those that found their caller, errors (`remote_errors`) among them; `discarded_replies` came after
+    their caller had given up, came twice, or were never asked for. `in_flight` waits now.
+    """
+
+    calls: int = 0
+    replies: int = 0
+    remote_errors: int = 0
+    timed_out: int = 0
+    unserved: int = 0
+    interrupted: int = 0
+    discarded_replies: int = 0
+    in_flight: int = 0
+
+
+class Awaiter(Protocol):
+    """Who waits for replies under one correlation id."""
+
+    def answered(self, answer: Answer) -> bool:
+        """Take it; False if it is not wanted any more."""
+        ...
+
+    def interrupted(self, error: TransportUnavailable) -> None:
+        """No reply can come any more."""
+        ...
+
+
+class OneAnswer:
+    """Waits for the first reply."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Answer]) -> None:
+        self.future: asyncio.Future[Answer] = future
+
+    def answered(self, answer: Answer) -> bool:
+        if self.future.done():
+            return False
+        self.future.set_result(answer)
+        return True
+
+    def interrupted(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def published(self, confirm: asyncio.Future[None]) -> None:
+        """A request that did not get through will not be answered."""
+        if not confirm.cancelled() and (error := confirm.exception()) is not None and not self.future.done():
+            self.future.set_exception(error)
+
+
+class Caller:
+    """Correlation ids and who waits for them, over one reply address at a time."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Awaiter] = {}
+        self._channel: DataChannel | None = None
+        self._active = asyncio.Event()
+        self._prefix = uuid4().hex
+        self._count = 0
+        self.address: str = ""
+        """What requests name as their `reply_to`."""
+        self.statistics: CallStatistics = CallStatistics()
+
+    @property
+    def active(self) -> bool:
+        return self._channel is not None and self._channel.usable
+
+    async def consume_queue(self, session: Session) -> None:
+        """Make a reply queue, exclusive to this connection, and consume it.
+
+        Without acknowledgements: nobody else can ever take a reply.
+        """
+        channel = await session.channel()
+        name = f"warren.reply.{uuid4().hex}"
+        with translated("cannot make the reply queue"):
+            async with asyncio.timeout(SETUP_SECONDS):
+                await channel.methods.queue_declare(name, exclusive=True, auto_delete=True)
+        await self._consume(channel, name)
+        # If only the channel ends, a new connection is the way to a new reply queue.
+        channel.ended.add_done_callback(lambda done: channel.abort())
+
+    async def consume_directly(self, channel: DataChannel) -> None:
+        """Take replies on the channel that requests are published on (RabbitMQ, "Direct Reply-to": it must be the same)."""
+        await self._consume(channel, DIRECT)
+
+    async def _consume(self, channel: DataChannel, name: str) -> None:
+        channel.on_delivery = self._reply
+        with translated("cannot consume replies"):
+            async with asyncio.timeout(SETUP_SECONDS):
+                await channel.methods.basic_consume(name, _unused, no_ack=True)
+        self.address, self._channel = name, channel
+        self._active.set()
+        channel.ended.add_done_callback(lambda done: self._ended(channel))
+
+    def _ended(self, channel: DataChannel) -> None:
+        if self._channel is channel:
+            self.detach()
+
+    def detach(self) -> None:
+        """The reply address is gone, and with it every reply that was on its way."""
+        self._channel = None
+        self._active.clear()
+        for waiting in list(self._waiting.values()):
+            waiting.interrupted(
+                TransportUnavailable("the connection was lost before the reply came", outcome="unknown")
+            )
+
+    async def call(self, request: Outgoing, form: ReplyForm, timeout: float, submit: Submit) -> Any:
+        """Send the request and await its reply, both within `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        statistics = self.statistics
+        waiting = OneAnswer(loop.create_future())
+        if not self.active:
+            await self.wait_active(deadline)
+        identity = self.expect(request, waiting)
+        statistics.calls += 1
+        confirm: asyncio.Future[None] | None = None
+        try:
+            confirm = await submit(request, timeout)
+            confirm.add_done_callback(waiting.published)
+            async with asyncio.timeout_at(deadline):
+                answer = await waiting.future
+            value = form.read(answer)
+        except (Unroutable, PublishTimeout, TimeoutError, TransportUnavailable) as error:
+            raise self.failure(error, request, timeout) from error
+        except RemoteError:
+            statistics.remote_errors += 1
+            raise
+        finally:
+            self.forget(identity)
+            if confirm is not None:
+                confirm.cancel()
+            waiting.future.cancel()
+        return value
+
+    def expect(self, request: Outgoing, awaiter: Awaiter) -> str:
+        """Give the request a correlation id and the address for its replies; `forget` it afterwards."""
+        self._count += 1
+        identity = f"{self._prefix}{self._count:x}"
+        request.set("correlation_id", identity)
+        request.set("reply_to", self.address)
+        self._waiting[identity] = awaiter
+        return identity
+
+    def forget(self, identity: str) -> None:
+        self._waiting.pop(identity, None)
+
+    def failure(self, error: Exception, request: Outgoing, timeout: float) -> Exception:
+        """What a caller gets for what became of its request."""
+        target = f"queue {request.routing_key!r}"
+        if request.exchange:
+            target = f"exchange {request.exchange!r} with key {request.routing_key!r}"
+        match error:
+            case Unroutable():
+                self.statistics.unserved += 1
+                return NoServer(f"nobody serves {target}: no such queue takes it")
+            case PublishTimeout():
+                self.statistics.timed_out += 1
+                return CallTimeout(
+                    f"the request was not confirmed within {timeout:g} s", outcome=error.outcome
+                )
+            case TimeoutError():
+                self.statistics.timed_out += 1
+                return CallTimeout(f"no reply from {target} within {timeout:g} s")
+            case _:
+                self.statistics.interrupted += 1
+                return error
+
+    async def wait_active(self, deadline: float) -> None:
+        """:raises TransportUnavailable: if there is no reply address by then."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while not self.active:
+                    self._active.clear()
+                    await self._active.wait()
+        except TimeoutError:
+            raise TransportUnavailable("there was no connection to the broker within the deadline") from None
+
+    def snapshot(self) -> CallStatistics:
+        self.statistics.in_flight = len(self._waiting)
+        return self.statistics
+
+    async def reply_here(self, reply: Outgoing) -> None:
+        """Take a reply of this process."""
+        self._reply(b"", reply.header(), reply.body)
+
+    def _reply(self, method: bytes, header: bytes, body: bytes) -> None:
+        answer = Answer(*content(header), body)
+        waiting = self._waiting.get(str(answer.properties.get("correlation_id", "")))
+        if waiting is None or not waiting.answered(answer):
+            self.statistics.discarded_replies += 1
+        else:
+            self.statistics.replies += 1
+
+
+async def _unused(message: object) -> None:
+    """aiormq wants a callback; the data channel has its own."""

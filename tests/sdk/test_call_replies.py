@@ -1,0 +1,159 @@
+"""What a reply may be: any type, a member of a union, or an error whose class both sides know."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+
+import pytest
+from pydantic import BaseModel
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from warren.sdk import ConfigError, Fault, RemoteError, Request
+from warren.sdk.rpc.forms import reply_form
+
+
+class Quote(BaseModel):
+    cents: int
+
+
+class Estimate(BaseModel):
+    """The same fields as a Quote: only its name tells them apart."""
+
+    cents: int
+
+
+class Stock(BaseModel):
+    left: int
+    price: Decimal
+
+
+class SoldOut(Fault[Stock], code="sold_out", retryable=True):
+    pass
+
+
+class Closed(Fault[None], code="closed"):
+    pass
+
+
+async def test_a_reply_is_the_member_of_the_union_that_the_server_returned(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class GetPrice(Request[Quote | Estimate | None], queue=name):
+        sku: str
+
+    app = make_app()
+
+    @app.handle(GetPrice)
+    async def price(request: GetPrice) -> Quote | Estimate | None:
+        known: dict[str, Quote | Estimate] = {"quote": Quote(cents=1), "estimate": Estimate(cents=1)}
+        return known.get(request.sku)
+
+    async with app:
+        assert await app.call(GetPrice(sku="quote")) == Quote(cents=1)
+        assert await app.call(GetPrice(sku="estimate")) == Estimate(cents=1)
+        assert await app.call(GetPrice(sku="neither")) is None
+        replies = await foreign.channel.declare_queue(exclusive=True)
+        await foreign.put(name, b'{"sku":"estimate"}', reply_to=replies.name, correlation_id="c1")
+        seen = await foreign.take(replies.name)
+    assert (seen.type, seen.body) == ("estimate", b'{"cents":1}')
+
+
+async def test_a_union_of_replies_from_a_server_that_names_no_type(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class GetStock(Request[Quote | Stock], queue=name):
+        pass
+
+    app = make_app()
+    app.declare(*GetStock.reach())
+    async with app:
+        call = asyncio.create_task(app.call(GetStock()))
+        request = await foreign.take(name)
+        assert request.reply_to is not None
+        await foreign.put(
+            request.reply_to, b'{"left":1,"price":"2.5"}', correlation_id=request.correlation_id
+        )
+        assert await call == Stock(left=1, price=Decimal("2.5"))
+
+
+async def test_a_fault_arrives_as_the_class_that_was_raised(make_app: MakeApp, name: str) -> None:
+    class Buy(Request[int], queue=name, faults=[SoldOut, Closed]):
+        sku: str
+
+    app = make_app()
+
+    @app.handle(Buy)
+    async def buy(request: Buy) -> int:
+        if request.sku == "lamp":
+            raise SoldOut("none left", Stock(left=0, price=Decimal("9.90")))
+        raise Closed("come again tomorrow")
+
+    async with app:
+        with pytest.raises(SoldOut, match="sold_out: none left") as sold_out:
+            await app.call(Buy(sku="lamp"))
+        with pytest.raises(Closed) as closed:
+            await app.call(Buy(sku="desk"))
+        assert app.statistics().calls.remote_errors == 2
+        assert app.statistics().handlers[name].failed_attempts == 0
+    assert sold_out.value.details == Stock(left=0, price=Decimal("9.90"))
+    assert (sold_out.value.code, sold_out.value.retryable) == ("sold_out", True)
+    assert (closed.value.details, closed.value.message, closed.value.retryable) == (
+        None, "come again tomorrow", False,
+    )  # fmt: skip
+
+
+async def test_a_fault_that_the_caller_does_not_know_is_an_error_of_its_code(
+    make_app: MakeApp, name: str
+) -> None:
+    class Buy(Request[int], queue=name):
+        pass
+
+    class BuyOfOld(Request[int], queue=name, type="buy", faults=[Closed]):
+        pass
+
+    class ClosedNow(Fault[Stock], code="closed"):
+        pass
+
+    server, client = make_app(), make_app()
+
+    @server.handle(Buy)
+    async def buy(request: Buy) -> int:
+        raise ClosedNow("stocktaking", Stock(left=1, price=Decimal(1)), retryable=True)
+
+    async with server, client:
+        with pytest.raises(RemoteError) as unknown:
+            await client.call(Buy())
+        with pytest.raises(RemoteError) as other:
+            await client.call(BuyOfOld())
+    for caught in (unknown, other):
+        assert type(caught.value) is RemoteError
+        assert (caught.value.code, caught.value.message, caught.value.retryable) == (
+            "closed",
+            "stocktaking",
+            True,
+        )
+        assert caught.value.details == {"left": 1, "price": "1"}
+
+
+def test_mistakes_in_replies_are_said_at_once() -> None:
+    class Inner(BaseModel):
+        class Quote(BaseModel):
+            pass
+
+    class Twice(Request[Quote | Inner.Quote], queue="x"):
+        pass
+
+    class Nothing(Request, queue="x"):  # type: ignore[type-arg]
+        pass
+
+    class Nameless(Fault[None]):
+        pass
+
+    with pytest.raises(ConfigError, match="two replies are called 'quote' on the wire"):
+        reply_form(Twice)
+    with pytest.raises(ConfigError, match="does not say what it is answered with"):
+        reply_form(Nothing)
+    with pytest.raises(ConfigError, match="Nameless has no code"):
+        Nameless("oh")
