@@ -121,6 +121,15 @@ class App:
         if isinstance(backend, Component):
             self.include(backend)
 
+    def use_broker(self, url: str) -> None:
+        """Use another broker than the one that it was made with.
+
+        :param url: as in `App(url)`.
+        :raises ConfigError: if that is no AMQP URL, or the App runs.
+        """
+        self._life.not_running("name another broker")
+        self._life.settings.hosts = Hosts.of(url)
+
     # Declaring
 
     def declare(self, *items: Declarable) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from warren.sdk.errors import ConfigError
+from warren.sdk.states import Health
 
 if TYPE_CHECKING:
     from warren.sdk.app import App
@@ -31,25 +33,45 @@ class HealthProbe:
         self.port: int = port
         self._asked = port
         self._host = host
-        self._app: App | None = None
-        self._server: asyncio.Server | None = None
+        self._server: ProbeServer | None = None
 
     def register(self, app: App) -> None:
-        self._app = app
+        self._server = ProbeServer(app.health)
 
     async def on_start(self) -> None:
         """:raises ConfigError: if the port is taken."""
-        try:
-            self._server = await asyncio.start_server(
-                self._answer, self._host, self._asked, limit=REQUEST_BYTES
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"the health probe cannot listen on {self._host}:{self._asked}: {error.strerror or error}"
-            ) from error
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        assert self._server is not None
+        self.port = await self._server.open(self._host, self._asked)
 
     async def on_stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+
+class ProbeServer:
+    """The answers themselves.
+
+    :param health: asked for each answer.
+    """
+
+    def __init__(self, health: Callable[[], Health]) -> None:
+        self._health = health
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen: the port, which is another one if 0 was asked for.
+
+        :raises ConfigError: if it is taken.
+        """
+        try:
+            self._server = await asyncio.start_server(self._answer, host, port, limit=REQUEST_BYTES)
+        except OSError as error:
+            raise ConfigError(
+                f"the health probe cannot listen on {host}:{port}: {error.strerror or error}"
+            ) from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -67,10 +89,9 @@ class HealthProbe:
             writer.close()
 
     def _response(self, head: bytes) -> bytes:
-        assert self._app is not None
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
-        health = self._app.health()
+        health = self._health()
         if method not in (b"GET", b"HEAD"):
             status = 405
         elif path == b"/live":

@@ -1,0 +1,190 @@
+"""`warren run`: an App as a service, in one process or in several, that stops without losing work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import pika
+import pytest
+
+from tests.cli.conftest import Command, Module
+from tests.support.broker import warren as command
+from tests.support.processes import Child, free_port, wait_until
+
+WORKER = """
+import asyncio, os
+from pathlib import Path
+from warren.sdk import App, Command
+
+class Work(Command, queue="{name}.work"):
+    seconds: float = 0.0
+
+app = App({url!r}, connect_timeout={patience}, **{settings})
+VERSION = "one"
+
+@app.handle(Work, concurrency=1)
+async def work(message: Work) -> None:
+    with open("begun", "a") as file:
+        file.write(f"{{os.getpid()}} {{VERSION}}\\n")
+    await asyncio.sleep(message.seconds)
+    with open("done", "a") as file:
+        file.write(f"{{os.getpid()}} {{VERSION}}\\n")
+"""
+READY = "warren run ready: "
+LONG = 30.0
+"""Seconds for a condition on a slow machine."""
+
+
+class Service:
+    """A module with an App and its queue, in a folder of its own."""
+
+    def __init__(self, write: Module, folder: Path, url: str, name: str) -> None:
+        self.folder, self.url, self.queue = folder, url, f"{name}.work"
+        self.text = WORKER.format(name=name, url=url, patience=15, settings="{}")
+        self.module = write(self.text)
+
+    def start(self, *options: str, **environment: str) -> Child:
+        words = command("run", f"{self.module}:app", *options)
+        return Child(words, cwd=self.folder, env=environment)
+
+    def put(self, body: bytes = b"{}", times: int = 1) -> None:
+        connection = pika.BlockingConnection(pika.URLParameters(self.url))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for _ in range(times):
+            channel.basic_publish("", self.queue, body, pika.BasicProperties(type="work"))
+        connection.close()
+
+    def lines(self, file: str) -> list[str]:
+        path = self.folder / file
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def service(module: Module, tmp_path: Path, amqp_url: str, name: str) -> Service:
+    return Service(module, tmp_path, amqp_url, name)
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def answer(port: int, path: str) -> int:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+            return int(response.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+    except (URLError, OSError):
+        return 0
+
+
+def test_one_process_is_ready_answers_probes_and_drains(service: Service, tmp_path: Path) -> None:
+    port = free_port()
+    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    heard.settimeout(LONG)
+    heard.bind(str(tmp_path / "notify"))
+    with (
+        heard,
+        service.start(
+            "--health", str(port), NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="60000000"
+        ) as child,
+    ):
+        child.wait_for_line(READY, LONG)
+        assert {heard.recv(100), heard.recv(100)} == {b"WATCHDOG=1", b"READY=1"}
+        assert [answer(port, path) for path in ("/live", "/ready", "/else")] == [200, 200, 404]
+        service.put(b'{"seconds": 0.5}')
+        wait_until(lambda: bool(service.lines("begun")), "the handler runs", LONG)
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait(LONG) == 0
+        assert heard.recv(100) == b"STOPPING=1"
+    assert len(service.lines("done")) == 1
+    assert "Traceback" not in child.errors
+
+
+def test_workers_share_the_work_are_started_again_and_drain_together(service: Service) -> None:
+    port = free_port()
+    with service.start("--workers", "2", "--health", str(port)) as child:
+        child.wait_for_line(f"{READY}2 workers", LONG)
+        assert answer(port, "/ready") == 200
+        service.put(b'{"seconds": 0.3}', times=6)
+        wait_until(lambda: len(service.lines("done")) == 6, "all work is done", LONG)
+        pids = {int(line.split()[0]) for line in service.lines("done")}
+        assert len(pids) == 2
+        assert child.pid not in pids
+        victim = pids.pop()
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: "ended with signal SIGKILL" in child.errors, "the end is noticed", LONG)
+        # Both are ready again, which the first line said already: the probe says it anew.
+        wait_until(lambda: answer(port, "/ready") == 200, "a new one is ready", LONG)
+        service.put(b'{"seconds": 1}', times=2)
+        wait_until(lambda: len(service.lines("begun")) == 8, "both work", LONG)
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait(LONG) == 0
+        assert len(service.lines("done")) == 8
+        assert not any(running(int(line.split()[0])) for line in service.lines("begun"))
+
+
+def test_workers_do_not_outlive_their_supervisor(service: Service) -> None:
+    with service.start("--workers", "2") as child:
+        child.wait_for_line(READY, LONG)
+        service.put(times=1)
+        wait_until(lambda: bool(service.lines("done")), "a worker works", LONG)
+        (worker,) = {int(line.split()[0]) for line in service.lines("done")}
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait(LONG)
+        wait_until(lambda: not running(worker), "the worker has stopped", LONG)
+
+
+def test_reload_starts_anew_when_a_file_changes_even_after_a_mistake(service: Service) -> None:
+    path = service.folder / f"{service.module}.py"
+
+    def done_by(version: str) -> Callable[[], bool]:
+        def check() -> bool:
+            service.put()
+            return any(line.endswith(version) for line in service.lines("done"))
+
+        return check
+
+    with service.start("--reload") as child:
+        child.wait_for_line(READY, LONG)
+        wait_until(done_by("one"), "the first version works", LONG)
+        path.write_text("this is no Python\n")
+        wait_until(lambda: "waits for a change" in child.errors, "the mistake is noticed", LONG)
+        assert "SyntaxError" in child.errors
+        path.write_text(service.text.replace('"one"', '"two"'))
+        wait_until(done_by("two"), "the second version works", LONG)
+
+
+def test_what_cannot_run_says_so_and_ends(warren: Command, module: Module, name: str) -> None:
+    unreachable = module(WORKER.format(name=name, url="amqp://127.0.0.1:1", patience=0.1, settings="{}"))
+    mistaken = module(
+        WORKER.format(name=name, url="amqp://127.0.0.1:1", patience=1, settings="{'window': 'x'}")
+    )
+    for words, status in (
+        (["no_such_module:app"], 2),
+        ([f"{unreachable}:app"], 74),
+        ([f"{unreachable}:app", "--url", "http://127.0.0.1"], 2),
+        ([f"{unreachable}:app", "--health", "somewhere"], 2),
+        ([f"{unreachable}:app", "--workers", "0"], 2),
+        ([f"{mistaken}:nothing"], 2),
+    ):
+        done = warren("run", *words)
+        assert (done.status, len(done.err.strip().splitlines())) == (status, 1), (words, done)
+
+
+def test_workers_that_can_never_run_end_all(module: Module, tmp_path: Path) -> None:
+    with Child(command("run", f"{module('')}:app", "--workers", "2"), cwd=tmp_path) as child:
+        assert child.wait(LONG) == 2
+    assert "has no 'app'" in child.errors
