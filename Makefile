@@ -9,7 +9,7 @@ PYTHON := $(PYTHON)
 PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore
 export ORDERS
 
-.PHONY: setup demo test test-compiled chaos conformance fuzz lint docs bench bench-hot clean
+.PHONY: setup demo test test-compiled chaos soak conformance fuzz lint docs bench bench-hot clean
 
 setup: .venv/.ready system-runtime
 
@@ -26,6 +26,12 @@ test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq system-p
 ROUNDS ?= 20
 chaos: .venv/.ready
 	.venv/bin/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# What must hold over large numbers, with its figures: make soak PARTS=once SHARE=0.05 SEED=7
+SHARE ?= 1
+PARTS ?=
+soak: setup system-postgresql
+	.venv/bin/python -m tests.soak $(PARTS) --share $(SHARE) $(if $(SEED),--seed $(SEED))
 
 # The same scripts on Warren and on RabbitMQ, and Warren's tests on RabbitMQ. SCRIPTS: how many random ones of each kind;
 # SEEDS=N instead: N that were never played before.

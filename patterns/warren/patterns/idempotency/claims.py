@@ -31,6 +31,11 @@ class Claimed(NamedTuple):
 
     owner: str
     token: int
+    until_ms: int
+
+    def record(self) -> bytes:
+        """As the store has it, unless it was renewed or lost: a guess that spares a round trip."""
+        return _write(_Record(_State.CLAIMED, self.owner, self.token, self.until_ms))
 
 
 class Busy(NamedTuple):
@@ -54,12 +59,12 @@ def claim(record: bytes | None, *, owner: str, now_ms: int, lease_ms: int) -> St
             return Step(record, Done(held.result))
         if held.owner != owner:
             return Step(record, Busy(held.until_ms))
-        return Step(record, Claimed(owner, held.token))
+        return Step(record, Claimed(owner, held.token, held.until_ms))
     # From the clock, so that it grows even after the store has forgotten a key; from the last token, so that
     # it grows even if the clock does not.
     token = max(now_ms * 1000, held.token + 1 if held else 1)
     taken = _Record(_State.CLAIMED, owner, token, now_ms + lease_ms)
-    return Step(_write(taken), Claimed(owner, token), lease_ms)
+    return Step(_write(taken), Claimed(owner, token, taken.until_ms), lease_ms)
 
 
 def renew(record: bytes | None, claimed: Claimed, *, now_ms: int, lease_ms: int) -> Step[bool]:

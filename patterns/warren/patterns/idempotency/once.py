@@ -148,10 +148,18 @@ class Once:
     async def _run_claimed(
         self, key: str, claimed: Claimed, handler: Callable[[], Awaitable[bytes]]
     ) -> bytes:
-        # In a context of its own: that it sleeps does not mean that the handler does.
-        renewal = asyncio.create_task(
-            self._renew(key, claimed), name=f"lease of {key}", context=contextvars.Context()
-        )
+        renewing: list[asyncio.Task[None]] = []
+
+        def renew() -> None:
+            # In a context of its own: that it sleeps does not mean that the handler does.
+            renewing.append(
+                asyncio.create_task(
+                    self._renew(key, claimed), name=f"lease of {key}", context=contextvars.Context()
+                )
+            )
+
+        # Most handlers are done before the first renewal is due: a timer costs less than a task.
+        timer = self._clock.call_at(self._clock.now() + self._lease_ms / 3000, renew)
         try:
             result = await handler()
         except BaseException:
@@ -160,7 +168,9 @@ class Once:
             await asyncio.shield(self._release(key, claimed))
             raise
         finally:
-            renewal.cancel()
+            timer.cancel()
+            for task in renewing:
+                task.cancel()
         # The effect has happened: a shutdown must not cut off its record either.
         await asyncio.shield(self._finish(key, claimed, result))
         return result
@@ -170,16 +180,18 @@ class Once:
             return claims.renew(record, claimed, now_ms=self._now_ms(), lease_ms=self._lease_ms)
 
         while True:
-            await self._clock.sleep(self._lease_ms / 3000)
             try:
                 if not await decide(self._store, key, rule):
                     return
             except StoreUnavailable as error:
                 log.warning("once.not_renewed key=%s error=%s", key, error)
+            await self._clock.sleep(self._lease_ms / 3000)
 
     async def _release(self, key: str, claimed: Claimed) -> None:
         try:
-            await decide(self._store, key, lambda record: claims.release(record, claimed))
+            await decide(
+                self._store, key, lambda record: claims.release(record, claimed), guess=claimed.record()
+            )
         except StoreUnavailable as error:
             # The lease ends by itself; until then the next delivery waits.
             log.warning("once.not_released key=%s error=%s", key, error)
@@ -192,7 +204,14 @@ class Once:
             return claims.finish(record, claimed, result, now_ms=self._now_ms(), keep_ms=self._keep_ms)
 
         try:
-            kept = await decide_patiently(self._store, key, rule, clock=self._clock, patience=self._patience)
+            kept = await decide_patiently(
+                self._store,
+                key,
+                rule,
+                clock=self._clock,
+                patience=self._patience,
+                guess=claimed.record(),
+            )
         except StoreUnavailable as error:
             self.statistics.unrecorded += 1
             log.error("once.unrecorded key=%s error=%s", key, error)

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from warren.patterns.database import make_tables, need_sqlalchemy, upsert
 from warren.patterns.idempotency.key import key_of
@@ -28,7 +28,8 @@ from warren.sdk.clock import SystemClock
 from warren.sdk.protocols import Clock
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
+    from sqlalchemy import Executable, Table
+    from sqlalchemy.dialects.postgresql import Insert
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 log: logging.Logger = logging.getLogger("warren.patterns")
@@ -113,7 +114,7 @@ class TransactionalOnce:
         self._patience = patience.total_seconds()
         self._own_clock = clock
         self._clock: Clock = clock or SystemClock()
-        self._made = False
+        self._statements: _Statements | None = None
         self._swept_ms = 0
 
     def register(self, app: App) -> None:
@@ -165,22 +166,15 @@ class TransactionalOnce:
 
     async def _claim(self, session: AsyncSession, key: bytes) -> bytes | None:
         """Claim within the transaction, waiting for whoever else claims; or the kept result."""
-        from sqlalchemy import select
-
-        if not self._made:
+        if self._statements is None:
             await make_tables(self._sessions, self.table)
-            self._made = True
-        columns = self.table.c
+            self._statements = _Statements.of(self.table, upsert(session, self.table))
         while True:
             now_ms = self._now_ms()
-            held = {"result": NOTHING, "keep_until_ms": now_ms + self._keep_ms}
-            claim = upsert(session, self.table).values(key=key, **held)
-            claim = claim.on_conflict_do_update(
-                index_elements=[columns.key], set_=held, where=columns.keep_until_ms <= now_ms
-            )
-            if (await session.execute(claim.returning(columns.key))).first() is not None:
+            values = {"key": key, "now_ms": now_ms, "until_ms": now_ms + self._keep_ms}
+            if (await session.execute(self._statements.claim, values)).first() is not None:
                 return None
-            found = await session.execute(select(columns.result).where(columns.key == key))
+            found = await session.execute(self._statements.result, {"its_key": key})
             kept: bytes | None = found.scalar_one_or_none()
             if kept is not None:
                 return kept
@@ -221,6 +215,30 @@ class TransactionalOnce:
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)
+
+
+class _Statements(NamedTuple):
+    """Built once: building them costs as much as running them."""
+
+    claim: Executable
+    """Insert the claim, or take over one that was kept long enough; a row if it is ours."""
+    result: Executable
+
+    @classmethod
+    def of(cls, table: Table, insert: Insert) -> _Statements:
+        from sqlalchemy import BigInteger, LargeBinary, bindparam, literal, select
+
+        columns = table.c
+        until = bindparam("until_ms", type_=BigInteger)
+        values = {"result": literal(NOTHING, LargeBinary), "keep_until_ms": until}
+        claim = insert.values(key=bindparam("key", type_=LargeBinary), **values).on_conflict_do_update(
+            index_elements=[columns.key],
+            set_=values,
+            where=columns.keep_until_ms <= bindparam("now_ms", type_=BigInteger),
+        )
+        return cls(
+            claim.returning(columns.key), select(columns.result).where(columns.key == bindparam("its_key"))
+        )
 
 
 def _table(name: str) -> Table:

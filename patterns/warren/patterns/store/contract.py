@@ -121,7 +121,13 @@ async def decide(
 
 
 async def decide_patiently(
-    store: Store, key: str, rule: Callable[[bytes | None], Step[Answer]], *, clock: Clock, patience: float
+    store: Store,
+    key: str,
+    rule: Callable[[bytes | None], Step[Answer]],
+    *,
+    clock: Clock,
+    patience: float,
+    guess: bytes | None = None,
 ) -> Answer:
     """`decide`, and while the store fails, again, for up to `patience` seconds.
 
@@ -133,7 +139,7 @@ async def decide_patiently(
     wait = FIRST_WAIT
     while True:
         try:
-            return await decide(store, key, rule)
+            return await decide(store, key, rule, guess=guess)
         except StoreUnavailable:
             if clock.now() + wait > give_up:
                 raise

@@ -1,0 +1,26 @@
+"""What soaks ask of servers and processes: how long a queue is, how much processor time a process has used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from tests.support.operator import Operator, warren_ctl
+
+
+async def left(data_dir: Path, queue: str, *, at_most: int, seconds: float) -> None:
+    """Wait until no more than so many messages are in the queue, those that somebody works on included.
+
+    :raises TimeoutError: they still are after so long
+    """
+    operator = Operator(warren_ctl(data_dir), "", is_warren=True)
+    async with asyncio.timeout(seconds):
+        while operator.queue(queue, "messages")["messages"] > at_most:  # noqa: ASYNC110 - it is asked elsewhere
+            await asyncio.sleep(0.05)
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
