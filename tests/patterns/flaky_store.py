@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from warren.patterns import Store, StoreUnavailable
-from warren.patterns.store import Swap
+from collections.abc import AsyncIterator
+
+from warren.patterns import StoreUnavailable
+from warren.patterns.store import ListingStore, Swap
 
 
 class FlakyStore:
-    """:ivar down: nothing reaches the store.
+    """:param only: the beginning of the keys whose changes are counted.
+
+    :ivar down: nothing reaches the store.
     :ivar lose_answer_of: numbers of changes, from 1, that are made and whose answers are lost.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ListingStore, only: str = "") -> None:
         self._store = store
+        self._only = only
         self.down = False
         self.lose_answer_of: set[int] = set()
         self.changes = 0
@@ -22,15 +27,22 @@ class FlakyStore:
     ) -> Swap:
         if self.down:
             raise StoreUnavailable("down, as the test says")
-        if record != expected:
+        counted = record != expected and key.startswith(self._only)
+        if counted:
             await self.before(self.changes + 1)
         swap = await self._store.compare_and_set(key, expected, record, keep_ms=keep_ms)
-        if swap.done and record != expected:
+        if swap.done and counted:
             self.changes += 1
             await self.after(self.changes)
             if self.changes in self.lose_answer_of:
                 raise StoreUnavailable("the answer is lost, as the test says")
         return swap
+
+    async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
+        if self.down:
+            raise StoreUnavailable("down, as the test says")
+        async for entry in self._store.records(prefix):
+            yield entry
 
     async def before(self, change: int) -> None:
         """What a test wants to happen before this change is asked for."""

@@ -20,6 +20,12 @@ PROMISED = {
         "here: account='42' amount=100",
         "refused: DeadLetter: it is not encrypted, and only encrypted messages are taken here",
     ],
+    "timers": [
+        "cancelled: True",
+        "order 42: do not forget to pay",
+        "report: 0 6 * * MON-FRI (Europe/Berlin)",
+        "stock: every 0:05:00",
+    ],
     "saga": [
         "41: stock reserved",
         "41: completed",
@@ -31,7 +37,7 @@ PROMISED = {
 }
 
 
-REDIS_TOO = ("unpaid_order", "saga")
+REDIS_TOO = ("unpaid_order", "saga", "timers")
 
 
 @pytest.mark.parametrize(

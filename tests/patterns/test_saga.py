@@ -15,6 +15,7 @@ from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from warren.patterns import Store
 from warren.patterns.saga import COMPENSATED, COMPENSATING, COMPLETED, Go, Saga
+from warren.patterns.store import ListingStore
 from warren.sdk import Command, ConfigError, Event, Request
 
 
@@ -122,7 +123,7 @@ async def test_a_message_without_a_transition_ends_as_a_dead_letter_with_the_rea
 
 @pytest.mark.parametrize("lost", [1, 2], ids=["of the new state", "of what is published"])
 async def test_a_crash_after_a_change_of_the_store_loses_no_message(
-    new_app: NewApp, store: Store, name: str, lost: int
+    new_app: NewApp, store: ListingStore, name: str, lost: int
 ) -> None:
     """The store has made the change and its answer never arrives, as after a crash: what is owed is published."""
     flaky = FlakyStore(store)
@@ -136,7 +137,7 @@ async def test_a_crash_after_a_change_of_the_store_loses_no_message(
     assert len(checkout.ids["charge"]) == 1
 
 
-async def test_a_store_that_is_down_costs_no_message(new_app: NewApp, store: Store, name: str) -> None:
+async def test_a_store_that_is_down_costs_no_message(new_app: NewApp, store: ListingStore, name: str) -> None:
     flaky = FlakyStore(store)
     checkout = shop(new_app, flaky, name, patience=timedelta(milliseconds=10))
     async with checkout.app as app:

@@ -339,6 +339,11 @@ class App:
 
     # Running
 
+    @property
+    def busy(self) -> str:
+        """What its components are working on in the background, one of them; empty if nothing."""
+        return next((busy for part in self._life.components if (busy := getattr(part, "busy", ""))), "")
+
     async def start(self) -> App:
         """Connect, declare, start components and consumers; returns when all consumers are confirmed.
 

@@ -37,7 +37,11 @@ class Clock(Protocol):
 
 @runtime_checkable
 class Component(Protocol):
-    """What `app.include` takes: a pattern with its own topology, handlers and background work."""
+    """What `app.include` takes: a pattern with its own topology, handlers and background work.
+
+    One that works in the background may have a property `busy`, a text that says what it is working on, empty while it
+    waits: a test on virtual time lets no time pass meanwhile.
+    """
 
     def register(self, app: App) -> None:
         """Called once, by `app.include`: declare topology (`app.declare`), add handlers (`app.handle`)."""

@@ -200,6 +200,8 @@ class Warren:
             statistics = app.statistics()
             if statistics.publisher.unconfirmed:
                 return "a publish that is not confirmed"
+            if app.busy:
+                return app.busy
             calls += statistics.calls.in_flight
             for queue, subscription in statistics.subscriptions.items():
                 running[queue] += subscription.running

@@ -223,8 +223,7 @@ class Saga(Generic[Data]):
             raise ConfigError(f"saga {self.name} has no start: @saga.starts(...)")
         self._app = app
         self._clock = app.clock
-        for kind in self._rules.sends.values():
-            app.declare(*kind.reach())
+        app.publishes(*self._rules.sends.values())
         for kind, _ in self._heard.values():
             own = kind.wire_key if issubclass(kind, Command) else None
             app.declare(wait_queue(own or self._queue.name, self._early_after))

@@ -1,0 +1,65 @@
+"""Timers: a reminder at its time, a report each morning; kept in a store, published by one of all processes.
+
+Run it: python examples/timers.py   (AMQP_URL and REDIS_URL choose a broker and a Redis; without them nothing else
+is needed)
+"""
+
+import asyncio
+import os
+import tempfile
+from datetime import UTC, datetime, timedelta
+
+from warren.patterns import Once, RedisStore, SqliteStore
+from warren.patterns.timers import At, Cron, Every, Timers
+from warren.sdk import App, Command
+
+
+class Remind(Command, queue="reminders"):
+    order_id: str
+
+
+class SendReport(Command, queue="reports"):
+    pass
+
+
+class CheckStock(Command, queue="stock.check"):
+    pass
+
+
+url = os.environ.get("REDIS_URL")
+store = RedisStore(url) if url else SqliteStore(f"{tempfile.mkdtemp()}/timers.sqlite")
+timers = Timers(
+    "shop",
+    store=store,
+    sends=[Remind, SendReport, CheckStock],
+    schedules=[
+        Cron("report", "0 6 * * MON-FRI", SendReport(), zone="Europe/Berlin"),
+        Every("stock", timedelta(minutes=5), CheckStock(), missed="skip"),
+    ],
+)
+app = App()
+app.include(timers)
+
+
+@app.handle(Remind, once=Once(store))  # each time has its own message id: its effect happens once
+async def remind(command: Remind) -> None:
+    print(f"order {command.order_id}: do not forget to pay")
+    reminded.set()
+
+
+reminded = asyncio.Event()
+
+
+async def main() -> None:
+    async with app:
+        now = datetime.now(UTC)
+        await timers.put(At("remind-42", now + timedelta(seconds=1), Remind(order_id="42")))
+        await timers.put(At("remind-43", now + timedelta(seconds=1), Remind(order_id="43")))
+        print("cancelled:", await timers.cancel("remind-43"))
+        await reminded.wait()
+        for timer in sorted(await timers.listed(), key=lambda timer: timer.name):
+            print(f"{timer.name}: {timer.schedule}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

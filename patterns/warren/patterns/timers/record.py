@@ -1,0 +1,125 @@
+"""The rules of a timer's record: when it is due, who publishes it, whether it can still be cancelled.
+
+    (none)    --put-->     waiting    until `next_ms`
+    waiting   --begin-->   firing     its message is being published; it can not be cancelled any more
+    firing    --fired-->   waiting    for its next time; or (none), if there is none
+    waiting   --skip-->    waiting    a time that was missed is passed over
+    waiting   --cancel-->  (none)
+    firing    --cancel-->  (none)     if it is a recurring one; the time that has come is published
+
+Nothing here reads a clock or a store. Times are milliseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+from warren.patterns.store import Step
+from warren.patterns.timers.schedule import following
+
+NAMESPACE: Final = UUID("2b0b5f0e-77c1-5b1b-8d7a-4c3c53f9f2ad")
+KEEP_MS: Final = 400 * 24 * 3600 * 1000
+"""How long after it is due a timer is kept for somebody to publish it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """One timer as it is stored.
+
+    :ivar anchor_ms: when it was put.
+    :ivar next_ms: when it is due.
+    :ivar fired: how often it was published.
+    """
+
+    name: str
+    spec: dict[str, Any]
+    type: str
+    body: str
+    missed: str
+    anchor_ms: int
+    next_ms: int
+    firing: bool = False
+    fired: int = 0
+
+    def message_id(self, owner: str) -> str:
+        """The same for one time of one timer, whoever publishes it and however often."""
+        return str(uuid5(NAMESPACE, "\n".join((owner, self.name, self.type, self.body, str(self.next_ms)))))
+
+    def same(self, other: Timer) -> bool:
+        """Both say the same thing at the same times."""
+        return (self.spec, self.type, self.body, self.missed) == (
+            other.spec,
+            other.type,
+            other.body,
+            other.missed,
+        )
+
+
+def put(record: bytes | None, timer: Timer, *, now_ms: int) -> Step[bool]:
+    """Put a timer in the place of that name; False if the same one is there, which goes on as it is."""
+    held = read(record)
+    if held is not None and held.same(timer):
+        return Step(record, False)
+    return Step(write(timer), True, _keep_ms(timer, now_ms))
+
+
+def cancel(record: bytes | None) -> Step[bool]:
+    """Take it away; False if there is none, or if its only time has come and is being published."""
+    held = read(record)
+    if held is None or (held.firing and "at_ms" in held.spec):
+        return Step(record, False)
+    return Step(None, True)
+
+
+def begin(record: bytes | None, timer: Timer, *, late_ms: int, now_ms: int) -> Step[Timer | None]:
+    """The time of `timer` has come: the timer to publish, or None if it was changed, or if this time is passed over.
+
+    :param late_ms: from how late on a time counts as missed.
+    """
+    held = read(record)
+    if held is None or not held.same(timer) or held.next_ms != timer.next_ms or held.next_ms > now_ms:
+        return Step(record, None)
+    if held.firing:
+        # Somebody began and died, or lost the lead: it is published again, with the same message id.
+        return Step(record, held)
+    if held.missed == "skip" and now_ms - held.next_ms > late_ms:
+        step = _go_on(held, held.fired, now_ms)
+        return Step(step.record, None, step.keep_ms)
+    firing = replace(held, firing=True)
+    return Step(write(firing), firing, _keep_ms(firing, now_ms))
+
+
+def fired(record: bytes | None, timer: Timer, *, now_ms: int) -> Step[Timer | None]:
+    """Its message is published: the timer as it goes on, or None if it has no further time."""
+    held = read(record)
+    if held is None or not held.same(timer) or held.next_ms != timer.next_ms:
+        return Step(record, held)
+    return _go_on(held, held.fired + 1, now_ms)
+
+
+def _go_on(held: Timer, count: int, now_ms: int) -> Step[Timer | None]:
+    """To the first time that is not past: however many were missed, one was published."""
+    next_ms = following(held.spec, held.anchor_ms, max(now_ms, held.next_ms))
+    if next_ms is None or "at_ms" in held.spec:
+        return Step(None, None)
+    timer = replace(held, firing=False, fired=count, next_ms=next_ms)
+    return Step(write(timer), timer, _keep_ms(timer, now_ms))
+
+
+def read(record: bytes | None) -> Timer | None:
+    return None if record is None else Timer(**json.loads(record))
+
+
+def write(timer: Timer) -> bytes:
+    fields = {name: getattr(timer, name) for name in Timer.__slots__}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _keep_ms(timer: Timer, now_ms: int) -> int:
+    return max(0, timer.next_ms - now_ms) + KEEP_MS
+
+
+__all__ = ["KEEP_MS", "Timer", "begin", "cancel", "fired", "put", "read", "write"]

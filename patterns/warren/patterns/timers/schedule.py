@@ -1,0 +1,156 @@
+"""When something shall happen: once, every so often, or as a cron expression says in a time zone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from typing import Any, Final, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from warren.command import extra_missing
+from warren.sdk import ConfigError
+from warren.sdk.messages import Message
+
+Missed = Literal["catch_up", "skip"]
+
+NAME_BYTES: Final = 150
+MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Once, at a time; at once if that is past.
+
+    :param name: what it is listed and cancelled by; a schedule of the same name takes its place.
+    :param when: with a time zone.
+    :param message: what is published then.
+    :param missed: if nobody was there at its time: `catch_up` publishes it late, `skip` not at all.
+    """
+
+    name: str
+    when: datetime
+    message: Message
+    missed: Missed = "catch_up"
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if self.when.tzinfo is None:
+            raise ConfigError(f"timer {self.name!r}: {self.when} has no time zone: datetime(..., tzinfo=UTC)")
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Again and again, an interval after it was put, then an interval after that, without drift.
+
+    :param missed: if nobody was there at one or more of its times: `catch_up` publishes once, late, `skip` waits for
+        the next time.
+    """
+
+    name: str
+    interval: timedelta
+    message: Message
+    missed: Missed = "catch_up"
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if self.interval < MILLISECOND:
+            raise ConfigError(f"timer {self.name!r}: {self.interval} is shorter than a millisecond")
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Whenever a cron expression says so, in a time zone.
+
+    Five fields (minute, hour, day of month, month, day of week) or six (seconds first), as Debian's cron reads them, with
+    `L`, `LW`, `5L` and `1#2`. Around a change of the clocks: what stands at a fixed hour that is left out happens right
+    after the gap, what stands at one that comes twice happens the first time; what has a `*` for minute or hour goes on
+    evenly.
+
+    :param zone: of the IANA database, `Europe/Berlin`; default UTC.
+    :param missed: as for `Every`.
+    """
+
+    name: str
+    expression: str
+    message: Message
+    zone: str = "UTC"
+    missed: Missed = "catch_up"
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        try:
+            next(_times(self.expression, self.zone, 0), None)
+        except ValueError as error:
+            raise ConfigError(f"timer {self.name!r}: {error}") from None
+
+
+Schedule = At | Every | Cron
+
+
+def spec_of(schedule: Schedule) -> dict[str, Any]:
+    """The schedule as it is stored, without its name and message."""
+    match schedule:
+        case At():
+            return {"at_ms": int(schedule.when.timestamp() * 1000)}
+        case Every():
+            return {"every_ms": -(-schedule.interval // MILLISECOND)}
+        case Cron():
+            return {"cron": schedule.expression, "zone": schedule.zone}
+
+
+def following(spec: dict[str, Any], anchor_ms: int, after_ms: int) -> int | None:
+    """The first time of a stored schedule after `after_ms`; None if there is none any more.
+
+    :param anchor_ms: from which intervals are counted.
+    """
+    if "at_ms" in spec:
+        return int(spec["at_ms"]) if spec["at_ms"] > after_ms else None
+    if "every_ms" in spec:
+        every = int(spec["every_ms"])
+        return anchor_ms + max(1, (after_ms - anchor_ms) // every + 1) * every
+    moment = next(_times(spec["cron"], spec["zone"], after_ms), None)
+    return None if moment is None else int(moment.timestamp() * 1000)
+
+
+def words(spec: dict[str, Any]) -> str:
+    """The schedule for a person to read."""
+    if "at_ms" in spec:
+        return "once"
+    if "every_ms" in spec:
+        return f"every {int(spec['every_ms']) * MILLISECOND}"
+    return f"{spec['cron']} ({spec['zone']})"
+
+
+def _times(expression: str, zone: str, after_ms: int) -> Iterator[datetime]:
+    """:raises ValueError: one line that says what is wrong."""
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError:
+        raise extra_missing("cron", "Cron") from None
+    start = datetime.fromtimestamp(after_ms / 1000, _zone(zone))
+    try:
+        return CronSim(expression, start)
+    except CronSimError as error:
+        raise ValueError(
+            f"{expression!r} is no cron expression ({error}): minute hour day month weekday, as in '0 6 * * MON-FRI'"
+        ) from None
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"there is no time zone {name!r} here: write it as in 'Europe/Berlin'") from None
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name.encode()) <= NAME_BYTES:
+        raise ConfigError(f"a timer's name has 1 to {NAME_BYTES} bytes: {name[:40]!r}")
+
+
+__all__ = ["At", "Cron", "Every", "Missed", "Schedule", "following", "spec_of", "words"]
