@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from warren.sdk.clock import AppClock, SystemClock
+from warren.sdk.codec import MessageOptions
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
 from warren.sdk.delaying import Delaying
 from warren.sdk.delivery import Delivery
@@ -20,6 +21,16 @@ from warren.sdk.handlers import Handlers
 from warren.sdk.handles import Answers, Handles
 from warren.sdk.hosts import HostOrder, Hosts
 from warren.sdk.lifecycle import Lifecycle, Settings
+from warren.sdk.many import (
+    PUBLISH_SECONDS,
+    Batch,
+    BatchOptions,
+    OnError,
+    Source,
+    publish_again,
+    publish_all,
+    publish_batches,
+)
 from warren.sdk.messages import Message, Request
 from warren.sdk.middleware import Middlewares
 from warren.sdk.process import serve
@@ -38,7 +49,7 @@ from warren.sdk.report import PublishReport
 from warren.sdk.retry import Retry
 from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.runtime import Statistics
-from warren.sdk.sending import CALL_SECONDS, PUBLISH_SECONDS, Reliability, Sending
+from warren.sdk.sending import CALL_SECONDS, Reliability, Sending
 from warren.sdk.states import Health, State
 from warren.sdk.topology import Declarable, Queue
 
@@ -288,23 +299,57 @@ class App:
             reliability=reliability,
         )
 
+    async def submit(
+        self, message: object, *, timeout: float = PUBLISH_SECONDS, **options: Unpack[MessageOptions]
+    ) -> asyncio.Future[None]:
+        """As `publish`, but return when the message is written; the future has its confirm, or its error.
+
+        Waits while the window of unconfirmed messages is full. A future that nobody awaits logs its error.
+        """
+        return await self._sending.submit(message, timeout, options)
+
     async def publish_many(
         self,
-        messages: Iterable[object],
+        messages: Source,
         *,
-        timeout: float = PUBLISH_SECONDS,
-        exchange: str | None = None,
-        key: str | None = None,
-        on_error: Literal["raise", "report"] = "raise",
+        ordered: bool = False,
+        on_error: OnError = "raise",
+        **options: Unpack[BatchOptions],
     ) -> PublishReport:
         """Publish all with their confirms in a window, and return when every one has its outcome.
 
-        :param timeout: seconds for each message, from when its turn came.
+        :param messages: an iterable, or an async one.
+        :param ordered: nothing new is written after a nack or a lost connection before what was in flight has been
+            published again, one after the other; if one of those cannot be, nothing behind it is sent.
+        :param options: see `BatchOptions`.
         :raises BatchError: with the report, if any was not confirmed and `on_error` is `raise`.
         """
-        return await self._sending.publish_many(
-            messages, timeout=timeout, exchange=exchange, key=key, on_error=on_error
-        )
+        return await publish_all(Batch(self._sending, ordered=ordered, **options), messages, on_error)
+
+    def publish_batches(
+        self,
+        messages: Source,
+        *,
+        count: int | None = 100,
+        within: float | None = 0.05,
+        on_error: OnError = "raise",
+        **options: Unpack[BatchOptions],
+    ) -> AsyncGenerator[PublishReport, None]:
+        """Publish in batches: `async for report in app.publish_batches(orders)`, one report a batch, when it is confirmed.
+
+        :param count: messages that close a batch. `within`: seconds after it began that close it too; either may be None.
+        :raises BatchError: with the report of the batch, if any was not confirmed and `on_error` is `raise`.
+        """
+        return publish_batches(lambda: Batch(self._sending, **options), messages, count, within, on_error)
+
+    async def publish_again(
+        self, report: PublishReport, *, timeout: float = PUBLISH_SECONDS, on_error: OnError = "raise"
+    ) -> PublishReport:
+        """Publish once more what a report says was not confirmed, and only that, with the same ids; report on those.
+
+        :raises BatchError: as `publish_many`.
+        """
+        return await publish_again(Batch(self._sending, timeout=timeout), report, on_error)
 
     async def forward(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache, lru_cache
 from struct import Struct
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_json
@@ -29,6 +29,16 @@ FORMS = 1000
 
 _HEADER = Struct(">HHQ")
 _BASIC = 60
+
+
+class MessageOptions(TypedDict, total=False):
+    """What may be said of a message beside its content; as in `App.publish`."""
+
+    exchange: str | None
+    key: str | None
+    message_id: str | None
+    headers: Mapping[str, Any] | None
+    expiration: timedelta | None
 
 
 def encode(

@@ -79,7 +79,9 @@ class Outlet(Protocol):
 
     async def publish(self, outgoing: Outgoing, timeout: float) -> None: ...
 
-    async def submit(self, outgoing: Outgoing, timeout: float) -> asyncio.Future[None]: ...
+    async def submit(
+        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]: ...
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None: ...
 
@@ -95,13 +97,15 @@ class Through:
     async def publish(self, outgoing: Outgoing, timeout: float) -> None:
         deadline = self._now() + timeout
         await self._middlewares.send(
-            outgoing, lambda changed: self._outlet.publish(changed, deadline - self._now())
+            outgoing, lambda changed: self._outlet.publish(_passed(changed), deadline - self._now())
         )
 
-    async def submit(self, outgoing: Outgoing, timeout: float) -> asyncio.Future[None]:
+    async def submit(
+        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
         deadline = self._now() + timeout
         return await self._middlewares.submit(
-            outgoing, lambda changed: self._outlet.submit(changed, deadline - self._now())
+            outgoing, lambda changed: self._outlet.submit(_passed(changed), deadline - self._now(), gate)
         )
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
@@ -109,6 +113,11 @@ class Through:
         await self._middlewares.send(
             outgoing, lambda changed: self._outlet.publish_unconfirmed(changed, deadline - self._now())
         )
+
+
+def _passed(outgoing: Outgoing) -> Outgoing:
+    outgoing.passed = True
+    return outgoing
 
 
 def _around_publish(middleware: PublishMiddleware, send: Send) -> Send:

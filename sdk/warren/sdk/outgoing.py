@@ -17,10 +17,11 @@ class Outgoing:
     """Its header frame is encoded once, and again only if a property or header is set afterwards.
 
     :ivar properties: by their AMQP names, but for the headers.
+    :ivar passed: the middlewares have seen it; another attempt goes past them, as what they made of it.
     :ivar headers: values, or fields as they came (`warren.wire.tables.Field`).
     """
 
-    __slots__ = ("_header", "body", "exchange", "headers", "mandatory", "properties", "routing_key")
+    __slots__ = ("_header", "body", "exchange", "headers", "mandatory", "passed", "properties", "routing_key")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Outgoing:
         self.body: bytes = body
         self.mandatory: bool = mandatory
         self._header = header
+        self.passed: bool = False
 
     @property
     def message_id(self) -> str:

@@ -154,12 +154,23 @@ class Publisher:
             channel = await self._wait_for_room(deadline)
         await self._send(channel, outgoing, deadline).future
 
-    async def submit(self, outgoing: Outgoing, timeout: float) -> asyncio.Future[None]:
-        """Write the message as soon as there is a connection and room; the confirm is the future's."""
+    async def submit(
+        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        """Write the message as soon as there is a connection and room; the confirm is the future's.
+
+        :param gate: called right before it is written; what it raises is raised, and nothing is written.
+        """
         deadline = self._loop.time() + timeout
         channel = self._room() if not self._waiters else None
         if channel is None:
             channel = await self._wait_for_room(deadline)
+        if gate is not None:
+            try:
+                gate()
+            except BaseException:
+                self._wake()
+                raise
         return self._send(channel, outgoing, deadline).future
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:

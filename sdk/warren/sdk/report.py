@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warren.sdk.errors import WarrenError
+from warren.sdk.outgoing import Outgoing
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,8 @@ class Failure:
     index: int
     message: object
     error: WarrenError
+    outgoing: Outgoing | None = field(default=None, repr=False, compare=False)
+    """As it was encoded, with the id that another attempt keeps; None if it could not be encoded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,23 @@
-"""What `app.publish`, `app.publish_many` and `app.call` do: declare what is reached, encode, send, report."""
+"""What `app.publish`, `app.submit` and `app.call` do: declare what is reached, encode, send, report."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 from warren.sdk import telemetry
-from warren.sdk.codec import encode
-from warren.sdk.errors import BatchError, TransportUnavailable, WarrenError
+from warren.sdk.codec import MessageOptions, encode
+from warren.sdk.errors import TransportUnavailable
+from warren.sdk.many import PUBLISH_SECONDS
 from warren.sdk.messages import Message, Request
 from warren.sdk.outgoing import TRANSIENT, Outgoing
 from warren.sdk.protocols import Clock
 from warren.sdk.registry import DeclarePolicy
-from warren.sdk.report import Failure, PublishReport
 from warren.sdk.rpc.forms import reply_form
 from warren.sdk.runtime import Runtime
 
-PUBLISH_SECONDS = 30.0
 CALL_SECONDS = 30.0
 
 Reliability = Literal["at_least_once", "at_most_once"]
@@ -76,41 +75,28 @@ class Sending:
             else:
                 await runtime.outlet.publish(outgoing, timeout)
 
-    async def publish_many(
-        self,
-        messages: Iterable[object],
-        *,
-        timeout: float,
-        exchange: str | None,
-        key: str | None,
-        on_error: Literal["raise", "report"],
-    ) -> PublishReport:
+    async def submit(self, message: object, timeout: float, options: MessageOptions) -> asyncio.Future[None]:
         runtime = self._running()
-        waiting: list[tuple[object, asyncio.Future[None] | WarrenError]] = []
-        try:
-            for message in messages:
-                if isinstance(message, Message) and type(message) not in self._reached:
-                    await self._reach(runtime, type(message), timeout)
-                try:
-                    outgoing = encode(message, now=self._clock.now(), exchange=exchange, key=key)
-                    waiting.append((message, await runtime.outlet.submit(outgoing, timeout)))
-                except WarrenError as error:
-                    waiting.append((message, error))
-            await _all([entry for _, entry in waiting if isinstance(entry, asyncio.Future)])
-        except asyncio.CancelledError:
-            for _, entry in waiting:
-                if isinstance(entry, asyncio.Future):
-                    entry.cancel()
-            raise
-        failures = []
-        for index, (message, entry) in enumerate(waiting):
-            problem = entry.exception() if isinstance(entry, asyncio.Future) else entry
-            if isinstance(problem, WarrenError):
-                failures.append(Failure(index, message, problem))
-        report = PublishReport(len(waiting), tuple(failures))
-        if failures and on_error == "raise":
-            raise BatchError(report)
-        return report
+        outgoing = encode(message, now=self._clock.now(), **options)
+        if isinstance(message, Message) and type(message) not in self._reached:
+            timeout = await self._reach(runtime, type(message), timeout)
+        return await runtime.outlet.submit(outgoing, timeout)
+
+    async def prepare(
+        self, message: object, *, timeout: float, exchange: str | None, key: str | None
+    ) -> Outgoing:
+        """Encode, after what the message must reach is declared."""
+        if isinstance(message, Message) and type(message) not in self._reached:
+            await self._reach(self._running(), type(message), timeout)
+        return encode(message, now=self._clock.now(), exchange=exchange, key=key)
+
+    async def write(
+        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        """Write what is encoded, as soon as there is a connection and room; see `Publisher.submit`."""
+        runtime = self._running()
+        outlet = runtime.publisher if outgoing.passed else runtime.outlet
+        return await outlet.submit(outgoing, timeout, gate)
 
     async def call(self, request: Request[Answer], *, timeout: float, message_id: str | None) -> Answer:
         runtime = self._running()
@@ -157,8 +143,3 @@ def _address(message: object, exchange: str | None, key: str | None) -> tuple[st
             (message.wire_key or "") if key is None else key,
         )
     return exchange or "", key or ""
-
-
-async def _all(futures: list[asyncio.Future[None]]) -> None:
-    if futures:
-        await asyncio.wait(futures)
