@@ -1,0 +1,160 @@
+"""`warren publish` and `warren call`: what goes out is confirmed, what comes back is printed, what is wrong is one line."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.cli.conftest import Command, Module
+from tests.support.broker import warren as command
+from tests.support.processes import Child
+
+SHOP = """
+from decimal import Decimal
+from pydantic import BaseModel
+from warren.sdk import App, Event, RemoteError, Request
+
+class Quote(BaseModel):
+    sku: str
+    price: Decimal
+
+class Placed(Event, exchange="{name}.orders", key="order.placed", audience=["{name}.billing"]):
+    order_id: str
+    count: int = 1
+
+class GetQuote(Request[Quote], queue="{name}.quotes"):
+    sku: str
+
+app = App({url!r})
+
+@app.handle(GetQuote)
+async def quote(request: GetQuote) -> Quote:
+    if request.sku != "lamp":
+        raise RemoteError("unknown_sku", "there is no " + request.sku)
+    return Quote(sku=request.sku, price=Decimal("9.90"))
+"""
+
+
+@pytest.fixture
+def channel(amqp_url: str, name: str) -> Iterator[BlockingChannel]:
+    connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
+    channel = connection.channel()
+    yield channel
+    for queue in ("billing", "billing.dead", "quotes", "quotes.dead", "plain"):
+        channel.queue_delete(f"{name}.{queue}")
+    channel.exchange_delete(f"{name}.orders")
+    connection.close()
+
+
+@pytest.fixture
+def shop(module: Module, amqp_url: str, name: str) -> str:
+    return module(SHOP.format(name=name, url=amqp_url))
+
+
+def taken(channel: BlockingChannel, queue: str) -> tuple[pika.BasicProperties, bytes]:
+    method, properties, body = channel.basic_get(queue, auto_ack=True)
+    assert method is not None, f"{queue} is empty"
+    assert properties is not None
+    assert body is not None
+    return properties, body
+
+
+def test_a_message_class_is_checked_published_and_confirmed(
+    warren: Command, shop: str, amqp_url: str, channel: BlockingChannel, name: str
+) -> None:
+    words = ["publish", f"{shop}:Placed", '{"order_id": "42", "count": "2"}', "--url", amqp_url]
+    missing = warren(*words)
+    assert (missing.status, len(missing.err.splitlines())) == (1, 1)
+    assert "missing on the broker" in missing.err
+    done = warren(*words, "--declare", "--header", "origin=test", "--expiration", "1m")
+    assert (done.status, done.out) == (0, "confirmed: 1\n"), done.err
+    properties, body = taken(channel, f"{name}.billing")
+    assert json.loads(body) == {"order_id": "42", "count": 2}
+    assert (properties.type, properties.expiration, properties.delivery_mode) == ("placed", "60000", 2)
+    assert properties.headers["origin"] == "test"
+    wrong = warren("publish", f"{shop}:Placed", '{"count": "many"}', "--url", amqp_url)
+    assert (wrong.status, len(wrong.err.splitlines())) == (2, 1)
+    assert "order_id: Field required; count: Input should be a valid integer" in wrong.err
+
+
+def test_any_body_goes_to_a_queue_from_words_files_and_lines(
+    warren: Command,
+    amqp_url: str,
+    channel: BlockingChannel,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = f"{name}.plain"
+    channel.queue_declare(queue, durable=True)
+    monkeypatch.setenv("AMQP_URL", amqp_url)
+    assert warren("publish", queue, "1.10").status == 0
+    properties, body = taken(channel, queue)
+    assert (properties.content_type, body) == ("application/json", b"1.10")
+    (tmp_path / "body").write_bytes(b"\xff\x00")
+    assert warren("publish", queue, f"@{tmp_path / 'body'}", "--type", "raw", "--transient").status == 0
+    properties, body = taken(channel, queue)
+    assert (properties.content_type, body, properties.type) == (
+        "application/octet-stream",
+        b"\xff\x00",
+        "raw",
+    )
+    assert properties.delivery_mode == 1
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
+    lines = warren("publish", queue, "--lines", "--json")
+    assert lines.json == {"confirmed": 2, "failed": []}
+    assert [taken(channel, queue)[1] for _ in range(2)] == [b"one", b"two"]
+
+
+def test_what_no_queue_takes_is_a_failed_check(warren: Command, amqp_url: str, name: str) -> None:
+    done = warren("publish", f"{name}.nowhere", "x", "--url", amqp_url)
+    assert (done.status, done.out) == (1, "confirmed: 0\n")
+    assert "1 not confirmed: no queue takes routing key" in done.err
+    told = warren("publish", f"{name}.nowhere", "x", "--url", amqp_url, "--json")
+    assert (told.status, told.json["confirmed"], len(told.json["failed"])) == (1, 0, 1)
+
+
+def test_a_request_prints_its_reply_and_an_error_is_one_line(
+    warren: Command, shop: str, amqp_url: str, channel: BlockingChannel, name: str, tmp_path: Path
+) -> None:
+    at = ("--url", amqp_url)
+    nobody = warren("call", f"{shop}:GetQuote", '{"sku": "lamp"}', *at)
+    assert (nobody.status, len(nobody.err.splitlines())) == (1, 1)
+    assert "nobody serves queue" in nobody.err
+    with Child(command("run", f"{shop}:app"), cwd=tmp_path) as server:
+        server.wait_for_line("warren run ready", 30)
+        typed = warren("call", f"{shop}:GetQuote", '{"sku": "lamp"}', *at)
+        assert (typed.status, typed.json) == (0, {"sku": "lamp", "price": "9.90"}), typed.err
+        untyped = warren("call", f"{name}.quotes", '{"sku": "lamp"}', *at)
+        assert (untyped.status, untyped.json) == (0, {"sku": "lamp", "price": "9.90"}), untyped.err
+        unknown = warren("call", f"{shop}:GetQuote", '{"sku": "desk"}', *at)
+        assert (unknown.status, unknown.err) == (1, "warren call: unknown_sku: there is no desk\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["publish", "queue", "x"], 2, "which broker? name it with --url"),
+        (["publish", "SHOP:Missing", "{}", "--url", "URL"], 2, "is not a message class; "),
+        (["publish", "queue", "@none", "--url", "URL"], 2, "cannot read none"),
+        (["publish", "queue", "x", "--header", "novalue", "--url", "URL"], 2, "write NAME=VALUE"),
+        (["publish", "queue", "x", "--expiration", "soon", "--url", "URL"], 2, "no duration"),
+        (["publish", "queue", "x", "--url", "amqp://127.0.0.1:1", "--timeout", "0.1"], 74, "cannot connect"),
+        (["call", "SHOP:Placed", "{}", "--url", "URL"], 2, "is not a request class; "),
+        (["call", "queue", "[1]", "--url", "URL"], 2, "is a JSON object"),
+        (["call", "queue", "{}", "--url", "amqp://127.0.0.1:1", "--timeout", "0.1"], 74, "cannot connect"),
+        (["call"], 2, "Missing argument"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_one_line(
+    warren: Command, shop: str, amqp_url: str, words: list[str], status: int, said: str
+) -> None:
+    done = warren(*(word.replace("SHOP", shop).replace("URL", amqp_url) for word in words))
+    assert (done.status, len(done.err.splitlines())) == (status, 1), done
+    assert said in done.err
