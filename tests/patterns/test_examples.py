@@ -14,6 +14,7 @@ PROMISED = {
     "once": ["charging for order 42", "receipt for order 42", "receipt for order 42"],
     "transactional_once": ["receipt for order 42", "receipt for order 42", "payments: 1"],
     "delay": ["lamp on", "lamp off"],
+    "dead_letters": ["failed in billing: OSError: no line to the bank", "replayed and billed: 1"],
     "delay_cancelled": ["['order 41', 'order 42']", "cancelled", "pay order 42 now", "too_late"],
     "encryption": [
         "on its way: noise",

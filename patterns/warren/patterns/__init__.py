@@ -1,6 +1,7 @@
 """Reliability patterns on top of the SDK: deadlines, effects that happen once, delays, and the stores that
 decide."""
 
+from warren.patterns.dead_letter import ParkingLot
 from warren.patterns.deadline import Deadline, DeadlineStatistics
 from warren.patterns.decision import Outcome
 from warren.patterns.delay import Cancellation, Delay, Levels, Native, WaitQueues, wait_queue
@@ -25,6 +26,7 @@ __all__ = [
     "Once",
     "OnceStatistics",
     "Outcome",
+    "ParkingLot",
     "PostgresStore",
     "RedisStore",
     "SqliteStore",

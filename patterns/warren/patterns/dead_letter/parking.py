@@ -1,0 +1,133 @@
+"""A parking lot that is looked through: each letter is delivered once, and stays where it is unless it is taken out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Final
+
+from warren.patterns.dead_letter.letter import Letter
+from warren.sdk import Delivery, TransportUnavailable, WarrenError
+from warren.sdk.data_channel import DataChannel
+from warren.sdk.transport import Session, translated
+
+PAGE: Final = 500
+SECONDS: Final = 10.0
+QUIET_SECONDS: Final = 1.0
+
+
+class ParkingLot:
+    """A queue of dead letters: `async with ParkingLot(url, "billing.dead") as lot: async for letter in lot: ...`.
+
+    What is read is held, unacknowledged, and given back at the end, to its place; a quorum queue of RabbitMQ's changes
+    the order of more than 500. Nobody else sees the letters meanwhile. On a quorum queue of RabbitMQ's each look counts
+    as a delivery: the dead letter queues that Warren declares are without the limit that would end them after 20.
+
+    :raises TopologyMismatch: there is no such queue, or it is exclusive to another connection.
+    :raises TransportUnavailable: there is no connection, or it is lost; all that was held is back in the queue then.
+    """
+
+    def __init__(self, url: str, queue: str) -> None:
+        self.queue: str = queue
+        self.size: int = 0
+        """How many letters there were when it was entered; so many are read, not those that come meanwhile."""
+        self._url = url
+        self._session: Session | None = None
+        self._channel: DataChannel | None = None
+        self._consumer = ""
+        self._waiting: deque[tuple[int, Delivery]] = deque()
+        self._arrived = asyncio.Event()
+        self._room = PAGE
+
+    async def __aenter__(self) -> ParkingLot:
+        self._session = await Session.open(self._url, "warren dead letters", lambda reason: None)
+        try:
+            self._channel = await self._session.channel()
+            self._channel.on_delivery = self._deliver
+            self._channel.ended.add_done_callback(lambda ended: self._arrived.set())
+            self.size = await self._count()
+            await self._consume()
+        except BaseException:
+            await self._session.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._channel is not None and self._channel.usable:
+            with suppress(WarrenError), translated("cannot close the channel"):
+                # What was taken out has left with this; the broker gives back the rest.
+                await self._channel.close(timeout=SECONDS)
+        if self._session is not None:
+            await self._session.close()
+
+    async def __aiter__(self) -> AsyncIterator[Letter]:
+        for _ in range(self.size):
+            taken = await self._next()
+            if taken is None:
+                return
+            tag, delivery = taken
+            yield Letter.of(delivery, tag)
+
+    def take_out(self, letter: Letter) -> None:
+        """Remove it from the queue (acknowledge it); it has left for certain when the `async with` block has."""
+        self._usable().acknowledge(letter.delivery_tag)
+        self._room += 1
+
+    async def _next(self) -> tuple[int, Delivery] | None:
+        """The next letter, or None if there is none left."""
+        while not self._waiting:
+            self._usable()
+            self._arrived.clear()
+            if self._room <= 0:
+                # All that this consumer may hold is held: another one on the channel may hold as much again.
+                await self._consume()
+            try:
+                async with asyncio.timeout(QUIET_SECONDS):
+                    await self._arrived.wait()
+            except TimeoutError:
+                if not self._waiting and await self._count() == 0:
+                    return None
+        return self._waiting.popleft()
+
+    def _deliver(self, method: bytes, header: bytes, body: bytes) -> None:
+        self._room -= 1
+        self._waiting.append(Delivery.of_frames(method, header, body, self.queue))
+        self._arrived.set()
+
+    async def _consume(self) -> None:
+        methods = self._usable().methods
+        with translated(f"cannot read queue {self.queue!r}"):
+            async with asyncio.timeout(SECONDS):
+                if self._consumer:
+                    await methods.basic_cancel(self._consumer)
+                await methods.basic_qos(prefetch_count=PAGE)
+                self._room += PAGE if self._consumer else 0
+                ok = await methods.basic_consume(self.queue, _unused)
+        self._consumer = ok.consumer_tag or ""
+
+    async def _count(self) -> int:
+        """How many letters are ready."""
+        with translated(f"cannot read queue {self.queue!r}"):
+            async with asyncio.timeout(SECONDS):
+                ok = await self._usable().methods.queue_declare(self.queue, passive=True)
+        return ok.message_count or 0
+
+    def _usable(self) -> DataChannel:
+        channel = self._channel
+        if channel is None or not channel.usable:
+            raise TransportUnavailable(
+                f"the connection was lost over queue {self.queue!r}; what was not taken out is in it"
+            )
+        return channel
+
+
+async def _unused(message: object) -> None:
+    """aiormq wants a callback; the data channel has its own."""
+
+
+__all__ = ["ParkingLot"]

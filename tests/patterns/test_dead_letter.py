@@ -1,0 +1,261 @@
+"""Dead letters are read without being disturbed, replayed to where they came from, and discarded."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.patterns.conftest import NewApp
+from tests.patterns.fetch import fetch
+from tests.patterns.waiting import eventually
+from warren.patterns.dead_letter import REPLAYED, Letter, ParkingLot, Settled, Which, discard, replay
+from warren.sdk import App, DeadLetter, Delivery, Event, Queue, Retry, TopologyMismatch
+
+
+class Clinic:
+    """Handles what it is sent, unless it is ill; what dies goes to its parking lot."""
+
+    def __init__(self, app: App, name: str) -> None:
+        class Came(Event, exchange=f"{name}.door", key="patient.came", audience=[name]):
+            number: int
+
+        self.came = Came
+        self.app = app
+        self.queue = name
+        self.ill = True
+        self.handled: list[tuple[int, Delivery]] = []
+
+        @app.handle(Came, queue=name, concurrency=1, retry=Retry(1))
+        async def treat(patient: Came, delivery: Delivery) -> None:
+            if self.ill and patient.number % 2:
+                raise ValueError(f"cannot treat {patient.number}")
+            if self.ill:
+                raise DeadLetter("closed")
+            self.handled.append((patient.number, delivery))
+
+    async def bury(self, count: int) -> None:
+        await self.app.publish_many([self.came(number=n) for n in range(count)])
+        await self.until(
+            lambda: self.app.statistics().handlers[self.queue].dead_lettered == count, "all are dead"
+        )
+
+    async def until(self, condition: Any, what: str) -> None:
+        await eventually(condition, what)
+
+    def lot(self) -> ParkingLot:
+        return ParkingLot(str(self.app.url), f"{self.queue}.dead")
+
+    async def letters(self, expected: int) -> list[Letter]:
+        await count(str(self.app.url), f"{self.queue}.dead", expected)
+        async with self.lot() as lot:
+            return [letter async for letter in lot]
+
+    async def replay(self, which: Which | None = None, **settings: Any) -> Settled:
+        async with self.lot() as lot:
+            return await replay(lot, self.app, which, **settings)
+
+
+async def count(url: str, queue: str, expected: int) -> bool:
+    """Wait until so many are ready: a broker gives back what a channel held after it has closed it."""
+
+    async def ready() -> bool:
+        async with ParkingLot(url, queue) as lot:
+            return lot.size == expected
+
+    await eventually(ready, f"{expected} are in {queue}")
+    return True
+
+
+async def test_letters_say_what_happened_and_stay_where_they_are(new_app: NewApp, name: str) -> None:
+    clinic = Clinic(new_app(), name)
+    async with clinic.app:
+        before = datetime.now(UTC) - timedelta(seconds=1)
+        await clinic.bury(4)
+        first = await clinic.letters(4)
+        again = await clinic.letters(4)
+    assert [letter.delivery.body for letter in again] == [b'{"number":%d}' % n for n in range(4)]
+    assert [letter.as_dict() for letter in first] == [letter.as_dict() for letter in again]
+    failed, rejected = first[1], first[2]
+    assert (failed.reason, failed.error, failed.exception) == (
+        "failed",
+        "ValueError: cannot treat 1",
+        "ValueError",
+    )
+    assert (rejected.reason, rejected.error, rejected.exception) == (
+        "rejected",
+        "DeadLetter: closed",
+        "DeadLetter",
+    )
+    assert (failed.queue, failed.exchange, failed.key) == (name, f"{name}.door", "patient.came")
+    assert failed.deaths == 1
+    assert failed.last_death is not None
+    assert before <= failed.last_death <= datetime.now(UTC) + timedelta(seconds=1)
+    assert failed.first_death == failed.last_death
+
+
+async def test_what_is_replayed_is_handled_as_the_same_message_and_marked(new_app: NewApp, name: str) -> None:
+    clinic = Clinic(new_app(), name)
+    async with clinic.app:
+        await clinic.bury(4)
+        ids = [letter.message_id for letter in await clinic.letters(4)]
+        # Once in vain: it dies again, and knows that it did.
+        assert (await clinic.replay()).done == 4
+        await clinic.until(
+            lambda: clinic.app.statistics().handlers[name].dead_lettered == 8, "they have died again"
+        )
+        letters = await clinic.letters(4)
+        assert [letter.deaths for letter in letters] == [2] * 4
+        assert all(letter.first_death < letter.last_death for letter in letters if letter.last_death)  # type: ignore[operator]
+        clinic.ill = False
+        await count(str(clinic.app.url), f"{name}.dead", 4)
+        settled = await clinic.replay()
+        await clinic.until(lambda: len(clinic.handled) == 4, "all are treated")
+        assert await clinic.letters(0) == []
+    assert (settled.read, settled.matched, settled.done, settled.failed) == (4, 4, 4, [])
+    assert sorted(number for number, _ in clinic.handled) == [0, 1, 2, 3]
+    for number, delivery in clinic.handled:
+        assert delivery.message_id == ids[number]
+        assert (delivery.exchange, delivery.routing_key) == (f"{name}.door", "patient.came")
+        assert delivery.headers[REPLAYED] == 2
+        assert not {"warren-dead-reason", "warren-dead-error", "warren-dead-queue"} & set(delivery.headers)
+
+
+async def test_only_those_that_are_meant_and_no_more_than_asked(new_app: NewApp, name: str) -> None:
+    clinic = Clinic(new_app(), name)
+    async with clinic.app:
+        await clinic.bury(10)
+        clinic.ill = False
+        await count(str(clinic.app.url), f"{name}.dead", 10)
+        dry = await clinic.replay(Which(exception="Value*"), dry_run=True)
+        assert (dry.read, dry.matched, dry.done) == (10, 5, 0)
+        await count(str(clinic.app.url), f"{name}.dead", 10)
+        assert (await clinic.replay(Which(exception="Value*"), limit=2)).done == 2
+        await clinic.until(lambda: len(clinic.handled) == 2, "two are treated")
+        await count(str(clinic.app.url), f"{name}.dead", 8)
+        third = (await clinic.letters(8))[3]
+        await count(str(clinic.app.url), f"{name}.dead", 8)
+        async with clinic.lot() as lot:
+            gone = await discard(lot, Which(message_id=third.message_id))
+        assert (gone.matched, gone.done) == (1, 1)
+        await count(str(clinic.app.url), f"{name}.dead", 7)
+        async with clinic.lot() as lot:
+            assert (await discard(lot, Which(reason="rejected"), dry_run=True)).matched == 5
+        # In their old order, and none of the others was touched.
+        left = [letter.delivery.body for letter in await clinic.letters(7)]
+    assert sorted(number for number, _ in clinic.handled) == [1, 3]
+    assert len(left) == 7
+    assert left == sorted(left)
+
+
+@pytest.mark.parametrize(
+    ("which", "matches"),
+    [
+        (Which(), True),
+        (Which(queue="bill*", reason="failed", exception="OSError", key="order.*", message_id="m1"), True),
+        (Which(queue="order"), False),
+        (Which(reason="fail"), False),
+        (Which(exception="ValueError"), False),
+        (Which(key="*.paid"), False),
+        (Which(message_id="m"), False),
+        (Which(older_than=timedelta(minutes=9)), True),
+        (Which(older_than=timedelta(minutes=11)), False),
+        (Which(newer_than=timedelta(minutes=11)), True),
+        (Which(newer_than=timedelta(minutes=9)), False),
+    ],
+)
+def test_filters(which: Which, matches: bool) -> None:
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    headers = {
+        "warren-dead-reason": "failed",
+        "warren-dead-error": "OSError: no disk",
+        "warren-dead-queue": "billing",
+        "warren-dead-time": int((now - timedelta(minutes=10)).timestamp() * 1000),
+        "warren-exchange": "orders",
+        "warren-key": "order.placed",
+    }
+    delivery = Delivery(b"", "", "", "billing.dead", False, headers, {"message_id": "m1"})
+    assert which(Letter.of(delivery, 1), now) is matches
+
+
+def test_what_foreign_headers_hold_harms_nobody() -> None:
+    for headers in (
+        {"x-death": "no list"},
+        {"x-death": [7]},
+        {"x-death": [{"routing-keys": 7, "time": "yesterday", "count": None}]},
+        {
+            "warren-dead-reason": 7,
+            "warren-dead-time": 2**62,
+            "warren-deaths": "many",
+            "warren-dead-error": b"\xff",
+        },
+    ):
+        letter = Letter.of(Delivery(b"", "e", "k", "q", False, headers, {}), 1)
+        assert (letter.exchange, letter.key, letter.last_death) == ("e", "k", None)
+        assert not Which(older_than=timedelta(0))(letter, datetime.now(UTC))
+
+
+async def test_what_the_broker_dead_lettered_goes_back_to_where_it_was_published(
+    new_app: NewApp, amqp_url: str, name: str
+) -> None:
+    app = new_app()
+    app.declare(Queue(name, message_ttl=timedelta(milliseconds=1)))
+    async with app:
+        await app.publish(b"late", key=name)
+        letters: list[Letter] = []
+
+        async def expired() -> bool:
+            async with ParkingLot(amqp_url, f"{name}.dead") as lot:
+                letters[:] = [letter async for letter in lot]
+            return bool(letters)
+
+        await eventually(expired, "it expires")
+        (letter,) = letters
+        assert (letter.reason, letter.queue, letter.exchange, letter.key) == ("expired", name, "", name)
+        assert letter.deaths == 1
+        assert letter.last_death is not None
+        assert abs(letter.last_death - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+async def test_what_cannot_be_published_stays_and_says_why(new_app: NewApp, amqp_url: str, name: str) -> None:
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    headers = {"warren-exchange": "", "warren-key": f"{name}.gone"}
+    async with app:
+        await app.publish(b"1", key=f"{name}.dead", headers=headers, message_id="m1")
+        async with ParkingLot(amqp_url, f"{name}.dead") as lot:
+            settled = await replay(lot, app)
+        ((letter, error),) = settled.failed
+        assert (settled.done, letter.message_id) == (0, "m1")
+        assert "no queue takes" in str(error)
+        await fetch(amqp_url, f"{name}.dead")
+
+
+async def test_a_parking_lot_larger_than_a_page(new_app: NewApp, amqp_url: str, name: str) -> None:
+    app = new_app()
+    app.declare(Queue(name), Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app:
+        await app.publish_many([b"%d" % n for n in range(1100)], key=f"{name}.dead")
+        async with ParkingLot(amqp_url, f"{name}.dead") as lot:
+            read = [int(letter.delivery.body) async for letter in lot]
+        assert read == list(range(1100))
+        assert await count(amqp_url, f"{name}.dead", 1100)
+        async with ParkingLot(amqp_url, f"{name}.dead") as lot:
+            settled = await discard(lot, limit=1000)
+        assert settled.done == 1000
+        assert await count(amqp_url, f"{name}.dead", 100)
+
+
+async def test_a_queue_that_is_not_there_is_said(amqp_url: str, name: str) -> None:
+    with pytest.raises(TopologyMismatch, match="no queue"):
+        async with ParkingLot(amqp_url, name):
+            pass
+
+
+async def test_looking_does_not_use_up_a_letter(new_app: NewApp, name: str) -> None:
+    clinic = Clinic(new_app(), name)
+    async with clinic.app:
+        await clinic.bury(1)
+        for _ in range(22):
+            assert len(await clinic.letters(1)) == 1

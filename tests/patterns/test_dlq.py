@@ -1,0 +1,132 @@
+"""`warren dlq` as a person and as a program use it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.patterns.conftest import NewApp
+from tests.patterns.fetch import fetch
+from warren.command import Exit, UsageError
+from warren.patterns.dead_letter.command import main
+from warren.sdk import App, Queue
+
+DEAD = {
+    "warren-dead-reason": "failed",
+    "warren-dead-error": "OSError: [red]no\ndisk[/red]",
+    "warren-dead-time": 1_700_000_000_000,
+    "warren-deaths": 2,
+}
+
+
+@pytest.fixture
+async def parked(new_app: NewApp, name: str, monkeypatch: pytest.MonkeyPatch) -> App:
+    """Three letters in `<name>.dead`, which were published to the queue `name`."""
+    app = new_app()
+    app.declare(Queue(name), Queue(f"{name}.dead", dead_letter_exchange=None))
+    monkeypatch.setenv("AMQP_URL", str(app.url))
+    headers = {**DEAD, "warren-dead-queue": name, "warren-exchange": "", "warren-key": name}
+    async with app:
+        for number in range(3):
+            await app.publish({"n": number}, key=f"{name}.dead", message_id=f"m{number}", headers=headers)
+    return app
+
+
+async def dlq(*words: str) -> int:
+    return await asyncio.to_thread(main, words)
+
+
+async def test_letters_are_listed_for_people_and_for_programs(
+    parked: App, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await dlq("ls", f"{name}.dead", "--reason", "failed", "--limit", "2") == Exit.DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [
+        "id",
+        "type",
+        "died",
+        "in",
+        "reason",
+        "error",
+        "key",
+        "deaths",
+        "last",
+        "death",
+        "bytes",
+    ]
+    assert lines[1].split()[:3] == ["m0", name, "failed"]
+    # What a message holds neither colours nor breaks the table.
+    assert "OSError: [red]no\N{REPLACEMENT CHARACTER}disk[/red]" in lines[1]
+    assert lines[-1] == f"2 of 3 letters in {name}.dead at most; --limit shows more"
+    assert await dlq("ls", f"{name}.dead", "--json", "--newer-than", "1h") == Exit.DONE
+    assert json.loads(capsys.readouterr().out) == []
+    assert await dlq("ls", f"{name}.dead", "--json", "--older-than", "1h") == Exit.DONE
+    listed = json.loads(capsys.readouterr().out)
+    assert [letter["message_id"] for letter in listed] == ["m0", "m1", "m2"]
+    assert (listed[0]["key"], listed[0]["deaths"], listed[0]["bytes"]) == (name, 2, 7)
+
+
+async def test_one_letter_is_shown_whole(parked: App, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await dlq("show", f"{name}.dead", "m1") == Exit.DONE
+    shown = capsys.readouterr().out
+    assert "message_id: m1\n" in shown
+    assert "  warren-dead-reason: failed\n" in shown
+    assert shown.endswith('{\n  "n": 1\n}\n')
+    assert await dlq("show", f"{name}.dead", "m1", "--json") == Exit.DONE
+    details: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (details["body"], details["properties"]["content_type"]) == ('{"n":1}', "application/json")
+    assert await dlq("show", f"{name}.dead", "m9") == Exit.FAILED
+    assert "no message m9" in capsys.readouterr().err
+
+
+async def test_letters_are_replayed_and_discarded(
+    parked: App, name: str, amqp_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await dlq("replay", f"{name}.dead", "--dry-run") == Exit.DONE
+    assert capsys.readouterr().out == f"3 of 3 letters in {name}.dead would be replayed\n"
+    assert await dlq("replay", f"{name}.dead", "--id", "m1", "--rate", "1000") == Exit.DONE
+    assert capsys.readouterr().out == f"1 of 3 letters in {name}.dead replayed\n"
+    assert (await fetch(amqp_url, name)).message_id == "m1"
+    with pytest.raises(UsageError, match="say --yes"):
+        await dlq("discard", f"{name}.dead")
+    assert await dlq("discard", f"{name}.dead", "--yes", "--json") == Exit.DONE
+    assert json.loads(capsys.readouterr().out) == {
+        "read": 2, "matched": 2, "discarded": 2, "dry_run": False, "failed": [],
+    }  # fmt: skip
+    assert await dlq("ls", f"{name}.dead") == Exit.DONE
+    assert capsys.readouterr().out == f"0 of 0 letters in {name}.dead\n"
+
+
+async def test_what_cannot_be_replayed_ends_with_1(
+    parked: App, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with parked:
+        await parked.publish(
+            b"\xff", key=f"{name}.dead", message_id="m7", headers={"warren-exchange": "", "warren-key": "?"}
+        )
+    assert await dlq("replay", f"{name}.dead") == Exit.FAILED
+    out, err = capsys.readouterr()
+    assert out == f"3 of 4 letters in {name}.dead replayed\n"
+    assert err.startswith("not replayed: m7: no queue takes")
+
+
+async def test_wrong_use_is_one_line(amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AMQP_URL", raising=False)
+    with pytest.raises(UsageError, match="which broker"):
+        await dlq("ls", name)
+    with pytest.raises(UsageError, match=r"no queue.*dead letters are in <queue>\.dead"):
+        await dlq("ls", name, "--url", amqp_url)
+    with pytest.raises(UsageError, match="no duration"):
+        await dlq("ls", name, "--older-than", "soon", "--url", amqp_url)
+    with pytest.raises(UsageError, match="--rate"):
+        await dlq("replay", name, "--rate", "0", "--url", amqp_url)
+    with pytest.raises(UsageError, match="QUEUE"):
+        await dlq("ls")
+
+
+async def test_no_broker_is_an_error_of_the_network(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await dlq("ls", "q", "--url", "amqp://guest:guest@127.0.0.1:1/") == Exit.IO
+    assert capsys.readouterr().err.startswith("warren dlq: cannot connect")
