@@ -19,6 +19,8 @@ from warren.sdk import (
     Delivery,
     Outgoing,
     Queue,
+    RemoteError,
+    Request,
     Requeue,
     current_delivery,
 )
@@ -27,7 +29,7 @@ Publish = Callable[[Outgoing], Awaitable[None]]
 Handle = Callable[[Delivery], Awaitable[None]]
 
 
-def reverse(app: App, tag: str, order: list[str]) -> None:
+def reverse(app: App, tag: str, order: list[str], *, opens: str = "") -> None:
     """Bodies travel reversed, with the tag behind them."""
 
     async def seal(outgoing: Outgoing, call_next: Publish) -> None:
@@ -39,7 +41,7 @@ def reverse(app: App, tag: str, order: list[str]) -> None:
 
     async def unseal(delivery: Delivery, call_next: Handle) -> None:
         order.append(f"handle {tag}")
-        if not delivery.body.endswith(tag.encode()):
+        if not delivery.body.endswith((opens or tag).encode()):
             raise DeadLetter("it is not sealed")
         properties = {**delivery.properties, "app_id": "opened"}
         await call_next(delivery.replace(body=delivery.body[: -len(tag)][::-1], properties=properties))
@@ -119,6 +121,32 @@ async def test_what_is_forwarded_goes_as_it_came(make_app: MakeApp, foreign: For
     async with app:
         await app.publish(b"12", key=name)
         assert (await foreign.take(f"{name}.further")).body == b"21a"
+
+
+async def test_requests_and_replies_pass_on_both_sides(make_app: MakeApp, name: str) -> None:
+    class Double(Request[int], queue=name):
+        number: int
+
+    server, client, stranger = make_app(), make_app(), make_app()
+    order: list[str] = []
+    reverse(server, "a", [])
+    reverse(client, "a", order)
+    reverse(stranger, "a", [], opens="b")
+
+    @server.handle(Double)
+    async def double(request: Double) -> int:
+        if request.number == 0:
+            raise RemoteError("zero", "nothing to double")
+        return request.number * 2
+
+    async with server, client:
+        assert await client.call(Double(number=21), timeout=15) == 42
+        assert order == ["publish a", "handle a"]
+        with pytest.raises(RemoteError, match="zero: nothing to double"):
+            await client.call(Double(number=0), timeout=15)
+        async with stranger:
+            with pytest.raises(RemoteError, match="rejected_reply: it is not sealed"):
+                await stranger.call(Double(number=21), timeout=15)
 
 
 async def test_what_a_middleware_raises_is_tried_again_as_the_handlers_failures_are(

@@ -22,6 +22,7 @@ from warren.sdk.publisher import Publisher, PublisherStatistics
 from warren.sdk.publishing import PublishingChannels
 from warren.sdk.registry import Registry
 from warren.sdk.rpc.caller import DIRECT, Caller, CallStatistics, ReplyMode, Submit
+from warren.sdk.rpc.opening import Opening
 from warren.sdk.rpc.reentrant import Reentrant
 from warren.sdk.states import Health, State
 from warren.sdk.topology import Declarable, Queue
@@ -76,7 +77,7 @@ class Runtime:
         self.publisher: Publisher = Publisher(window=window, on_return=on_return)
         self.outlet: Outlet = Through(self.publisher, middlewares) if middlewares.publish else self.publisher
         """What the user's publishes go to."""
-        self.caller: Caller = Caller()
+        self.caller: Caller = Caller(Opening(middlewares) if middlewares.handle else None)
         self._replies = replies
         self._publishing: Link | None = None
         self._consuming: Link | None = None

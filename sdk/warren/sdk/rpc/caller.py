@@ -19,6 +19,7 @@ from warren.sdk.errors import (
 )
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.rpc.forms import Answer, ReplyForm
+from warren.sdk.rpc.opening import Opening
 from warren.sdk.transport import Session, translated
 from warren.wire.received import content
 
@@ -90,7 +91,9 @@ class OneAnswer:
 class Caller:
     """Correlation ids and who waits for them, over one reply address at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, opening: Opening | None = None) -> None:
+        """:param opening: what replies pass before they are read."""
+        self._opening = opening
         self._waiting: dict[str, Awaiter] = {}
         self._channel: DataChannel | None = None
         self._active = asyncio.Event()
@@ -160,6 +163,8 @@ class Caller:
             confirm.add_done_callback(waiting.published)
             async with asyncio.timeout_at(deadline):
                 answer = await waiting.future
+            if self._opening is not None:
+                answer = await self._opening(answer, self.address)
             value = form.read(answer)
         except (Unroutable, PublishTimeout, TimeoutError, TransportUnavailable) as error:
             raise self.failure(error, request, timeout) from error
