@@ -47,12 +47,23 @@ def imported_by(*modules: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("command", ["broker", "bench", "ctl", "definitions"])
+HEAVY = {"aio_pika", "aiormq", "pydantic", "opentelemetry", "redis", "sqlalchemy", "pyspark", "pytest"}
+
+
+def module_of(command: str) -> str:
+    (module,) = {point.module for point in entry_points(group="warren.commands") if point.name == command}
+    return module
+
+
+@pytest.mark.parametrize("command", ["broker", "bench", "ctl", "definitions", "completion"])
 def test_what_starts_fast_imports_no_heavy_package(command: str) -> None:
-    (point,) = [point for point in entry_points(group="warren.commands") if point.name == command]
-    brought = imported_by("warren.command.dispatch", point.module)
-    heavy = {"aio_pika", "aiormq", "pydantic", "typer", "rich", "opentelemetry", "redis", "pyspark", "pytest"}
-    assert not brought & heavy
+    brought = imported_by("warren.command.dispatch", module_of(command))
+    assert not brought & {*HEAVY, "typer", "rich"}
+
+
+@pytest.mark.parametrize("command", ["run", "publish", "call", "topology", "asyncapi"])
+def test_a_command_of_the_sdk_imports_the_sdk_when_it_runs(command: str) -> None:
+    assert not imported_by("warren.command.dispatch", module_of(command)) & HEAVY
 
 
 def test_every_command_is_there_to_be_called() -> None:

@@ -32,6 +32,11 @@ def main(arguments: Sequence[str]) -> int:
     return Exit.DONE
 
 
+def complete(before: Sequence[str], last: str) -> Sequence[str]:
+    """What `warren completion` offers: the verbs, until there is one."""
+    return [] if any(word in VERBS for word in before) else sorted([*VERBS, "help"])
+
+
 def perform(words: Words) -> None:
     """Announce the verb, have it done, print its result.
 

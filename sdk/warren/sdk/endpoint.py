@@ -91,6 +91,10 @@ class Endpoint:
         self._specs[name] = handler
 
     @property
+    def handlers(self) -> tuple[HandlerSpec, ...]:
+        return tuple(self._specs.values())
+
+    @property
     def onces(self) -> list[Once]:
         return [handler.once for handler in self._specs.values() if handler.once is not None]
 
