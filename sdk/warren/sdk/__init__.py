@@ -2,6 +2,7 @@
 
 from warren.sdk.app import App
 from warren.sdk.clock import SystemClock
+from warren.sdk.codec import MessageOptions
 from warren.sdk.consumer import ConsumerStatistics
 from warren.sdk.delivery import Delivery, current_delivery
 from warren.sdk.depends import Depends, Header
@@ -22,10 +23,14 @@ from warren.sdk.errors import (
     Requeue,
     RetryLater,
     TopologyMismatch,
+    TransactionError,
+    TransactionFailed,
+    TransactionUnknown,
     TransportUnavailable,
     Unroutable,
     WarrenError,
 )
+from warren.sdk.many import BatchOptions
 from warren.sdk.messages import Command, Event, Message, Request
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.probe import HealthProbe
@@ -46,12 +51,14 @@ from warren.sdk.rpc.caller import CallStatistics, ReplyMode
 from warren.sdk.runtime import Statistics
 from warren.sdk.states import Health, State
 from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
+from warren.sdk.transaction import Transaction
 
 __all__ = [
     "DEAD_LETTER_EXCHANGE",
     "Ack",
     "App",
     "BatchError",
+    "BatchOptions",
     "Binding",
     "CallError",
     "CallStatistics",
@@ -76,6 +83,7 @@ __all__ = [
     "Health",
     "HealthProbe",
     "Message",
+    "MessageOptions",
     "Nacked",
     "NoServer",
     "Once",
@@ -98,6 +106,10 @@ __all__ = [
     "SystemClock",
     "Timer",
     "TopologyMismatch",
+    "Transaction",
+    "TransactionError",
+    "TransactionFailed",
+    "TransactionUnknown",
     "TransportUnavailable",
     "Unroutable",
     "WarrenError",

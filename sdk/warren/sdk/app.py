@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
 
@@ -52,6 +51,7 @@ from warren.sdk.runtime import Statistics
 from warren.sdk.sending import CALL_SECONDS, Reliability, Sending
 from warren.sdk.states import Health, State
 from warren.sdk.topology import Declarable, Queue
+from warren.sdk.transaction import Transaction
 
 CONCURRENCY = 10
 CONNECT_SECONDS = 30.0
@@ -269,12 +269,8 @@ class App:
         message: object,
         *,
         timeout: float = PUBLISH_SECONDS,
-        exchange: str | None = None,
-        key: str | None = None,
-        message_id: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        expiration: timedelta | None = None,
         reliability: Reliability = "at_least_once",
+        **options: Unpack[MessageOptions],
     ) -> None:
         """Publish and return when the broker has it.
 
@@ -283,21 +279,11 @@ class App:
 
         :param message: a Message; or bytes, text or anything that JSON can carry, with `exchange` and `key`.
         :param timeout: seconds.
-        :param headers: added to the header table.
-        :param expiration: the message leaves its queue when it has waited so long.
         :param reliability: `at_most_once` sends transient, without mandatory and without awaiting a confirm.
+        :param options: `exchange`, `key`, `message_id`, `headers`, `expiration`: see `MessageOptions`.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see there.
         """
-        await self._sending.publish(
-            message,
-            timeout=timeout,
-            exchange=exchange,
-            key=key,
-            message_id=message_id,
-            headers=headers,
-            expiration=expiration,
-            reliability=reliability,
-        )
+        await self._sending.publish(message, timeout, reliability, options)
 
     async def submit(
         self, message: object, *, timeout: float = PUBLISH_SECONDS, **options: Unpack[MessageOptions]
@@ -350,6 +336,17 @@ class App:
         :raises BatchError: as `publish_many`.
         """
         return await publish_again(Batch(self._sending, timeout=timeout), report, on_error)
+
+    def transaction(self, *, timeout: float = PUBLISH_SECONDS) -> Transaction:
+        """`async with app.transaction() as tx:` then `tx.publish(...)` and `tx.get(queue)`: all of it, or nothing.
+
+        The end of the block commits; an error in it rolls back. Slower than confirms by far: for what belongs together.
+
+        :param timeout: seconds to begin, and to commit.
+        :raises TransactionFailed: nothing took place. :raises TransactionUnknown: whether is not known; never tried again.
+        :raises BatchError: it took place, but no queue took some of the messages.
+        """
+        return Transaction(self._sending, self._sending.transaction_channels, timeout)
 
     async def forward(
         self,

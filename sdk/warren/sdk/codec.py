@@ -32,7 +32,11 @@ _BASIC = 60
 
 
 class MessageOptions(TypedDict, total=False):
-    """What may be said of a message beside its content; as in `App.publish`."""
+    """What may be said of a message beside its content.
+
+    `exchange`, `key`: its address, where it has none of its own or another one. `message_id`: made, unless it is given.
+    `headers`: added to the header table. `expiration`: the message leaves its queue when it has waited so long.
+    """
 
     exchange: str | None
     key: str | None

@@ -13,7 +13,7 @@ from aiormq.abc import AbstractChannel
 from warren.sdk.stream import Outlet
 from warren.wire import methods
 from warren.wire.methods import ACK, BASIC, DELIVER
-from warren.wire.received import RETURN, Scanner
+from warren.wire.received import GET_EMPTY, GET_OK, RETURN, Scanner, received
 
 log: logging.Logger = logging.getLogger("warren.sdk")
 
@@ -29,6 +29,7 @@ _NEXT = struct.Struct(">BBHI")
 """The end of a frame, and the head of the next."""
 _ACK = struct.Struct(">BHIHHQBB").pack
 _END = b"\xce"
+_DELIVER = struct.pack(">HHB", BASIC, DELIVER, 0)
 
 
 class Content(Protocol):
@@ -57,6 +58,7 @@ class DataChannel:
         self.on_confirm: Callable[[int, bool, bool], None] = _ignore_confirm
         self.ended: asyncio.Future[None] = channel.closing
         """Done when the channel or its connection has ended; an error of the broker is its exception."""
+        self._got: asyncio.Future[tuple[bytes, bytes, bytes] | None] | None = None
         self._outlet = outlet
         self._frame_max = frame_max
         self._addresses: dict[tuple[str, str, bool], bytes] = {}
@@ -88,6 +90,30 @@ class DataChannel:
         """
         await self._outlet.drain()
 
+    def flush(self) -> None:
+        """Write what waits now, so that it precedes a synchronous method."""
+        self._outlet.flush()
+
+    async def get(self, queue: str, timeout: float) -> tuple[bytes, bytes, bytes] | None:
+        """One message of the queue (`basic.get`) as the payloads of a delivery's frames, or None if it is empty.
+
+        One call at a time on a channel. A message that comes after the caller has gone is given back.
+
+        :raises OSError: if the channel ends meanwhile; `cause` may say why. :raises TimeoutError: if nothing comes.
+        """
+        got: asyncio.Future[tuple[bytes, bytes, bytes] | None]
+        got = self._got = asyncio.get_running_loop().create_future()
+        name = methods.frame(self.number, "basic.get", 0, _text(queue), False)
+        self._outlet.schedule().append(name)
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.wait((got, self.ended), return_when=asyncio.FIRST_COMPLETED)
+            if not got.done():
+                raise ConnectionError("the channel was closed")
+            return got.result()
+        finally:
+            got.cancel()
+
     async def close(self, timeout: float) -> None:
         self._outlet.flush()
         async with asyncio.timeout(timeout):
@@ -102,6 +128,8 @@ class DataChannel:
                 self.on_delivery(method, header, body)
             elif kind == RETURN:
                 self.on_return(method, header, body)
+            elif kind in (GET_OK, GET_EMPTY):
+                self._take(kind, method, header, body)
         except Exception:
             # An error that got as far as here is one of this program; the other channels must not suffer from it.
             log.exception("a message could not be taken: channel=%s", self.number)
@@ -109,6 +137,14 @@ class DataChannel:
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
         self.on_confirm(sequence, multiple, ack)
+
+    def _take(self, kind: int, method: bytes, header: bytes, body: bytes) -> None:
+        # basic.get-ok has the fields of basic.deliver, but for the consumer's tag.
+        taken = (_DELIVER + method[4:], header, body) if kind == GET_OK else None
+        if self._got is not None and not self._got.done():
+            self._got.set_result(taken)
+        elif taken is not None:
+            self.requeue(received(taken[0]).delivery_tag, failed=False)
 
     # Out
 
@@ -149,6 +185,10 @@ class DataChannel:
             self._outlet.schedule()
             self._outlet.before_flush.append(self._acknowledge)
         self._acks.append(delivery_tag)
+
+    def acknowledge_up_to(self, delivery_tag: int) -> None:
+        """Acknowledge all that the channel has received so far, up to this tag."""
+        self._outlet.schedule().append(_ack(self.number, delivery_tag, True))
 
     def reject(self, delivery_tag: int) -> None:
         """Refuse it for good: the broker dead-letters it, or drops it."""

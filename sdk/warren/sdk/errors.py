@@ -139,6 +139,26 @@ class BatchError(PublishError):
         self.report = report
 
 
+class TransactionError(WarrenError):
+    """A transaction did not end in the broker's commit."""
+
+
+class TransactionFailed(TransactionError):
+    """Nothing of the transaction took place: no message was published, none acknowledged."""
+
+    retryable: bool = True
+
+
+class TransactionUnknown(TransactionError):
+    """The commit was sent, and its outcome is not known: all of it took place, or none, or (rarely) a part.
+
+    It is never tried again by itself, which might do it twice. Look at what it should have changed; or repeat it with the
+    same message ids, where the consumers are idempotent.
+    """
+
+    outcome: Outcome = "unknown"
+
+
 class CallError(WarrenError):
     """A call did not end in a reply of its type."""
 
@@ -300,6 +320,9 @@ __all__: Sequence[str] = [
     "Requeue",
     "RetryLater",
     "TopologyMismatch",
+    "TransactionError",
+    "TransactionFailed",
+    "TransactionUnknown",
     "TransportUnavailable",
     "Undecodable",
     "UnknownContentType",

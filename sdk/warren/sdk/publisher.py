@@ -187,7 +187,7 @@ class Publisher:
         try:
             channel.publish(outgoing, False)
         except Exception as error:
-            raise _unwritable(error) from error
+            raise unwritable(error) from error
         try:
             async with asyncio.timeout_at(deadline):
                 await channel.drain()
@@ -195,6 +195,14 @@ class Publisher:
             raise PublishTimeout("the broker does not read") from None
         except OSError as error:
             raise TransportUnavailable(f"the connection was lost: {error}", outcome="unknown") from error
+
+    def committed(self, count: int, returned: list[Unroutable]) -> None:
+        """Count what a transaction published, and tell of what came back."""
+        self.statistics.published += count
+        self.statistics.confirmed += count
+        self.statistics.returned += len(returned)
+        for error in returned:
+            self._on_return(error)
 
     async def flush(self) -> None:
         """Wait until nothing is unconfirmed."""
@@ -306,7 +314,7 @@ class Publisher:
         except Exception as error:
             # Nothing was written: the sequence of the broker has not moved. Whatever is raised over a value (it is no
             # fixed list), a number that is left behind would let later confirms end the wrong publishes.
-            pending.settle(_unwritable(error))
+            pending.settle(unwritable(error))
             self._settled()
             return
         self._sequence = sequence
@@ -395,7 +403,8 @@ class Publisher:
         return f"no confirm came within the deadline; the message may have arrived{why}"
 
 
-def _unwritable(error: Exception) -> ConfigError:
+def unwritable(error: Exception) -> ConfigError:
+    """What is said of a value that no frame can carry; nothing of its message was written."""
     return ConfigError(
         f"a header or property cannot be written to the wire: {str(error) or type(error).__name__}"
     )

@@ -26,6 +26,7 @@ from warren.sdk.rpc.opening import Opening
 from warren.sdk.rpc.reentrant import Reentrant
 from warren.sdk.states import Health, State
 from warren.sdk.topology import Declarable, Queue
+from warren.sdk.transaction import TransactionChannels
 from warren.sdk.transport import Session
 
 log: logging.Logger = logging.getLogger("warren.sdk")
@@ -71,7 +72,7 @@ class Runtime:
         self._registry = registry
         self._endpoints = endpoints
         self._components = components
-        self._middlewares = middlewares
+        self.middlewares: Middlewares = middlewares
         self._retry = {"first_retry": first_retry, "longest_retry": longest_retry}
         self._broker: EmbeddedBroker | None = None
         self.publisher: Publisher = Publisher(window=window, on_return=on_return)
@@ -84,6 +85,7 @@ class Runtime:
         self._channels = PublishingChannels(
             self.publisher, self._moved, self.caller.consume_directly if replies == "direct" else None
         )
+        self.transactions: TransactionChannels = TransactionChannels(self._publishing_session, self.publisher)
         self._subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self.reaching: asyncio.Lock = asyncio.Lock()
@@ -194,14 +196,14 @@ class Runtime:
         if endpoint is None or current is None or current.queue != queue:
             return self.outlet.submit
         own = Reentrant(endpoint, queue, self.publisher)
-        return lambda request, timeout: self._middlewares.submit(
+        return lambda request, timeout: self.middlewares.submit(
             request, lambda changed: own.submit(changed, timeout)
         )
 
     async def reply(self, outgoing: Outgoing, timeout: float) -> None:
         """Publish a reply; to a request that never left this process, without the broker, which knows no such address."""
         if outgoing.routing_key == DIRECT and not outgoing.exchange:
-            await self._middlewares.send(outgoing, self.caller.reply_here)
+            await self.middlewares.send(outgoing, self.caller.reply_here)
         else:
             await self.outlet.publish(outgoing, timeout)
 
@@ -214,6 +216,10 @@ class Runtime:
             subscriptions={name: one.snapshot() for name, one in self._subscriptions.items()},
             handlers={name: one.statistics for name, one in self._endpoints.items()},
         )
+
+    async def _publishing_session(self) -> Session:
+        assert self._publishing is not None
+        return await self._publishing.wait_up()
 
     def _links(self) -> list[Link]:
         return [link for link in (self._publishing, self._consuming) if link is not None]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from warren.sdk import telemetry
 from warren.sdk.codec import MessageOptions, encode
@@ -17,6 +17,7 @@ from warren.sdk.protocols import Clock
 from warren.sdk.registry import DeclarePolicy
 from warren.sdk.rpc.forms import reply_form
 from warren.sdk.runtime import Runtime
+from warren.sdk.transaction import TransactionChannels
 
 CALL_SECONDS = 30.0
 
@@ -45,28 +46,11 @@ class Sending:
         self._reached.add(kind)
 
     async def publish(
-        self,
-        message: object,
-        *,
-        timeout: float,
-        exchange: str | None,
-        key: str | None,
-        message_id: str | None,
-        headers: Mapping[str, Any] | None,
-        expiration: timedelta | None,
-        reliability: Reliability,
+        self, message: object, timeout: float, reliability: Reliability, options: MessageOptions
     ) -> None:
         runtime = self._running()
-        with telemetry.publishing(*_address(message, exchange, key)):
-            outgoing = encode(
-                message,
-                now=self._clock.now(),
-                exchange=exchange,
-                key=key,
-                message_id=message_id,
-                headers=headers,
-                expiration=expiration,
-            )
+        with telemetry.publishing(*_address(message, options.get("exchange"), options.get("key"))):
+            outgoing = encode(message, now=self._clock.now(), **options)
             if isinstance(message, Message) and type(message) not in self._reached:
                 timeout = await self._reach(runtime, type(message), timeout)
             if reliability == "at_most_once":
@@ -81,6 +65,19 @@ class Sending:
         if isinstance(message, Message) and type(message) not in self._reached:
             timeout = await self._reach(runtime, type(message), timeout)
         return await runtime.outlet.submit(outgoing, timeout)
+
+    async def encode_for(self, message: object, options: MessageOptions) -> Outgoing:
+        """Encode, after what the message must reach is declared."""
+        if isinstance(message, Message) and type(message) not in self._reached:
+            await self._reach(self._running(), type(message), PUBLISH_SECONDS)
+        return encode(message, now=self._clock.now(), **options)
+
+    async def pass_through(self, outgoing: Outgoing, write: Callable[[Outgoing], Awaitable[None]]) -> None:
+        """Through the publish middlewares, and what comes out of them to `write`."""
+        await self._running().middlewares.send(outgoing, write)
+
+    def transaction_channels(self) -> TransactionChannels:
+        return self._running().transactions
 
     async def prepare(
         self, message: object, *, timeout: float, exchange: str | None, key: str | None

@@ -1,4 +1,4 @@
-"""What a broker sends a client a message at a time, taken out of the byte stream: deliveries, returns, confirms.
+"""What a broker sends a client a message at a time, taken out of the byte stream: deliveries, gets, returns, confirms.
 
 Everything else (answers, closes, heartbeats) is handed on as it came, for whoever speaks the synchronous methods.
 """
@@ -12,7 +12,9 @@ from warren.wire.methods import ACK, BASIC, DELIVER, NACK
 from warren.wire.properties import present
 
 RETURN: Final = 50
-MESSAGES: Final = frozenset(BASIC << 16 | method for method in (DELIVER, RETURN))
+GET_OK: Final = 71
+GET_EMPTY: Final = 72
+MESSAGES: Final = frozenset(BASIC << 16 | method for method in (DELIVER, RETURN, GET_OK))
 """The methods that content follows, of those that a broker sends."""
 CONFIRMS: Final = frozenset(BASIC << 16 | method for method in (ACK, NACK))
 BLOCKED: Final = 10 << 16 | 60
@@ -44,7 +46,10 @@ class Inbox(Protocol):
     """A channel, as far as messages and confirms come to it."""
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        """A whole message: the payloads of its method frame and of its header frame, and its body."""
+        """A whole message: the payloads of its method frame and of its header frame, and its body.
+
+        `basic.get-empty` comes as a message without header and body.
+        """
         ...
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None: ...
@@ -132,6 +137,8 @@ class Scanner:
                 elif method in CONFIRMS and length >= 13:
                     bits = data[position + 19]
                     inbox.confirm(_u64(data, position + 11)[0], bits & 1 == 1, method & 0xFFFF == ACK)
+                elif method == BASIC << 16 | GET_EMPTY:
+                    inbox.message(data[position + 7 : end - 1], b"", b"")
                 else:
                     others.append(data[position:end])
             else:
