@@ -12,6 +12,17 @@ from tests.support.examples import run
 PROMISED = {
     "hello": ["billed 42"],
     "rpc": ["a lamp is 9.90", "no reply; it may have been handled: True", "unknown_sku: there is no desk"],
+    "replies": [
+        "chandelier: in 30 days",
+        "lamp: 9.90",
+        "there is no desk, only ['lamp', 'chandelier']",
+    ],
+    "gather": [
+        "2 offers, the best: glow for 8.50",
+        "an offer is enough",
+        "refused: ['we sell candles']",
+        "silent: ['asleep.prices']",
+    ],
     "publish": [
         "confirmed: 100",
         "dead: ValueError: nothing to ship",

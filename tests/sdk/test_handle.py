@@ -239,7 +239,7 @@ async def test_two_types_share_a_queue_and_a_third_is_dead(
     [(bytes, b"\x00\xff", b"\x00\xff"), (dict, {"a": [1]}, {"a": [1]}), (str, "Grüezi", "Grüezi")],
 )
 async def test_foreign_content_is_read_as_what_is_asked_for(
-    make_app: MakeApp, name: str, kind: type[Any], sent: object, got: object
+    make_app: MakeApp, name: str, kind: type[object], sent: object, got: object
 ) -> None:
     app = make_app()
     seen: asyncio.Queue[object] = asyncio.Queue()

@@ -1,12 +1,14 @@
 """What a type checker must see in the SDK; checked by `test_typing.py`, never run."""
 
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+
 from __future__ import annotations
 
 from typing import assert_type
 
 from pydantic import BaseModel
 
-from warren.sdk import App, Command, Delivery, Event, PublishReport, Request
+from warren.sdk import App, Command, Delivery, Event, Fault, Gathered, PublishReport, Request, Scatter
 
 
 class Quote(BaseModel):
@@ -19,6 +21,30 @@ class GetQuote(Request[Quote], queue="quotes"):
 
 class GetNames(Request[list[str]], queue="names"):
     pass
+
+
+class OutOfStock(BaseModel):
+    pass
+
+
+class FindQuote(Request[Quote | OutOfStock], queue="quotes.found"):
+    sku: str
+
+
+class Stock(BaseModel):
+    left: int
+
+
+class SoldOut(Fault[Stock], code="sold_out"):
+    pass
+
+
+class Closed(Fault[None], code="closed"):
+    pass
+
+
+class AskPrice(Scatter[Quote], exchange="prices", key="ask", audience=["supplier.a"], faults=[SoldOut]):
+    sku: str
 
 
 class OrderPlaced(Event, exchange="orders", key="order.placed"):
@@ -46,6 +72,31 @@ async def charge(command: Charge) -> str:
     return "receipt"
 
 
+@app.handle(FindQuote)
+async def find(request: FindQuote) -> Quote | OutOfStock:
+    if not request.sku:
+        raise Closed("closed")
+    return OutOfStock()
+
+
+@app.handle(AskPrice, queue="supplier.a", keys=["ask"])
+async def offer(request: AskPrice) -> Quote:
+    raise SoldOut("none left", Stock(left=0))
+
+
+async def use_replies() -> None:
+    assert_type(await app.call(FindQuote(sku="x")), Quote | OutOfStock)
+    assert_type(await app.gather(AskPrice(sku="x")), Gathered[Quote])
+    assert_type((await app.gather(AskPrice(sku="x"), replies=3)).values, list[Quote])
+    assert_type(await app.gather(GetQuote(sku="x"), exchange="all"), Gathered[Quote])
+    async for reply in app.gather(AskPrice(sku="x")):
+        assert_type(reply.value, Quote)
+    try:
+        await app.call(GetQuote(sku="x"))
+    except SoldOut as error:
+        assert_type(error.details, Stock)
+
+
 async def use(delivery: Delivery) -> None:
     assert_type(await app.call(GetQuote(sku="x"), timeout=2), Quote)
     assert_type(await app.call(GetNames()), list[str])
@@ -65,7 +116,19 @@ async def wrong_reply(request: GetQuote) -> str:
 async def wrong_message(order: Charge) -> None: ...
 
 
+@app.handle(FindQuote)  # type: ignore[arg-type]
+async def wrong_member(request: FindQuote) -> Stock:
+    return Stock(left=1)
+
+
+@app.handle(AskPrice, queue="supplier.a")  # type: ignore[arg-type]
+async def wrong_offer(request: AskPrice) -> OutOfStock:
+    return OutOfStock()
+
+
 async def wrong_use() -> None:
+    SoldOut("none left", "lamp")  # type: ignore[call-overload]
+    await app.call(AskPrice(sku="x"))  # type: ignore[arg-type]
     await app.call(OrderPlaced(order_id="1"))  # type: ignore[arg-type]
     await bill(OrderPlaced(order_id="1"))  # type: ignore[call-arg]
     cents: str = (await app.call(GetQuote(sku="x"))).cents  # type: ignore[assignment]

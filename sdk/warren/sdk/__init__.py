@@ -31,7 +31,7 @@ from warren.sdk.errors import (
     WarrenError,
 )
 from warren.sdk.many import BatchOptions
-from warren.sdk.messages import Command, Event, Message, Request
+from warren.sdk.messages import Command, Event, Message, Request, Scatter
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.probe import HealthProbe
 from warren.sdk.protocols import (
@@ -48,6 +48,7 @@ from warren.sdk.publisher import PublisherStatistics
 from warren.sdk.report import Failure, PublishReport
 from warren.sdk.retry import Retry
 from warren.sdk.rpc.caller import CallStatistics, ReplyMode
+from warren.sdk.rpc.gathering import Answered, Gathered, Gathering
 from warren.sdk.runtime import Statistics
 from warren.sdk.states import Health, State
 from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
@@ -56,6 +57,7 @@ from warren.sdk.transaction import Transaction
 __all__ = [
     "DEAD_LETTER_EXCHANGE",
     "Ack",
+    "Answered",
     "App",
     "BatchError",
     "BatchOptions",
@@ -77,6 +79,8 @@ __all__ = [
     "Exchange",
     "Failure",
     "Fault",
+    "Gathered",
+    "Gathering",
     "HandleMiddleware",
     "HandlerStatistics",
     "Header",
@@ -101,6 +105,7 @@ __all__ = [
     "Retry",
     "RetryLater",
     "RetryPolicy",
+    "Scatter",
     "State",
     "Statistics",
     "SystemClock",

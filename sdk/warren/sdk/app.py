@@ -30,7 +30,7 @@ from warren.sdk.many import (
     publish_all,
     publish_batches,
 )
-from warren.sdk.messages import Message, Request
+from warren.sdk.messages import Message, Request, Scatter
 from warren.sdk.middleware import Middlewares
 from warren.sdk.process import serve
 from warren.sdk.protocols import (
@@ -47,6 +47,7 @@ from warren.sdk.registry import DeclarePolicy, MismatchPolicy, Registry
 from warren.sdk.report import PublishReport
 from warren.sdk.retry import Retry
 from warren.sdk.rpc.caller import ReplyMode
+from warren.sdk.rpc.gathering import Gathering
 from warren.sdk.runtime import Statistics
 from warren.sdk.sending import CALL_SECONDS, Reliability, Sending
 from warren.sdk.states import Health, State
@@ -222,6 +223,18 @@ class App:
     ) -> Answers[Answer]: ...
 
     @overload
+    def handle(  # type: ignore[overload-overlap]
+        self,
+        message: type[Scatter[Answer]],
+        *,
+        queue: str | Queue,
+        concurrency: int = ...,
+        keys: Iterable[str] | None = ...,
+        retry: RetryPolicy | None = ...,
+        once: Once | None = ...,
+    ) -> Answers[Answer]: ...
+
+    @overload
     def handle(
         self,
         message: type[Content],
@@ -378,6 +391,27 @@ class App:
         :raises CallTimeout: no reply in time. :raises TransportUnavailable: the connection was lost meanwhile.
         """
         return await self._sending.call(request, timeout=timeout, message_id=message_id)
+
+    def gather(
+        self,
+        request: Request[Answer] | Scatter[Answer],
+        *,
+        replies: int | None = None,
+        timeout: float = CALL_SECONDS,
+        exchange: str | None = None,
+        key: str | None = None,
+    ) -> Gathering[Answer]:
+        """Ask all who listen: `await` it for what came and who did not answer, or `async for` each reply as it comes.
+
+        It ends when the request's whole audience has answered, after `replies` values, or at the deadline, whichever
+        is first; being short of replies is no error.
+
+        :param replies: so many values are enough; errors are passed on, but not counted.
+        :param timeout: seconds; the request expires with them.
+        :param exchange: where it goes instead of its own address, with `key`; not declared.
+        :raises NoServer: no queue is bound for it. :raises TransportUnavailable: it could not be sent in time.
+        """
+        return self._sending.gather(request, replies=replies, timeout=timeout, exchange=exchange, key=key)
 
     # Running
 

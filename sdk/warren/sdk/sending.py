@@ -9,13 +9,14 @@ from typing import Literal, TypeVar
 
 from warren.sdk import telemetry
 from warren.sdk.codec import MessageOptions, encode
-from warren.sdk.errors import TransportUnavailable
+from warren.sdk.errors import ConfigError, TransportUnavailable
 from warren.sdk.many import PUBLISH_SECONDS
-from warren.sdk.messages import Message, Request
+from warren.sdk.messages import Message, Request, Scatter
 from warren.sdk.outgoing import TRANSIENT, Outgoing
 from warren.sdk.protocols import Clock
 from warren.sdk.registry import DeclarePolicy
 from warren.sdk.rpc.forms import reply_form
+from warren.sdk.rpc.gathering import Gathering, Scattering
 from warren.sdk.runtime import Runtime
 from warren.sdk.transaction import TransactionChannels
 
@@ -107,6 +108,35 @@ class Sending:
             submit = runtime.submitting(outgoing.routing_key)
             answer: Answer = await runtime.caller.call(outgoing, reply_form(kind), timeout, submit)
             return answer
+
+    def gather(
+        self,
+        request: Request[Answer] | Scatter[Answer],
+        *,
+        replies: int | None,
+        timeout: float,
+        exchange: str | None,
+        key: str | None,
+    ) -> Gathering[Answer]:
+        if replies is not None and replies < 1:
+            raise ConfigError("replies must be at least 1")
+        kind = type(request)
+
+        async def prepare(timeout: float) -> Scattering:
+            runtime = self._running()
+            if exchange is None and kind not in self._reached and self._policy == "always":
+                timeout = await self._reach(runtime, kind, timeout)
+            outgoing = encode(
+                request,
+                now=self._clock.now(),
+                exchange=exchange,
+                key="" if exchange is not None and key is None else key,
+                expiration=timedelta(seconds=timeout),
+            )
+            audience = frozenset(queue.name for queue in getattr(request, "wire_audience", ()))
+            return Scattering(runtime.caller, reply_form(kind), runtime.outlet.submit, outgoing, audience)
+
+        return Gathering(prepare, replies, timeout)
 
     async def send(self, outgoing: Outgoing) -> None:
         """Publish a reply, with confirm, within the usual deadline."""

@@ -1,0 +1,60 @@
+"""Replies of several kinds, and errors that both sides know by their class.
+
+The broker runs in this process unless AMQP_URL names another.
+"""
+
+import asyncio
+from decimal import Decimal
+
+from pydantic import BaseModel
+
+from warren.sdk import App, Fault, Request
+
+
+class Quote(BaseModel):
+    price: Decimal
+
+
+class OnRequest(BaseModel):
+    days: int
+
+
+class Known(BaseModel):
+    skus: list[str]
+
+
+class UnknownSku(Fault[Known], code="unknown_sku"):
+    """Its details are a `Known`, at the handler as at the caller."""
+
+
+class GetQuote(Request[Quote | OnRequest], queue="quotes.of.kinds", faults=[UnknownSku]):
+    sku: str
+
+
+app = App(replies="direct")  # no reply queue: RabbitMQ's direct reply-to
+
+
+@app.handle(GetQuote)
+async def quote(request: GetQuote) -> Quote | OnRequest:
+    if request.sku == "lamp":
+        return Quote(price=Decimal("9.90"))
+    if request.sku == "chandelier":
+        return OnRequest(days=30)
+    raise UnknownSku(f"there is no {request.sku}", Known(skus=["lamp", "chandelier"]))
+
+
+async def main() -> None:
+    async with app:
+        for sku in ("lamp", "chandelier", "desk"):
+            try:
+                match await app.call(GetQuote(sku=sku)):
+                    case Quote(price=price):
+                        print(f"{sku}: {price}")
+                    case OnRequest(days=days):
+                        print(f"{sku}: in {days} days")
+            except UnknownSku as error:
+                print(f"{error.message}, only {error.details.skus}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
