@@ -175,7 +175,7 @@ async def test_a_handler_that_waits_for_something_outside_is_named(warren: Warre
         await outside.wait()
 
     async with warren.running(app):
-        warren.clock.patience = 0.2
+        warren.patience = 0.2
         with pytest.raises(Unsettled, match="a handler of queue shipping"):
             await warren.publish(Ship(order_id="1"))
         outside.set()

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from warren.sdk.app import App
 from warren.sdk.handler import HandlerSpec
 from warren.sdk.hosts import Hosts
+from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock
 
 
 @contextmanager
 def rehearsed(
-    app: App, *, url: str, clock: Clock, grace: float, handled: Callable[[Any, Any], None]
+    app: App,
+    *,
+    url: str,
+    clock: Clock,
+    grace: float,
+    handled: Callable[[Any, Any], None],
+    published: Callable[[Outgoing], None],
 ) -> Iterator[None]:
     """Change the App for the length of the block; it starts and stops within.
 
@@ -24,6 +32,7 @@ def rehearsed(
     :param grace: seconds that running handlers have when the App stops.
     :param handled: called with the class that a handler was declared for and the message, each time it returned; not
         for duplicates that `once=` answered, nor when it raised.
+    :param published: called with each message of the App's as it was encoded, after its confirm.
     :raises ConfigError: if the App runs already.
     """
     app._life.not_running("rehearse")
@@ -33,9 +42,18 @@ def rehearsed(
     app.clock.follow(clock)
     for endpoint, handlers in specs.items():
         endpoint._specs = {name: _heard(handler, handled) for name, handler in handlers.items()}
+
+    async def seen(outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
+        # A middleware may change the message further on, and what was published is what the App said.
+        said = copy(outgoing)
+        await call_next(outgoing)
+        published(said)
+
+    app._middlewares.publish.insert(0, seen)
     try:
         yield
     finally:
+        app._middlewares.publish.remove(seen)
         app._life.settings = settings
         app.clock.follow(followed)
         for endpoint, handlers in specs.items():

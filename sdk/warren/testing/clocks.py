@@ -1,4 +1,4 @@
-"""The time of a test: virtual, and it knows which handlers wait for it."""
+"""The time of a test as its Apps have it: it knows which handlers wait for it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from warren.broker import VirtualClock
 from warren.sdk.delivery import Delivery, current_delivery
-from warren.sdk.protocols import Timer
+from warren.sdk.protocols import Clock, Timer
 
 
 class AppsClock:
-    """A virtual clock for Apps: a handler that sleeps by it is not being worked on, the time has to go on for it."""
+    """The stage's clock for Apps: a handler that sleeps by it is not being worked on, the time has to go on for it."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._asleep: Counter[Delivery] = Counter()
 

@@ -11,17 +11,39 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("warren").addoption(
+    group = parser.getgroup("warren")
+    group.addoption(
         "--amqp-url",
         metavar="URL",
         default=None,
         help="the broker that the tests run on (default: one in this process, on a virtual clock)",
     )
+    group.addoption(
+        "--time-scale",
+        metavar="N",
+        type=_scale,
+        default=1.0,
+        help="with --amqp-url: the time passes N times as fast; TTLs and delays are divided by N (default: 1)",
+    )
+
+
+@pytest.fixture(scope="session")
+def warren_url(pytestconfig: pytest.Config) -> str | None:
+    """The live broker that `--amqp-url` names, or None; a conftest.py may say other."""
+    url: str | None = pytestconfig.getoption("--amqp-url")
+    return url
 
 
 @pytest.fixture
-def warren() -> Warren:
+def warren(warren_url: str | None, pytestconfig: pytest.Config) -> Warren:
     """Apps under test, the broker that they run on, and its time: `async with warren.running(app):`."""
     from warren.testing.story import Warren
 
-    return Warren()
+    return Warren(warren_url, pytestconfig.getoption("--time-scale"))
+
+
+def _scale(text: str) -> float:
+    scale = float(text)
+    if not 1 <= scale < float("inf"):
+        raise ValueError
+    return scale

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from warren.broker import Broker, VirtualClock
 from warren.sdk import App, Message, Request, State
+from warren.sdk.outgoing import Outgoing
+from warren.sdk.protocols import Clock
 from warren.sdk.rehearsal import rehearsed
 from warren.testing.clocks import AppsClock
 from warren.testing.dead_letters import DeadLettered, DeadLetters
+from warren.testing.stages import LiveStage, Stage, VirtualStage
 
 Content = TypeVar("Content")
+Sent = TypeVar("Sent", bound=Message)
 Answer = TypeVar("Answer")
 
 GRACE_SECONDS = 0.2
@@ -25,19 +27,23 @@ STEP_SECONDS = 0.05
 
 
 class Warren:
-    """Apps on a broker in this process, both on a virtual clock: an hour passes as soon as all in it is done.
+    """Apps on a broker and its time: an hour passes as soon as all in it is done.
 
-    Handlers, delays, deadlines, leases and TTLs go by that clock; the timeouts of `publish` and `call`, heartbeats and
+    Handlers, delays, deadlines, leases and TTLs go by that time; the timeouts of `publish` and `call`, heartbeats and
     sockets by real time.
+
+    :param url: a live broker; by default one in this process, whose time stands still until `advance` moves it.
+    :param scale: how many times as fast the time passes on a live broker.
     """
 
-    def __init__(self) -> None:
-        self._clock = VirtualClock(start=float(int(time.time())))
-        self._apps_clock = AppsClock(self._clock)
+    def __init__(self, url: str | None = None, scale: float = 1.0) -> None:
+        self._stage: Stage = VirtualStage() if url is None else LiveStage(url, scale)
+        self._clock = AppsClock(self._stage.clock)
         self._apps: tuple[App, ...] = ()
         self._own: App | None = None
         self._url: str | None = None
         self._handled: list[tuple[Any, Any]] = []
+        self._published: list[Outgoing] = []
         self._dead_letters = DeadLetters()
 
     # The stage
@@ -51,29 +57,29 @@ class Warren:
         if self._url is not None:
             raise RuntimeError("this test runs its Apps already: warren.running(first, second)")
         async with AsyncExitStack() as stack:
-            broker = await stack.enter_async_context(Broker(clock=self._clock))
-            self._url = broker.url
+            self._url = url = await stack.enter_async_context(self._stage.open(self._unfinished))
             stack.callback(self._leave)
             self._dead_letters = DeadLetters()
             self._handled.clear()
-            self._own = App(broker.url, name="test", clock=self._apps_clock)
-            self._dead_letters.listen(self._own)
-            await stack.enter_async_context(self._own)
+            self._published.clear()
+            own = App(url, name="test", clock=self._clock)
+            self._dead_letters.listen(own)
+            self._own = await stack.enter_async_context(own)
             for app in apps:
                 stack.enter_context(
                     rehearsed(
                         app,
-                        url=broker.url,
-                        clock=self._apps_clock,
+                        url=url,
+                        clock=self._clock,
                         grace=GRACE_SECONDS,
                         handled=self._hear,
+                        published=self._published.append,
                     )
                 )
             for app in apps:
-                await self._dead_letters.follow(self._own, app.topology)
+                await self._dead_letters.follow(own, app.topology)
                 await stack.enter_async_context(app)
             self._apps = apps
-            stack.callback(self._clock.watch(self._unfinished))
             yield self
 
     @property
@@ -87,21 +93,30 @@ class Warren:
         return self._url
 
     @property
-    def clock(self) -> VirtualClock:
+    def clock(self) -> Clock:
         """The test's time, for stores and services that take a clock."""
         return self._clock
 
     @property
+    def patience(self) -> float:
+        """Seconds of real time that what was started has to end: 5, and 15 on a live broker."""
+        return self._stage.patience
+
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        self._stage.patience = seconds
+
+    @property
     def now(self) -> datetime:
         """The test's time; it begins with the real one."""
-        return datetime.fromtimestamp(self._clock.now(), UTC)
+        return datetime.fromtimestamp(self._stage.now(), UTC)
 
     # The story
 
     async def publish(self, message: object, **options: Any) -> None:
         """`app.publish` from outside of the Apps, and all that follows from it now.
 
-        :raises Unsettled: if that does not come to its end within 5 s of real time.
+        :raises Unsettled: if that takes more than `patience` seconds of real time.
         """
         player = self._player()
         if isinstance(message, Message):
@@ -116,8 +131,8 @@ class Warren:
         try:
             while not calling.done():
                 await self.settle()
-                if self._apps_clock.asleep():
-                    await self._clock.advance(STEP_SECONDS)
+                if self._clock.asleep():
+                    await self._stage.advance(STEP_SECONDS)
                 else:
                     await asyncio.wait((calling,), timeout=STEP_SECONDS)
         finally:
@@ -136,21 +151,22 @@ class Warren:
     ) -> None:
         """Let time pass: what falls due on the way happens at its time, in order, each with all that follows from it.
 
-        :raises Unsettled: if something takes more than 5 s of real time: a handler that waits for what is outside.
+        :raises Unsettled: if something takes more than `patience` seconds of real time: a handler that waits for what
+            is outside.
         """
         duration += timedelta(
             days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
         )
         await self._follow()
-        await self._clock.advance(duration.total_seconds())
+        await self._stage.advance(duration.total_seconds())
 
     async def settle(self) -> None:
         """Wait until all that is due now has been done: published, handled, acknowledged.
 
-        :raises Unsettled: if that takes more than 5 s of real time.
+        :raises Unsettled: if that takes more than `patience` seconds of real time.
         """
         await self._follow()
-        await self._clock.settle()
+        await self._stage.settle()
 
     # What came of it
 
@@ -164,6 +180,18 @@ class Warren:
             for declared, message in self._handled
             if isinstance(message, kind)
             if not isinstance(declared, type) or issubclass(declared, kind) or issubclass(kind, declared)
+        ]
+
+    def published(self, kind: type[Sent]) -> list[Sent]:
+        """The messages of this class (or of a subclass) that the Apps published, in the order of their confirms.
+
+        What the test publishes is not among them.
+        """
+        kinds = {each.wire_type: each for each in _family(kind)}
+        return [
+            kinds[str(outgoing.properties["type"])].model_validate_json(outgoing.body)
+            for outgoing in self._published
+            if outgoing.properties.get("type") in kinds
         ]
 
     @property
@@ -205,8 +233,14 @@ class Warren:
             calls += statistics.calls.in_flight
             for queue, subscription in statistics.subscriptions.items():
                 running[queue] += subscription.running
-        asleep = self._apps_clock.asleep()
+        asleep = self._clock.asleep()
         awake = running - asleep
         if asleep and awake.total() <= calls:
             return ""  # They wait for the answers of those that sleep.
         return f"a handler of queue {min(awake)}" if awake else ""
+
+
+def _family(kind: type[Sent]) -> Iterator[type[Sent]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _family(below)

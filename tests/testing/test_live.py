@@ -1,0 +1,141 @@
+"""A story on a live broker: names of its own, times divided, and nothing left behind."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import aio_pika
+import pytest
+
+from warren.sdk import App, Binding, Command, Event, Exchange, Queue, RemoteError, Request, Unroutable
+from warren.testing import Warren
+from warren.testing.disguise import Disguise
+from warren.testing.relay import Relay
+
+SCALE = 600.0
+
+
+class Placed(Event, exchange="live-orders", key="order.placed", audience=["live-billing"]):
+    order_id: str
+
+
+class Quote(Command, queue=Queue("live-quotes", message_ttl=timedelta(minutes=5))):
+    sku: str
+
+
+class GetPrice(Request[int], queue="live-prices"):
+    sku: str
+
+
+async def test_it_publishes_calls_expires_and_dead_letters_as_in_this_process(amqp_url: str) -> None:
+    warren, app = Warren(amqp_url, SCALE), App()
+
+    @app.handle(Placed, queue="live-billing")
+    async def bill(order: Placed) -> None:
+        await app.publish(Quote(sku=order.order_id))
+
+    @app.handle(GetPrice)
+    async def price(request: GetPrice) -> int:
+        if request.sku == "desk":
+            raise RemoteError("unknown_sku", request.sku)
+        return len(request.sku)
+
+    async with warren.running(app):
+        await warren.publish(Placed(order_id="lamp"))
+        assert warren.handled(Placed) == [Placed(order_id="lamp")]
+        assert warren.published(Quote) == [Quote(sku="lamp")]
+        assert await warren.call(GetPrice(sku="lamp")) == 4
+        with pytest.raises(RemoteError, match="desk"):
+            await warren.call(GetPrice(sku="desk"))
+        assert warren.dead_letters == []
+        began = warren.now
+        await warren.advance(minutes=6)
+        assert warren.now - began >= timedelta(minutes=6)
+        [dead] = warren.dead_letters
+        assert (dead.queue, dead.reason, dead.read(Quote)) == ("live-quotes", "expired", Quote(sku="lamp"))
+        with pytest.raises(Unroutable) as returned:
+            await app.publish(b"", exchange="", key="live-nowhere")
+        assert returned.value.routing_key == "live-nowhere"
+
+
+async def test_two_tests_on_one_broker_do_not_meet_and_leave_nothing(amqp_url: str) -> None:
+    class Ping(Command, queue="live-pings"):
+        number: int
+
+    first, second, names = Warren(amqp_url, SCALE), Warren(amqp_url, SCALE), list[str]()
+
+    def app_of() -> App:
+        app = App()
+
+        @app.handle(Ping)
+        async def ping(message: Ping) -> None: ...
+
+        return app
+
+    async with first.running(app_of()), second.running(app_of()):
+        for number in range(10):
+            await first.publish(Ping(number=number))
+        assert len(first.handled(Ping)) == 10
+        assert second.handled(Ping) == []
+        for warren in (first, second):
+            relay = warren._stage._relay  # type: ignore[attr-defined]
+            names += [*relay._queues]
+    assert all(re.search(r"\.t[0-9a-f]{8}$", name) for name in names)
+    assert len(names) == len(set(names)) >= 6
+    async with await aio_pika.connect(amqp_url) as connection:
+        for name in names:
+            with pytest.raises(aio_pika.exceptions.ChannelNotFoundEntity):
+                await (await connection.channel()).get_queue(name)
+
+
+async def test_a_client_behind_the_relay_sees_the_names_that_it_gave(amqp_url: str) -> None:
+    async with (
+        Relay(amqp_url, Disguise(".t1", 10)) as relay,
+        await aio_pika.connect(relay.url) as connection,
+    ):
+        channel = await connection.channel()
+        dead = await channel.declare_queue("seen-dead")
+        first = await channel.declare_queue(
+            "seen",
+            arguments={
+                "x-message-ttl": 300,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": "seen-dead",
+            },
+        )
+        assert first.name == "seen"
+        exchange = await channel.declare_exchange("seen-x", "fanout")
+        await first.bind(exchange)
+        await exchange.publish(aio_pika.Message(b"one"), "any")
+        async with dead.iterator(timeout=15) as arrived:
+            message = await anext(arrived)
+            await message.ack()
+        assert (message.exchange, message.routing_key) == ("", "seen-dead")
+        [death] = message.headers["x-death"]  # type: ignore[misc,str-unpack]
+        assert (death["queue"], death["exchange"]) == ("seen", "seen-x")  # type: ignore[call-overload,index]
+        with pytest.raises(aio_pika.exceptions.ChannelPreconditionFailed) as refused:
+            await channel.declare_queue("seen", arguments={"x-message-ttl": 9000})
+        assert "'seen'" in str(refused.value)
+        assert ".t1" not in str(refused.value)
+
+
+async def test_topology_of_every_kind_passes(amqp_url: str) -> None:
+    warren, app = Warren(amqp_url, SCALE), App()
+    app.declare(
+        Exchange("live-in", alternate_exchange="live-lost"),
+        Exchange("live-lost", type="fanout"),
+        Exchange("live-next"),
+        Queue("live-kept"),
+        Binding("live-lost", "live-kept"),
+        Binding("live-in", "live-next", "a.#", to_exchange=True),
+    )
+    heard = list[bytes]()
+
+    @app.handle(bytes, queue="live-kept")
+    async def keep(body: bytes) -> None:
+        heard.append(body)
+
+    async with warren.running(app):
+        await warren.publish(b"nobody's", exchange="live-in", key="b")
+    assert heard == [b"nobody's"]
