@@ -12,6 +12,7 @@ from tests.support.examples import run
 PROMISED = {
     "unpaid_order": ["order 41: paid in time", "order 42: cancelled", "order 42: paid late, refunded"],
     "once": ["charging for order 42", "receipt for order 42", "receipt for order 42"],
+    "outbox": ["order 41: out of stock", "order 42: billed"],
     "transactional_once": ["receipt for order 42", "receipt for order 42", "payments: 1"],
     "delay": ["lamp on", "lamp off"],
     "dead_letters": ["failed in billing: OSError: no line to the bank", "replayed and billed: 1"],

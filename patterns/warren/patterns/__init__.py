@@ -13,6 +13,7 @@ from warren.patterns.idempotency import (
     TransactionalStatistics,
     current_session,
 )
+from warren.patterns.outbox import Outbox, OutboxStatistics
 from warren.patterns.store import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "Natural",
     "Once",
     "OnceStatistics",
+    "Outbox",
+    "OutboxStatistics",
     "Outcome",
     "ParkingLot",
     "PostgresStore",

@@ -32,6 +32,7 @@ from warren.sdk.many import (
 )
 from warren.sdk.messages import Message, Request, Scatter
 from warren.sdk.middleware import Middlewares
+from warren.sdk.outgoing import Outgoing
 from warren.sdk.process import serve
 from warren.sdk.protocols import (
     Clock,
@@ -360,6 +361,10 @@ class App:
         :raises BatchError: it took place, but no queue took some of the messages.
         """
         return Transaction(self._sending, self._sending.transaction_channels, timeout)
+
+    async def submit_encoded(self, outgoing: Outgoing, timeout: float) -> asyncio.Future[None]:
+        """As `submit`, of what `warren.sdk.codec.encode` made, and declares nothing."""
+        return await self._sending.write(outgoing, timeout)
 
     async def forward(
         self,
