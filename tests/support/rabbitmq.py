@@ -48,6 +48,10 @@ class RabbitMQ:
         """Where its user may read and write."""
         return Path(self._environment["HOME"])
 
+    def command(self) -> list[str]:
+        """The words before those of `rabbitmqctl`, for a shell."""
+        return ["env", *(f"{k}={v}" for k, v in self._environment.items()), *_unprivileged([str(CTL)])]
+
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`rabbitmqctl WORDS`: its status and all that it says. It takes from a third of a second to two."""
         return subprocess.run(

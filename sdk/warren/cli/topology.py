@@ -238,7 +238,7 @@ def _show(plan: Plan) -> None:
     counts = {status: len(plan.of(status)) for status in Status}
     summary = (
         f"{counts[Status.PRESENT]} as declared, {counts[Status.MISSING]} missing,"
-        f" {counts[Status.DIFFERS]} different, {len(plan.risks)} risks"
+        f" {counts[Status.DIFFERS]} different, {len(plan.risks)} {'risk' if len(plan.risks) == 1 else 'risks'}"
     )
     if unseen:
         summary += f"; {unseen} bindings not seen (--management-url or --control-socket shows them)"

@@ -135,7 +135,9 @@ def chosen_type(fields: Mapping[str, Any]) -> tuple[QueueType, str]:
     for kind, names in (("classic", MAKES_CLASSIC), ("stream", MAKES_STREAM)):
         for name in names:
             if fields[name] is not None:
-                return ("classic" if kind == "classic" else "stream"), f"{name}={fields[name]!r}"
+                value = fields[name]
+                shown = str(value) if isinstance(value, timedelta) else repr(value)
+                return ("classic" if kind == "classic" else "stream"), f"{name}={shown}"
     return "quorum", ""
 
 

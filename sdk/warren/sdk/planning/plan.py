@@ -10,13 +10,13 @@ from types import TracebackType
 
 from warren.sdk.comparison import Difference, differences
 from warren.sdk.connection import Control
-from warren.sdk.declaring import Form, declaration, label, rank
+from warren.sdk.declaring import Form, declaration, identity, label, rank
 from warren.sdk.errors import TopologyMismatch
 from warren.sdk.planning.definitions import predeclared
 from warren.sdk.planning.listing import Listing
 from warren.sdk.planning.risks import Risk, risks
 from warren.sdk.registry import MismatchPolicy
-from warren.sdk.topology import Binding, Declarable, Exchange, Queue
+from warren.sdk.topology import Binding, Declarable, Exchange, Queue, closure
 from warren.sdk.transport import Session
 
 BY_POLICY = {
@@ -111,8 +111,10 @@ class Planner:
         What exists is compared by declaring it once more, which broker and RabbitMQ answer without doing anything; only
         if it is deleted by another in the instant between looking and comparing, it is made anew. That counts as a use
         for a queue that expires.
+
+        :param items: with the dead letter exchange and queues that they imply.
         """
-        items = sorted(items, key=rank)
+        items = sorted(_with_implied(items), key=rank)
         steps = [await self._step(item, listing) for item in items]
         product, version = self._session.server
         unseen = await self._missing(_referred(items))
@@ -183,6 +185,11 @@ class Planner:
                 if error.reply_code == 404:
                     missing.add(name)
         return missing
+
+
+def _with_implied(items: Iterable[Declarable]) -> list[Declarable]:
+    items = list(items)
+    return list({identity(item): item for item in (*closure(items), *items)}.values())
 
 
 def _binding_step(binding: Binding, listing: Listing | None) -> Step:

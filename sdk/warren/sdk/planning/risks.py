@@ -119,13 +119,13 @@ def _of_queue(
     queue: Queue, routes: Routes, missing: Collection[str], rabbitmq: Version | None
 ) -> Iterator[Risk]:
     subject = label(queue)
-    if queue.type_reason and queue.durable and not (queue.exclusive or queue.auto_delete):
+    chosen = queue.type_reason and queue.durable and not (queue.exclusive or queue.auto_delete)
+    if chosen and queue.type == "classic":
         yield Risk(
             Kind.PORTABILITY,
             subject,
-            f"is a {queue.type} queue because of {queue.type_reason}"
-            + (": it has one copy, on one node" if queue.type == "classic" else ""),
-            f"type={queue.type!r} says that it is meant so",
+            f"is a classic queue because of {queue.type_reason}: it has one copy, on one node",
+            "type='classic' says that it is meant so",
         )
     if queue.exclusive:
         yield Risk(Kind.RESTART, subject, "is exclusive: it goes with its connection", "exclusive=False")

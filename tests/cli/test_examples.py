@@ -1,0 +1,100 @@
+"""The command lines and files of the documentation work as they stand there."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.support.broker import BrokerProcess
+from tests.support.examples import EXAMPLES, run
+from tests.support.rabbitmq import RabbitMQ
+
+DEPLOY = EXAMPLES / "deploy"
+
+
+def script(name: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of the examples where the shop is, with `warren` of these tests in its path."""
+    command = folder / "bin" / "warren"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warren.command.dispatch "$@"\n')
+    command.chmod(0o755)
+    shutil.copy(EXAMPLES / "shop.py", folder)
+    return subprocess.run(
+        ["bash", str(EXAMPLES / name)],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", **environment},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def test_topology_as_data() -> None:
+    done = run("topology")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "10 missing"
+    assert lines[2] == "queue 'billing' differs: x-message-ttl is 3600000 on the broker and 7200000 here"
+    assert any(line.startswith("loss: queue 'urgent' dead-letters at most once") for line in lines)
+
+
+def test_the_command_lines(broker: BrokerProcess, tmp_path: Path) -> None:
+    done = script("command_line.sh", tmp_path, AMQP_URL=broker.url)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert {f"billed {number}" for number in (42, 43, 44)} <= set(lines)
+    assert "made queue 'billing'" in lines
+    assert "status 1" in lines
+    assert json.loads((tmp_path / "shop.asyncapi.json").read_text())["info"]["title"] == "Shop"
+
+
+def test_the_move_to_rabbitmq(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    rabbitmq.ctl("add_vhost", "moved")
+    rabbitmq.ctl("set_permissions", "-p", "moved", "guest", ".*", ".*", ".*")
+    (tmp_path / "bin").mkdir()
+    wrapper = tmp_path / "bin" / "rabbitmqctl"
+    wrapper.write_text("#!/bin/sh\n" + shlex.join(rabbitmq.command()) + ' "$@"\n')
+    wrapper.chmod(0o755)
+    done = script(
+        "move_to_rabbitmq.sh",
+        tmp_path,
+        RABBITMQ_URL=f"{rabbitmq.url}moved",
+        RABBITMQ_MANAGEMENT_URL=rabbitmq.management_url,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "16 as declared, 0 missing, 0 different" in done.stdout
+    assert "billed 42" in done.stdout
+
+
+def test_the_unit_and_the_image_start_what_there_is(warren: Command) -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "shop.service")
+    docker = [
+        line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line.startswith("ENTRYPOINT")
+    ]
+    (entrypoint,) = docker
+    for words in (
+        unit["Service"]["ExecStart"].split(),
+        json.loads(entrypoint.removeprefix("ENTRYPOINT ")),
+    ):
+        assert (words[0].rpartition("/")[2], words[1]) == ("warren", "run")
+        known = warren("run", "--help").out
+        assert all(word in known for word in words if word.startswith("--"))
+    assert int(unit["Service"]["TimeoutStopSec"]) > 25
+    yaml = pytest.importorskip("yaml")
+    pod = yaml.safe_load((DEPLOY / "kubernetes.yaml").read_text())["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > 25
+    (container,) = pod["containers"]
+    for probe, path in (("readinessProbe", "/ready"), ("livenessProbe", "/live")):
+        assert container[probe]["httpGet"] == {"path": path, "port": 8081}
