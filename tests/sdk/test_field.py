@@ -1,0 +1,190 @@
+"""What users of other clients suffered from, and no other module shows (tests/sdk/pains.toml has the whole list)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from tests.support.proxy import Proxy
+from warren.broker import Broker, BrokerConfig, VirtualClock
+from warren.patterns import Delay
+from warren.sdk import App, Command, Event, Queue, Request, Requeue, Retry
+from warren.testing import Warren
+
+
+async def test_a_handler_beyond_the_brokers_patience_costs_its_channel_and_nothing_else() -> None:
+    """RabbitMQ closes the channel of who holds a message for 30 minutes; the consumer must be back by itself."""
+
+    class Ship(Command, queue="shipping"):
+        order_id: str
+
+    clock, began, go_on = VirtualClock(), list[str](), asyncio.Event()
+    async with Broker(BrokerConfig(consumer_timeout=1_800_000), clock=clock) as broker:
+        app = App(broker.url)
+
+        @app.handle(Ship, concurrency=2)
+        async def ship(order: Ship) -> None:
+            began.append(order.order_id)
+            if len(began) == 1:
+                await go_on.wait()
+
+        async with app:
+            await app.publish(Ship(order_id="1"))
+            await until(lambda: len(began) == 1, "it is being handled")
+            await clock.advance(1860)
+            await until(lambda: len(began) == 2, "it comes again")
+            go_on.set()
+            await app.publish(Ship(order_id="2"))
+            await until(lambda: began == ["1", "1", "2"], "the next one is handled")
+            shown = app.statistics().subscriptions["shipping"]
+            await until(lambda: app.statistics().subscriptions["shipping"].stale == 1, "the old one is stale")
+            assert shown.rejected == shown.requeued == 0
+
+
+async def test_a_broker_that_refuses_what_rabbitmq_4_3_refuses_takes_all_that_an_app_declares() -> None:
+    class Placed(Event, exchange="orders", key="order.placed"):
+        order_id: str
+
+    class GetPrice(Request[int], queue="prices"):
+        sku: str
+
+    async with Broker(BrokerConfig(strict=True)) as broker:
+        app, delay, seen = App(broker.url), Delay(), asyncio.Event()
+        app.include(delay)
+
+        @app.handle(Placed, queue="billing", retry=Retry(1).then("1s", "1m"))
+        async def bill(order: Placed) -> None:
+            seen.set()
+
+        @app.handle(GetPrice)
+        async def price(request: GetPrice) -> int:
+            return len(request.sku)
+
+        async with app:
+            await app.publish(Placed(order_id="1"))
+            assert await app.call(GetPrice(sku="lamp")) == 4
+            await delay.after(Placed(order_id="2"), timedelta(hours=1))
+            await asyncio.wait_for(seen.wait(), 15)
+            assert app.statistics().reconnects == 0
+
+
+async def test_a_message_that_costs_every_consumer_its_connection_ends_as_a_dead_letter(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    class Poison(Command, queue=Queue(name, delivery_limit=2)):
+        number: int
+
+    app, runs = make_app(proxy.url, first_retry=0.01), list[int]()
+
+    @app.handle(Poison)
+    async def crash(message: Poison) -> None:
+        """The process dies: all that the broker sees of it is the end of its connection."""
+        runs.append(message.number)
+        proxy.cut()
+        await until(lambda: not app.ready, "the connection is lost")
+
+    async with app:
+        await foreign.put(name, b'{"number": 1}')
+        dead = await foreign.take(f"{name}.dead")
+    assert Poison.model_validate_json(dead.body) == Poison(number=1)
+    assert runs == [1, 1, 1]
+
+
+async def test_what_is_given_back_does_not_wait_for_its_delay_again(warren: Warren) -> None:
+    class Remind(Command, queue="reminders"):
+        text: str
+
+    app, delay, seen = App(), Delay(), list[float]()
+    app.include(delay)
+
+    @app.handle(Remind)
+    async def remind(message: Remind) -> None:
+        seen.append(app.clock.now())
+        if len(seen) == 1:
+            raise Requeue
+
+    async with warren.running(app):
+        began = app.clock.now()
+        await delay.after(Remind(text="milk"), timedelta(hours=1))
+        await warren.advance(hours=1)
+    assert [at - began for at in seen] == [3600, 3600]
+
+
+async def test_a_deleted_dead_letter_queue_makes_no_message_go_round(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app, runs = make_app(), list[int]()
+
+    @app.handle(Ping, concurrency=1)
+    async def ping(message: Ping) -> None:
+        runs.append(message.number)
+        if message.number == 0:
+            raise LookupError
+
+    async with app:
+        await foreign.channel.queue_delete(f"{name}.dead")
+        for number in range(6):
+            await app.publish(Ping(number=number))
+        await until(lambda: runs[-1:] == [5], "all others are handled")
+    assert runs == [0, 0, 0, 1, 2, 3, 4, 5]
+
+
+async def test_a_cancelled_declaration_harms_nothing_else(make_app: MakeApp, proxy: Proxy, name: str) -> None:
+    class Ping(Command, queue=name):
+        number: int
+
+    app, seen = make_app(proxy.url), list[int]()
+
+    @app.handle(Ping)
+    async def ping(message: Ping) -> None:
+        seen.append(message.number)
+
+    async with app:
+        proxy.to_client.hold()
+        declaring = asyncio.ensure_future(app.declare_now(Queue(f"{name}.late")))
+        done, _ = await asyncio.wait((declaring,), timeout=0.1)
+        assert not done, "the broker cannot have answered"
+        declaring.cancel()
+        await asyncio.wait((declaring,))
+        assert declaring.cancelled()
+        proxy.to_client.release()
+        await app.publish(Ping(number=1))
+        await app.declare_now(Queue(f"{name}.late"))
+        await until(lambda: seen == [1], "the consumer goes on")
+        assert app.statistics().reconnects == 0
+
+
+async def test_a_worker_that_joins_late_gets_its_part_of_the_backlog(make_app: MakeApp, name: str) -> None:
+    """With the defaults: the first worker holds twice its concurrency, not the whole queue."""
+
+    class Job(Command, queue=name):
+        number: int
+
+    go_on, taken = asyncio.Event(), {"first": 0, "second": 0}
+
+    def worker(who: str) -> App:
+        app = make_app()
+
+        @app.handle(Job)
+        async def work(job: Job) -> None:
+            taken[who] += 1
+            await go_on.wait()
+
+        return app
+
+    async with make_app() as publisher:
+        await publisher.publish_many(Job(number=number) for number in range(500))
+    async with worker("first"):
+        await until(lambda: taken["first"] == 10, "the first is busy")
+        async with worker("second"):
+            await until(lambda: taken["second"] == 10, "the second has work")
+            assert taken["first"] == 10
+            go_on.set()
+            await until(lambda: sum(taken.values()) == 500, "all is done")
+    assert taken["second"] > 50
