@@ -1,9 +1,11 @@
 """Reliable messaging for Python on AMQP 0-9-1: `App`, typed messages, and errors that say what became of them."""
 
 from warren.sdk.app import App
+from warren.sdk.batches import Outcomes
+from warren.sdk.breaker import CircuitBreaker
 from warren.sdk.clock import SystemClock
 from warren.sdk.codec import MessageOptions
-from warren.sdk.consumer import ConsumerStatistics
+from warren.sdk.consumer import Mode, Subscription
 from warren.sdk.delivery import Delivery, current_delivery
 from warren.sdk.depends import Depends, Header
 from warren.sdk.endpoint import HandlerStatistics
@@ -53,6 +55,7 @@ from warren.sdk.runtime import Statistics
 from warren.sdk.states import Health, State
 from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
 from warren.sdk.transaction import Transaction
+from warren.sdk.workers import ConsumerStatistics
 
 __all__ = [
     "DEAD_LETTER_EXCHANGE",
@@ -65,6 +68,7 @@ __all__ = [
     "CallError",
     "CallStatistics",
     "CallTimeout",
+    "CircuitBreaker",
     "Clock",
     "Command",
     "Component",
@@ -88,9 +92,11 @@ __all__ = [
     "HealthProbe",
     "Message",
     "MessageOptions",
+    "Mode",
     "Nacked",
     "NoServer",
     "Once",
+    "Outcomes",
     "Outgoing",
     "PublishError",
     "PublishMiddleware",
@@ -108,6 +114,7 @@ __all__ = [
     "Scatter",
     "State",
     "Statistics",
+    "Subscription",
     "SystemClock",
     "Timer",
     "TopologyMismatch",

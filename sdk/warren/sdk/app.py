@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, TypeVar, Unpack, overload
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeVar, Unpack
 
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.codec import MessageOptions
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
+from warren.sdk.consumer import Subscription
 from warren.sdk.delaying import Delaying
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import Unroutable
 from warren.sdk.forwarding import forwarded
 from warren.sdk.handlers import Handlers
-from warren.sdk.handles import Answers, Handles
+from warren.sdk.handling import Handle
 from warren.sdk.hosts import HostOrder, Hosts
 from warren.sdk.lifecycle import Lifecycle, Settings
 from warren.sdk.many import (
@@ -39,7 +40,6 @@ from warren.sdk.protocols import (
     Component,
     DelayBackend,
     HandleMiddleware,
-    Once,
     PublishMiddleware,
     RetryPolicy,
 )
@@ -52,14 +52,12 @@ from warren.sdk.rpc.gathering import Gathering
 from warren.sdk.runtime import Statistics
 from warren.sdk.sending import CALL_SECONDS, Reliability, Sending
 from warren.sdk.states import Health, State
-from warren.sdk.topology import Declarable, Queue
+from warren.sdk.topology import Declarable
 from warren.sdk.transaction import Transaction
 
-CONCURRENCY = 10
 CONNECT_SECONDS = 30.0
 GRACE_SECONDS = 25.0
 
-Content = TypeVar("Content")
 Answer = TypeVar("Answer")
 
 
@@ -130,6 +128,7 @@ class App:
             delay=Delaying(self, delay),
             context={App: self},
         )
+        self.handle: Handle = Handle(self, self._handlers, self._life)
         backend: object = delay
         if isinstance(backend, Component):
             self.include(backend)
@@ -212,69 +211,10 @@ class App:
         """Call back with every message that the broker returned, for those who do not await their publishes."""
         self._life.on_return.append(callback)
 
-    # A Request is content too; the first overload wins, and says more.
-    @overload
-    def handle(  # type: ignore[overload-overlap]
-        self,
-        message: type[Request[Answer]],
-        *,
-        concurrency: int = ...,
-        retry: RetryPolicy | None = ...,
-        once: Once | None = ...,
-    ) -> Answers[Answer]: ...
-
-    @overload
-    def handle(  # type: ignore[overload-overlap]
-        self,
-        message: type[Scatter[Answer]],
-        *,
-        queue: str | Queue,
-        concurrency: int = ...,
-        keys: Iterable[str] | None = ...,
-        retry: RetryPolicy | None = ...,
-        once: Once | None = ...,
-    ) -> Answers[Answer]: ...
-
-    @overload
-    def handle(
-        self,
-        message: type[Content],
-        *,
-        queue: str | Queue | None = ...,
-        concurrency: int = ...,
-        keys: Iterable[str] | None = ...,
-        retry: RetryPolicy | None = ...,
-        once: Once | None = ...,
-    ) -> Handles[Content]: ...
-
-    def handle(
-        self,
-        message: Any,
-        *,
-        queue: str | Queue | None = None,
-        concurrency: int = CONCURRENCY,
-        keys: Iterable[str] | None = None,
-        retry: RetryPolicy | None = None,
-        once: Once | None = None,
-    ) -> Any:
-        """Decorate an async function that handles these messages; it stays what it was.
-
-        It is acknowledged when the function returns. When it raises, it is tried again as `retry` says, then goes to
-        the dead letter queue with the reason; a Request is answered with the error instead.
-
-        :param message: an Event, Command or Request class; or `bytes`, `str`, `dict` or another type that pydantic reads,
-            for foreign content.
-        :param queue: of an Event or of foreign content: its name, or a `Queue` that says more.
-        :param concurrency: handlers at a time on this queue; the prefetch is twice that.
-        :param keys: the binding keys of an Event, instead of its own key.
-        :raises ConfigError: if the message has no queue, or the function's signature does not fit.
-        """
-        self._life.not_running("add a handler")
-        if once is not None:
-            once.register(self)
-        return self._handlers.decorator(
-            message, queue=queue, concurrency=concurrency, keys=keys, retry=retry, once=once
-        )
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """The consumers of this run by their queues, to `pause`, `resume` and `cancel`."""
+        return MappingProxyType(self._life.running().subscriptions)
 
     # Sending
 

@@ -5,71 +5,51 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Hashable
 from enum import Enum
 from functools import partial
-from typing import NamedTuple
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
+from warren.sdk.breaker import Circuit
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, STABLE_SECONDS, Link, cancel
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import Delivery
-from warren.sdk.errors import TransportUnavailable, WarrenError
+from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.topology import Queue
 from warren.sdk.transport import Session, translate, translated
+from warren.sdk.workers import ConsumerStatistics, Job, Process, Settlement, Workers
 
 log: logging.Logger = logging.getLogger("warren.sdk")
 
 CANCEL_SECONDS = 5.0
+RESUME_SECONDS = 30.0
 
 
-class Settlement(Enum):
-    """How a delivery ends."""
+class Mode(Enum):
+    """What a subscription is to do.
 
-    ACK = "ack"
-    REQUEUE = "requeue"
-    """By the handler's own choice: this counts as a failed delivery."""
-    RETURN = "return"
-    """Not handled, or not to its end: nobody's fault."""
-    REJECT = "reject"
-
-
-@dataclass(slots=True)
-class ConsumerStatistics:
-    """Counts since the App started; `running` and `waiting` are handlers and prefetched deliveries now.
-
-    `stale` counts deliveries of a channel that was lost before they were settled: the broker delivers them again.
+    CONSUMING -> PAUSED -> CONSUMING by `pause` and `resume`; CONSUMING -> TRIPPED -> TRIAL -> CONSUMING or TRIPPED by its
+    circuit breaker; any of them -> CANCELLED.
     """
 
-    delivered: int = 0
-    acknowledged: int = 0
-    requeued: int = 0
-    rejected: int = 0
-    stale: int = 0
-    running: int = 0
-    waiting: int = 0
+    CONSUMING = "consuming"
+    TRIAL = "trial"
+    """One message at a time, to see whether the circuit can be closed."""
+    PAUSED = "paused"
+    TRIPPED = "tripped"
+    CANCELLED = "cancelled"
 
 
-class Job(NamedTuple):
-    """A delivery and the channel that it can be settled on."""
-
-    channel: DataChannel
-    delivery_tag: int
-    delivery: Delivery
-
-
-Process = Callable[[Delivery, int], Awaitable[Settlement]]
+TAKING = frozenset({Mode.CONSUMING, Mode.TRIAL})
 
 
 class Subscription:
-    """A consumer that stays.
+    """The consumer of one queue: `app.subscriptions["billing"]`. It stays, whatever happens to channel and connection.
 
     :param process: does the work of one delivery and says how it ends; its cancellation requeues.
+    :param key: deliveries of one key are worked on one at a time, in their order.
     :param recover: brings the queue back when it is gone (declares the topology).
-    :param no_ack: the broker forgets a message when it is sent; only for replies.
     """
 
     def __init__(
@@ -80,40 +60,102 @@ class Subscription:
         prefetch: int,
         concurrency: int,
         process: Process,
+        key: Callable[[Delivery], Hashable] | None,
         recover: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
     ) -> None:
-        self.queue = queue
+        self.queue: Queue = queue
         self._link = link
         self._prefetch = prefetch
-        self._concurrency = concurrency
-        self._process = process
         self._recover = recover
         self._on_change = on_change
-        self._jobs: deque[Job] = deque()
-        self._parked: deque[asyncio.Future[None]] = deque()
-        """Workers that have nothing to do."""
+        self._returning: list[Job] = []
+        """What goes back to the queue as soon as the broker sends no more."""
+        self._mode = Mode.CONSUMING
+        self._taking = asyncio.Event()
+        self._taking.set()
+        self._moves = asyncio.Event()
+        self._turn = asyncio.Lock()
+        """Held while a consumer is started or cancelled."""
+        self._switches: set[asyncio.Task[None]] = set()
         self._channel: DataChannel | None = None
         self._tag = ""
         self._supervisor: asyncio.Task[None] | None = None
-        self._workers: list[asyncio.Task[None]] = []
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._stopping = False
+        self.circuit: Circuit | None = None
         self.error: WarrenError | None = None
         self.statistics: ConsumerStatistics = ConsumerStatistics()
+        self._workers = Workers(queue.name, concurrency, process, key, self._end, self.statistics)
+
+    @property
+    def mode(self) -> Mode:
+        return self._mode
 
     @property
     def active(self) -> bool:
         """The broker has confirmed the consumer, and its channel lives."""
-        return self._channel is not None and self._channel.usable
+        return bool(self._tag) and self._channel is not None and self._channel.usable
+
+    @property
+    def standing(self) -> bool:
+        """It is as it is meant to be: active, or stopped by intent."""
+        return self.active or self._mode not in TAKING
+
+    # What a user does
+
+    async def pause(self) -> None:
+        """Take no more messages: returns when the broker sends none, and what had not started is on its way back.
+
+        What runs goes on. A reconnect does not resume.
+        """
+        await self._by_hand(Mode.PAUSED)
+
+    async def resume(self, timeout: float = RESUME_SECONDS) -> None:
+        """Take messages again; returns when the broker has confirmed the consumer.
+
+        :param timeout: seconds.
+        :raises TransportUnavailable: if that takes longer; it goes on trying. :raises ConfigError: after `cancel`.
+        """
+        if self._mode is Mode.CONSUMING and self.active:
+            return
+        await self._by_hand(Mode.CONSUMING)
+        try:
+            async with asyncio.timeout(timeout):
+                while not self.active and self._mode is Mode.CONSUMING:
+                    self._moves.clear()
+                    await self._moves.wait()
+        except TimeoutError:
+            raise TransportUnavailable(f"no consumer on {self.queue.name!r} within {timeout:g} s") from None
+
+    async def cancel(self) -> None:
+        """`pause` for the rest of the App's run."""
+        await self._by_hand(Mode.CANCELLED)
+
+    async def _by_hand(self, mode: Mode) -> None:
+        if self._mode is Mode.CANCELLED and mode is not Mode.CANCELLED:
+            raise ConfigError(f"the subscription of queue {self.queue.name!r} is cancelled")
+        if self.circuit is not None:
+            self.circuit.reset()
+        # On its own: aiormq closes a channel whose method is cancelled.
+        await asyncio.shield(self._switch(mode))
+
+    # What its circuit does
+
+    def trip(self) -> None:
+        self.statistics.tripped += 1
+        self._switch(Mode.TRIPPED)
+
+    def probe(self) -> None:
+        self._switch(Mode.TRIAL)
+
+    def close_circuit(self) -> None:
+        self._switch(Mode.CONSUMING)
+
+    # What its App does
 
     def start(self) -> None:
         self._supervisor = asyncio.create_task(self._supervise(), name=f"subscription {self.queue.name}")
-        self._workers = [
-            asyncio.create_task(self._work(), name=f"worker {self.queue.name}")
-            for _ in range(self._concurrency)
-        ]
+        self._workers.start()
 
     async def stop(self, grace: float) -> None:
         """Cancel the consumer, requeue what has not started, let what has started end within `grace` seconds.
@@ -121,27 +163,52 @@ class Subscription:
         What is still running then is cancelled and requeued.
         """
         self._stopping = True
+        if self.circuit is not None:
+            self.circuit.reset()
         if self._supervisor is not None:
             await cancel(self._supervisor)
+        async with self._turn:
+            self._withdraw()
+            await self._end_consumer()
         channel = self._channel
-        if channel is not None and channel.usable:
-            with contextlib.suppress(WarrenError), translated("cannot cancel the consumer"):
-                await channel.methods.basic_cancel(self._tag, timeout=CANCEL_SECONDS)
-        while self._jobs:
-            self._settle(self._jobs.popleft(), Settlement.RETURN)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                await self._idle.wait()
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+        await self._workers.stop(grace)
         if channel is not None and channel.usable:
             with contextlib.suppress(WarrenError), translated("cannot close the channel"):
                 await channel.close(timeout=CANCEL_SECONDS)
         self._channel = None
 
+    # The consumer
+
+    def _switch(self, mode: Mode) -> asyncio.Task[None]:
+        self._mode = mode
+        if mode in TAKING:
+            self._taking.set()
+        else:
+            self._taking.clear()
+            self._withdraw()
+        task = asyncio.create_task(self._switched(mode), name=f"{mode.value} {self.queue.name}")
+        self._switches.add(task)
+        task.add_done_callback(self._switches.discard)
+        return task
+
+    async def _switched(self, mode: Mode) -> None:
+        async with self._turn:
+            if self._mode is not mode or self._stopping:
+                return
+            channel = self._channel
+            await self._end_consumer()
+            if mode in TAKING and channel is not None and channel.usable:
+                try:
+                    await self._start_consumer(channel)
+                except WarrenError as error:
+                    log.warning("cannot consume again: queue=%s error=%s", self.queue.name, error)
+                    await _close(channel)
+        self._moved()
+
     async def _supervise(self) -> None:
         while True:
+            await self._taking.wait()
+            ended: asyncio.Future[None] | None = None
             async for attempt in AsyncRetrying(
                 wait=wait_random_exponential(multiplier=FIRST_RETRY_SECONDS, max=LONGEST_RETRY_SECONDS),
                 retry=retry_if_exception_type(WarrenError),
@@ -152,36 +219,63 @@ class Subscription:
                     if attempt.retry_state.attempt_number > 1:
                         await self._recover()
                     ended = await self._consume(session)
+                    if ended is None:
+                        break
                     done, _ = await asyncio.wait((ended,), timeout=STABLE_SECONDS)
                     if done:
                         raise self._lost(ended)
-            await asyncio.wait((ended,))
-            self._lost(ended)
+            if ended is not None:
+                await asyncio.wait((ended,))
+                self._lost(ended)
 
-    async def _consume(self, session: Session) -> asyncio.Future[None]:
-        """Consume on a new channel; the future is done when the channel or the consumer has ended."""
-        try:
-            channel = await session.channel()
-            channel.on_delivery = partial(self._deliver, channel)
-            ended = asyncio.get_running_loop().create_future()
-            channel.methods.on_consumer_cancel_callbacks.add(lambda frame: _set(ended))
-            channel.ended.add_done_callback(lambda done: _set(ended))
-            with translated(f"cannot consume from queue {self.queue.name!r}"):
-                async with asyncio.timeout(CANCEL_SECONDS * 2):
-                    await channel.methods.basic_qos(prefetch_count=self._prefetch)
-                    ok = await channel.methods.basic_consume(self.queue.name, _unused)
-        except WarrenError as error:
-            self.error = error
-            self._on_change()
-            raise
-        self._tag = ok.consumer_tag or ""
-        self._channel = channel
+    async def _consume(self, session: Session) -> asyncio.Future[None] | None:
+        """Consume on a new channel; the future is done when the channel or the consumer has ended. None if unwanted."""
+        async with self._turn:
+            if self._mode not in TAKING:
+                return None
+            try:
+                channel = await session.channel()
+                channel.on_delivery = partial(self._deliver, channel)
+                ended = asyncio.get_running_loop().create_future()
+                channel.methods.on_consumer_cancel_callbacks.add(lambda frame: _set(ended))
+                channel.ended.add_done_callback(lambda done: _set(ended))
+                await self._start_consumer(channel)
+            except WarrenError as error:
+                self.error = error
+                self._moved()
+                raise
+            self._channel = channel
         self.error = None
-        self._on_change()
+        self._moved()
         return ended
 
+    async def _start_consumer(self, channel: DataChannel) -> None:
+        prefetch = 1 if self._mode is Mode.TRIAL else self._prefetch
+        with translated(f"cannot consume from queue {self.queue.name!r}"):
+            async with asyncio.timeout(CANCEL_SECONDS * 2):
+                await channel.methods.basic_qos(prefetch_count=prefetch)
+                ok = await channel.methods.basic_consume(self.queue.name, _unused)
+        self._tag = ok.consumer_tag or ""
+
+    async def _end_consumer(self) -> None:
+        """Cancel at the broker, if there is something to cancel, and give back what it sent too much."""
+        tag, self._tag = self._tag, ""
+        channel = self._channel
+        if tag and channel is not None and channel.usable:
+            try:
+                with translated("cannot cancel the consumer"):
+                    await channel.methods.basic_cancel(tag, timeout=CANCEL_SECONDS)
+            except WarrenError as error:
+                # A consumer that may live on would be sent messages for ever.
+                log.warning("consumer not cancelled: queue=%s error=%s", self.queue.name, error)
+                with contextlib.suppress(WarrenError):
+                    await _close(channel)
+        returning, self._returning = self._returning, []
+        for job in returning:
+            self._settle(job, Settlement.RETURN)
+
     def _lost(self, ended: asyncio.Future[None]) -> WarrenError:
-        channel, self._channel = self._channel, None
+        channel, self._channel, self._tag = self._channel, None, ""
         reason = "cancelled by the broker"
         cause = None if channel is None else channel.cause
         if cause is not None:
@@ -189,57 +283,42 @@ class Subscription:
         elif channel is not None:
             task = asyncio.ensure_future(_close(channel))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        log.warning("consumer lost: queue=%s reason=%s", self.queue.name, reason)
-        self.error = TransportUnavailable(f"the consumer of queue {self.queue.name!r} was lost: {reason}")
+        error = TransportUnavailable(f"the consumer of queue {self.queue.name!r} was lost: {reason}")
+        if self._mode in TAKING:
+            log.warning("consumer lost: queue=%s reason=%s", self.queue.name, reason)
+            self.error = error
+        self._moved()
+        return error
+
+    def _moved(self) -> None:
+        self._moves.set()
         self._on_change()
-        return self.error
+
+    # Deliveries
 
     def _deliver(self, channel: DataChannel, method: bytes, header: bytes, body: bytes) -> None:
         tag, delivery = Delivery.of_frames(method, header, body, self.queue.name)
         job = Job(channel, tag, delivery)
         self.statistics.delivered += 1
-        if self._stopping:
-            self._settle(job, Settlement.RETURN)
-            return
-        self._jobs.append(job)
-        while self._parked:
-            worker = self._parked.popleft()
-            if not worker.done():
-                worker.set_result(None)
-                break
+        if self._stopping or self._mode not in TAKING:
+            self._returning.append(job)
+        else:
+            self._workers.take(job)
 
-    async def _next(self) -> Job:
-        while not self._jobs:
-            parked = asyncio.get_running_loop().create_future()
-            self._parked.append(parked)
-            await parked
-        return self._jobs.popleft()
+    def _withdraw(self) -> None:
+        self._returning += self._workers.withdraw()
 
-    async def _work(self) -> None:
-        # A handler may take its cancellation for something else: the worker ends with it nevertheless.
-        statistics = self.statistics
-        while not self._stopping:
-            job = await self._next()
-            if not job.channel.usable:
-                statistics.stale += 1
-                continue
-            statistics.running += 1
-            if statistics.running == 1:
-                self._idle.clear()
-            settlement = Settlement.RETURN
-            try:
-                settlement = await self._process(job.delivery, job.delivery_tag)
-            except (Exception, BaseExceptionGroup):
-                # Failures end in `process`; whatever is left must not cost the queue its worker.
-                log.exception(
-                    "delivery failed: queue=%s message_id=%s", self.queue.name, job.delivery.message_id
-                )
-                settlement = Settlement.REJECT
-            finally:
-                statistics.running -= 1
-                if not statistics.running:
-                    self._idle.set()
-                self._settle(job, settlement)
+    def _end(self, job: Job, settlement: Settlement) -> None:
+        """A job has come to its end."""
+        if (
+            settlement is Settlement.RETURN
+            and self._mode not in TAKING
+            and (self._tag or self._turn.locked())
+        ):
+            # The broker would send it again at once, as long as the consumer is not cancelled.
+            self._returning.append(job)
+        else:
+            self._settle(job, settlement)
 
     def _settle(self, job: Job, settlement: Settlement) -> None:
         """Settle on the channel of the delivery; if that is gone, the broker has requeued the message already."""
@@ -258,7 +337,7 @@ class Subscription:
             statistics.requeued += 1
 
     def snapshot(self) -> ConsumerStatistics:
-        self.statistics.waiting = len(self._jobs)
+        self.statistics.waiting = self._workers.waiting + len(self._returning)
         return self.statistics
 
 

@@ -208,6 +208,8 @@ class Graph:
                 if isinstance(mark, Depends):
                     return self._step(mark, path)
                 if isinstance(mark, Header):
+                    if self._delivery is not Delivery:
+                        raise ConfigError("a handler of batches has no Header: it may take a list[Delivery]")
                     return _header(mark, parameter, kind)
             hint = kind
         if hint == self._delivery or hint == getattr(self._delivery, "__name__", None):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import timedelta
 
 from warren.sdk import telemetry
+from warren.sdk.breaker import Circuit
 from warren.sdk.codec import decode, encode_result
-from warren.sdk.consumer import Settlement
 from warren.sdk.dead_letter import dead_letter
 from warren.sdk.delivery import Delivery, handling
 from warren.sdk.durations import duration
@@ -28,12 +28,14 @@ from warren.sdk.errors import (
     WarrenError,
 )
 from warren.sdk.handler import HandlerSpec
+from warren.sdk.intake import Intake
 from warren.sdk.middleware import Middlewares
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.retry import may_pass
 from warren.sdk.rpc.answering import error_reply, reply, wants_reply
 from warren.sdk.topology import Queue
+from warren.sdk.workers import Settlement
 
 log: logging.Logger = logging.getLogger("warren.sdk")
 
@@ -42,7 +44,10 @@ Send = Callable[[Outgoing], Awaitable[None]]
 
 @dataclass(slots=True)
 class HandlerStatistics:
-    """Counts since the App started. `dropped` is what no dead letter exchange took: it is gone, and logged."""
+    """Counts since the App started. `dropped` is what no dead letter exchange took: it is gone, and logged.
+
+    `gathering` wait now for their batch to be full.
+    """
 
     handled: int = 0
     failed_attempts: int = 0
@@ -51,6 +56,7 @@ class HandlerStatistics:
     dropped: int = 0
     error_replies: int = 0
     unclaimed_replies: int = 0
+    gathering: int = 0
 
 
 class Endpoint:
@@ -64,7 +70,7 @@ class Endpoint:
         self,
         queue: Callable[[], Queue],
         *,
-        concurrency: int,
+        intake: Intake,
         send: Send,
         forward: Send,
         middlewares: Middlewares,
@@ -72,7 +78,8 @@ class Endpoint:
         retry: RetryPolicy,
         delay: Callable[[], DelayBackend],
     ) -> None:
-        self.concurrency = concurrency
+        self.intake: Intake = intake
+        self.circuit: Circuit | None = None
         self.statistics: HandlerStatistics = HandlerStatistics()
         self._queue = queue
         self._send = send
@@ -82,6 +89,8 @@ class Endpoint:
         self._retry = retry
         self._delay = delay
         self._specs: dict[str, HandlerSpec] = {}
+        self._unordered = False
+        """Whether it has been said that a key could not be read."""
 
     def add(self, handler: HandlerSpec) -> None:
         """:raises ConfigError: if two handlers of the queue cannot be told apart."""
@@ -89,6 +98,9 @@ class Endpoint:
         if name in self._specs or (self._specs and ("" in self._specs or not name)):
             raise ConfigError(f"queue {self._queue().name!r} has a handler for that already")
         self._specs[name] = handler
+
+    def gathering(self, change: int) -> None:
+        self.statistics.gathering += change
 
     @property
     def handlers(self) -> tuple[HandlerSpec, ...]:
@@ -141,10 +153,36 @@ class Endpoint:
         except Exception as error:
             return await self._failed(handler, delivery, error)
         self.statistics.handled += 1
+        if self.circuit is not None:
+            self.circuit.succeeded()
         if handler.reply is not None and wants_reply(delivery):
             kind, body = handler.reply.split(result)
             return await self._answer(delivery, reply(delivery, kind, body, self._clock.now()))
         return Settlement.ACK
+
+    def key(self, delivery: Delivery) -> Hashable:
+        """What `ordered_by` says of the delivery; one for all of which it cannot be said.
+
+        Those are handled one at a time, in their order: slow, and right. It is read before any middleware.
+        """
+        ordered_by = self.intake.ordered_by
+        try:
+            if isinstance(ordered_by, str):
+                return delivery.headers.get(ordered_by)
+            handler = self._choose(delivery)
+            if handler is None or ordered_by is None:
+                return None
+            key = ordered_by(decode(handler.kind, delivery))
+            hash(key)
+        except Exception as error:
+            if not self._unordered:
+                self._unordered = True
+                log.warning(
+                    "messages without a readable key are handled one at a time: queue=%s error=%s",
+                    delivery.queue, error,
+                )  # fmt: skip
+            return None
+        return key
 
     def _choose(self, delivery: Delivery) -> HandlerSpec | None:
         """The only handler takes whatever comes, also from publishers that set no type."""
@@ -214,6 +252,8 @@ class Endpoint:
         return await handler.once.run(message, delivery, run)
 
     async def _failed(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
+        if self.circuit is not None and self.circuit.failed(error):
+            return Settlement.RETURN
         if not isinstance(error, RemoteError):
             log.warning(
                 "handler failed: queue=%s type=%s message_id=%s", delivery.queue, delivery.type, delivery.message_id,

@@ -5,17 +5,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 
 from warren.sdk.delivery import Delivery
-from warren.sdk.depends import Plan, hints_of
+from warren.sdk.depends import hints_of
 from warren.sdk.errors import ConfigError
 from warren.sdk.messages import Asking, Command, Event, Request
 from warren.sdk.protocols import Once, RetryPolicy
 from warren.sdk.rpc.forms import ReplyForm, reply_form
 from warren.sdk.topology import Binding, Declarable, Queue
+
+
+class Filling(Protocol):
+    """Calls a handler with its message and what else it takes; a `Plan` does."""
+
+    async def call(
+        self, function: Callable[..., Awaitable[Any]], message: Any, delivery: Delivery, /
+    ) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,7 @@ class HandlerSpec:
 
     kind: Any
     function: Callable[..., Awaitable[Any]]
-    plan: Plan | None
+    plan: Filling | None
     retry: RetryPolicy | None
     once: Once | None
     reply: ReplyForm | None

@@ -4,18 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypedDict
 
+from warren.sdk.batches import Batches
+from warren.sdk.breaker import CircuitBreaker
+from warren.sdk.delivery import Delivery
 from warren.sdk.depends import Plan, caller_names
+from warren.sdk.durations import Duration, duration
 from warren.sdk.endpoint import Endpoint, Send
 from warren.sdk.errors import ConfigError
 from warren.sdk.handler import HandlerSpec, check, reply_of, source_of
-from warren.sdk.handles import Answers, Handles
+from warren.sdk.handles import Answers, Handles, HandlesBatches
+from warren.sdk.intake import CONCURRENCY, Intake, OrderedBy
 from warren.sdk.messages import Asking
 from warren.sdk.middleware import Middlewares
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.registry import Registry
 from warren.sdk.topology import Queue
+
+
+class HandlerOptions(TypedDict, total=False):
+    """How a handler is run."""
+
+    concurrency: int
+    """Handlers at a time on this queue, 10 by default; all handlers of a queue say the same."""
+    prefetch: int | None
+    """Messages that the broker sends ahead of their acknowledgement, twice the concurrency by default."""
+    ordered_by: OrderedBy | None
+    """A function of the message, or the name of a header: messages of one key are handled one at a time, in the order
+    of the queue, while other keys go on. Redelivery and delays break the order."""
+    breaker: CircuitBreaker | None
+    """Pauses the queue while its handlers keep failing."""
+    retry: RetryPolicy | None
+    """What is tried again, here and later; the App's policy by default."""
+    once: Once | None
+    """Makes the effect of a message that comes twice happen once."""
 
 
 class Handlers:
@@ -44,7 +67,7 @@ class Handlers:
         self._send = send
         self._forward = forward
         self._middlewares = middlewares
-        self._clock = clock
+        self.clock: Clock = clock
         self._retry = retry
         self._delay = delay
         self._context = context
@@ -52,39 +75,97 @@ class Handlers:
         self._plans: list[Plan] = []
 
     def decorator(
-        self,
-        message: Any,
-        *,
-        queue: str | Queue | None,
-        concurrency: int,
-        keys: Iterable[str] | None,
-        retry: RetryPolicy | None,
-        once: Once | None,
+        self, message: Any, queue: str | Queue | None, keys: Iterable[str] | None, options: HandlerOptions
     ) -> Answers[Any] | Handles[Any]:
-        """What `app.handle` returns; see there.
-
-        :raises ConfigError: if the concurrency is none.
-        """
-        if concurrency < 1:
-            raise ConfigError("concurrency must be at least 1")
+        """What `app.handle` returns; see there."""
+        intake = Intake.of(
+            options.get("concurrency", CONCURRENCY),
+            options.get("prefetch"),
+            options.get("ordered_by"),
+            options.get("breaker"),
+        )
 
         def register(function: Callable[..., Any]) -> None:
-            local = caller_names()
-            check(function, message, local)
-            plan = Plan(function, message, context=self._context, overrides=self._overrides, local=local)
-            self._plans.append(plan)
+            plan = self._plan(function, message)
             handler = HandlerSpec(
-                message, function, None if plan.empty else plan, retry, once, reply_of(message)
+                message,
+                function,
+                None if plan.empty else plan,
+                options.get("retry"),
+                options.get("once"),
+                reply_of(message),
             )
-            source, items = source_of(message, queue, keys)
-            self._registry.add(items)
-            if delays := (retry or self._retry).delays:
-                self._registry.add(self._delay().reach(source, delays))
-            self._endpoint(source, concurrency).add(handler)
+            self._add(handler, intake, queue, keys)
 
         if isinstance(message, type) and issubclass(message, Asking):
             return Answers[Any](register)
         return Handles[Any](register)
+
+    def batch_decorator(
+        self,
+        message: Any,
+        queue: str | Queue | None,
+        keys: Iterable[str] | None,
+        size: int,
+        within: Duration,
+        options: HandlerOptions,
+    ) -> HandlesBatches[Any]:
+        """What `app.handle.batch` returns; see there."""
+        if isinstance(message, type) and issubclass(message, Asking):
+            raise ConfigError(f"{message.__name__} is a Request: its answers are made one by one")
+        if options.get("ordered_by") is not None:
+            raise ConfigError("a handler of batches has no ordered_by: a batch is in the order of the queue")
+        if size < 1:
+            raise ConfigError("size must be at least 1")
+        concurrency = options.get("concurrency", 1)
+        if concurrency < 1:
+            raise ConfigError("concurrency must be at least 1")
+        # While batches are handled, the next one is gathered.
+        places = size * (concurrency + 1)
+        intake = Intake.of(places, options.get("prefetch") or places, None, options.get("breaker"))
+
+        def register(function: Callable[..., Any]) -> None:
+            plan = self._plan(function, list[message], list[Delivery])
+            source, _ = source_of(message, queue, keys)
+            endpoint = self._endpoint(source, intake)
+            batches = Batches(
+                function,
+                None if plan.empty else plan,
+                size=size,
+                within=duration(within),
+                concurrency=concurrency,
+                clock=self.clock,
+                gathering=endpoint.gathering,
+            )
+            handler = HandlerSpec(
+                message, batches.handle, batches, options.get("retry"), options.get("once"), None
+            )
+            self._add(handler, intake, queue, keys)
+
+        return HandlesBatches[Any](register)
+
+    def _plan(self, function: Callable[..., Any], kind: Any, delivery: Any = Delivery) -> Plan:
+        local = caller_names()
+        check(function, kind, local)
+        plan = Plan(
+            function,
+            kind,
+            context=self._context,
+            overrides=self._overrides,
+            local=local,
+            delivery=delivery,
+        )
+        self._plans.append(plan)
+        return plan
+
+    def _add(
+        self, handler: HandlerSpec, intake: Intake, queue: str | Queue | None, keys: Iterable[str] | None
+    ) -> None:
+        source, items = source_of(handler.kind, queue, keys)
+        self._registry.add(items)
+        if delays := (handler.retry or self._retry).delays:
+            self._registry.add(self._delay().reach(source, delays))
+        self._endpoint(source, intake).add(handler)
 
     def override(self, dependency: Callable[..., Any], other: Callable[..., Any]) -> ExitStack:
         """What `app.override` does; see there."""
@@ -107,19 +188,21 @@ class Handlers:
         end.callback(put, before)
         return end
 
-    def _endpoint(self, source: str, concurrency: int) -> Endpoint:
+    def _endpoint(self, source: str, intake: Intake) -> Endpoint:
         endpoint = self.endpoints.get(source)
         if endpoint is None:
             endpoint = self.endpoints[source] = Endpoint(
                 lambda: self._registry.queue(source),
-                concurrency=concurrency,
+                intake=intake,
                 send=self._send,
                 forward=self._forward,
                 middlewares=self._middlewares,
-                clock=self._clock,
+                clock=self.clock,
                 retry=self._retry,
                 delay=self._delay,
             )
-        elif endpoint.concurrency != concurrency:
-            raise ConfigError(f"the handlers of queue {source!r} must have the same concurrency")
+        elif endpoint.intake != intake:
+            raise ConfigError(
+                f"the handlers of queue {source!r} must have the same concurrency, prefetch, ordered_by and breaker"
+            )
         return endpoint

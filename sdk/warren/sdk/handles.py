@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from warren.sdk.batches import Outcomes
+
 Content = TypeVar("Content")
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
+Ended = TypeVar("Ended", bound=Outcomes)
 Parameters = ParamSpec("Parameters")
 
 
@@ -33,5 +36,18 @@ class Answers(Generic[Answer]):
     def __call__(
         self, function: Callable[Parameters, Coroutine[Any, Any, Answer]]
     ) -> Callable[Parameters, Coroutine[Any, Any, Answer]]:
+        self._register(function)
+        return function
+
+
+class HandlesBatches(Generic[Content]):
+    """Decorates a handler of batches; its first parameter must take a list of the content."""
+
+    def __init__(self, register: Callable[[Callable[..., Any]], None]) -> None:
+        self._register = register
+
+    def __call__(
+        self, function: Callable[Concatenate[list[Content], Parameters], Coroutine[Any, Any, Ended]]
+    ) -> Callable[Concatenate[list[Content], Parameters], Coroutine[Any, Any, Ended]]:
         self._register(function)
         return function

@@ -52,6 +52,7 @@ class Lifecycle:
             endpoints=handlers.endpoints,
             components=self.components,
             middlewares=middlewares,
+            clock=handlers.clock,
             window=settings.window,
             replies=settings.replies,
             on_return=self._returned,

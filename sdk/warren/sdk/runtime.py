@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from warren.sdk.breaker import Circuit
 from warren.sdk.connection import Control, Link
-from warren.sdk.consumer import ConsumerStatistics, Subscription
+from warren.sdk.consumer import Subscription
 from warren.sdk.delivery import current_delivery
 from warren.sdk.embedded import EmbeddedBroker, embedded_broker
 from warren.sdk.endpoint import Endpoint, HandlerStatistics
@@ -17,7 +18,7 @@ from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailabl
 from warren.sdk.hosts import Hosts
 from warren.sdk.middleware import Middlewares, Outlet, Through
 from warren.sdk.outgoing import Outgoing
-from warren.sdk.protocols import Component, Once
+from warren.sdk.protocols import Clock, Component, Once
 from warren.sdk.publisher import Publisher, PublisherStatistics
 from warren.sdk.publishing import PublishingChannels
 from warren.sdk.registry import Registry
@@ -28,11 +29,11 @@ from warren.sdk.states import Health, State
 from warren.sdk.topology import Declarable, Queue
 from warren.sdk.transaction import TransactionChannels
 from warren.sdk.transport import Session
+from warren.sdk.workers import ConsumerStatistics
 
 log: logging.Logger = logging.getLogger("warren.sdk")
 
 FLUSH_SECONDS = 5.0
-PREFETCH_PER_HANDLER = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Runtime:
         endpoints: Mapping[str, Endpoint],
         components: Sequence[Component],
         middlewares: Middlewares,
+        clock: Clock,
         window: int,
         replies: ReplyMode,
         on_return: Callable[[Unroutable], None],
@@ -73,6 +75,7 @@ class Runtime:
         self._endpoints = endpoints
         self._components = components
         self.middlewares: Middlewares = middlewares
+        self._clock = clock
         self._retry = {"first_retry": first_retry, "longest_retry": longest_retry}
         self._broker: EmbeddedBroker | None = None
         self.publisher: Publisher = Publisher(window=window, on_return=on_return)
@@ -86,7 +89,7 @@ class Runtime:
             self.publisher, self._moved, self.caller.consume_directly if replies == "direct" else None
         )
         self.transactions: TransactionChannels = TransactionChannels(self._publishing_session, self.publisher)
-        self._subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self.reaching: asyncio.Lock = asyncio.Lock()
         """Held while a message class that is published for the first time is declared."""
@@ -103,7 +106,7 @@ class Runtime:
 
     def health(self) -> Health:
         errors = [link.error for link in self._links() if link.error is not None]
-        errors += [one.error for one in self._subscriptions.values() if one.error is not None]
+        errors += [one.error for one in self.subscriptions.values() if one.error is not None]
         reason = self.publisher.blocked if not errors else str(errors[0])
         return Health(self.state, tuple(self._missing()), reason)
 
@@ -140,13 +143,18 @@ class Runtime:
             subscription = Subscription(
                 self._consuming,
                 self._registry.queue(name),
-                prefetch=endpoint.concurrency * PREFETCH_PER_HANDLER,
-                concurrency=endpoint.concurrency,
+                prefetch=endpoint.intake.prefetch,
+                concurrency=endpoint.intake.concurrency,
                 process=endpoint.process,
+                key=endpoint.key if endpoint.intake.ordered_by is not None else None,
                 recover=self._redeclare,
                 on_change=self._moved,
             )
-            self._subscriptions[name] = subscription
+            breaker = endpoint.intake.breaker
+            endpoint.circuit = subscription.circuit = (
+                None if breaker is None else Circuit(breaker, subscription, self._clock, name)
+            )
+            self.subscriptions[name] = subscription
             subscription.start()
         await self._await_consumers(deadline)
         self._phase = State.READY
@@ -156,7 +164,7 @@ class Runtime:
         self._phase = State.CLOSING
         self._moved()
         try:
-            await asyncio.gather(*(subscription.stop(grace) for subscription in self._subscriptions.values()))
+            await asyncio.gather(*(subscription.stop(grace) for subscription in self.subscriptions.values()))
             onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
             parts: list[Component | Once] = [*reversed(self._components), *onces]
             for part in parts:
@@ -213,7 +221,7 @@ class Runtime:
             reconnects=sum(max(0, link.connects - 1) for link in self._links()),
             publisher=self.publisher.snapshot(),
             calls=self.caller.snapshot(),
-            subscriptions={name: one.snapshot() for name, one in self._subscriptions.items()},
+            subscriptions={name: one.snapshot() for name, one in self.subscriptions.items()},
             handlers={name: one.statistics for name, one in self._endpoints.items()},
         )
 
@@ -232,7 +240,7 @@ class Runtime:
             missing.append("publisher")
         if consuming is None or consuming.session is None or not self.caller.active:
             missing.append("consumer")
-        return missing + [name for name, one in self._subscriptions.items() if not one.active]
+        return missing + [name for name, one in self.subscriptions.items() if not one.standing]
 
     def _moved(self) -> None:
         """Something that the state depends on has changed."""
@@ -241,16 +249,16 @@ class Runtime:
 
     async def _await_consumers(self, deadline: float) -> None:
         """:raises WarrenError: if a consumer cannot stand, or not in time."""
-        while not all(one.active for one in self._subscriptions.values()):
+        while not all(one.standing for one in self.subscriptions.values()):
             self._changed.clear()
-            for one in self._subscriptions.values():
+            for one in self.subscriptions.values():
                 if isinstance(one.error, TopologyMismatch) and not one.error.retryable:
                     raise one.error
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
             except TimeoutError:
-                waiting = {name: one for name, one in self._subscriptions.items() if not one.active}
+                waiting = {name: one for name, one in self.subscriptions.items() if not one.standing}
                 errors = [one.error for one in waiting.values() if one.error is not None]
                 why = f": {errors[0]}" if errors else ""
                 raise TransportUnavailable(

@@ -232,7 +232,9 @@ class Warren:
                 return app.busy
             calls += statistics.calls.in_flight
             for queue, subscription in statistics.subscriptions.items():
-                running[queue] += subscription.running
+                gathering = statistics.handlers[queue].gathering if queue in statistics.handlers else 0
+                # What waits for the rest of its batch waits for the time.
+                running[queue] += subscription.running - gathering
         asleep = self._clock.asleep()
         awake = running - asleep
         if asleep and awake.total() <= calls:

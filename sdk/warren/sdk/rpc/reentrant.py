@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from warren.sdk.consumer import Settlement
 from warren.sdk.delivery import Delivery
 from warren.sdk.endpoint import Endpoint
 from warren.sdk.middleware import Outlet
 from warren.sdk.outgoing import Outgoing
+from warren.sdk.workers import Settlement
 
 
 class Reentrant:
