@@ -28,6 +28,7 @@ PROMISED = {
         "report: 0 6 * * MON-FRI (Europe/Berlin)",
         "stock: every 0:05:00",
     ],
+    "resequencer": ["order 42: placed", "order 42: paid", "order 42: shipped"],
     "saga": [
         "41: stock reserved",
         "41: completed",

@@ -176,7 +176,7 @@ class Timers:
         return done
 
     async def listed(self) -> Sequence[Listed]:
-        """All timers, those that are due first at the top.
+        """All timers that have a time to come, those that are due first at the top.
 
         :raises StoreUnavailable: the store did not answer.
         """
@@ -194,6 +194,7 @@ class Timers:
                 timer.fired,
             )
             for timer in found
+            if not (timer.firing and "at_ms" in timer.spec)
         ]
 
     def register(self, app: App) -> None:

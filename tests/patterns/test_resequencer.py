@@ -1,0 +1,188 @@
+"""Messages in the order of their numbers: whatever comes first, is missing, comes twice, or is too much to keep."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.patterns.conftest import NewApp, OpenStore
+from tests.patterns.fetch import fetch
+from tests.patterns.waiting import eventually
+from warren.patterns import SqliteStore, Store
+from warren.patterns.resequencer import Numbers, Resequencer
+from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
+from warren.testing import Warren
+
+
+class Line:
+    """An App that handles numbered steps in order, and writes down what it handled."""
+
+    def __init__(self, app: App, store: Store, name: str, **settings: Any) -> None:
+        class Step(Command, queue=Queue(f"{name}.steps", single_active_consumer=True), type="step"):
+            key: str = "a"
+            number: int
+
+        self.app = app
+        self.step = Step
+        self.done: list[tuple[str, int]] = []
+        self.running = self.most = 0
+        self.broken: set[int] = set()
+        self.resequencer = Resequencer(
+            f"{name}.steps",
+            store=store,
+            key=lambda step: str(step.key),
+            number=lambda step: int(step.number),
+            **{"again_after": timedelta(milliseconds=50), "gap_timeout": timedelta(seconds=30), **settings},
+        )
+
+        @self.resequencer.handle(Step)
+        async def step(step: Step) -> None:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await asyncio.sleep(0)
+            self.running -= 1
+            if step.number in self.broken:
+                raise RuntimeError("this step cannot be done")
+            self.done.append((step.key, step.number))
+
+        app.include(self.resequencer)
+
+    async def send(self, *numbers: int, key: str = "a") -> None:
+        await self.app.publish_many([self.step(key=key, number=number) for number in numbers])
+
+    async def has_done(self, *numbers: int, key: str = "a") -> None:
+        await eventually(
+            lambda: self.of(key) == list(numbers), f"{numbers} are done in order, not {self.of(key)}"
+        )
+
+    def of(self, key: str) -> list[int]:
+        return [number for own, number in self.done if own == key]
+
+
+async def test_numbers_are_handled_in_order_and_keys_do_not_wait_for_each_other(
+    new_app: NewApp, store: Store, name: str
+) -> None:
+    line = Line(new_app(), store, name)
+    async with line.app:
+        await line.send(3, 2, 4)
+        await line.send(1, 2, key="b")
+        await line.has_done(1, 2, key="b")
+        assert line.of("a") == []
+        await line.send(1)
+        await line.has_done(1, 2, 3, 4)
+        assert line.resequencer.statistics.waited >= 3
+
+
+async def test_a_shuffled_crowd_of_several_keys(new_app: NewApp, store: Store, name: str) -> None:
+    line = Line(new_app(), store, name, window=60)
+    messages = [line.step(key=f"{n % 5}", number=n // 5 + 1) for n in range(200)]
+    random.Random(4).shuffle(messages)
+    async with line.app as app:
+        await app.publish_many(messages)
+        await eventually(lambda: len(line.done) == 200, "all are done", seconds=60)
+        assert all(line.of(f"{key}") == list(range(1, 41)) for key in range(5))
+        assert line.resequencer.statistics.put_aside > 0
+        assert line.most <= 10
+
+
+async def test_what_comes_twice_is_handled_once_also_after_a_restart(
+    new_app: NewApp, open_store: OpenStore, name: str
+) -> None:
+    first = Line(new_app(), open_store(), name)
+    async with first.app:
+        await first.send(1, 2, 2, 1)
+        await first.has_done(1, 2)
+        await eventually(lambda: first.resequencer.statistics.repeated == 2, "two are known")
+    second = Line(new_app(), open_store(), name)
+    async with second.app:
+        await second.send(2, 3)
+        await second.has_done(3)
+        await eventually(lambda: second.resequencer.statistics.repeated == 1, "one is known")
+
+
+async def test_what_is_missing_is_given_up_in_time_and_is_late_afterwards(
+    warren: Warren, tmp_path: Path
+) -> None:
+    line = Line(App(), SqliteStore(tmp_path / "s.sqlite"), "virtual", gap_timeout=timedelta(minutes=5))
+    async with warren.running(line.app):
+        for number in (1, 3):
+            await warren.publish(line.step(number=number))
+        await warren.advance(minutes=3)
+        await warren.publish(line.step(number=6))
+        await warren.advance(minutes=1, seconds=59)
+        assert line.of("a") == [1]
+        await warren.advance(seconds=2)
+        assert line.of("a") == [1, 3]
+        await warren.advance(minutes=4, seconds=50)
+        assert line.of("a") == [1, 3]
+        await warren.advance(minutes=1)
+        assert line.of("a") == [1, 3, 6]
+        await warren.publish(line.step(number=5))
+        (dead,) = warren.dead_letters
+        assert "number 5 of 'a' came after it had been given up: number 7 is next" in str(dead)
+    assert (line.resequencer.statistics.gaps, line.resequencer.statistics.late) == (2, 1)
+
+
+async def test_a_message_that_cannot_be_handled_is_a_gap(new_app: NewApp, store: Store, name: str) -> None:
+    line = Line(new_app(), store, name, gap_timeout=timedelta(milliseconds=400))
+    line.broken = {2}
+    async with line.app:
+        await line.send(1, 2, 3)
+        await line.has_done(1, 3)
+        dead = await fetch(line.app.url or "", f"{name}.steps.dead")
+    assert dead.headers["warren-dead-reason"] == "failed"
+
+
+async def test_the_first_number_may_be_whatever_comes_first(new_app: NewApp, store: Store, name: str) -> None:
+    line = Line(new_app(), store, name, first=None)
+    async with line.app:
+        await line.send(17, 18)
+        await line.has_done(17, 18)
+
+
+async def test_numbers_count_for_each_key_over_processes(
+    new_app: NewApp, open_store: OpenStore, name: str
+) -> None:
+    class Told(Event, exchange=f"{name}.news", key="told"):
+        text: str
+
+    resequencer = Resequencer(f"{name}.told", store=open_store())
+    told: list[tuple[str, int]] = []
+
+    @resequencer.handle(Told)
+    async def tell(message: Told, delivery: Delivery) -> None:
+        told.append((message.text, int(delivery.headers["warren-sequence"])))
+
+    app = new_app()
+    app.include(resequencer)
+    numbers = [Numbers(name, store=open_store()) for _ in range(2)]
+    async with app:
+        for turn in range(6):
+            await app.publish(Told(text=f"{turn}"), headers=await numbers[turn % 2].next("k"))
+        await eventually(lambda: len(told) == 6, "all are told")
+        assert told == [(f"{turn}", turn + 1) for turn in range(6)]
+        await app.publish(Told(text="without a number"))
+        dead = await fetch(app.url or "", f"{name}.told.dead")
+    assert "the message has no number" in str(dead.headers["warren-dead-error"])
+
+
+async def test_wrong_use_is_said_in_one_line(store: Store, new_app: NewApp) -> None:
+    with pytest.raises(ConfigError, match="window \\(0\\)"):
+        Resequencer("q", store=store, window=0)
+    with pytest.raises(ConfigError, match="shorter than gap_timeout"):
+        Resequencer("q", store=store, gap_timeout=timedelta(milliseconds=1))
+    with pytest.raises(ConfigError, match="handles nothing"):
+        new_app().include(Resequencer("q", store=store))
+
+    class Other(Command, queue="q"):
+        pass
+
+    resequencer = Resequencer("q", store=store)
+    resequencer.handle(Other)(lambda message: asyncio.sleep(0))
+    with pytest.raises(ConfigError, match="Other must come through the resequencer's queue"):
+        new_app().include(resequencer)
