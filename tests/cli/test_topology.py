@@ -133,6 +133,21 @@ def test_what_a_policy_can_give_needs_no_new_queue(
     )
 
 
+def test_what_dead_letters_to_nowhere_is_said(warren: Command, shop: Callable[..., str], name: str) -> None:
+    further = (
+        f"Queue({name + '.other'!r}, dead_letter_exchange='', dead_letter_routing_key={name + '.gone'!r}),"
+        f" *(Exchange(f'{name}.x{{n}}', alternate_exchange={name + '.lost'!r}) for n in range(5))"
+    )
+    target = shop(further)
+    found = warren("topology", "plan", target, "--json").json["risks"]
+    texts = {each["subject"]: each["text"] for each in found if "not there" in each["text"]}
+    assert texts[f"queue '{name}.other'"] == f"dead-letters to queue '{name}.gone', which is not there"
+    assert f"has the alternate exchange '{name}.lost', which is not there" in texts[f"exchange '{name}.x4'"]
+    # What is said of many alike is said once.
+    shown = warren("topology", "plan", target).out
+    assert f"! exchange '{name}.x0', exchange '{name}.x1', exchange '{name}.x2' and 2 more: has the" in shown
+
+
 def listed(
     warren: Command, write: Module, url: str, options: list[str], name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Definitions between a broker and a file; `warren definitions export FILE` and `warren definitions import FILE`."""
+"""`warren definitions export|import FILE`: definitions, between a broker and a file."""
 
 from __future__ import annotations
 

@@ -44,6 +44,9 @@ def run(app: typer.Typer, name: str, words: Sequence[str]) -> int:
     try:
         status = command.main(args=list(words), prog_name=f"warren {name}", standalone_mode=False)
     except Exception as error:
+        if type(error).__name__ == "Abort":
+            # What click makes of Ctrl+C; the dispatcher knows what that ends with.
+            raise KeyboardInterrupt from None
         if not hasattr(error, "format_message"):
             raise
         # Click's own errors; which module they come from differs between typer's releases.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +17,10 @@ from warren.command.typed import Json, Url, checked_url, commands, print_json, r
 
 if TYPE_CHECKING:
     from warren.sdk import App
-    from warren.sdk.planning import Listing, Plan, Planner
+    from warren.sdk.planning import Listing, Plan, Planner, Risk
+
+SUBJECTS = 3
+"""How many of those that the same is said of are named; `--json` names all."""
 
 topology = commands("Compare what an App declares with what the broker has, make it, or write it to a file.")
 
@@ -200,6 +203,14 @@ def _as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _grouped(risks: Iterable[Risk]) -> dict[tuple[str, str], list[str]]:
+    """The subjects of what is to be said alike: a pattern may have dozens of exchanges."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in risks:
+        found.setdefault((each.text, each.advice), []).append(each.subject)
+    return found
+
+
 def _show(plan: Plan) -> None:
     from rich.console import Console
 
@@ -233,8 +244,9 @@ def _show(plan: Plan) -> None:
         risks = [each for each in plan.risks if each.kind is kind]
         if risks:
             console.print(f"\n{heading}:", style="bold")
-        for risk in risks:
-            console.print(f"! {risk.subject} {risk.text}\n    {risk.advice}")
+        for (text, advice), subjects in _grouped(risks).items():
+            more = f" and {len(subjects) - SUBJECTS} more" if len(subjects) > SUBJECTS else ""
+            console.print(f"! {', '.join(subjects[:SUBJECTS])}{more}: {text}\n    {advice}")
     counts = {status: len(plan.of(status)) for status in Status}
     summary = (
         f"{counts[Status.PRESENT]} as declared, {counts[Status.MISSING]} missing,"

@@ -1,4 +1,4 @@
-"""`warren bench`: its options, and the queue that a run needs."""
+"""`warren bench`: loads a broker and says how fast it was; its options, and the queue that a run needs."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Planner:
         items = sorted(_with_implied(items), key=rank)
         steps = [await self._step(item, listing) for item in items]
         product, version = self._session.server
-        unseen = await self._missing(_referred(items))
+        exchanges, queues = _referred(items)
         return Plan(
             broker=f"{product} {version}",
             steps=tuple(steps),
@@ -127,7 +127,8 @@ class Planner:
                 risks(
                     items,
                     bindings=listing.bindings if listing else (),
-                    missing=unseen,
+                    missing=await self._missing(Exchange(name) for name in sorted(exchanges)),
+                    missing_queues=await self._missing(Queue(name) for name in sorted(queues)),
                     rabbitmq=_version(version) if product == "RabbitMQ" else None,
                 )
             ),
@@ -175,15 +176,15 @@ class Planner:
             return Step(item, Status.PRESENT)
         return Step(item, Status.DIFFERS, found, _advice(item, found))
 
-    async def _missing(self, names: set[str]) -> set[str]:
-        """Which of these exchanges are not there; those that may not be looked at are taken to be."""
+    async def _missing(self, items: Iterable[Exchange | Queue]) -> set[str]:
+        """Which of these are not there; what may not be looked at is taken to be."""
         missing = set()
-        for name in sorted(names):
+        for item in items:
             try:
-                await self._control.run(f"cannot look at exchange {name!r}", Form.of(Exchange(name)).look)
+                await self._control.run(f"cannot look at {label(item)}", Form.of(item).look)
             except TopologyMismatch as error:
                 if error.reply_code == 404:
-                    missing.add(name)
+                    missing.add(item.name)
         return missing
 
 
@@ -204,13 +205,17 @@ def _binding_step(binding: Binding, listing: Listing | None) -> Step:
     return Step(binding, Status.MISSING, advice="`warren topology apply` makes it")
 
 
-def _referred(items: Iterable[Declarable]) -> set[str]:
-    """Exchanges that are named as alternates or for dead letters, and are not declared."""
+def _referred(items: Iterable[Declarable]) -> tuple[set[str], set[str]]:
+    """Exchanges and queues that are named as alternates or for dead letters, and are not declared."""
     items = list(items)
-    named = {item.name for item in items if isinstance(item, Exchange)}
-    wanted = {item.alternate_exchange for item in items if isinstance(item, Exchange)}
-    wanted |= {item.dead_letter_exchange for item in items if isinstance(item, Queue)}
-    return {name for name in wanted if name and not predeclared(name)} - named
+    exchanges = [item for item in items if isinstance(item, Exchange)]
+    queues = [item for item in items if isinstance(item, Queue)]
+    wanted = {each.alternate_exchange for each in exchanges} | {each.dead_letter_exchange for each in queues}
+    targets = {each.dead_letter_key for each in queues if each.dead_letter_exchange == ""}
+    return (
+        {name for name in wanted if name and not predeclared(name)} - {each.name for each in exchanges},
+        {name for name in targets if name and not name.startswith("amq.")} - {each.name for each in queues},
+    )
 
 
 def _undeclared(items: Iterable[Declarable], listing: Listing | None) -> tuple[Declarable, ...]:

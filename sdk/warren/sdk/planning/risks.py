@@ -44,12 +44,14 @@ def risks(
     *,
     bindings: Iterable[Binding] = (),
     missing: Collection[str] = (),
+    missing_queues: Collection[str] = (),
     rabbitmq: Version | None = None,
 ) -> list[Risk]:
     """All risks, by subject.
 
     :param bindings: further ones that the broker has.
-    :param missing: exchanges that are known not to be on the broker, or not to be declared.
+    :param missing: exchanges that are known to be neither on the broker nor declared.
+    :param missing_queues: queues of which the same is known.
     :param rabbitmq: the version of the broker, if it is a RabbitMQ.
     """
     items = list(items)
@@ -61,7 +63,7 @@ def risks(
                 if not predeclared(item.name):
                     found += _of_exchange(item, routes, missing)
             case Queue():
-                found += _of_queue(item, routes, missing, rabbitmq)
+                found += _of_queue(item, routes, missing, missing_queues, rabbitmq)
             case Binding():
                 found += _of_binding(item, routes)
     return found
@@ -116,7 +118,11 @@ def _of_exchange(exchange: Exchange, routes: Routes, missing: Collection[str]) -
 
 
 def _of_queue(
-    queue: Queue, routes: Routes, missing: Collection[str], rabbitmq: Version | None
+    queue: Queue,
+    routes: Routes,
+    missing: Collection[str],
+    missing_queues: Collection[str],
+    rabbitmq: Version | None,
 ) -> Iterator[Risk]:
     subject = label(queue)
     chosen = queue.type_reason and queue.durable and not (queue.exclusive or queue.auto_delete)
@@ -150,11 +156,13 @@ def _of_queue(
             f"expires: {queue.expires} without a consumer remove it, and its messages are not dead-lettered",
             "leave expires out, or keep a consumer on it",
         )
-    yield from _of_dead_letters(queue, subject, routes, missing)
+    yield from _of_dead_letters(queue, subject, routes, missing, missing_queues)
     yield from _of_arguments(queue, subject, rabbitmq)
 
 
-def _of_dead_letters(queue: Queue, subject: str, routes: Routes, missing: Collection[str]) -> Iterator[Risk]:
+def _of_dead_letters(
+    queue: Queue, subject: str, routes: Routes, missing: Collection[str], missing_queues: Collection[str]
+) -> Iterator[Risk]:
     exchange = queue.dead_letter_exchange
     if queue.type == "stream":
         return
@@ -180,6 +188,13 @@ def _of_dead_letters(queue: Queue, subject: str, routes: Routes, missing: Collec
             subject,
             f"dead-letters to exchange {exchange!r}, which is not there",
             f"declare Exchange({exchange!r}) and a queue bound to it",
+        )
+    elif not exchange and key in missing_queues:
+        yield Risk(
+            Kind.LOSS,
+            subject,
+            f"dead-letters to queue {key!r}, which is not there",
+            f"declare Queue({key!r})",
         )
     elif key is not None and exchange in routes.exchanges and not routes.takes(exchange, key):
         yield Risk(

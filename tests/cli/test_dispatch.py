@@ -1,0 +1,74 @@
+"""The command `warren` itself: what it lists, how fast, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pika
+
+from tests.cli.conftest import Command, Module
+from tests.support.broker import warren as command
+from tests.support.processes import Child, wait_until
+from warren.command.dispatch import GROUP
+
+REQUEST = """
+from warren.sdk import Request
+
+class Ask(Request[int], queue="{name}.never"):
+    pass
+"""
+
+
+def test_help_says_what_each_command_does(warren: Command) -> None:
+    done = warren("--help")
+    assert done.status == 0
+    lines = [line.split(maxsplit=1) for line in done.out.splitlines() if line.startswith("  ")]
+    assert [line[0] for line in lines] == sorted({point.name for point in entry_points(group=GROUP)})
+    assert all(len(line) == 2 and len(line[1]) > 10 for line in lines)
+    assert warren().status == 2
+    assert warren("no-such-command").err.startswith(
+        "warren: no command 'no-such-command'; there are: asyncapi, "
+    )
+
+
+def test_help_imports_no_command() -> None:
+    program = (
+        "import sys; from warren.command import dispatch; dispatch.main(['--help']);"
+        "print('modules', *{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    brought = set(done.stdout.splitlines()[-1].split())
+    assert not brought & {"aiormq", "pydantic", "typer", "rich", "opentelemetry", "pyspark"}
+
+
+def test_output_that_nobody_reads_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as out:
+        done = subprocess.run(command("--help"), stdout=out, stderr=subprocess.PIPE, check=False, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupted_command_says_nothing_and_ends_with_130(
+    module: Module, tmp_path: Path, amqp_url: str, name: str
+) -> None:
+    target = module(REQUEST.format(name=name))
+    connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
+    channel = connection.channel()
+    channel.queue_declare(f"{name}.never", durable=True)
+
+    def asked() -> bool:
+        return bool(channel.queue_declare(f"{name}.never", passive=True).method.message_count)
+
+    with Child(command("call", f"{target}:Ask", "{}", "--url", amqp_url), cwd=tmp_path) as child:
+        wait_until(asked, "the request waits", 30)
+        os.kill(child.pid, signal.SIGINT)
+        assert child.wait(30) == 130
+    assert child.errors == ""
+    channel.queue_delete(f"{name}.never")
+    connection.close()
