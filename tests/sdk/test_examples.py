@@ -23,6 +23,19 @@ PROMISED = {
         "refused: ['we sell candles']",
         "silent: ['asleep.prices']",
     ],
+    "handle": [
+        "dead: rejected DeadLetter: a total cannot be negative",
+        "written: nothing",
+        "written: order 42 of acme",
+    ],
+    "handler_retry": ["charged at delivery 3", "dead: LookupError: no such order"],
+    "publish_ways": [
+        "a batch: 50",
+        "a batch: 50",
+        "in a window: 98",
+        "in order: 100",
+        "published: 302",
+    ],
     "publish": [
         "confirmed: 100",
         "dead: ValueError: nothing to ship",

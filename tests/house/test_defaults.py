@@ -1,0 +1,76 @@
+"""The table of defaults says what the code does."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from warren.sdk import App, Exchange, Queue, Retry
+from warren.sdk.intake import CONCURRENCY, PREFETCH_PER_HANDLER
+from warren.sdk.publisher import WINDOW_BYTES
+from warren.sdk.transport import HEARTBEAT_SECONDS
+
+PAGE = Path(__file__).parents[2] / "docs" / "defaults.md"
+
+
+def default(function: object, name: str) -> float:
+    value = inspect.signature(function).parameters[name].default  # type: ignore[arg-type]
+    assert isinstance(value, int | float)
+    return value
+
+
+def seconds(value: float) -> str:
+    return f"{value:g} s" if value >= 1 else f"{value * 1000:g} ms"
+
+
+def written(duration: object) -> str:
+    """`50ms` as the page writes it."""
+    return re.sub(r"(?<=\d)(?=[a-z])", " ", str(duration))
+
+
+def of_retry(name: str) -> str:
+    return written(inspect.signature(Retry).parameters[name].default)
+
+
+def queue(values: Queue) -> str:
+    arguments = values.wire_arguments()
+    limit = arguments.get("x-delivery-limit")
+    words = [
+        "durable" + (" quorum queue" if arguments["x-queue-type"] == "quorum" else ""),
+        f"delivery limit {limit}" if limit else "no delivery limit",
+        f"{arguments.get('x-dead-letter-strategy', 'at-most-once')} dead-lettering"
+        f" to `{arguments['x-dead-letter-exchange']}`",
+    ]
+    if "x-overflow" in arguments:
+        words.append(f"`{arguments['x-overflow']}`")
+    assert values.durable
+    return ", ".join(words)
+
+
+def test_the_page_says_what_the_code_does() -> None:
+    exchange = Exchange("any")
+    code = {
+        "unconfirmed messages": f"{default(App, 'window'):,}",
+        "bodies of unconfirmed messages": f"{WINDOW_BYTES // 2**20} MiB",
+        "publish deadline": seconds(default(App.publish, "timeout")),
+        "call deadline": seconds(default(App.call, "timeout")),
+        "first connection": seconds(default(App, "connect_timeout")),
+        "handlers at a time, a queue": str(CONCURRENCY),
+        "prefetch": f"{PREFETCH_PER_HANDLER} × handlers",
+        "attempts in the process": str(default(Retry, "attempts")),
+        "waits between them": f"random below {of_retry('first_wait')}, doubling up to {of_retry('longest_wait')}",
+        "batch": f"{default(App.publish_batches, 'count')} messages or {seconds(default(App.publish_batches, 'within'))}",
+        "grace period of a stop": seconds(default(App, "grace")),
+        "retry of a connection": f"random below {seconds(default(App, 'first_retry'))}, doubling up to"
+        f" {seconds(default(App, 'longest_retry'))}",
+        "heartbeat": f"{HEARTBEAT_SECONDS} s",
+        "queue": queue(Queue("any")),
+        "classic queue": queue(Queue("any", type="classic")),
+        "exchange": f"{'durable' if exchange.durable else 'transient'} {exchange.type} exchange",
+    }
+    rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", PAGE.read_text(), re.MULTILINE)[1:]
+    shown = dict(rows)
+    assert {name: text for name, text in shown.items() if name in code} == code
+    # What no number says is shown by tests of its own.
+    assert set(shown) - set(code) == {"message", "acknowledgement"}
