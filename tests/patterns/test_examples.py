@@ -16,6 +16,15 @@ PROMISED = {
     "transactional_once": ["receipt for order 42", "receipt for order 42", "payments: 1"],
     "delay": ["lamp on", "lamp off"],
     "dead_letters": ["failed in billing: OSError: no line to the bank", "replayed and billed: 1"],
+    "ladder": ["please pay order 42", "now pay order 42"],
+    "work_queue": ["rendered 30"],
+    "load_levelling": ["accepted 500", "done 500, at most 5 at once"],
+    "immediate": ["nobody is at home", "opened for a friend"],
+    "catch_all": ["nobody listens for order.refunded", 'kept {"order_id":"42"}'],
+    "retry": [
+        *(f"attempt {number}" for number in range(1, 5)),
+        "parked: ConnectionError: no line to the bank",
+    ],
     "delay_cancelled": ["['order 41', 'order 42']", "cancelled", "pay order 42 now", "too_late"],
     "encryption": [
         "on its way: noise",

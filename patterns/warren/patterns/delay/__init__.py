@@ -15,6 +15,7 @@ in one queue would not: RabbitMQ, "Time-to-Live and Expiration", per-message TTL
 from warren.patterns.delay.cancelling import Cancellation, Delayed
 from warren.patterns.delay.constant import WaitQueues, wait_queue
 from warren.patterns.delay.delay import Delay, DelayStatistics
+from warren.patterns.delay.ladder import Ladder
 from warren.patterns.delay.levels import Levels
 from warren.patterns.delay.native import Native
 from warren.patterns.delay.way import Entry, Way
@@ -25,6 +26,7 @@ __all__ = [
     "DelayStatistics",
     "Delayed",
     "Entry",
+    "Ladder",
     "Levels",
     "Native",
     "WaitQueues",

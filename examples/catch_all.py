@@ -1,0 +1,38 @@
+"""Catch-all: a message that no binding matches is kept, and somebody is told.
+
+Run it: python examples/catch_all.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+"""
+
+import asyncio
+
+from warren.patterns import CatchAll, ParkingLot
+from warren.sdk import App, Delivery, Event
+
+told = asyncio.Event()
+
+
+async def tell(delivery: Delivery) -> None:
+    print("nobody listens for", delivery.routing_key)
+    told.set()
+
+
+orders = CatchAll("orders", alert=tell)
+
+
+class OrderRefunded(Event, exchange=orders.exchange, key="order.refunded"):
+    order_id: str
+
+
+async def main() -> None:
+    app = App()
+    app.include(orders)
+    async with app:
+        await app.publish(OrderRefunded(order_id="42"))
+        await told.wait()
+        async with ParkingLot(str(app.url), orders.queue.name) as lot:
+            async for letter in lot:
+                print("kept", letter.delivery.body.decode())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

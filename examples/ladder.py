@@ -1,0 +1,43 @@
+"""Ladder: reminders on fixed steps, each step with a handler of its own.
+
+Run it: python examples/ladder.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+"""
+
+import asyncio
+
+from warren.patterns import Ladder
+from warren.sdk import App, Message
+
+
+class Remind(Message):
+    text: str
+
+
+app = App()
+ladder = Ladder(
+    "reminders", "100ms", "300ms"
+)  # by default 5 s, 10 s, 30 s, 1 min, 5 min, 10 min, 30 min, 1 h
+app.include(ladder)
+done = asyncio.Event()
+
+
+@app.handle(Remind, queue=ladder.queue("100ms"))
+async def gently(reminder: Remind) -> None:
+    print("please", reminder.text)
+
+
+@app.handle(Remind, queue=ladder.queue("300ms"))
+async def firmly(reminder: Remind) -> None:
+    print("now", reminder.text)
+    done.set()
+
+
+async def main() -> None:
+    async with app:
+        await ladder.publish(Remind(text="pay order 42"), "300ms")
+        await ladder.publish(Remind(text="pay order 42"), "100ms")
+        await done.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,41 @@
+"""Retry: once in the process, then after growing delays on the broker, then parked with the reason.
+
+Run it: python examples/retry.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+"""
+
+import asyncio
+
+from warren.patterns import ParkingLot, backoff
+from warren.patterns.dead_letter import Letter
+from warren.sdk import App, Command, Delivery, Retry
+
+# 100 ms, 200 ms, 400 ms, each up to a quarter longer, so that what failed together does not come back together.
+patiently = Retry(1).then(*backoff("100ms", factor=2, times=3), jitter=0.25).on(ConnectionError)
+
+
+class Charge(Command, queue="charges"):
+    order_id: str
+
+
+async def main() -> None:
+    app, given_up = App(), asyncio.Event()
+
+    @app.handle(Charge, retry=patiently)
+    async def charge(command: Charge, delivery: Delivery) -> None:
+        print(f"attempt {delivery.attempt}")
+        if delivery.attempt == 4:
+            given_up.set()
+        raise ConnectionError("no line to the bank")
+
+    async with app:
+        await app.publish(Charge(order_id="42"))
+        await given_up.wait()
+        letters: list[Letter] = []
+        while not letters:
+            async with ParkingLot(str(app.url), "charges.dead") as lot:
+                letters = [letter async for letter in lot]
+        print("parked:", letters[0].error)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

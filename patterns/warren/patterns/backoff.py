@@ -1,0 +1,29 @@
+"""Growing delays for a retry policy: `Retry(3).then(*backoff("1s", factor=3, times=5), jitter=0.25)`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from warren.sdk import ConfigError
+from warren.sdk.durations import Duration, duration
+
+
+def backoff(
+    first: Duration, *, factor: float = 2.0, times: int = 5, longest: Duration = "1h"
+) -> tuple[timedelta, ...]:
+    """`times` delays, the first `first`, each `factor` times the one before and at most `longest`; whole milliseconds.
+
+    :raises ConfigError: there are none, they would shrink, or one is no duration.
+    """
+    if times < 1 or factor < 1 or duration(first) <= timedelta(0):
+        raise ConfigError("backoff: the first delay is above 0, factor and times are at least 1")
+    cap = duration(longest).total_seconds()
+    seconds = duration(first).total_seconds()
+    delays = []
+    for _ in range(times):
+        delays.append(timedelta(milliseconds=round(min(seconds, cap) * 1000)))
+        seconds = min(seconds * factor, cap)
+    return tuple(delays)
+
+
+__all__ = ["backoff"]

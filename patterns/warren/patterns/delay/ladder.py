@@ -1,0 +1,77 @@
+"""The ladder: a few delays, each a rung with its own waiting queue and its own queue at the end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from warren.patterns.delay.constant import wait_queue
+from warren.sdk import App, ConfigError, Queue
+from warren.sdk.durations import Duration, duration
+from warren.sdk.topology import milliseconds
+
+STEPS: Final = ("5s", "10s", "30s", "1m", "5m", "10m", "30m", "1h")
+
+
+class Ladder:
+    """`app.include(ladder)`, `await ladder.publish(message, "30s")`, `@app.handle(Remind, queue=ladder.queue("30s"))`.
+
+    What is published to a step waits in the queue `<name>.<step>.wait.<ms>` and arrives in `<name>.<step>`: published by
+    level, handled by level. No step holds up another; one hop, exact to the millisecond, two quorum queues a step.
+
+    :param steps: its delays. Default 5 s, 10 s, 30 s, 1 min, 5 min, 10 min, 30 min and 1 h.
+    :raises ConfigError: there is no step, two are the same, or one is no duration.
+    """
+
+    def __init__(self, name: str, *steps: Duration) -> None:
+        self.name: str = name
+        given = steps or STEPS
+        self._labels: dict[timedelta, str] = {duration(step): _label(step) for step in given}
+        if len(self._labels) != len(given) or min(self._labels) <= timedelta(0):
+            raise ConfigError(f"the steps of a ladder differ, and are longer than 0: {given}")
+        self._app: App | None = None
+
+    @property
+    def steps(self) -> tuple[timedelta, ...]:
+        return tuple(self._labels)
+
+    def queue(self, step: Duration) -> Queue:
+        """The queue where what waited for so long arrives.
+
+        :raises ConfigError: there is no such step.
+        """
+        label = self._labels.get(duration(step))
+        if label is None:
+            raise ConfigError(
+                f"the ladder {self.name} has no step {step}, but {', '.join(self._labels.values())}"
+            )
+        return Queue(f"{self.name}.{label}")
+
+    async def publish(self, message: object, step: Duration, *, message_id: str | None = None) -> None:
+        """Publish `message` so that it arrives in `queue(step)` after that time, at least once.
+
+        :raises ConfigError: there is no such step, or the Ladder belongs to no App.
+        :raises PublishError: as `app.publish`.
+        """
+        if self._app is None:
+            raise ConfigError(f"the ladder {self.name} belongs to no App: app.include(ladder)")
+        waiting = wait_queue(self.queue(step).name, duration(step))
+        await self._app.publish(message, exchange="", key=waiting.name, message_id=message_id)
+
+    def register(self, app: App) -> None:
+        self._app = app
+        for step in self._labels:
+            app.declare(self.queue(step), wait_queue(self.queue(step).name, step))
+
+    async def on_start(self) -> None:
+        """Nothing to begin: the broker does the waiting."""
+
+    async def on_stop(self) -> None:
+        """Nothing to end: what waits goes on waiting in the broker."""
+
+
+def _label(step: Any) -> str:
+    return step.replace(" ", "") if isinstance(step, str) else f"{milliseconds(duration(step))}ms"
+
+
+__all__ = ["STEPS", "Ladder"]

@@ -1,0 +1,73 @@
+"""The catch-all: what no binding matches is kept, and somebody is told."""
+
+from __future__ import annotations
+
+from tests.patterns.conftest import NewApp
+from tests.patterns.fetch import fetch
+from tests.patterns.waiting import eventually
+from warren.patterns import CatchAll, ParkingLot
+from warren.patterns.dead_letter import replay
+from warren.sdk import Delivery, Event
+
+
+async def test_what_is_not_routed_is_kept_and_told_and_can_be_replayed(
+    new_app: NewApp, amqp_url: str, name: str
+) -> None:
+    told: list[str] = []
+
+    async def tell(delivery: Delivery) -> None:
+        told.append(delivery.routing_key)
+
+    app, orders = new_app(), CatchAll(f"{name}.orders", alert=tell)
+    app.include(orders)
+
+    class Placed(Event, exchange=orders.exchange, key="order.placed"):
+        number: int
+
+    class Paid(Event, exchange=orders.exchange, key="order.paid"):
+        number: int
+
+    paid: list[int] = []
+
+    @app.handle(Paid, queue=f"{name}.books")
+    async def book(payment: Paid) -> None:
+        paid.append(payment.number)
+
+    async with app:
+        await app.publish(Paid(number=1))
+        await app.publish(Placed(number=2), message_id="m2")
+        await eventually(lambda: told == ["order.placed"], "somebody is told")
+        await eventually(lambda: paid == [1], "what is routed is handled")
+        assert orders.unrouted == 1
+        # Somebody binds a queue at last, and what was kept goes where it should have gone.
+        later = new_app()
+
+        @later.handle(Placed, queue=f"{name}.shipping")
+        async def ship(order: Placed) -> None:
+            paid.append(order.number)
+
+        async with later, ParkingLot(amqp_url, f"{name}.orders.unrouted") as lot:
+            assert (await replay(lot, later)).done == 1
+            await eventually(lambda: paid == [1, 2], "it is handled")
+
+
+async def test_without_an_alert_it_is_counted_and_kept(new_app: NewApp, amqp_url: str, name: str) -> None:
+    app, orders = new_app(), CatchAll(f"{name}.orders")
+    app.include(orders)
+    async with app:
+        await app.publish(b"1", exchange=f"{name}.orders", key="nobody")
+        await eventually(lambda: orders.unrouted == 1, "it is counted")
+        assert (await fetch(amqp_url, orders.queue.name)).routing_key == "nobody"
+
+
+async def test_an_alert_that_fails_takes_nothing_away(new_app: NewApp, amqp_url: str, name: str) -> None:
+    def alert(delivery: Delivery) -> None:
+        raise OSError("no line to the pager")
+
+    app, orders = new_app(), CatchAll(f"{name}.orders", alert=alert)
+    app.include(orders)
+    async with app:
+        await app.publish(b"1", exchange=f"{name}.orders", key="nobody")
+        alerts = f"{name}.orders.unrouted.alerts"
+        await eventually(lambda: app.statistics().handlers[alerts].dropped == 1, "the alert is given up")
+        assert (await fetch(amqp_url, orders.queue.name)).body == b"1"

@@ -1,0 +1,53 @@
+"""The ladder: published by level, handled by level."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.patterns.conftest import NewApp
+from tests.patterns.waiting import eventually
+from warren.patterns import Ladder
+from warren.sdk import ConfigError, Message
+
+
+class Remind(Message):
+    number: int
+
+
+async def test_each_step_arrives_in_its_time_and_in_its_queue(new_app: NewApp, name: str) -> None:
+    app, ladder = new_app(), Ladder(name, "100ms", "300ms", timedelta(milliseconds=600))
+    app.include(ladder)
+    arrived: list[tuple[str, int, timedelta]] = []
+    began = datetime.now(UTC)
+
+    def handles(step: str | timedelta) -> None:
+        @app.handle(Remind, queue=ladder.queue(step))
+        async def remind(message: Remind) -> None:
+            arrived.append((ladder.queue(step).name, message.number, datetime.now(UTC) - began))
+
+    for step in ladder.steps:
+        handles(step)
+    async with app:
+        for number, label in ((1, "600ms"), (2, "300ms"), (3, "100ms")):
+            await ladder.publish(Remind(number=number), label)
+        await eventually(lambda: len(arrived) == 3, "all arrive")
+    assert [(queue, number) for queue, number, _ in arrived] == [
+        (f"{name}.100ms", 3),
+        (f"{name}.300ms", 2),
+        (f"{name}.600ms", 1),
+    ]
+    for (_, _, after), step in zip(arrived, ladder.steps, strict=True):
+        assert after >= step - timedelta(milliseconds=10)
+
+
+async def test_wrong_use_is_said(name: str) -> None:
+    assert [step.total_seconds() for step in Ladder(name).steps] == [5, 10, 30, 60, 300, 600, 1800, 3600]
+    with pytest.raises(ConfigError, match="no step 7s, but 5s, 1m"):
+        Ladder(name, "5s", "1m").queue("7s")
+    with pytest.raises(ConfigError, match="belongs to no App"):
+        await Ladder(name).publish(Remind(number=1), "5s")
+    for steps in (("60s", "1m"), ("0s",)):
+        with pytest.raises(ConfigError, match="differ, and are longer than 0"):
+            Ladder(name, *steps)
