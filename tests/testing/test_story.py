@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from typing import Annotated
 
 import pytest
 
 from warren.broker.model.virtual_clock import Unsettled
 from warren.patterns import Delay, Once, SqliteStore
-from warren.sdk import App, Command, ConfigError, Event, Queue, RemoteError, Request
+from warren.sdk import (
+    Ack,
+    App,
+    Command,
+    ConfigError,
+    DeadLetter,
+    Delivery,
+    Depends,
+    Event,
+    Message,
+    Queue,
+    RemoteError,
+    Request,
+    RetryLater,
+)
 from warren.testing import Warren
 
 
@@ -165,6 +180,80 @@ async def test_a_lease_and_what_is_kept_go_by_the_tests_time(warren: Warren, tmp
         await warren.publish(Ship(order_id="1"))
         await warren.advance(minutes=6)
         assert len(warren.handled(Ship)) == 2
+
+
+async def test_what_ends_otherwise_has_not_been_handled(warren: Warren) -> None:
+    app = App()
+
+    @app.handle(Ship)
+    async def ship(order: Ship, delivery: Delivery) -> Ack | DeadLetter | RetryLater | None:
+        match order.order_id:
+            case "dead":
+                return DeadLetter("nobody's")
+            case "later" if delivery.attempt == 1:
+                return RetryLater("1h")
+            case "done":
+                return Ack()
+        return None
+
+    async with warren.running(app):
+        for order_id in ("dead", "later", "done", "fine"):
+            await warren.publish(Ship(order_id=order_id))
+        assert [order.order_id for order in warren.handled(Ship)] == ["done", "fine"]
+        assert [dead.reason for dead in warren.dead_letters] == ["rejected"]
+        await warren.advance(minutes=59)
+        assert len(warren.handled(Ship)) == 2
+        await warren.advance(minutes=1)
+        assert [order.order_id for order in warren.handled(Ship)] == ["done", "fine", "later"]
+
+
+async def test_a_batch_is_handled_when_it_is_full_or_its_time_is_over(warren: Warren) -> None:
+    app, sizes = App(), list[int]()
+
+    @app.handle.batch(Ship, size=3, within="10s")
+    async def ship(orders: list[Ship]) -> None:
+        sizes.append(len(orders))
+
+    async with warren.running(app):
+        for number in range(4):
+            await warren.publish(Ship(order_id=str(number)))
+        assert sizes == [3]
+        assert len(warren.handled(Ship)) == 3
+        await warren.advance(seconds=10)
+    assert sizes == [3, 1]
+    assert len(warren.handled(Ship)) == 4
+
+
+async def test_a_dependency_is_another_for_a_test(warren: Warren) -> None:
+    app, said = App(), list[str]()
+
+    async def mailer() -> str:
+        raise AssertionError("this is a test")
+
+    @app.handle(Ship)
+    async def ship(order: Ship, mail: Annotated[str, Depends(mailer)]) -> None:
+        said.append(mail)
+
+    async with warren.running(app):
+        with app.override(mailer, lambda: "a fake"):
+            await warren.publish(Ship(order_id="1"))
+    assert said == ["a fake"]
+
+
+async def test_what_the_apps_published_is_known_by_its_class(warren: Warren) -> None:
+    app = App()
+
+    @app.handle(Placed, queue="billing")
+    async def bill(order: Placed) -> None:
+        await app.publish(Ship(order_id=order.order_id))
+        report = await app.publish_many([Ship(order_id="a"), Ship(order_id="b")])
+        assert report.confirmed == 2
+
+    async with warren.running(app):
+        await warren.publish(Placed(order_id="1"))
+        assert [order.order_id for order in warren.published(Ship)] == ["1", "a", "b"]
+        assert warren.published(Placed) == []
+        assert len(warren.published(Message)) == 3
 
 
 async def test_a_handler_that_waits_for_something_outside_is_named(warren: Warren) -> None:

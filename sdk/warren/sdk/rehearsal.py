@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from warren.sdk.app import App
+from warren.sdk.errors import Ack, HandlerOutcome
 from warren.sdk.handler import HandlerSpec
 from warren.sdk.hosts import Hosts
 from warren.sdk.outgoing import Outgoing
@@ -31,7 +32,7 @@ def rehearsed(
     :param clock: what `app.clock` follows.
     :param grace: seconds that running handlers have when the App stops.
     :param handled: called with the class that a handler was declared for and the message, each time it returned; not
-        for duplicates that `once=` answered, nor when it raised.
+        for duplicates that `once=` answered, nor when it raised or chose another end.
     :param published: called with each message of the App's as it was encoded, after its confirm.
     :raises ConfigError: if the App runs already.
     """
@@ -65,7 +66,8 @@ def _heard(spec: HandlerSpec, handled: Callable[[Any, Any], None]) -> HandlerSpe
 
     async def heard(message: Any, *arguments: Any, **keywords: Any) -> Any:
         result = await function(message, *arguments, **keywords)
-        handled(kind, message)
+        if not isinstance(result, HandlerOutcome) or isinstance(result, Ack):
+            handled(kind, message)
         return result
 
     return replace(spec, function=heard)
