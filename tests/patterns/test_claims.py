@@ -9,7 +9,7 @@ from tests.patterns.conftest import OpenStore
 from warren.patterns import Store
 from warren.patterns.idempotency import claims
 from warren.patterns.idempotency.claims import Busy, Claimed, Done
-from warren.patterns.store import decide
+from warren.patterns.store import Step, decide
 
 NOW = 1_790_000_000_000
 LEASE = 30_000
@@ -110,7 +110,12 @@ async def test_a_result_is_kept_as_long_as_was_said_and_over_a_restart(open_stor
 async def test_tokens_grow_even_if_the_clock_stands_still(store: Store) -> None:
     tokens = []
     for n in range(5):
-        claimed = await decide(store, "k", partial(claims.claim, owner=f"{n}", now_ms=NOW, lease_ms=0))
+
+        def rule(record: bytes | None, owner: str = f"{n}") -> Step[Claimed | Busy | Done]:
+            # Kept for longer than the lease, so that no store has forgotten it when the next one asks.
+            return claims.claim(record, owner=owner, now_ms=NOW, lease_ms=0)._replace(keep_ms=KEEP)
+
+        claimed = await decide(store, "k", rule)
         assert isinstance(claimed, Claimed)
         tokens.append(claimed.token)
     assert tokens == sorted(set(tokens))

@@ -122,6 +122,21 @@ async def test_redis_forgets_a_record_that_was_kept_long_enough(redis_url: str) 
         await store.close()
 
 
+async def test_a_key_that_is_something_else_in_redis_harms_no_other(redis_url: str) -> None:
+    from redis.asyncio import Redis
+
+    async with RedisStore(redis_url, prefix="other:") as store:
+        client = Redis.from_url(redis_url)
+        await client.script_flush()
+        await client.rpush("other:list", "theirs")
+        await client.aclose()
+        asked = (store.compare_and_set(key, None, b"one", keep_ms=DAY_MS) for key in ("a", "list", "b"))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert answers[0] == answers[2] == Swap(True, b"one")
+        assert isinstance(answers[1], StoreUnavailable)
+        assert "WRONGTYPE" in str(answers[1])
+
+
 async def test_redis_that_is_down_is_said_and_survived(tmp_path: Path) -> None:
     """With an append-only file synced at every write, Redis stopped and started again knows what it
     answered."""

@@ -124,7 +124,8 @@ class Deadline:
         self._queue = Queue(f"{name}.due")
         self._due = _due_message(self._queue)
         self._steps_ms = list(_halves(self._after_ms, self._precision_ms))
-        self._declared: set[int] = set()
+        self._waiting: dict[int, str] = {}
+        """The queues that delay, by their milliseconds, as far as they are declared."""
         self._app: App | None = None
         self._clock: Clock = SystemClock()
 
@@ -151,7 +152,7 @@ class Deadline:
         # Also what is pending already, or owes its signal: an earlier start may have crashed before it
         # published.
         if held.state in (State.PENDING, State.EXPIRED):
-            await self._wait(app, key, (held.due_ms or due_ms) - self._now_ms())
+            await self._wait(app, key, held.due_ms or due_ms)
 
     async def complete(self, key: str, *, at: datetime | None = None, by: str | None = None) -> Outcome:
         """Say that what `key` waits for has happened.
@@ -196,8 +197,9 @@ class Deadline:
     def register(self, app: App) -> None:
         self._app = app
         self._clock = app.clock
-        app.declare(self._queue, wait_queue(self._queue.name, self._after_ms * MILLISECOND))
-        self._declared.add(self._after_ms)
+        waiting = wait_queue(self._queue.name, self._after_ms * MILLISECOND)
+        app.declare(self._queue, waiting)
+        self._waiting[self._after_ms] = waiting.name
         app.handle(self._due, concurrency=self._concurrency)(self._handle)
 
     async def on_start(self) -> None:
@@ -215,25 +217,30 @@ class Deadline:
     async def _handle(self, due: _Due) -> None:
         app = self._included()
         try:
-            rest_ms = await self._expire(app, due.key)
+            again_ms = await self._expire(app, due)
         except WarrenError as error:
             # Put off and acknowledged, not requeued: a store that is down for an hour must not use up the
             # delivery limit.
             log.warning("deadline.postponed name=%s key=%s error=%s", self.name, due.key, error)
             self.statistics.postponed += 1
-            rest_ms = self._retry_ms
-        if rest_ms > 0:
-            await self._wait(app, due.key, rest_ms)
+            await self._wait(app, due.key, self._now_ms() + self._retry_ms, due.due_ms)
+            return
+        if again_ms is not None:
+            await self._wait(app, due.key, again_ms)
 
-    async def _expire(self, app: App, key: str) -> int:
-        """Decide what is due and signal it; how many milliseconds it is too early, or 0."""
+    async def _expire(self, app: App, due: _Due) -> int | None:
+        """Decide what is due and signal it; when it is due if this is too early."""
+        key = due.key
         now_ms = self._now_ms()
         held = await decide(
-            self._store, self._key(key), partial(decision.expire, now_ms=now_ms, keep_ms=self._keep_ms)
+            self._store,
+            self._key(key),
+            partial(decision.expire, now_ms=now_ms, keep_ms=self._keep_ms),
+            guess=None if due.due_ms is None else decision.pending_record(due.due_ms, self._keep_ms),
         )
         if held.state is State.PENDING:
             self.statistics.delayed_again += 1
-            return max(1, (held.due_ms or 0) - now_ms)
+            return held.due_ms
         if held.state is State.FORGOTTEN:
             raise DeadLetter(
                 f"deadline {self.name}: the store knows nothing of {key!r}, so that it is neither expired nor completed"
@@ -243,23 +250,30 @@ class Deadline:
             await app.publish(self._signal(key), message_id=message_id)
             self.statistics.signalled += 1
             await decide(
-                self._store, self._key(key), partial(decision.confirm, now_ms=now_ms, keep_ms=self._keep_ms)
+                self._store,
+                self._key(key),
+                partial(decision.confirm, now_ms=now_ms, keep_ms=self._keep_ms),
+                guess=decision.record_of(held),
             )
         else:
             self.statistics.settled += 1
-        return 0
+        return None
 
-    async def _wait(self, app: App, key: str, rest_ms: int) -> None:
-        """Publish the due message so that it comes back in about `rest_ms`, and at once if there is no
-        rest."""
-        queue = self._queue
+    async def _wait(self, app: App, key: str, until_ms: int, due_ms: int | None = None) -> None:
+        """Publish the due message so that it comes back at about `until_ms`, and at once if that is past.
+
+        :param due_ms: when the deadline is due, if not then.
+        """
+        queue = self._queue.name
+        rest_ms = until_ms - self._now_ms()
         if rest_ms > 0:
             step_ms = _step(self._steps_ms, rest_ms, self._precision_ms)
-            queue = wait_queue(self._queue.name, step_ms * MILLISECOND)
-            if step_ms not in self._declared:
-                await app.declare_now(queue)
-                self._declared.add(step_ms)
-        await app.publish(self._due(key=key), key=queue.name)
+            if step_ms not in self._waiting:
+                waiting = wait_queue(self._queue.name, step_ms * MILLISECOND)
+                await app.declare_now(waiting)
+                self._waiting[step_ms] = waiting.name
+            queue = self._waiting[step_ms]
+        await app.publish(self._due(key=key, due_ms=until_ms if due_ms is None else due_ms), key=queue)
 
     def _key(self, key: str) -> str:
         return record_key("deadline", self.name, key)
@@ -280,6 +294,8 @@ def _being_handled() -> str | None:
 
 class _Due(Command):
     key: str
+    due_ms: int | None = None
+    """When it was due as this was published: the store's word counts, this only guesses it."""
 
 
 def _due_message(queue: Queue) -> type[_Due]:

@@ -24,6 +24,8 @@ from warren.patterns.store.contract import Step
 
 Answer = TypeVar("Answer")
 
+_json = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class State(StrEnum):
     """Where a deadline stands. `FORGOTTEN` stands for no record: it was never started, or it was settled and
@@ -110,6 +112,15 @@ def confirm(record: bytes | None, *, now_ms: int, keep_ms: int) -> Step[None]:
     return _answering(None, _write(replace(held, state=State.SIGNALLED), now_ms, keep_ms))
 
 
+def pending_record(due_ms: int, keep_ms: int) -> bytes:
+    """As a start leaves it: a guess that spares a round trip where nothing has happened since."""
+    return record_of(Decision(State.PENDING, due_ms, None, due_ms + keep_ms))
+
+
+def record_of(decision: Decision) -> bytes:
+    return _json([decision.state, decision.due_ms, decision.by, decision.keep_until_ms]).encode()
+
+
 def _read(record: bytes | None, now_ms: int) -> Decision:
     if record is None:
         return Decision(State.FORGOTTEN)
@@ -124,15 +135,23 @@ def _read(record: bytes | None, now_ms: int) -> Decision:
 def _write(decision: Decision, now_ms: int, keep_ms: int) -> Step[Decision]:
     """The step to `decision`, kept for `keep_ms` after it is due or decided, whichever is later."""
     keep_until_ms = max(now_ms, decision.due_ms or 0) + keep_ms
-    decision = replace(decision, keep_until_ms=keep_until_ms)
-    record = json.dumps(
-        [decision.state, decision.due_ms, decision.by, keep_until_ms], separators=(",", ":")
-    ).encode()
-    return Step(record, decision, keep_until_ms - now_ms)
+    decision = Decision(decision.state, decision.due_ms, decision.by, keep_until_ms)
+    return Step(record_of(decision), decision, keep_until_ms - now_ms)
 
 
 def _answering(answer: Answer, step: Step[Decision]) -> Step[Answer]:
     return Step(step.record, answer, step.keep_ms)
 
 
-__all__ = ["Decision", "Outcome", "State", "complete", "confirm", "expire", "extend", "start"]
+__all__ = [
+    "Decision",
+    "Outcome",
+    "State",
+    "complete",
+    "confirm",
+    "expire",
+    "extend",
+    "pending_record",
+    "record_of",
+    "start",
+]

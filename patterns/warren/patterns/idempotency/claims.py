@@ -24,6 +24,8 @@ from typing import NamedTuple
 
 from warren.patterns.store.contract import Step
 
+_json = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class Claimed(NamedTuple):
     """The work is yours until the lease ends. `token` grows with every claim of a key: hand it on to what you
@@ -126,7 +128,7 @@ def _read(record: bytes | None) -> _Record | None:
 
 
 def _write(record: _Record) -> bytes:
-    head = json.dumps([record.state, record.owner, record.token, record.until_ms], separators=(",", ":"))
+    head = _json([record.state, record.owner, record.token, record.until_ms])
     return head.encode() + b"\n" + record.result
 
 

@@ -16,22 +16,35 @@ from warren.patterns.store.gathering import Gathering, Request
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-# An empty string stands for "no record": records are never empty. The script needs no clock: what time means
-# for a record is in the record, and PX only tells Redis when it may forget it.
+# Many decisions in one call: what a call costs, in Redis and here, is paid once for all of a moment. An empty string stands
+# for "no record": records are never empty. It needs no clock: what time means for a record is in the record, and PX only
+# tells Redis when it may forget it. An error of one key is its own answer and stops no other.
 COMPARE_AND_SET: Final = """
-local current = redis.call('GET', KEYS[1]) or ''
-if current ~= ARGV[1] then return {0, current} end
-if ARGV[2] == '' then redis.call('DEL', KEYS[1])
-elseif ARGV[2] ~= current then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
-return {1, ARGV[2]}
+local answers = {}
+for n, key in ipairs(KEYS) do
+  local expected, record, keep = ARGV[3 * n - 2], ARGV[3 * n - 1], ARGV[3 * n]
+  local current = redis.pcall('GET', key) or ''
+  local answer = 1
+  if type(current) == 'table' then answer = current
+  elseif current ~= expected then answer = {current}
+  elseif record ~= current then
+    local done
+    if record == '' then done = redis.pcall('DEL', key) else done = redis.pcall('SET', key, record, 'PX', keep) end
+    if type(done) == 'table' and done.err then answer = done end
+  end
+  answers[n] = answer
+end
+return answers
 """
+BATCH: Final = 100
+"""Decisions a call, during which Redis does nothing else."""
 
 
 class RedisStore:
-    """Decisions in Redis (or Valkey), by one script a decision that touches one key.
+    """Decisions in Redis (or Valkey; not in a cluster of them), each an atomic step of one script.
 
     Connects on first use, with one connection. What is asked while Redis answers goes out together as the
-    next pipeline, so that a busy process pays for few round trips.
+    next call, so that a busy process pays for few of them.
 
     What Redis forgets, the store forgets: with `appendonly yes` and `appendfsync everysec` a crash of Redis
     itself can lose its last second, with `appendfsync always` nothing; a failover to a replica can lose what
@@ -118,6 +131,7 @@ class _Link:
 
     def __init__(self, client: Redis, name: str) -> None:
         self._client = client
+        self._script = client.register_script(COMPARE_AND_SET)
         self.gathering = Gathering(self._decide, f"Redis at {name}")
 
     async def close(self) -> None:
@@ -125,17 +139,36 @@ class _Link:
         await self._client.aclose()
 
     async def _decide(self, batch: list[Request]) -> list[Swap | Exception]:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for key, expected, record, keep_ms in batch:
-                pipeline.eval(COMPARE_AND_SET, 1, key, expected or b"", record or b"", max(1, keep_ms))
-            return [_swap(answer) for answer in await pipeline.execute(raise_on_error=False)]
+        answers: list[Swap | Exception] = []
+        for start in range(0, len(batch), BATCH):
+            answers += await self._ask(batch[start : start + BATCH])
+        return answers
+
+    async def _ask(self, batch: list[Request]) -> list[Swap | Exception]:
+        keys: list[bytes] = []
+        arguments: list[bytes | int] = []
+        refused: dict[int, Exception] = {}
+        for position, (key, expected, record, keep_ms) in enumerate(batch):
+            try:
+                keys.append(key.encode())
+            except UnicodeEncodeError as error:
+                refused[position] = error
+                continue
+            arguments += (expected or b"", record or b"", max(1, keep_ms))
+        found = iter(await self._script(keys, arguments) if keys else ())
+        return [
+            refused[position] if position in refused else _swap(request, next(found))
+            for position, request in enumerate(batch)
+        ]
 
 
-def _swap(answer: object) -> Swap | Exception:
+def _swap(request: Request, answer: object) -> Swap | Exception:
     if isinstance(answer, Exception):
         return answer
-    done, current = cast("tuple[int, bytes]", answer)
-    return Swap(bool(done), current or None)
+    if answer == 1:
+        return Swap(True, request.record)
+    (current,) = cast("list[bytes]", answer)
+    return Swap(False, current or None)
 
 
 def _installed() -> bool:
