@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
 
 from tests.sdk.foreign import Foreign, foreign_client
+from tests.sdk.recording import Recorded
 from tests.support.proxy import Proxy
 from warren.sdk import DEAD_LETTER_EXCHANGE, App, Exchange, Queue
+from warren.wire.url import parse_url
 
 
 class MakeApp(Protocol):
@@ -54,3 +57,22 @@ async def make_app(amqp_url: str) -> AsyncIterator[MakeApp]:
                     await client.channel.queue_delete(item.name)
                 elif isinstance(item, Exchange) and item.name != DEAD_LETTER_EXCHANGE:
                     await client.channel.exchange_delete(item.name)
+
+
+@pytest.fixture
+def recorded() -> Iterator[Recorded]:
+    found = Recorded()
+    yield found
+    found.meters.shutdown()
+    found.tracers.shutdown()
+
+
+@pytest.fixture
+def traced(make_app: MakeApp, recorded: Recorded) -> MakeApp:
+    return partial(make_app, telemetry=recorded.telemetry())
+
+
+@pytest.fixture
+def server(amqp_url: str) -> Mapping[str, object]:
+    parts = parse_url(amqp_url)
+    return {"server.address": parts.host, "server.port": parts.port}

@@ -53,6 +53,7 @@ from warren.sdk.rpc.caller import CallStatistics, ReplyMode
 from warren.sdk.rpc.gathering import Answered, Gathered, Gathering
 from warren.sdk.runtime import Statistics
 from warren.sdk.states import Health, State
+from warren.sdk.telemetry import Telemetry
 from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
 from warren.sdk.transaction import Transaction
 from warren.sdk.workers import ConsumerStatistics
@@ -116,6 +117,7 @@ __all__ = [
     "Statistics",
     "Subscription",
     "SystemClock",
+    "Telemetry",
     "Timer",
     "TopologyMismatch",
     "Transaction",

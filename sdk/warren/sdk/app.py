@@ -52,6 +52,7 @@ from warren.sdk.rpc.gathering import Gathering
 from warren.sdk.runtime import Statistics
 from warren.sdk.sending import CALL_SECONDS, Reliability, Sending
 from warren.sdk.states import Health, State
+from warren.sdk.telemetry import Telemetry
 from warren.sdk.topology import Declarable
 from warren.sdk.transaction import Transaction
 
@@ -73,6 +74,7 @@ class App:
         `TopologyMismatch` with all that differs, `adopt` logs it and takes it as it is.
     :param window: unconfirmed messages at a time.
     :param replies: where the replies to calls come: to a `queue` of the App's own, or by RabbitMQ's `direct` reply-to.
+    :param telemetry: what OpenTelemetry is told, and through which providers; by default the global ones, if they are set.
     :param connect_timeout: seconds for the first connection, and for the consumers to stand.
     :param grace: seconds that running handlers have to end when the App stops.
     :param first_retry: seconds; the first wait for a new connection is random below it, and each later bound doubles.
@@ -93,6 +95,7 @@ class App:
         mismatch: MismatchPolicy = "fail",
         window: int = WINDOW,
         replies: ReplyMode = "queue",
+        telemetry: Telemetry | None = None,
         connect_timeout: float = CONNECT_SECONDS,
         grace: float = GRACE_SECONDS,
         first_retry: float = FIRST_RETRY_SECONDS,
@@ -109,6 +112,7 @@ class App:
                 name=name,
                 window=window,
                 replies=replies,
+                telemetry=telemetry or Telemetry(),
                 connect_timeout=connect_timeout,
                 grace=grace,
                 first_retry=first_retry,

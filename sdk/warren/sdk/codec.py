@@ -11,13 +11,13 @@ from typing import Any, TypedDict
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_json
 
-from warren.sdk import telemetry
 from warren.sdk.content_types import JSON, is_json, is_msgpack, is_text, media_type, pack, unpack
 from warren.sdk.delivery import FIRST_PUBLISHED, Delivery
 from warren.sdk.errors import ConfigError, UnknownContentType
 from warren.sdk.identity import uuid7
 from warren.sdk.messages import Message
 from warren.sdk.outgoing import PERSISTENT, Outgoing
+from warren.sdk.telemetry.context import inject
 from warren.sdk.topology import milliseconds
 from warren.wire.properties import Property
 from warren.wire.properties import encode as encode_properties
@@ -90,7 +90,7 @@ def encode(
             body = _json(message)
     milli = int(now * 1000)
     table: dict[str, Any] = {}
-    telemetry.inject(table)
+    inject(table)
     if message_id is not None:
         # An id that is made here tells the time by itself.
         table[FIRST_PUBLISHED] = milli

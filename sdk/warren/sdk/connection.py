@@ -81,7 +81,7 @@ class Link:
     ) -> None:
         self._hosts = hosts
         self._tried = hosts.current
-        self._name = name
+        self.name: str = name
         self._setup = setup
         self._went_up = went_up
         self._went_down = went_down
@@ -102,7 +102,7 @@ class Link:
         :param timeout: seconds for the first connection.
         :raises WarrenError: why there is none; at once where trying again cannot help.
         """
-        self._task = asyncio.create_task(self._supervise(), name=f"{self._name} connection")
+        self._task = asyncio.create_task(self._supervise(), name=f"{self.name} connection")
         up = asyncio.create_task(self._up.wait())
         try:
             await asyncio.wait((up, self._task), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -159,19 +159,19 @@ class Link:
                             await self._drop()
                             raise TransportUnavailable("the connection was lost soon after it was made")
                 await _ends_within(session, None)
-                log.warning("connection lost: name=%s", self._name)
+                log.warning("connection lost: name=%s", self.name)
                 await self._drop()
         except Exception as error:
             # Only before the first connection is this an answer to the user; afterwards nobody awaits the task.
             if self.connects > 0:
-                log.critical("connection given up: name=%s", self._name, exc_info=error)
+                log.critical("connection given up: name=%s", self.name, exc_info=error)
             raise
         finally:
             await self._drop()
 
     async def _establish(self) -> Session:
         self._tried = self._hosts.current
-        session = await Session.open(self._tried, self._name, self._on_blocked)
+        session = await Session.open(self._tried, self.name, self._on_blocked)
         try:
             control = Control(session)
             with translated("cannot set up the connection"):
@@ -209,10 +209,10 @@ class Link:
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, WarrenError):
             if str(error) != str(self.error):
-                log.warning("connection attempt failed: name=%s error=%s", self._name, error)
+                log.warning("connection attempt failed: name=%s error=%s", self.name, error)
             self.error = error
         elif error is not None:
-            log.error("connection attempt failed: name=%s", self._name, exc_info=error)
+            log.error("connection attempt failed: name=%s", self.name, exc_info=error)
 
 
 async def cancel(task: asyncio.Task[None]) -> None:

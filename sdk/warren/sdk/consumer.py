@@ -16,9 +16,10 @@ from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, ST
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
+from warren.sdk.telemetry.consuming import Consuming
 from warren.sdk.topology import Queue
 from warren.sdk.transport import Session, translate, translated
-from warren.sdk.workers import ConsumerStatistics, Job, Process, Settlement, Workers
+from warren.sdk.workers import OPERATIONS, ConsumerStatistics, Job, Process, Settlement, Workers
 
 log: logging.Logger = logging.getLogger("warren.sdk")
 
@@ -63,12 +64,14 @@ class Subscription:
         key: Callable[[Delivery], Hashable] | None,
         recover: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
+        telemetry: Consuming | None = None,
     ) -> None:
         self.queue: Queue = queue
         self._link = link
         self._prefetch = prefetch
         self._recover = recover
         self._on_change = on_change
+        self._telemetry = telemetry
         self._returning: list[Job] = []
         """What goes back to the queue as soon as the broker sends no more."""
         self._mode = Mode.CONSUMING
@@ -325,6 +328,13 @@ class Subscription:
         if not job.channel.usable:
             self.statistics.stale += 1
             return
+        if self._telemetry is None:
+            self._write(job, settlement)
+        else:
+            write = partial(self._write, job, settlement)
+            self._telemetry.settled(job.delivery, job.delivery_tag, OPERATIONS[settlement], write)
+
+    def _write(self, job: Job, settlement: Settlement) -> None:
         statistics = self.statistics
         if settlement is Settlement.ACK:
             job.channel.acknowledge(job.delivery_tag)

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from warren.sdk import telemetry
 from warren.sdk.breaker import Circuit
 from warren.sdk.codec import decode, encode_result
 from warren.sdk.dead_letter import dead_letter
@@ -34,6 +33,7 @@ from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.retry import may_pass
 from warren.sdk.rpc.answering import error_reply, reply, wants_reply
+from warren.sdk.telemetry.consuming import Consuming, failed, scope
 from warren.sdk.topology import Queue
 from warren.sdk.workers import Settlement
 
@@ -81,6 +81,8 @@ class Endpoint:
         self.intake: Intake = intake
         self.circuit: Circuit | None = None
         self.statistics: HandlerStatistics = HandlerStatistics()
+        self.telemetry: Consuming | None = None
+        """Where somebody listens; set for each run."""
         self._queue = queue
         self._send = send
         self._forward = forward
@@ -113,7 +115,7 @@ class Endpoint:
     async def process(self, delivery: Delivery, delivery_tag: int) -> Settlement:
         """Work on one delivery; only cancellation comes out as an exception, and it requeues."""
         try:
-            with telemetry.processing(delivery, delivery_tag), handling(delivery):
+            with scope(self.telemetry, delivery, delivery_tag), handling(delivery):
                 return await self._process(delivery)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -252,6 +254,7 @@ class Endpoint:
         return await handler.once.run(message, delivery, run)
 
     async def _failed(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
+        failed(error)
         if self.circuit is not None and self.circuit.failed(error):
             return Settlement.RETURN
         if not isinstance(error, RemoteError):
@@ -292,6 +295,7 @@ class Endpoint:
 
     async def _bury(self, delivery: Delivery, reason: str, error: BaseException) -> Settlement:
         """Publish the copy with the reason; if that fails, reject, so that the broker dead-letters it without."""
+        failed(error)
         queue = self._queue()
         copy = dead_letter(delivery, queue, reason, error, self._clock.now())
         log.error(

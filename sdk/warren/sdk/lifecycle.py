@@ -15,6 +15,7 @@ from warren.sdk.registry import Registry
 from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.runtime import Runtime
 from warren.sdk.states import Health, Listeners, State
+from warren.sdk.telemetry import Telemetry
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class Settings:
     name: str
     window: int
     replies: ReplyMode
+    telemetry: Telemetry
     connect_timeout: float
     grace: float
     first_retry: float
@@ -55,6 +57,7 @@ class Lifecycle:
             clock=handlers.clock,
             window=settings.window,
             replies=settings.replies,
+            telemetry=settings.telemetry,
             on_return=self._returned,
             on_state=self.listeners.tell,
             first_retry=settings.first_retry,

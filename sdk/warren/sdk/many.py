@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from typing import Literal, Protocol, TypedDict
 
 from tenacity import AsyncRetrying, retry_if_result, stop_after_attempt, wait_random_exponential
@@ -47,6 +47,10 @@ class Sender(Protocol):
     async def write(
         self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
     ) -> asyncio.Future[None]: ...
+
+    def batch(self) -> AbstractContextManager[None]:
+        """What is written inside is one batch to whoever records it."""
+        ...
 
 
 class _Halted(WarrenError):
@@ -108,6 +112,9 @@ class Batch:
         """What may be unconfirmed (kept only where the order counts)."""
         self._refused = False
         """One of those was not confirmed."""
+
+    def recorded(self) -> AbstractContextManager[None]:
+        return self._sender.batch()
 
     async def add(self, message: object) -> None:
         """Write it as soon as there is a connection and room in the window."""
@@ -263,13 +270,14 @@ async def publish_all(batch: Batch, messages: Source, on_error: OnError) -> Publ
     :raises BatchError: if any was not confirmed and `on_error` is `raise`.
     """
     try:
-        if isinstance(messages, AsyncIterable):
-            async for message in messages:
-                await batch.add(message)
-        else:
-            for message in messages:
-                await batch.add(message)
-        report = await batch.finish()
+        with batch.recorded():
+            if isinstance(messages, AsyncIterable):
+                async for message in messages:
+                    await batch.add(message)
+            else:
+                for message in messages:
+                    await batch.add(message)
+            report = await batch.finish()
     except BaseException:
         batch.abandon()
         raise
@@ -281,8 +289,9 @@ async def publish_again(batch: Batch, report: PublishReport, on_error: OnError) 
     for failure in report.failures:
         batch.resume(failure)
     try:
-        await batch.rewrite()
-        again = await batch.finish()
+        with batch.recorded():
+            await batch.rewrite()
+            again = await batch.finish()
     except BaseException:
         batch.abandon()
         raise
@@ -311,9 +320,10 @@ async def publish_batches(
             batch = make()
             closes = None if seconds is None else loop.time() + seconds
             try:
-                while len(batch.entries) != count and await source.has_next(closes):
-                    await batch.add(source.take())
-                report = await batch.finish()
+                with batch.recorded():
+                    while len(batch.entries) != count and await source.has_next(closes):
+                        await batch.add(source.take())
+                    report = await batch.finish()
             except BaseException:
                 batch.abandon()
                 raise

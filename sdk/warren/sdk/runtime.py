@@ -26,6 +26,11 @@ from warren.sdk.rpc.caller import DIRECT, Caller, CallStatistics, ReplyMode, Sub
 from warren.sdk.rpc.opening import Opening
 from warren.sdk.rpc.reentrant import Reentrant
 from warren.sdk.states import Health, State
+from warren.sdk.telemetry import Telemetry
+from warren.sdk.telemetry.consuming import Consuming
+from warren.sdk.telemetry.conventions import Attributes, of_connection
+from warren.sdk.telemetry.instruments import Instruments
+from warren.sdk.telemetry.producing import Traced
 from warren.sdk.topology import Declarable, Queue
 from warren.sdk.transaction import TransactionChannels
 from warren.sdk.transport import Session
@@ -63,6 +68,7 @@ class Runtime:
         clock: Clock,
         window: int,
         replies: ReplyMode,
+        telemetry: Telemetry,
         on_return: Callable[[Unroutable], None],
         on_state: Callable[[State], None],
         first_retry: float,
@@ -79,9 +85,18 @@ class Runtime:
         self._retry = {"first_retry": first_retry, "longest_retry": longest_retry}
         self._broker: EmbeddedBroker | None = None
         self.publisher: Publisher = Publisher(window=window, on_return=on_return)
-        self.outlet: Outlet = Through(self.publisher, middlewares) if middlewares.publish else self.publisher
+        self.instruments: Instruments | None = telemetry.open()
+        self.direct: Outlet = (
+            self.publisher if self.instruments is None else Traced(self.publisher, self.instruments)
+        )
+        """What leaves without passing a middleware goes to."""
+        self.outlet: Outlet = Through(self.direct, middlewares) if middlewares.publish else self.direct
         """What the user's publishes go to."""
         self.caller: Caller = Caller(Opening(middlewares) if middlewares.handle else None)
+        self.consuming: Consuming | None = None if self.instruments is None else Consuming(self.instruments)
+        self.caller.telemetry = self.consuming
+        for endpoint in endpoints.values():
+            endpoint.telemetry = self.consuming
         self._replies = replies
         self._publishing: Link | None = None
         self._consuming: Link | None = None
@@ -130,7 +145,7 @@ class Runtime:
             self.hosts,
             f"{self._name} consumer",
             setup=self._set_up_consuming,
-            went_up=self._moved,
+            went_up=self._consuming_up,
             went_down=self._moved,
             on_blocked=lambda reason: None,
             **self._retry,
@@ -146,6 +161,7 @@ class Runtime:
                 prefetch=endpoint.intake.prefetch,
                 concurrency=endpoint.intake.concurrency,
                 process=endpoint.process,
+                telemetry=self.consuming,
                 key=endpoint.key if endpoint.intake.ordered_by is not None else None,
                 recover=self._redeclare,
                 on_change=self._moved,
@@ -274,8 +290,21 @@ class Runtime:
         await self._channels.open(session)
 
     def _publishing_up(self) -> None:
+        if self.instruments is not None:
+            self.instruments.publishing = self._connection(self._publishing)
         self._channels.attach()
         self._moved()
+
+    def _consuming_up(self) -> None:
+        if self.instruments is not None:
+            self.instruments.consuming = self._connection(self._consuming)
+        self._moved()
+
+    def _connection(self, link: Link | None) -> Attributes:
+        assert link is not None
+        assert self.hosts is not None
+        peer = None if link.session is None else link.session.peer
+        return of_connection(self.hosts.current, link.name, peer)
 
     def _publishing_down(self) -> None:
         self._channels.detach()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Literal, TypeVar
 
-from warren.sdk import telemetry
 from warren.sdk.codec import MessageOptions, encode
 from warren.sdk.errors import ConfigError, TransportUnavailable
 from warren.sdk.many import PUBLISH_SECONDS
@@ -18,6 +18,7 @@ from warren.sdk.registry import DeclarePolicy
 from warren.sdk.rpc.forms import reply_form
 from warren.sdk.rpc.gathering import Gathering, Scattering
 from warren.sdk.runtime import Runtime
+from warren.sdk.telemetry.producing import batch
 from warren.sdk.transaction import TransactionChannels
 
 CALL_SECONDS = 30.0
@@ -50,15 +51,14 @@ class Sending:
         self, message: object, timeout: float, reliability: Reliability, options: MessageOptions
     ) -> None:
         runtime = self._running()
-        with telemetry.publishing(*_address(message, options.get("exchange"), options.get("key"))):
-            outgoing = encode(message, now=self._clock.now(), **options)
-            if isinstance(message, Message) and type(message) not in self._reached:
-                timeout = await self._reach(runtime, type(message), timeout)
-            if reliability == "at_most_once":
-                outgoing.set("delivery_mode", TRANSIENT)
-                await runtime.outlet.publish_unconfirmed(outgoing, timeout)
-            else:
-                await runtime.outlet.publish(outgoing, timeout)
+        outgoing = encode(message, now=self._clock.now(), **options)
+        if isinstance(message, Message) and type(message) not in self._reached:
+            timeout = await self._reach(runtime, type(message), timeout)
+        if reliability == "at_most_once":
+            outgoing.set("delivery_mode", TRANSIENT)
+            await runtime.outlet.publish_unconfirmed(outgoing, timeout)
+        else:
+            await runtime.outlet.publish(outgoing, timeout)
 
     async def submit(self, message: object, timeout: float, options: MessageOptions) -> asyncio.Future[None]:
         runtime = self._running()
@@ -93,21 +93,20 @@ class Sending:
     ) -> asyncio.Future[None]:
         """Write what is encoded, as soon as there is a connection and room; see `Publisher.submit`."""
         runtime = self._running()
-        outlet = runtime.publisher if outgoing.passed else runtime.outlet
+        outlet = runtime.direct if outgoing.passed else runtime.outlet
         return await outlet.submit(outgoing, timeout, gate)
 
     async def call(self, request: Request[Answer], *, timeout: float, message_id: str | None) -> Answer:
         runtime = self._running()
         kind = type(request)
-        with telemetry.publishing(*_address(request, None, None)):
-            if kind not in self._reached and self._policy == "always":
-                timeout = await self._reach(runtime, kind, timeout)
-            outgoing = encode(
-                request, now=self._clock.now(), message_id=message_id, expiration=timedelta(seconds=timeout)
-            )
-            submit = runtime.submitting(outgoing.routing_key)
-            answer: Answer = await runtime.caller.call(outgoing, reply_form(kind), timeout, submit)
-            return answer
+        if kind not in self._reached and self._policy == "always":
+            timeout = await self._reach(runtime, kind, timeout)
+        outgoing = encode(
+            request, now=self._clock.now(), message_id=message_id, expiration=timedelta(seconds=timeout)
+        )
+        submit = runtime.submitting(outgoing.routing_key)
+        answer: Answer = await runtime.caller.call(outgoing, reply_form(kind), timeout, submit)
+        return answer
 
     def gather(
         self,
@@ -138,13 +137,18 @@ class Sending:
 
         return Gathering(prepare, replies, timeout)
 
+    def batch(self) -> AbstractContextManager[None]:
+        """What is written inside is one batch to whoever records it."""
+        instruments = self._running().instruments
+        return nullcontext() if instruments is None else batch(instruments)
+
     async def send(self, outgoing: Outgoing) -> None:
         """Publish a reply, with confirm, within the usual deadline."""
         await self._running().reply(outgoing, PUBLISH_SECONDS)
 
     async def forward(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:
         """As `send`, of what came from the wire: it passes no middleware a second time."""
-        await self._running().publisher.publish(outgoing, timeout)
+        await self._running().direct.publish(outgoing, timeout)
 
     async def _reach(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:
         """Declare what the class must reach, once; returns what is left of `timeout`."""
@@ -161,12 +165,3 @@ class Sending:
                 ) from None
         self._reached.add(kind)
         return max(0.0, timeout - (loop.time() - started))
-
-
-def _address(message: object, exchange: str | None, key: str | None) -> tuple[str, str]:
-    if isinstance(message, Message):
-        return (
-            message.wire_exchange if exchange is None else exchange,
-            (message.wire_key or "") if key is None else key,
-        )
-    return exchange or "", key or ""

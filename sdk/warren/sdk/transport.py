@@ -61,6 +61,12 @@ class Session:
         return cls(connection, socket)
 
     @property
+    def peer(self) -> tuple[str, int] | None:
+        """The address and port at the other end, if it has them."""
+        found = self._writer.get_extra_info("peername")
+        return (str(found[0]), int(found[1])) if isinstance(found, tuple) else None
+
+    @property
     def server(self) -> tuple[str, str]:
         """Product and version, as the broker says in connection.start."""
         said = self._connection.server_properties

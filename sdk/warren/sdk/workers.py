@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import Delivery
@@ -27,6 +27,15 @@ class Settlement(Enum):
     RETURN = "return"
     """Not handled, or not to its end: nobody's fault."""
     REJECT = "reject"
+
+
+OPERATIONS: Final = {
+    Settlement.ACK: "ack",
+    Settlement.REQUEUE: "reject",
+    Settlement.RETURN: "nack",
+    Settlement.REJECT: "reject",
+}
+"""The AMQP method that each is."""
 
 
 @dataclass(slots=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 from warren.sdk.data_channel import DataChannel
+from warren.sdk.delivery import Delivery
 from warren.sdk.errors import (
     CallTimeout,
     NoServer,
@@ -20,6 +22,7 @@ from warren.sdk.errors import (
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.rpc.forms import Answer, ReplyForm
 from warren.sdk.rpc.opening import Opening
+from warren.sdk.telemetry.consuming import Consuming
 from warren.sdk.transport import Session, translated
 from warren.wire.received import content
 
@@ -94,6 +97,8 @@ class Caller:
     def __init__(self, opening: Opening | None = None) -> None:
         """:param opening: what replies pass before they are read."""
         self._opening = opening
+        self.telemetry: Consuming | None = None
+        """Where somebody listens."""
         self._waiting: dict[str, Awaiter] = {}
         self._channel: DataChannel | None = None
         self._active = asyncio.Event()
@@ -163,9 +168,10 @@ class Caller:
             confirm.add_done_callback(waiting.published)
             async with asyncio.timeout_at(deadline):
                 answer = await waiting.future
-            if self._opening is not None:
-                answer = await self._opening(answer, self.address)
-            value = form.read(answer)
+            if self._opening is None and self.telemetry is None:
+                value = form.read(answer)
+            else:
+                value = await self.read(form, answer)
         except (Unroutable, PublishTimeout, TimeoutError, TransportUnavailable) as error:
             raise self.failure(error, request, timeout) from error
         except RemoteError:
@@ -177,6 +183,20 @@ class Caller:
                 confirm.cancel()
             waiting.future.cancel()
         return value
+
+    async def read(self, form: ReplyForm, answer: Answer) -> Any:
+        """The reply's value, after all that it passes on its way.
+
+        :raises RemoteError: if it is an error.
+        """
+        if self._opening is not None:
+            answer = await self._opening(answer, self.address)
+        if self.telemetry is None:
+            return form.read(answer)
+        came = Delivery(
+            answer.body, "", self.address, self.address, False, None, answer.properties, table=answer.table
+        )
+        return self.telemetry.answered(came, partial(form.read, answer))
 
     def expect(self, request: Outgoing, awaiter: Awaiter) -> str:
         """Give the request a correlation id and the address for its replies; `forget` it afterwards."""

@@ -13,6 +13,7 @@ from warren.sdk.outgoing import Outgoing
 from warren.sdk.rpc.answering import ANSWERED_BY
 from warren.sdk.rpc.caller import Caller, Submit
 from warren.sdk.rpc.forms import Answer, ReplyForm
+from warren.sdk.rpc.remote import ERROR_TYPE
 from warren.wire.tables import TableError, decode_fields
 
 Value = TypeVar("Value")
@@ -84,7 +85,7 @@ class Gathering(Generic[Value]):
         self._prepare = prepare
         self._wanted = replies
         self._timeout = timeout
-        self._arrived: deque[Answered[Value]] = deque()
+        self._arrived: deque[tuple[str | None, Answer]] = deque()
         self._heard: set[str] = set()
         self._values = 0
         self._more = asyncio.Event()
@@ -121,7 +122,7 @@ class Gathering(Generic[Value]):
                 raise StopAsyncIteration
             self._more.clear()
             await self._more.wait()
-        return self._arrived.popleft()
+        return await self._read(*self._arrived.popleft())
 
     def close(self) -> None:
         """Wait for no more replies. At the deadline it is closed without this."""
@@ -160,7 +161,8 @@ class Gathering(Generic[Value]):
             return False
         if queue is not None:
             self._heard.add(queue)
-        self._arrived.append(self._read(scattering.form, answer, queue))
+        self._arrived.append((queue, answer))
+        self._values += answer.properties.get("type") != ERROR_TYPE
         self._more.set()
         audience = scattering.audience
         complete = (
@@ -174,12 +176,12 @@ class Gathering(Generic[Value]):
         self.interruption = error
         self.close()
 
-    def _read(self, form: ReplyForm, answer: Answer, queue: str | None) -> Answered[Value]:
+    async def _read(self, queue: str | None, answer: Answer) -> Answered[Value]:
+        assert self._scattering is not None
         try:
-            value: Value = form.read(answer)
+            value: Value = await self._scattering.caller.read(self._scattering.form, answer)
         except RemoteError as error:
             return Answered(queue, error, None)
-        self._values += 1
         return Answered(queue, None, value)
 
 

@@ -1,0 +1,119 @@
+"""What an App tells OpenTelemetry: the providers it speaks to, its tracer and its instruments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import Counter, Histogram, MeterProvider, NoOpMeterProvider
+from opentelemetry.trace import NoOpTracerProvider, Span, StatusCode, Tracer, TracerProvider
+from opentelemetry.util.types import AttributeValue
+
+from warren.sdk.errors import WarrenError
+from warren.sdk.telemetry import conventions as c
+
+SCOPE = "warren.sdk"
+Provider = TypeVar("Provider")
+DESTINATIONS = 1000
+"""Metrics name so many destinations, and leave out the others: their number must be bounded."""
+
+_IN_METRICS = (c.SYSTEM, c.OPERATION, c.SERVER_ADDRESS, c.SERVER_PORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """How an App uses OpenTelemetry: `App(telemetry=Telemetry(...))`.
+
+    Providers that are not given are the global ones, if they are set before the App starts. Without any, nothing is
+    recorded and nothing costs anything; trace context of others still travels through.
+
+    :param create_spans: a span for each message of a batch (`publish_many`), besides the one of the batch.
+    :param sizes: the opt-in attributes `messaging.message.body.size` and `.envelope.size`.
+    :param template: exchange and routing key -> `messaging.destination.template`, or None; for routing keys that hold an
+        id, so that spans and metrics are not named by each.
+    """
+
+    tracer_provider: TracerProvider | None = None
+    meter_provider: MeterProvider | None = None
+    create_spans: bool = True
+    sizes: bool = False
+    template: Callable[[str, str], str | None] | None = None
+
+    def open(self) -> Instruments | None:
+        """What one run records with; None if nobody listens."""
+        tracers = self.tracer_provider or _unless_default(trace.get_tracer_provider())
+        meters = self.meter_provider or _unless_default(metrics.get_meter_provider())
+        if tracers is None and meters is None:
+            return None
+        return Instruments(self, tracers or NoOpTracerProvider(), meters or NoOpMeterProvider())
+
+
+class Instruments:
+    """A tracer, the conventions' four instruments, and what is known of the connections.
+
+    :ivar publishing: attributes of the connection that publishes: server, peer and client.
+    :ivar consuming: those of the connection that consumes.
+    """
+
+    def __init__(self, options: Telemetry, tracers: TracerProvider, meters: MeterProvider) -> None:
+        self.options: Telemetry = options
+        self.meters: MeterProvider = meters
+        self.publishing: c.Attributes = {}
+        self.consuming: c.Attributes = {}
+        self.tracer: Tracer = tracers.get_tracer(SCOPE)
+        meter = meters.get_meter(SCOPE)
+        self.operation_duration: Histogram = meter.create_histogram(
+            c.OPERATION_DURATION,
+            "s",
+            "Duration of a messaging operation: publish, receive, settle.",
+            explicit_bucket_boundaries_advisory=c.BUCKETS,
+        )
+        self.process_duration: Histogram = meter.create_histogram(
+            c.PROCESS_DURATION,
+            "s",
+            "Duration of the handling of a message.",
+            explicit_bucket_boundaries_advisory=c.BUCKETS,
+        )
+        self.sent: Counter = meter.create_counter(
+            c.SENT_MESSAGES, "{message}", "Messages that a producer attempted to send."
+        )
+        self.consumed: Counter = meter.create_counter(
+            c.CONSUMED_MESSAGES, "{message}", "Messages that were delivered to the application."
+        )
+        self._destinations: set[AttributeValue] = set()
+
+    def templated(self, attributes: c.Attributes, exchange: str, routing_key: str) -> None:
+        """Add the template of the destination, if the user names one."""
+        template = self.options.template
+        if template is not None and (found := template(exchange, routing_key)) is not None:
+            attributes[c.TEMPLATE] = found
+
+    def figures(self, attributes: Mapping[str, AttributeValue], error: str | None) -> c.Attributes:
+        """What of a span's attributes a metric has too."""
+        kept: c.Attributes = {name: attributes[name] for name in _IN_METRICS if name in attributes}
+        if error is not None:
+            kept[c.ERROR_TYPE] = error
+        if c.TEMPLATE in attributes:
+            kept[c.TEMPLATE] = attributes[c.TEMPLATE]
+        elif not attributes.get(c.TEMPORARY) and (name := attributes.get(c.DESTINATION)) is not None:
+            if name not in self._destinations and len(self._destinations) < DESTINATIONS:
+                self._destinations.add(name)
+            if name in self._destinations:
+                kept[c.DESTINATION] = name
+        return kept
+
+
+def fail(span: Span, error: BaseException) -> str:
+    """Mark the span as failed; returns the `error.type`."""
+    name = c.error_type(error)
+    span.set_attribute(c.ERROR_TYPE, name)
+    span.set_status(StatusCode.ERROR, str(error) if isinstance(error, WarrenError) else None)
+    return name
+
+
+def _unless_default(provider: Provider) -> Provider | None:
+    """The API's own providers stand for those that nobody has set."""
+    home = type(provider).__module__
+    return None if home.startswith(("opentelemetry.trace", "opentelemetry.metrics")) else provider

@@ -1,0 +1,189 @@
+"""OpenTelemetry's conventions for messaging as a contract: trace context, options, and a test for each metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from opentelemetry import propagate, trace
+from opentelemetry.sdk.metrics.export import (
+    Histogram,
+)
+from opentelemetry.trace import SpanKind
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.recording import Recorded, handled, id_of, linked, of
+from warren.sdk import (
+    Binding,
+    Command,
+    DeadLetter,
+    Event,
+    Queue,
+)
+from warren.sdk.runtime import Runtime
+
+# Context
+
+
+async def test_context_travels_as_w3c_headers(
+    traced: MakeApp, recorded: Recorded, foreign: Foreign, name: str
+) -> None:
+    app = traced()
+    app.declare(Queue(name))
+    async with app:
+        await app.publish(b"x", key=name)
+        message = await foreign.take(name)
+    context = recorded.span("publish").context
+    assert context is not None
+    assert str(message.headers["traceparent"]).startswith(
+        f"00-{context.trace_id:032x}-{context.span_id:016x}-"
+    )
+
+
+async def test_the_span_of_the_user_is_the_parent(traced: MakeApp, recorded: Recorded, name: str) -> None:
+    app = traced()
+    app.declare(Queue(name))
+    async with app:
+        with recorded.tracers.get_tracer("user").start_as_current_span("order") as order:
+            await app.publish(b"x", key=name)
+    span = recorded.span("publish")
+    assert span.parent is not None
+    assert (span.parent.span_id, span.kind) == (order.get_span_context().span_id, SpanKind.PRODUCER)
+
+
+async def test_a_creation_context_of_the_user_is_not_overwritten(
+    traced: MakeApp, recorded: Recorded, foreign: Foreign, name: str
+) -> None:
+    app = traced()
+    app.declare(Queue(name))
+    theirs = recorded.tracers.get_tracer("user").start_span("theirs")
+    headers: dict[str, str] = {}
+    propagate.inject(headers, trace.set_span_in_context(theirs))
+    async with app:
+        await app.publish(b"x", key=name, headers=headers)
+        message = await foreign.take(name)
+    span = recorded.span("publish")
+    assert message.headers["traceparent"] == headers["traceparent"]
+    assert (span.kind, linked(span)) == (SpanKind.CLIENT, [theirs.get_span_context().span_id])
+
+
+async def test_a_dead_letter_keeps_where_it_was_created(
+    traced: MakeApp, recorded: Recorded, foreign: Foreign, name: str
+) -> None:
+    class Charge(Command, queue=name):
+        pass
+
+    app = traced()
+
+    @app.handle(Charge)
+    async def charge(command: Charge) -> None:
+        raise DeadLetter("no")
+
+    async with app:
+        await app.publish(Charge())
+        await handled(app, name)
+        dead = await foreign.take(f"{name}.dead")
+    first, copy = sorted(recorded.spans("publish"), key=lambda span: span.start_time or 0)
+    assert f"{id_of(first):016x}" in str(dead.headers["traceparent"])
+    assert linked(copy) == [id_of(first)]
+
+
+# Options
+
+
+async def test_a_template_names_spans_and_metrics_for_keys_with_ids(
+    make_app: MakeApp, recorded: Recorded, name: str
+) -> None:
+    class Moved(Event, exchange=name, key="device.1.moved", audience=[f"{name}.q"]):
+        pass
+
+    def template(exchange: str, key: str) -> str | None:
+        return f"{exchange}:device.{{id}}.moved" if key.startswith("device.") else None
+
+    app = make_app(telemetry=recorded.telemetry(template=template))
+    app.publishes(Moved)
+    app.declare(Binding(name, f"{name}.q", "device.#"))
+    async with app:
+        await app.publish(Moved())
+        await app.publish(Moved(), key="device.2.moved")
+    spans = recorded.spans("publish")
+    assert {span.name for span in spans} == {f"publish {name}:device.{{id}}.moved"}
+    assert {of(span)["messaging.destination.template"] for span in spans} == {f"{name}:device.{{id}}.moved"}
+    (point,) = recorded.metric("messaging.client.sent.messages").data.data_points
+    assert "messaging.destination.name" not in point.attributes
+
+
+async def test_sizes_are_opt_in(make_app: MakeApp, recorded: Recorded, name: str) -> None:
+    app = make_app(telemetry=recorded.telemetry(sizes=True))
+    app.declare(Queue(name))
+    async with app:
+        await app.publish(b"12345", key=name)
+    sizes = of(recorded.span("publish"))
+    assert sizes["messaging.message.body.size"] == 5
+    assert sizes["messaging.message.envelope.size"] > 5
+
+
+# Metrics
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "operations"),
+    [
+        ("messaging.client.operation.duration", "s", ["ack", "publish"]),
+        ("messaging.process.duration", "s", ["process"]),
+        ("messaging.client.sent.messages", "{message}", ["publish"]),
+        ("messaging.client.consumed.messages", "{message}", ["process"]),
+    ],
+)
+async def test_a_metric(
+    traced: MakeApp,
+    recorded: Recorded,
+    server: Mapping[str, object],
+    name: str,
+    metric: str,
+    unit: str,
+    operations: Sequence[str],
+) -> None:
+    class Charge(Command, queue=name):
+        pass
+
+    app = traced()
+
+    @app.handle(Charge)
+    async def charge(command: Charge) -> None:
+        pass
+
+    async with app:
+        for _ in range(3):
+            await app.publish(Charge())
+        await handled(app, name, 3)
+    found = recorded.metric(metric)
+    points = sorted(
+        found.data.data_points, key=lambda point: str(point.attributes["messaging.operation.name"])
+    )
+    assert found.unit == unit
+    assert [point.attributes for point in points] == [
+        {
+            "messaging.system": "rabbitmq",
+            "messaging.operation.name": operation,
+            "messaging.destination.name": name,
+            **server,
+        }
+        for operation in operations
+    ]
+    assert {getattr(point, "count", getattr(point, "value", 0)) for point in points} == {3}
+    if isinstance(found.data, Histogram):
+        bounds = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+        assert {point.explicit_bounds for point in found.data.data_points} == {bounds}
+
+
+async def test_where_nobody_listens_nothing_stands_in_the_way(make_app: MakeApp, name: str) -> None:
+    """Nothing is paid: publishes go straight to the publisher, handlers run in no scope, settlements in no span."""
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        runtime: Runtime = app._life.running()
+        assert runtime.instruments is None
+        assert runtime.outlet is runtime.direct is runtime.publisher
+        assert runtime.caller.telemetry is None
