@@ -2,6 +2,7 @@
 
 from warren.sdk.app import App
 from warren.sdk.batches import Outcomes
+from warren.sdk.blocking import HeldMessage, Sync
 from warren.sdk.breaker import CircuitBreaker
 from warren.sdk.clock import SystemClock
 from warren.sdk.codec import MessageOptions
@@ -29,9 +30,11 @@ from warren.sdk.errors import (
     TransactionFailed,
     TransactionUnknown,
     TransportUnavailable,
+    Undecodable,
     Unroutable,
     WarrenError,
 )
+from warren.sdk.fetching import HeldDelivery
 from warren.sdk.many import BatchOptions
 from warren.sdk.messages import Command, Event, Message, Request, Scatter
 from warren.sdk.outgoing import Outgoing
@@ -91,6 +94,8 @@ __all__ = [
     "Header",
     "Health",
     "HealthProbe",
+    "HeldDelivery",
+    "HeldMessage",
     "Message",
     "MessageOptions",
     "Mode",
@@ -116,6 +121,7 @@ __all__ = [
     "State",
     "Statistics",
     "Subscription",
+    "Sync",
     "SystemClock",
     "Telemetry",
     "Timer",
@@ -125,6 +131,7 @@ __all__ = [
     "TransactionFailed",
     "TransactionUnknown",
     "TransportUnavailable",
+    "Undecodable",
     "Unroutable",
     "WarrenError",
     "current_delivery",

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar, Unpack
 
+from warren.sdk.blocking import Sync
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.codec import MessageOptions
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
@@ -16,6 +17,7 @@ from warren.sdk.consumer import Subscription
 from warren.sdk.delaying import Delaying
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import Unroutable
+from warren.sdk.fetching import HeldDelivery
 from warren.sdk.forwarding import forwarded
 from warren.sdk.handlers import Handlers
 from warren.sdk.handling import Handle
@@ -133,6 +135,7 @@ class App:
             context={App: self},
         )
         self.handle: Handle = Handle(self, self._handlers, self._life)
+        self.sync: Sync = Sync(self, self._life)
         backend: object = delay
         if isinstance(backend, Component):
             self.include(backend)
@@ -329,6 +332,17 @@ class App:
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see there.
         """
         await self._sending.forward(forwarded(delivery, exchange, key, headers), timeout)
+
+    async def get(self, queue: str, *, timeout: float = 0.0) -> HeldDelivery | None:
+        """One message of a queue, or None if none comes within `timeout` seconds: `ack()`, `requeue()` or
+        `dead_letter(reason)` it, or `async with` it.
+
+        For occasional use; what takes messages all the time is a handler. Passes no middleware.
+
+        :param timeout: seconds; 0 takes what is there.
+        :raises TopologyMismatch: if there is no such queue. :raises TransportUnavailable: without a connection.
+        """
+        return await self._life.running().fetch(queue, timeout, self._handlers.bury)
 
     async def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None

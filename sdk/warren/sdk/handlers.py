@@ -8,11 +8,12 @@ from typing import Any, TypedDict
 
 from warren.sdk.batches import Batches
 from warren.sdk.breaker import CircuitBreaker
+from warren.sdk.dead_letter import dead_letter
 from warren.sdk.delivery import Delivery
 from warren.sdk.depends import Plan, caller_names
 from warren.sdk.durations import Duration, duration
 from warren.sdk.endpoint import Endpoint, Send
-from warren.sdk.errors import ConfigError
+from warren.sdk.errors import ConfigError, DeadLetter
 from warren.sdk.handler import HandlerSpec, check, reply_of, source_of
 from warren.sdk.handles import Answers, Handles, HandlesBatches
 from warren.sdk.intake import CONCURRENCY, Intake, OrderedBy
@@ -166,6 +167,17 @@ class Handlers:
         if delays := (handler.retry or self._retry).delays:
             self._registry.add(self._delay().reach(source, delays))
         self._endpoint(source, intake).add(handler)
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Publish the dead letter copy of a delivery that no handler has.
+
+        :raises ConfigError: if its queue has no dead letter exchange.
+        """
+        queue = self._registry.queue(delivery.queue)
+        copy = dead_letter(delivery, queue, "rejected", DeadLetter(reason), self.clock.now())
+        if copy is None:
+            raise ConfigError(f"queue {queue.name!r} has no dead letter exchange")
+        await self._forward(copy)
 
     def override(self, dependency: Callable[..., Any], other: Callable[..., Any]) -> ExitStack:
         """What `app.override` does; see there."""

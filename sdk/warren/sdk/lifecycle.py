@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,6 +86,11 @@ class Lifecycle:
 
     def health(self) -> Health:
         return Health(State.CLOSED) if self._runtime is None else self._runtime.health()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop of the run, if there is one."""
+        return None if self._runtime is None else self._runtime.loop
 
     @property
     def url(self) -> str | None:

@@ -15,6 +15,7 @@ from warren.sdk.delivery import current_delivery
 from warren.sdk.embedded import EmbeddedBroker, embedded_broker
 from warren.sdk.endpoint import Endpoint, HandlerStatistics
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
+from warren.sdk.fetching import Bury, HeldDelivery, fetch
 from warren.sdk.hosts import Hosts
 from warren.sdk.middleware import Middlewares, Outlet, Through
 from warren.sdk.outgoing import Outgoing
@@ -75,7 +76,7 @@ class Runtime:
         longest_retry: float,
     ) -> None:
         self.hosts = hosts
-        self._loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._name = name
         self._registry = registry
         self._endpoints = endpoints
@@ -126,7 +127,7 @@ class Runtime:
         return Health(self.state, tuple(self._missing()), reason)
 
     async def start(self, timeout: float) -> None:
-        deadline = self._loop.time() + timeout
+        deadline = self.loop.time() + timeout
         self._moved()
         if self.hosts is None:
             self._broker = embedded_broker()
@@ -151,7 +152,7 @@ class Runtime:
             **self._retry,
         )
         await self._publishing.start(timeout)
-        await self._consuming.start(max(0.0, deadline - self._loop.time()))
+        await self._consuming.start(max(0.0, deadline - self.loop.time()))
         for component in self._components:
             await component.on_start()
         for name, endpoint in self._endpoints.items():
@@ -203,7 +204,7 @@ class Runtime:
 
     def check_loop(self) -> None:
         """:raises ConfigError: if the caller runs on another event loop than the App."""
-        if asyncio.get_running_loop() is not self._loop:
+        if asyncio.get_running_loop() is not self.loop:
             raise ConfigError("this App belongs to another event loop: use it from the one that started it")
 
     async def declare(self, items: Iterable[Declarable]) -> None:
@@ -230,6 +231,10 @@ class Runtime:
             await self.middlewares.send(outgoing, self.caller.reply_here)
         else:
             await self.outlet.publish(outgoing, timeout)
+
+    async def fetch(self, queue: str, timeout: float, bury: Bury) -> HeldDelivery | None:
+        assert self._consuming is not None
+        return await fetch(self._consuming.wait_up, queue, timeout, bury)
 
     def statistics(self) -> Statistics:
         return Statistics(

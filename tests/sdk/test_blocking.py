@@ -1,0 +1,132 @@
+"""The App for threads that cannot await."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from warren.sdk import App, Command, ConfigError, Queue, Request, TransportUnavailable, Unroutable
+
+
+async def test_a_thread_publishes_calls_and_gets(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    class Twice(Request[int], queue=f"{name}.twice"):
+        number: int
+
+    app = make_app()
+    app.declare(Queue(name))
+
+    @app.handle(Twice)
+    async def twice(request: Twice) -> int:
+        return request.number * 2
+
+    def work() -> list[object]:
+        with app.sync as sync:
+            sync.publish(b"1", key=name)
+            report = sync.publish_many([b"2", b"3"], key=name)
+            with pytest.raises(Unroutable):
+                sync.publish(b"1", key=f"{name}.nowhere")
+            first = sync.get(name)
+            assert first is not None
+            with first:
+                got = first.delivery.body
+            second = sync.get(name, timeout=5)
+            assert second is not None
+            second.requeue()
+            third = sync.get(name, timeout=5)
+            assert third is not None
+            assert third.read(bytes) == b"2"
+            third.dead_letter("no")
+            return [report.confirmed, got, sync.call(Twice(number=21)), threading.active_count()]
+
+    before = threading.active_count()
+    confirmed, got, answer, threads = await asyncio.to_thread(work)
+    assert (confirmed, got, answer) == (2, b"1", 42)
+    assert isinstance(threads, int)
+    assert app.state.value == "closed"
+    assert not [thread for thread in threading.enumerate() if thread.name == "warren app.sync"]
+    assert threading.active_count() <= before + 1, "only the pool's thread is left"
+    assert await foreign.count(name) == 1
+
+
+async def test_many_threads_share_one_app(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    class Note(Command, queue=name):
+        number: int
+
+    app = make_app()
+
+    def work() -> None:
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda n: app.sync.publish(Note(number=n)), range(80)))
+        finally:
+            app.sync.close()
+
+    await asyncio.to_thread(work)
+    assert await foreign.count(name) == 80
+    async with make_app() as other:
+        held = await other.get(name)
+        assert held is not None
+        await held.ack()
+
+
+async def test_beside_a_running_loop_the_work_is_done_there(make_app: MakeApp, name: str) -> None:
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        await asyncio.to_thread(app.sync.publish, b"1", key=name)
+        held = await asyncio.to_thread(app.sync.get, name, timeout=5)
+        assert held is not None
+        await asyncio.to_thread(held.ack)
+        with pytest.raises(ConfigError, match="would wait for its own event loop: await"):
+            app.sync.publish(b"1", key=name)
+        app.sync.close()
+        assert app.ready, "what did not start it does not stop it"
+
+
+async def test_an_app_says_when_it_is_called_from_another_loop(make_app: MakeApp, name: str) -> None:
+    app = make_app()
+
+    def elsewhere() -> None:
+        async def use() -> None:
+            with pytest.raises(ConfigError, match="belongs to another event loop"):
+                await app.publish(b"1", key=name)
+            with pytest.raises(ConfigError, match="belongs to another event loop"):
+                await app.get(name)
+            with pytest.raises(ConfigError, match="belongs to another event loop"):
+                app.subscriptions  # noqa: B018
+
+        asyncio.run(use())
+
+    async with app:
+        await asyncio.to_thread(elsewhere)
+
+
+def test_what_keeps_it_from_starting_is_said_and_leaves_nothing() -> None:
+    app = App("amqp://127.0.0.1:1", connect_timeout=0.2)
+    with pytest.raises(TransportUnavailable):
+        app.sync.publish(b"1", key="q")
+    assert not [thread for thread in threading.enumerate() if thread.name == "warren app.sync"]
+    app.sync.close()
+
+
+async def test_a_forked_process_is_told_to_start_its_own(
+    make_app: MakeApp, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app()
+    app.declare(Queue(name))
+
+    def work() -> None:
+        with app.sync as sync:
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "getpid", lambda: -1)
+                with pytest.raises(ConfigError, match="was forked: start it in each process"):
+                    sync.publish(b"1", key=name)
+            sync.publish(b"1", key=name)
+
+    await asyncio.to_thread(work)

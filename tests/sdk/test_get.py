@@ -1,0 +1,147 @@
+"""One message of a queue, for who does not consume it: held until it is settled, and never lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.support.proxy import Proxy
+from warren.sdk import (
+    App,
+    Command,
+    ConfigError,
+    Queue,
+    TopologyMismatch,
+    TransportUnavailable,
+    Undecodable,
+)
+
+
+async def until_ready(foreign: Foreign, queue: str, count: int) -> None:
+    async with asyncio.timeout(15):
+        while await foreign.count(queue) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_one_message_or_none(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    class Parked(Command, queue=name):
+        number: int
+
+    app = make_app()
+    app.publishes(Parked)
+    async with app:
+        assert await app.get(name) is None
+        await app.publish(Parked(number=7), message_id="m", headers={"tenant": "a"})
+        held = await app.get(name)
+        assert held is not None
+        assert (held.read(Parked), held.message_id, held.queue) == (Parked(number=7), "m", name)
+        assert (held.headers["tenant"], held.type, held.redelivered) == ("a", "parked", False)
+        assert await app.get(name) is None, "it is held"
+        with pytest.raises(Undecodable):
+            held.read(list[int])
+        await held.ack()
+        with pytest.raises(ConfigError, match="settled already"):
+            await held.requeue()
+    assert await foreign.count(name) == 0
+
+
+async def test_it_waits_for_a_message_as_long_as_it_is_told(make_app: MakeApp, name: str) -> None:
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        waiting = [asyncio.create_task(app.get(name, timeout=15)) for _ in range(2)]
+        await asyncio.sleep(0)
+        await app.publish_many([b"1", b"2"], key=name)
+        got = [held for held in await asyncio.gather(*waiting) if held is not None]
+        assert sorted(held.body for held in got) == [b"1", b"2"]
+        for held in got:
+            await held.ack()
+        assert await app.get(name, timeout=0.05) is None
+
+
+async def test_a_message_may_go_back_or_to_the_dead(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    app = make_app()
+    app.declare(Queue(name), Queue(f"{name}.plain", dead_letter_exchange=None))
+    async with app:
+        await app.publish(b"1", key=name)
+        held = await app.get(name)
+        assert held is not None
+        await held.requeue()
+        again = await app.get(name, timeout=15)
+        assert again is not None
+        assert again.redelivered
+        await again.dead_letter("nobody wants it")
+        dead = await foreign.take(f"{name}.dead")
+        assert (dead.body, dead.headers["warren-dead-reason"]) == (b"1", "rejected")
+        assert dead.headers["warren-dead-error"] == "DeadLetter: nobody wants it"
+
+        await app.publish(b"2", key=f"{name}.plain")
+        plain = await app.get(f"{name}.plain")
+        assert plain is not None
+        with pytest.raises(ConfigError, match="has no dead letter exchange"):
+            await plain.dead_letter("no")
+        await until_ready(foreign, f"{name}.plain", 1)
+    assert await foreign.count(name) == 0
+
+
+async def test_a_block_acknowledges_or_gives_back(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        await app.publish(b"1", key=name)
+        held = await app.get(name)
+        assert held is not None
+        with pytest.raises(ZeroDivisionError):
+            async with held:
+                raise ZeroDivisionError
+        held = await app.get(name, timeout=15)
+        assert held is not None
+        async with held as delivery:
+            assert delivery.body == b"1"
+        held = await app.get(name)
+        assert held is None
+        await app.publish(b"2", key=name)
+        unsettled = await app.get(name)
+        assert unsettled is not None
+    await until_ready(foreign, name, 1)
+    with pytest.raises(TransportUnavailable, match="delivered again"):
+        await unsettled.ack()
+
+
+async def test_who_gives_up_waiting_takes_nothing(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        for turns in range(12):
+            getting = asyncio.create_task(app.get(name, timeout=0.1))
+            for _ in range(turns * 3):
+                await asyncio.sleep(0)
+            await app.publish(b"1", key=name)
+            getting.cancel()
+            await asyncio.wait((getting,))
+            if not getting.cancelled() and (early := getting.result()) is not None:
+                await early.requeue()
+            held = await app.get(name, timeout=15)
+            assert held is not None
+            await held.ack()
+    assert await foreign.count(name) == 0
+
+
+async def test_what_cannot_be_got_is_said(make_app: MakeApp, proxy: Proxy, name: str) -> None:
+    app = make_app(proxy.url)
+    app.declare(Queue(name))
+    async with app:
+        with pytest.raises(TopologyMismatch, match="NOT_FOUND"):
+            await app.get(f"{name}.missing")
+        waiting = asyncio.create_task(app.get(name, timeout=15))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        proxy.cut()
+        with pytest.raises(TransportUnavailable):
+            await waiting
+        assert await app.get(name) is None, "on the next connection"
+    with pytest.raises(TransportUnavailable, match="does not run"):
+        await App("amqp://localhost").get(name)
