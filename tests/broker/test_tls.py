@@ -129,6 +129,7 @@ def test_a_certificate_is_a_login(certificates: Certificates, start: Start, kind
         definitions=PREPARED,
         plugins=["rabbitmq_auth_mechanism_ssl"],
         files=files,
+        ports=[port],
     ):
         talk_by_certificate(f"amqps://guest:guest@127.0.0.1:{port}/", certificates)
 

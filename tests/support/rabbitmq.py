@@ -84,12 +84,14 @@ def rabbitmq_server(
     definitions: Mapping[str, object] | None = None,
     plugins: Sequence[str] = (),
     files: Mapping[str, Path] | None = None,
+    ports: Sequence[int] = (),
 ) -> Iterator[RabbitMQ]:
     """Run one for as long as the block lasts; `guest:guest` on the virtual host `/`.
 
     :param configuration: further lines of rabbitmq.conf; `{folder}` stands for the server's folder
     :param definitions: what it loads when it starts: users, virtual hosts, permissions and the rest (then it makes no guest)
     :param files: copied into the server's folder under these names
+    :param ports: of further listeners that `configuration` names; they are up when the block begins
     :param timeout: seconds until it must accept connections (5-7 on an idle machine)
     :raises FileNotFoundError: if it is not installed; ask `installed()` first
     """
@@ -123,6 +125,7 @@ def rabbitmq_server(
                 wait_until(lambda: _listens(port) or not server.running, "RabbitMQ listens", timeout)
                 assert server.running, "\n".join(server.lines[-40:]) + server.errors
                 wait_until(lambda: _speaks(port), "RabbitMQ speaks AMQP", timeout)
+                wait_until(lambda: all(map(_listens, ports)), f"RabbitMQ listens on {ports}", timeout)
                 pid = _beam(folder, server.pid)
                 yield RabbitMQ(
                     f"amqp://guest:guest@127.0.0.1:{port}/", port, pid, environment, management_port
