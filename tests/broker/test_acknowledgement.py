@@ -7,6 +7,7 @@ from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
 from tests.support.client import Channel
+from tests.support.ids import frame_id
 from tests.support.processes import wait_until
 
 UNKNOWN = "PRECONDITION_FAILED - unknown delivery tag"
@@ -69,7 +70,7 @@ def test_all(channel: Channel, queue: str) -> None:
         (Basic.Nack(99, True), 99),
         (Basic.Reject(99), 99),
     ],
-    ids=repr,
+    ids=frame_id,
 )
 def test_an_unknown_tag_closes_the_channel(connect: Connect, wrong: Basic.Ack, tag: int) -> None:
     connection = connect()
@@ -97,7 +98,7 @@ def test_tags_are_unsigned(channel: Channel) -> None:
         (Basic.Nack(2, False, False), Basic.Ack(2)),
         (Basic.Reject(2, False), Basic.Nack(2, True)),
     ],
-    ids=repr,
+    ids=frame_id,
 )
 def test_nothing_is_acknowledged_twice(
     channel: Channel, queue: str, first: Basic.Ack, second: Basic.Ack
@@ -155,7 +156,7 @@ def test_rejected_without_requeue_is_gone(channel: Channel, queue: str) -> None:
         [Basic.Nack(4), Basic.Nack(3, True)],
         [Basic.Recover(True)],
     ],
-    ids=repr,
+    ids=frame_id,
 )
 def test_requeued_returns_to_its_place(channel: Channel, queue: str, back: list[Basic.Nack]) -> None:
     fill(channel, queue, "abcdefgh")

@@ -88,6 +88,16 @@ def test_a_given_id_leaves_the_time_to_a_header() -> None:
         ("nothexno-here-7fff-8fff-ffffffffffff", {}, None),
         (None, {}, None),
     ],
+    ids=[
+        "in the id",
+        "in both",
+        "in the header",
+        "nowhere",
+        "an older UUID",
+        "the last time",
+        "no UUID",
+        "no id",
+    ],
 )
 def test_the_time_of_the_first_publish_is_in_a_header_or_in_the_id(
     message_id: str | None, headers: dict[str, int], expected: int | None

@@ -166,6 +166,9 @@ class Log:
         """Up to which sequence the messages of a queue may have been delivered before a crash; kept by a clean stop."""
 
         self._idle = True
+        # Of the head of the last message: those of one exchange and key are the same object.
+        self._head = b""
+        self._head_crc = 0
         self._in_flight: Batch | None = None
         self._ready: deque[Batch] = deque()
         self._written: deque[Batch] = deque()
@@ -220,7 +223,10 @@ class Log:
         if tail.offset + size > tail.stop:
             self._make_room(size)
         place: i64 = tail.base + tail.offset
-        header = pack_header(MESSAGE, length, queue.incarnation, sequence, crc32(content, crc32(head)))
+        if head is not self._head:
+            self._head = head
+            self._head_crc = crc32(head)
+        header = pack_header(MESSAGE, length, queue.incarnation, sequence, crc32(content, self._head_crc))
         if tail.offset + size > tail.stop:
             tail.split(b"".join((header, pack_crc(crc32(header, tail.seed)), head, content)))
         else:
