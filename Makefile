@@ -16,11 +16,13 @@ setup: .venv/.ready system-runtime
 demo: setup
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
 
+# Two processes at a time, a file's tests in one of them. One after the other: make test PARALLEL=
+PARALLEL ?= -n 2 --dist loadfile
 test: setup system-rabbitmq system-postgresql
-	.venv/bin/pytest -q
+	.venv/bin/pytest -q $(PARALLEL)
 
 test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq system-postgresql
-	.venv-compiled/bin/pytest -q
+	.venv-compiled/bin/pytest -q $(PARALLEL)
 
 # Harms a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7
 ROUNDS ?= 20

@@ -62,7 +62,12 @@ def take(url: str, queue: str) -> Content:
 
 @pytest.mark.parametrize("name_of", [*FLAGS, "routing_key"])
 async def test_a_string_that_is_no_text_is_dead_with_the_reason_and_its_neighbours_are_handled(
-    make_app: MakeApp, foreign: Foreign, amqp_url: str, name: str, name_of: str
+    make_app: MakeApp,
+    foreign: Foreign,
+    amqp_url: str,
+    name: str,
+    name_of: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = make_app()
     app.declare(Exchange(f"{name}.x", type="fanout"), Binding(f"{name}.x", name))
@@ -89,6 +94,7 @@ async def test_a_string_that_is_no_text_is_dead_with_the_reason_and_its_neighbou
     assert f"ValueError: the {name_of.replace('_', ' ')} is not valid UTF-8".encode() in dead.header
     if name_of != "routing_key":
         assert raw(NO_TEXT) in dead.header, "the copy keeps the bytes that came"
+    caplog.text.encode()  # a handler that writes UTF-8 can write it
 
 
 async def test_the_dead_letter_of_a_custom_exchange_keeps_a_routing_key_of_any_bytes(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable
 from typing import Protocol
 
 from aiormq.abc import AbstractChannel
 
+from warren.sdk.logs import log
 from warren.sdk.stream import Outlet
 from warren.wire import methods
 from warren.wire.methods import ACK, BASIC, DELIVER
 from warren.wire.received import GET_EMPTY, GET_OK, RETURN, Scanner, received
-
-log: logging.Logger = logging.getLogger("warren.sdk")
 
 FRAME_OVERHEAD = 8
 ADDRESSES = 1000

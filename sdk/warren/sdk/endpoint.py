@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +27,7 @@ from warren.sdk.errors import (
 )
 from warren.sdk.handler import HandlerSpec
 from warren.sdk.intake import Intake
+from warren.sdk.logs import log
 from warren.sdk.middleware import Middlewares
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
@@ -36,8 +36,6 @@ from warren.sdk.rpc.answering import error_reply, reply, wants_reply
 from warren.sdk.telemetry.consuming import Consuming, failed, scope
 from warren.sdk.topology import Queue
 from warren.sdk.workers import Settlement
-
-log: logging.Logger = logging.getLogger("warren.sdk")
 
 Send = Callable[[Outgoing], Awaitable[None]]
 

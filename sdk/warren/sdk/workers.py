@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ from typing import Final, NamedTuple
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import Delivery
 from warren.sdk.lanes import Lanes
-
-log: logging.Logger = logging.getLogger("warren.sdk")
+from warren.sdk.logs import log
 
 
 class Settlement(Enum):
