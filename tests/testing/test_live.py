@@ -8,7 +8,19 @@ from datetime import timedelta
 import aio_pika
 import pytest
 
-from warren.sdk import App, Binding, Command, Event, Exchange, Queue, RemoteError, Request, Unroutable
+from tests.support.processes import free_port
+from warren.sdk import (
+    App,
+    Binding,
+    Command,
+    Event,
+    Exchange,
+    Queue,
+    RemoteError,
+    Request,
+    TransportUnavailable,
+    Unroutable,
+)
 from warren.testing import Warren
 from warren.testing.disguise import Disguise
 from warren.testing.relay import Relay
@@ -118,6 +130,14 @@ async def test_a_client_behind_the_relay_sees_the_names_that_it_gave(amqp_url: s
             await channel.declare_queue("seen", arguments={"x-message-ttl": 9000})
         assert "'seen'" in str(refused.value)
         assert ".t1" not in str(refused.value)
+
+
+async def test_without_a_broker_it_is_said_at_once() -> None:
+    warren = Warren(f"amqp://guest:secret@127.0.0.1:{free_port()}/", SCALE)
+    with pytest.raises(TransportUnavailable, match=r"no broker under test at amqp://guest@") as raised:
+        async with warren.running(App()):
+            raise AssertionError
+    assert "secret" not in str(raised.value)
 
 
 async def test_topology_of_every_kind_passes(amqp_url: str) -> None:

@@ -40,10 +40,11 @@ def test_the_example_passes_on_a_live_broker(tmp_path: Path, amqp_url: str) -> N
     assert "2 passed" in done.stdout
 
 
-def test_a_time_scale_is_a_number(tmp_path: Path) -> None:
+def test_a_time_scale_is_a_number_and_for_a_live_broker(tmp_path: Path) -> None:
     done = run("", tmp_path, "--amqp-url", "amqp://localhost", "--time-scale", "0.5")
-    assert done.returncode == 4
-    assert "--time-scale" in done.stderr
+    assert (done.returncode, "invalid time_scale value: '0.5'" in done.stderr) == (4, True)
+    done = run("", tmp_path, "--time-scale", "600")
+    assert (done.returncode, "--amqp-url" in done.stderr) == (4, True)
 
 
 def test_pytest_does_not_import_what_nobody_uses(tmp_path: Path) -> None:

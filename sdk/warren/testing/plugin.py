@@ -21,10 +21,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--time-scale",
         metavar="N",
-        type=_scale,
+        type=time_scale,
         default=1.0,
         help="with --amqp-url: the time passes N times as fast; TTLs and delays are divided by N (default: 1)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--time-scale") != 1 and config.getoption("--amqp-url") is None:
+        raise pytest.UsageError(
+            "--time-scale is for a live broker: name it with --amqp-url (without, the time is virtual)"
+        )
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +49,7 @@ def warren(warren_url: str | None, pytestconfig: pytest.Config) -> Warren:
     return Warren(warren_url, pytestconfig.getoption("--time-scale"))
 
 
-def _scale(text: str) -> float:
+def time_scale(text: str) -> float:
     scale = float(text)
     if not 1 <= scale < float("inf"):
         raise ValueError

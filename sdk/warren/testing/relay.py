@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiormq
 
+from warren.sdk.errors import TransportUnavailable
 from warren.testing.disguise import Disguise
 from warren.wire.url import parse_url
 
@@ -51,6 +52,14 @@ class Relay:
         )
 
     async def __aenter__(self) -> Relay:
+        """:raises TransportUnavailable: if the broker cannot be reached, or does not let us in."""
+        try:
+            connection = await aiormq.connect(self._target)
+            await connection.close()
+        except (OSError, aiormq.AMQPError) as error:
+            raise TransportUnavailable(
+                f"no broker under test at {self._to.masked}: {str(error) or type(error).__name__}"
+            ) from None
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         return self
 
