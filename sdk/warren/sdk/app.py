@@ -241,7 +241,7 @@ class App:
         :param message: a Message; or bytes, text or anything that JSON can carry, with `exchange` and `key`.
         :param timeout: seconds.
         :param reliability: `at_most_once` sends transient, without mandatory and without awaiting a confirm.
-        :param options: `exchange`, `key`, `message_id`, `headers`, `expiration`: see `MessageOptions`.
+        :param options: `exchange`, `key`, `message_id`, `headers`, `expiration`, `priority`: see `MessageOptions`.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see there.
         """
         await self._sending.publish(message, timeout, reliability, options)

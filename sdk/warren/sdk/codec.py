@@ -36,6 +36,7 @@ class MessageOptions(TypedDict, total=False):
 
     `exchange`, `key`: its address, where it has none of its own or another one. `message_id`: made, unless it is given.
     `headers`: added to the header table. `expiration`: the message leaves its queue when it has waited so long.
+    `priority`: 0 to 255, for a queue with `max_priority`; what is above its maximum is its maximum.
     """
 
     exchange: str | None
@@ -43,6 +44,7 @@ class MessageOptions(TypedDict, total=False):
     message_id: str | None
     headers: Mapping[str, Any] | None
     expiration: timedelta | None
+    priority: int | None
 
 
 def encode(
@@ -54,13 +56,14 @@ def encode(
     message_id: str | None = None,
     headers: Mapping[str, Any] | None = None,
     expiration: timedelta | None = None,
+    priority: int | None = None,
 ) -> Outgoing:
     """The message at its own address, or at the one that is given.
 
     A `Message` becomes JSON with its type; bytes go as they are, text as UTF-8, everything else as JSON.
 
     :param now: Unix time in seconds; becomes the time in the message id, or `warren-first-published` beside a given id.
-    :raises ConfigError: if there is no address, or it is longer than the wire allows.
+    :raises ConfigError: if there is no address, or it is longer than the wire allows; if the priority is out of range.
     """
     message_type = None
     content_type = JSON
@@ -99,11 +102,15 @@ def encode(
     properties: dict[str, str | int] = {"content_type": content_type, "delivery_mode": PERSISTENT}
     if expiration is not None:
         properties["expiration"] = str(max(0, milliseconds(expiration) or 0))
+    if priority is not None:
+        if not 0 <= priority <= 255:
+            raise ConfigError(f"the priority is {priority}: it is from 0 to 255")
+        properties["priority"] = priority
     identity = properties["message_id"] = message_id or uuid7(milli)
     if message_type is not None:
         properties["type"] = message_type
     header = None
-    if not table and expiration is None:
+    if not table and expiration is None and priority is None:
         before, after = _form(content_type, message_type)
         header = _HEADER.pack(_BASIC, 0, len(body)) + before + identity.encode() + after
     return Outgoing(

@@ -1,0 +1,80 @@
+"""The programs that books show run to their end on any broker, and print what they promise."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import warren.sdk
+from tests.patterns import tidy
+from tests.support.examples import EXAMPLES
+from warren.sdk import App
+
+FOLDER = EXAMPLES / "literature"
+
+PROMISED = {
+    "hello": ["Hello World"],
+    "publish_subscribe": ["disk: started", "screen: started"],
+    "logs_by_severity": ["nobody takes waning", "disk: no room", "screen: no room", "screen: slow"],
+    "topics": [
+        "nobody wants the fox",
+        "orange: rabbit",
+        "rabbits and lazy ones: pink rabbit",
+        "rabbits and lazy ones: rabbit",
+        "rabbits and lazy ones: sloth",
+    ],
+    "task_queue": ["worked 20, tried the bad one 3 times"],
+    "mandatory": ["for who did not await: a letter", "312 NO_ROUTE literature.nowhere m1"],
+    "alternate_exchange": ["handled: hello", "kept, and told: unknown"],
+    "ttl": [
+        "of a message: ['short expired']",
+        "of a queue: ['one expired', 'two expired']",
+        "behind a longer one: True",
+    ],
+    "dead_letters": ["rejected DeadLetter: too heavy", "expired "],
+    "delay_ladder": ["checked after 50 ms", "checked after 150 ms", "checked after 400 ms"],
+    "priority": ["now", "soon", "also soon", "whenever"],
+    "fibonacci_rpc": ["55 6765 832040", "out_of_range"],
+    "transaction": ["rolled back: 0 0", "committed: 5 5"],
+    "confirms_one_by_one": ["confirmed: 20"],
+    "confirms_in_batches": ["batches of [100, 100, 50]"],
+    "confirms_asynchronous": ["confirmed: 1000"],
+    "prefetch": ["held: [3, 2]"],
+    "lazy_queue": ["in order: True"],
+}
+
+
+@pytest.fixture
+async def apps(amqp_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[App]]:
+    """The Apps that a program makes, on the broker under test; what they declared is deleted afterwards."""
+    made: list[App] = []
+
+    class Noted(App):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            made.append(self)
+
+    monkeypatch.setenv("AMQP_URL", amqp_url)
+    monkeypatch.setattr(warren.sdk, "App", Noted)
+    yield made
+    await tidy.delete(amqp_url, made, "literature.")
+
+
+def test_every_program_is_tried() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(PROMISED)
+
+
+@pytest.mark.parametrize("program", PROMISED)
+async def test_a_program_runs_to_its_end_and_says_what_books_get_wrong(
+    program: str, apps: list[App], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = runpy.run_path(str(FOLDER / f"{program}.py"))
+    assert "The original" in names["__doc__"]
+    await names["main"]()
+    lines = capsys.readouterr().out.splitlines()
+    if program == "dead_letters":
+        lines = lines[:2]  # How many have expired by then is the machine's.
+    assert lines == PROMISED[program]
