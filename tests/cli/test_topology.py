@@ -176,11 +176,21 @@ def assert_listed(before: dict[str, Any], after: dict[str, Any], name: str) -> N
     assert set(statuses(after).values()) == {"present"}
     assert after["stands"]
     assert after["listed"]
+    # A policy gives the exchange an alternate, which is not there.
+    (alternate,) = [each["text"] for each in after["risks"] if each["subject"] == f"exchange '{name}.orders'"]
+    assert alternate.startswith(f"has the alternate exchange '{name}.by.policy', which is not there")
+
+
+def policy_of(name: str) -> list[str]:
+    """The words of `ctl set_policy` for an alternate exchange of the shop's."""
+    definition = json.dumps({"alternate-exchange": f"{name}.by.policy"})
+    return ["set_policy", f"{name}-alternate", f"^{name}[.]orders$", definition, "--apply-to", "exchanges"]
 
 
 def test_the_control_socket_shows_bindings_and_what_nobody_declares(
     warren: Command, module: Module, broker: BrokerProcess, name: str
 ) -> None:
+    assert warren("ctl", "--data-dir", broker.data_dir, *policy_of(name)).status == 0
     options = ["--control-socket", str(broker.data_dir / "control.sock")]
     assert_listed(*listed(warren, module, broker.url, options, name), name)
 
@@ -188,6 +198,7 @@ def test_the_control_socket_shows_bindings_and_what_nobody_declares(
 def test_the_management_api_shows_the_same(
     warren: Command, module: Module, rabbitmq: RabbitMQ, name: str
 ) -> None:
+    rabbitmq.ctl(*policy_of(name))
     assert_listed(
         *listed(warren, module, rabbitmq.url, ["--management-url", rabbitmq.management_url], name), name
     )

@@ -31,16 +31,24 @@ class ListingError(WarrenError):
 
 
 @dataclass(frozen=True, slots=True)
+class Policy:
+    """Its name, and what it gives to what it rules: `alternate-exchange`, `message-ttl`, ..."""
+
+    name: str
+    definition: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """What there is, without the default exchange, its bindings, and what begins with `amq.`.
 
-    :ivar policies: the name of the policy that rules an exchange or a queue, by (`exchange` or `queue`, name).
+    :ivar policies: the policy that rules an exchange or a queue, by (`exchange` or `queue`, name).
     """
 
     exchanges: frozenset[str]
     queues: frozenset[str]
     bindings: tuple[Binding, ...]
-    policies: Mapping[tuple[str, str], str]
+    policies: Mapping[tuple[str, str], Policy]
 
 
 def from_management(url: str, virtual_host: str, user: str, password: str) -> Listing:
@@ -58,12 +66,14 @@ def from_management(url: str, virtual_host: str, user: str, password: str) -> Li
         user, password = unquote(parts.username), unquote(parts.password or "")
     token = b64encode(f"{user}:{password}".encode()).decode()
     where = quote(virtual_host, safe="")
-    found = {kind: _get(f"{base}/{kind}/{where}", token) for kind in ("exchanges", "queues", "bindings")}
+    kinds = ("exchanges", "queues", "bindings", "policies")
+    found = {kind: _get(f"{base}/{kind}/{where}", token) for kind in kinds}
+    defined = {each["name"]: Policy(each["name"], each["definition"]) for each in found["policies"]}
     policies = {
-        (kind, each["name"]): str(each["policy"])
+        (kind, each["name"]): defined[each["policy"]]
         for kind, plural in (("exchange", "exchanges"), ("queue", "queues"))
         for each in found[plural]
-        if each.get("policy")
+        if each.get("policy") in defined
     }
     bindings = [
         Binding(
@@ -101,13 +111,17 @@ def from_control_socket(path: Path, virtual_host: str) -> Listing:
         )
         if source
     ]
-    policies = {("exchange", name): policy for name, policy in exchanges if policy}
-    policies |= {("queue", name): policy for name, policy in queues if policy}
+    defined = {
+        name: Policy(name, json.loads(definition))
+        for _, name, _, _, definition, _ in _rows(path, "list_policies", virtual_host, [])
+    }
+    policies = {("exchange", name): defined[policy] for name, policy in exchanges if policy in defined}
+    policies |= {("queue", name): defined[policy] for name, policy in queues if policy in defined}
     return _listing([row[0] for row in exchanges], [row[0] for row in queues], bindings, policies)
 
 
 def _listing(
-    exchanges: list[str], queues: list[str], bindings: list[Binding], policies: dict[tuple[str, str], str]
+    exchanges: list[str], queues: list[str], bindings: list[Binding], policies: dict[tuple[str, str], Policy]
 ) -> Listing:
     return Listing(
         frozenset(name for name in exchanges if name and not name.startswith("amq.")),

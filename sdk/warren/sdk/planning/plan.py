@@ -14,7 +14,7 @@ from warren.sdk.declaring import Form, declaration, identity, label, rank
 from warren.sdk.errors import TopologyMismatch
 from warren.sdk.planning.definitions import predeclared
 from warren.sdk.planning.listing import Listing
-from warren.sdk.planning.risks import Risk, risks
+from warren.sdk.planning.risks import Risk, risks, ruled
 from warren.sdk.registry import MismatchPolicy
 from warren.sdk.topology import Binding, Declarable, Exchange, Queue, closure
 from warren.sdk.transport import Session
@@ -117,7 +117,8 @@ class Planner:
         items = sorted(_with_implied(items), key=rank)
         steps = [await self._step(item, listing) for item in items]
         product, version = self._session.server
-        exchanges, queues = _referred(items)
+        judged = items if listing is None else [ruled(item, listing.policies) for item in items]
+        exchanges, queues = _referred(judged)
         return Plan(
             broker=f"{product} {version}",
             steps=tuple(steps),
@@ -125,7 +126,7 @@ class Planner:
             undeclared=_undeclared(items, listing),
             risks=tuple(
                 risks(
-                    items,
+                    judged,
                     bindings=listing.bindings if listing else (),
                     missing=await self._missing(Exchange(name) for name in sorted(exchanges)),
                     missing_queues=await self._missing(Queue(name) for name in sorted(queues)),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from warren.sdk.declaring import label
 from warren.sdk.planning.definitions import predeclared
+from warren.sdk.planning.listing import Policy
 from warren.sdk.planning.routes import Routes
 from warren.sdk.queue_arguments import ARGUMENTS
 from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
@@ -67,6 +68,22 @@ def risks(
             case Binding():
                 found += _of_binding(item, routes)
     return found
+
+
+def ruled(item: Declarable, policies: Mapping[tuple[str, str], Policy]) -> Declarable:
+    """The item with what its policy gives; an argument of its own wins (https://www.rabbitmq.com/docs/parameters#policies)."""
+    if isinstance(item, Exchange) and ("exchange", item.name) in policies:
+        given = policies["exchange", item.name].definition
+        return replace(item, alternate_exchange=item.alternate_exchange or given.get("alternate-exchange"))
+    if isinstance(item, Queue) and item.type != "stream" and ("queue", item.name) in policies:
+        given = policies["queue", item.name].definition
+        if item.dead_letter_exchange is None and "dead-letter-exchange" in given:
+            return replace(
+                item,
+                dead_letter_exchange=given["dead-letter-exchange"],
+                dead_letter_routing_key=given.get("dead-letter-routing-key"),
+            )
+    return item
 
 
 def _of_exchange(exchange: Exchange, routes: Routes, missing: Collection[str]) -> Iterator[Risk]:
