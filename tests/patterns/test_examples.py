@@ -38,6 +38,7 @@ PROMISED = {
         "stock: every 0:05:00",
     ],
     "resequencer": ["order 42: placed", "order 42: paid", "order 42: shipped"],
+    "claim_check": ["harbour: 1000000 pixels", "through the broker: 92 bytes"],
     "saga": [
         "41: stock reserved",
         "41: completed",

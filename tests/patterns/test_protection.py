@@ -17,7 +17,7 @@ from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns.protection import Encryption, Signing
-from warren.sdk import App, Command, ConfigError, Queue
+from warren.sdk import App, Command, ConfigError, Queue, Request
 
 KEY, OTHER = secrets.token_bytes(32), secrets.token_bytes(32)
 PRIVATE = Ed25519PrivateKey.generate()
@@ -204,6 +204,22 @@ async def test_what_is_signed_and_then_encrypted(new_app: NewApp, name: str) -> 
         await eventually(lambda: road.taken == [7], "it arrives")
         await road.arrive(await road.sent_by(encryption()))
         assert "it is not signed" in await road.refused()
+
+
+async def test_signed_and_encrypted_with_a_reply(new_app: NewApp, name: str) -> None:
+    class Double(Request[int], queue=f"{name}.double"):
+        number: int
+
+    app = new_app()
+    for protection in (shared(), encryption()):
+        app.include(protection)
+
+    @app.handle(Double)
+    async def double(request: Double) -> int:
+        return 2 * request.number
+
+    async with app:
+        assert await app.call(Double(number=21)) == 42
 
 
 async def test_a_dead_letter_stays_encrypted(new_app: NewApp, name: str) -> None:

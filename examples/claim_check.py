@@ -1,0 +1,48 @@
+"""Claim check: a large picture travels beside the broker; its message carries the claim to it.
+
+Run it: python examples/claim_check.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+"""
+
+import asyncio
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+from warren.patterns.claim_check import ClaimCheck, FolderBlobs
+from warren.sdk import App, Command, Delivery
+
+
+class Show(Command, queue="pictures"):
+    name: str
+    pixels: str
+
+
+folder = Path(tempfile.mkdtemp())
+app = App()
+app.include(
+    ClaimCheck(
+        FolderBlobs(folder),  # S3Blobs("bucket") for several machines
+        above=100_000,  # bytes; what is smaller travels as always
+        keep=timedelta(days=30),
+    )
+)
+
+
+@app.handle(Show)
+async def show(picture: Show, delivery: Delivery) -> None:
+    print(f"{picture.name}: {len(picture.pixels)} pixels")
+    print(f"through the broker: {len(delivery.received.body)} bytes")
+    shown.set()
+
+
+shown = asyncio.Event()
+
+
+async def main() -> None:
+    async with app:
+        await app.publish(Show(name="harbour", pixels="#" * 1_000_000))
+        await shown.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
