@@ -136,6 +136,11 @@ class Link:
                 if self._closed or (self.control is control and self._up.is_set()):
                     raise
 
+    def abort(self) -> None:
+        """Cut the connection; for who closes the link and cannot wait."""
+        if self.session is not None:
+            self.session.abort()
+
     async def close(self) -> None:
         """End the connection, and the waiting of those who still hope for one."""
         self._closed = True

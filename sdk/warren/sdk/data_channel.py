@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from aiormq.abc import AbstractChannel
 
@@ -16,6 +16,7 @@ from warren.wire.methods import ACK, BASIC, DELIVER
 from warren.wire.received import GET_EMPTY, GET_OK, RETURN, Scanner, received
 
 FRAME_OVERHEAD = 8
+LEAVE_SECONDS = 5.0
 ADDRESSES = 1000
 """Exchange and key pairs whose method frame is kept; more than that are made anew each time."""
 
@@ -28,6 +29,9 @@ _NEXT = struct.Struct(">BBHI")
 _ACK = struct.Struct(">BHIHHQBB").pack
 _END = b"\xce"
 _DELIVER = struct.pack(">HHB", BASIC, DELIVER, 0)
+
+
+Result = TypeVar("Result")
 
 
 class Content(Protocol):
@@ -57,6 +61,9 @@ class DataChannel:
         self.ended: asyncio.Future[None] = channel.closing
         """Done when the channel or its connection has ended; an error of the broker is its exception."""
         self._got: asyncio.Future[tuple[bytes, bytes, bytes] | None] | None = None
+        self._leaving_task: asyncio.Task[None] | None = None
+        self._leaving = False
+        """Its end is asked for: what it received goes back by itself, and any frame more would end the connection."""
         self._outlet = outlet
         self._frame_max = frame_max
         self._addresses: dict[tuple[str, str, bool], bytes] = {}
@@ -68,7 +75,7 @@ class DataChannel:
 
     @property
     def usable(self) -> bool:
-        return not (self.ended.done() or self._outlet.transport.is_closing())
+        return not (self._leaving or self.ended.done() or self._outlet.transport.is_closing())
 
     @property
     def cause(self) -> BaseException | None:
@@ -109,11 +116,36 @@ class DataChannel:
             if not got.done():
                 raise ConnectionError("the channel was closed")
             return got.result()
-        finally:
-            got.cancel()
+        except BaseException:
+            if not got.cancel() and not got.cancelled() and (taken := got.result()) is not None:
+                # It came in the same moment as the cancellation.
+                self.requeue(received(taken[0]).delivery_tag, failed=False)
+            raise
+
+    async def run(self, method: Coroutine[Any, Any, Result]) -> Result:
+        """Await one of the synchronous `methods`; if the caller is cancelled, it goes on, for aiormq does not stand it."""
+        task = asyncio.ensure_future(method)
+        task.add_done_callback(_heard)
+        return await asyncio.shield(task)
+
+    def leave(self) -> None:
+        """Close it without waiting; what it received and did not settle goes back."""
+        if self.usable:
+            self._leaving = True
+            self._leaving_task = asyncio.ensure_future(self._leave())
+
+    async def _leave(self) -> None:
+        try:
+            await self.close(LEAVE_SECONDS)
+        except TimeoutError:
+            self.abort()
+        except Exception as error:
+            # It is gone already, and not ours any more.
+            log.debug("channel not closed: channel=%s error=%s", self.number, error)
 
     async def close(self, timeout: float) -> None:
         self._outlet.flush()
+        self._leaving = True
         async with asyncio.timeout(timeout):
             await self.methods.close()
 
@@ -141,7 +173,7 @@ class DataChannel:
         taken = (_DELIVER + method[4:], header, body) if kind == GET_OK else None
         if self._got is not None and not self._got.done():
             self._got.set_result(taken)
-        elif taken is not None:
+        elif taken is not None and self.usable:
             self.requeue(received(taken[0]).delivery_tag, failed=False)
 
     # Out
@@ -237,6 +269,11 @@ def _text(text: str) -> bytes:
 
 def _ack(channel: int, tag: int, multiple: bool) -> bytes:
     return _ACK(1, channel, 13, BASIC, ACK, tag, multiple, 0xCE)
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _ignore(method: bytes, header: bytes, body: bytes) -> None:

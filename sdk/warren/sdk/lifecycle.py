@@ -67,8 +67,10 @@ class Lifecycle:
         try:
             await runtime.start(settings.connect_timeout)
         except BaseException:
-            await runtime.stop(0.0)
-            self._runtime = None
+            try:
+                await runtime.stop(0.0)
+            finally:
+                self._runtime = None
             raise
 
     async def stop(self) -> None:

@@ -178,29 +178,47 @@ class Runtime:
         self._moved()
 
     async def stop(self, grace: float) -> None:
+        """Drain for `grace` seconds, then end all; a cancellation ends the draining, and nothing is left open either way."""
         self._phase = State.CLOSING
         self._moved()
+        draining = asyncio.ensure_future(self._drain(grace))
+        ending = asyncio.ensure_future(self._end(draining, min(FLUSH_SECONDS, grace)))
         try:
-            await asyncio.gather(*(subscription.stop(grace) for subscription in self.subscriptions.values()))
-            onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
-            parts: list[Component | Once] = [*reversed(self._components), *onces]
-            for part in parts:
-                try:
-                    await part.on_stop()
-                except Exception:
-                    log.exception("not stopped cleanly: part=%s", type(part).__name__)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(FLUSH_SECONDS, grace)):
-                    await self.publisher.flush()
-        finally:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            draining.cancel()
             self.publisher.close()
-            self.caller.detach()
-            for link in reversed(self._links()):
-                await link.close()
-            if self._broker is not None:
-                await self._broker.__aexit__(None, None, None)
-            self._phase = State.CLOSED
-            self._moved()
+            for link in self._links():
+                link.abort()
+            await asyncio.wait((ending,), timeout=FLUSH_SECONDS)
+            raise
+
+    async def _drain(self, grace: float) -> None:
+        await asyncio.gather(*(subscription.stop(grace) for subscription in self.subscriptions.values()))
+
+    async def _end(self, draining: asyncio.Future[None], flush_seconds: float) -> None:
+        await asyncio.wait((draining,))
+        if draining.cancelled():
+            await self._drain(0.0)
+        onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
+        parts: list[Component | Once] = [*reversed(self._components), *onces]
+        for part in parts:
+            try:
+                await part.on_stop()
+            except Exception:
+                log.exception("not stopped cleanly: part=%s", type(part).__name__)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(flush_seconds):
+                await self.publisher.flush()
+        self.publisher.close()
+        self.caller.detach()
+        for link in reversed(self._links()):
+            await link.close()
+        if self._broker is not None:
+            await self._broker.__aexit__(None, None, None)
+        self._phase = State.CLOSED
+        self._moved()
+        draining.cancelled() or draining.result()
 
     def check_loop(self) -> None:
         """:raises ConfigError: if the caller runs on another event loop than the App."""

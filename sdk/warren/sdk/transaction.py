@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Unpack
 
@@ -44,7 +43,6 @@ class TransactionChannels:
         self._session = session
         self.publisher: Publisher = publisher
         self._spare: list[DataChannel] = []
-        self._closing: set[asyncio.Task[None]] = set()
 
     async def take(self, timeout: float) -> DataChannel:
         """:raises TransactionFailed: if there is none in time, or the broker blocks publishers."""
@@ -56,14 +54,7 @@ class TransactionChannels:
                 self._spare = [channel for channel in self._spare if channel.usable]
                 if self._spare:
                     return self._spare.pop()
-                channel = await session.channel()
-                try:
-                    with translated("cannot begin a transaction"):
-                        await channel.methods.tx_select()
-                except BaseException:
-                    self.discard(channel)
-                    raise
-                return channel
+                return await session.channel(transactions=True)
         except TimeoutError:
             raise TransactionFailed("there was no connection to the broker within the deadline") from None
 
@@ -71,21 +62,7 @@ class TransactionChannels:
         if channel.usable and len(self._spare) < SPARE_CHANNELS:
             self._spare.append(channel)
         else:
-            self.discard(channel)
-
-    def discard(self, channel: DataChannel) -> None:
-        """Close it, which rolls back what is not committed and gives back what it took."""
-        if not channel.usable:
-            return
-        task = asyncio.ensure_future(_close(channel))
-        self._closing.add(task)
-        task.add_done_callback(self._closed)
-
-    def _closed(self, task: asyncio.Task[None]) -> None:
-        self._closing.discard(task)
-        if not task.cancelled():
-            # A channel that cannot be closed is gone already, and is not ours any more.
-            task.exception()
+            channel.leave()
 
 
 class Encoder(Protocol):
@@ -116,6 +93,8 @@ class Transaction:
         self._by_id: dict[str, int] = {}
         self._returned: list[tuple[Unroutable, int | None]] = []
         self._unread = 0
+        self._asked = False
+        """It may hold a message, even one that came after a cancelled `get`."""
         self._taken = 0
         """The delivery tag of the last message that was taken."""
 
@@ -149,6 +128,7 @@ class Transaction:
         :raises TransactionFailed: if the queue does not exist, or the connection is lost.
         """
         channel = self._usable()
+        self._asked = True
         try:
             got = await channel.get(queue, self._timeout)
         except TimeoutError:
@@ -180,7 +160,7 @@ class Transaction:
             else:
                 await self._commit(channel)
         except BaseException:
-            self._channels.discard(channel)
+            channel.leave()
             raise
         self._channels.give_back(channel)
         if error is None:
@@ -196,7 +176,7 @@ class Transaction:
         try:
             async with asyncio.timeout(self._timeout):
                 with translated("the commit failed"):
-                    await channel.methods.tx_commit()
+                    await channel.run(channel.methods.tx_commit())
         except TimeoutError:
             raise TransactionUnknown(
                 f"the broker did not answer the commit within {self._timeout:g} s"
@@ -213,21 +193,19 @@ class Transaction:
 
     async def _roll_back(self, channel: DataChannel) -> None:
         """The error of the block is what counts; a channel that cannot roll back is closed, which does the same."""
-        assert self._channels is not None
         if not channel.usable:
             return
-        if self._taken:
+        if self._asked:
             # A rollback would leave to the channel what it took; its end gives it back.
-            with suppress(WarrenError):
-                await _close(channel)
+            channel.leave()
             return
         channel.flush()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 with translated("cannot roll back"):
-                    await channel.methods.tx_rollback()
+                    await channel.run(channel.methods.tx_rollback())
         except (TimeoutError, WarrenError):
-            self._channels.discard(channel)
+            channel.leave()
 
     async def _drain(self, channel: DataChannel) -> None:
         try:
@@ -261,11 +239,3 @@ class Transaction:
             message, outgoing = self._published[index]
             failures.append(Failure(index, message, error, outgoing))
         return PublishReport(len(self._published), tuple(failures))
-
-
-async def _close(channel: DataChannel) -> None:
-    with translated("cannot close the channel"):
-        try:
-            await channel.close(CLOSE_SECONDS)
-        except TimeoutError:
-            channel.abort()

@@ -55,9 +55,14 @@ class Session:
         socket = Socket(on_blocked)
         target = target_of(url, name)
         connection = Connection(target, transport_factory=socket)
-        with translated(f"cannot connect to {target.host}:{target.port}"):
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await connection.connect()
+        try:
+            with translated(f"cannot connect to {target.host}:{target.port}"):
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await connection.connect()
+        except BaseException:
+            if socket.writer is not None:
+                socket.writer.transport.abort()
+            raise
         return cls(connection, socket)
 
     @property
@@ -72,19 +77,41 @@ class Session:
         said = self._connection.server_properties
         return _text(said.get("product", "a broker")), _text(said.get("version", ""))
 
-    async def channel(self, *, confirms: bool = False) -> DataChannel:
-        """Open a channel."""
+    async def channel(self, *, confirms: bool = False, transactions: bool = False) -> DataChannel:
+        """Open a channel, in confirm mode or in transaction mode or in neither.
+
+        If the caller is cancelled, the channel is closed again as soon as it is open: aiormq would leave it half open.
+        """
+        opening = asyncio.ensure_future(self._open_channel(confirms, transactions))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_again)
+            raise
+
+    async def _open_channel(self, confirms: bool, transactions: bool) -> DataChannel:
         taken = self._connection.channels
         number = next(number for number in itertools.count(1) if number not in taken)
         with translated("cannot open a channel"):
             channel = await self._connection.channel(number, confirms, timeout=CONNECT_SECONDS)
+            if transactions:
+                await channel.tx_select()
         return DataChannel(channel, self.outlet, self._scanner, self._frame_max)
+
+    def abort(self) -> None:
+        """End the connection without a word to the broker, so that nobody waits for its answers any more."""
+        self._writer.transport.abort()
 
     async def close(self) -> None:
         self.outlet.flush()
         with contextlib.suppress(Exception):
             await self._connection.close()
         self._writer.close()
+
+
+def _close_again(opening: asyncio.Future[DataChannel]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().leave()
 
 
 def target_of(url: str, name: str) -> URL:
@@ -104,17 +131,18 @@ def target_of(url: str, name: str) -> URL:
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
     """Turn the errors of aiormq and of the socket into those of the SDK; `what` says what could not be done."""
+    before = _cancellations()
     try:
         yield
     except asyncio.CancelledError as error:
-        if _being_cancelled():
+        if _cancellations() > before:
             raise
         # aiormq ends what waits on a closed connection with CancelledError, though nobody cancelled this task.
         raise TransportUnavailable(f"{what}: the connection was closed") from error
     except WarrenError:
         raise
     except FOREIGN as error:
-        if _being_cancelled():
+        if _cancellations() > before:
             # aiormq answers a cancellation with the error that it met at the same time.
             raise asyncio.CancelledError from error
         raise translate(what, error) from error
@@ -123,11 +151,15 @@ def translated(what: str) -> Iterator[None]:
             raise
         # Its answer to what waits on a connection that ended without an error of its own, as at a frame's boundary.
         raise TransportUnavailable(f"{what}: the connection was closed") from error
+    if _cancellations() > before:
+        # `asyncio.wait_for`, which aiormq uses, keeps a cancellation to itself before Python 3.12 if its result is there.
+        raise asyncio.CancelledError
 
 
-def _being_cancelled() -> bool:
+def _cancellations() -> int:
+    """How often this task has been asked to end and not taken it back; it may have been before, and clean up now."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return 0 if task is None else task.cancelling()
 
 
 def translate(what: str, error: BaseException) -> WarrenError:
