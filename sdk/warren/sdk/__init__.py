@@ -54,8 +54,8 @@ from warren.sdk.report import Failure, PublishReport
 from warren.sdk.retry import Retry
 from warren.sdk.rpc.caller import CallStatistics, ReplyMode
 from warren.sdk.rpc.gathering import Answered, Gathered, Gathering
-from warren.sdk.runtime import Statistics
 from warren.sdk.states import Health, State
+from warren.sdk.statistics import Statistics
 from warren.sdk.telemetry import Telemetry
 from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
 from warren.sdk.transaction import Transaction

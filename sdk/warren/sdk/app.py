@@ -51,9 +51,9 @@ from warren.sdk.report import PublishReport
 from warren.sdk.retry import Retry
 from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.rpc.gathering import Gathering
-from warren.sdk.runtime import Statistics
 from warren.sdk.sending import CALL_SECONDS, Reliability, Sending
 from warren.sdk.states import Health, State
+from warren.sdk.statistics import Statistics
 from warren.sdk.telemetry import Telemetry
 from warren.sdk.topology import Declarable
 from warren.sdk.transaction import Transaction

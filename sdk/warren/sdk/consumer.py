@@ -303,6 +303,8 @@ class Subscription:
         tag, delivery = Delivery.of_frames(method, header, body, self.queue.name)
         job = Job(channel, tag, delivery)
         self.statistics.delivered += 1
+        if delivery.redelivered:
+            self.statistics.redelivered += 1
         if self._stopping or self._mode not in TAKING:
             self._returning.append(job)
         else:

@@ -44,11 +44,13 @@ Send = Callable[[Outgoing], Awaitable[None]]
 class HandlerStatistics:
     """Counts since the App started. `dropped` is what no dead letter exchange took: it is gone, and logged.
 
+    `failed_attempts` failed, whatever came next; `retried` were made again in this process, `delayed` put off till later.
     `gathering` wait now for their batch to be full.
     """
 
     handled: int = 0
     failed_attempts: int = 0
+    retried: int = 0
     delayed: int = 0
     dead_lettered: int = 0
     dropped: int = 0
@@ -202,11 +204,16 @@ class Endpoint:
         async def again() -> bytes:
             # tenacity counts the attempt that was made without it, so that success costs nothing.
             nonlocal failure
-            self.statistics.failed_attempts += 1
             if failure is not None:
                 first, failure = failure, None
+                self.statistics.failed_attempts += 1
                 raise first
-            return await attempt(handler, delivery)
+            self.statistics.retried += 1
+            try:
+                return await attempt(handler, delivery)
+            except Exception as error:
+                self.statistics.failed_attempts += may_pass(error)
+                raise
 
         retrying = (handler.retry or self._retry).attempts(self._clock)
         result: bytes = await retrying(again)

@@ -29,7 +29,10 @@ WINDOW_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class PublisherStatistics:
-    """Counts since the App started; `unconfirmed` is what is in the window now."""
+    """Counts since the App started; `unconfirmed` is what is in the window now.
+
+    `blocked_seconds` is how long the broker did not read what was published (`connection.blocked`), up to now.
+    """
 
     published: int = 0
     confirmed: int = 0
@@ -38,6 +41,7 @@ class PublisherStatistics:
     timed_out: int = 0
     republished: int = 0
     unconfirmed: int = 0
+    blocked_seconds: float = 0.0
 
 
 class Pending:
@@ -93,6 +97,8 @@ class Publisher:
         self._idle.set()
         self.blocked: str | None = None
         """The reason that the broker gave for not reading (`connection.blocked`), or None."""
+        self._blocked_until = self._loop.time()
+        """Up to when the time that it was blocked is counted."""
         self.statistics: PublisherStatistics = PublisherStatistics()
 
     @property
@@ -138,6 +144,7 @@ class Publisher:
         self._suspicion = self._suspicion or not guilty
 
     def set_blocked(self, reason: str | None) -> None:
+        self._count_blocked()
         self.blocked = reason
         self._wake()
 
@@ -216,6 +223,7 @@ class Publisher:
 
     def snapshot(self) -> PublisherStatistics:
         self.statistics.unconfirmed = len(self._in_flight) + len(self._cut_off)
+        self._count_blocked()
         return self.statistics
 
     def close(self) -> None:
@@ -231,6 +239,12 @@ class Publisher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _count_blocked(self) -> None:
+        now = self._loop.time()
+        if self.blocked is not None:
+            self.statistics.blocked_seconds += now - self._blocked_until
+        self._blocked_until = now
 
     # Room
 

@@ -6,52 +6,40 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from warren.sdk.breaker import Circuit
 from warren.sdk.connection import Control, Link
 from warren.sdk.consumer import Subscription
 from warren.sdk.delivery import current_delivery
 from warren.sdk.embedded import EmbeddedBroker, embedded_broker
-from warren.sdk.endpoint import Endpoint, HandlerStatistics
+from warren.sdk.endpoint import Endpoint
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
 from warren.sdk.fetching import Bury, HeldDelivery, fetch
 from warren.sdk.hosts import Hosts
 from warren.sdk.middleware import Middlewares, Outlet, Through
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock, Component, Once
-from warren.sdk.publisher import Publisher, PublisherStatistics
+from warren.sdk.publisher import Publisher
 from warren.sdk.publishing import PublishingChannels
 from warren.sdk.registry import Registry
-from warren.sdk.rpc.caller import DIRECT, Caller, CallStatistics, ReplyMode, Submit
+from warren.sdk.rpc.caller import DIRECT, Caller, ReplyMode, Submit
 from warren.sdk.rpc.opening import Opening
 from warren.sdk.rpc.reentrant import Reentrant
 from warren.sdk.states import Health, State
+from warren.sdk.statistics import Statistics, copy_of, statistics_of
 from warren.sdk.telemetry import Telemetry
 from warren.sdk.telemetry.consuming import Consuming
 from warren.sdk.telemetry.conventions import Attributes, of_connection
+from warren.sdk.telemetry.figures import unwatch, watch
 from warren.sdk.telemetry.instruments import Instruments
 from warren.sdk.telemetry.producing import Traced
 from warren.sdk.topology import Declarable, Queue
 from warren.sdk.transaction import TransactionChannels
 from warren.sdk.transport import Session
-from warren.sdk.workers import ConsumerStatistics
 
 log: logging.Logger = logging.getLogger("warren.sdk")
 
 FLUSH_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What an App has done since it started; `subscriptions` and `handlers` are by queue."""
-
-    state: State
-    reconnects: int
-    publisher: PublisherStatistics
-    calls: CallStatistics
-    subscriptions: Mapping[str, ConsumerStatistics]
-    handlers: Mapping[str, HandlerStatistics]
 
 
 class Runtime:
@@ -77,7 +65,7 @@ class Runtime:
     ) -> None:
         self.hosts = hosts
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self._name = name
+        self.name: str = name
         self._registry = registry
         self._endpoints = endpoints
         self._components = components
@@ -135,7 +123,7 @@ class Runtime:
             self.hosts = Hosts([self._broker.url])
         self._publishing = Link(
             self.hosts,
-            f"{self._name} publisher",
+            f"{self.name} publisher",
             setup=self._set_up_publishing,
             went_up=self._publishing_up,
             went_down=self._publishing_down,
@@ -144,7 +132,7 @@ class Runtime:
         )
         self._consuming = Link(
             self.hosts,
-            f"{self._name} consumer",
+            f"{self.name} consumer",
             setup=self._set_up_consuming,
             went_up=self._consuming_up,
             went_down=self._moved,
@@ -175,11 +163,15 @@ class Runtime:
             subscription.start()
         await self._await_consumers(deadline)
         self._phase = State.READY
+        if self.instruments is not None:
+            watch(self.instruments.meters, self)
         self._moved()
 
     async def stop(self, grace: float) -> None:
         """Drain for `grace` seconds, then end all; a cancellation ends the draining, and nothing is left open either way."""
         self._phase = State.CLOSING
+        if self.instruments is not None:
+            unwatch(self.instruments.meters, self)
         self._moved()
         draining = asyncio.ensure_future(self._drain(grace))
         ending = asyncio.ensure_future(self._end(draining, min(FLUSH_SECONDS, grace)))
@@ -255,13 +247,16 @@ class Runtime:
         return await fetch(self._consuming.wait_up, queue, timeout, bury)
 
     def statistics(self) -> Statistics:
+        onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
+        components = statistics_of([*self._components, *onces])
         return Statistics(
             state=self.state,
             reconnects=sum(max(0, link.connects - 1) for link in self._links()),
-            publisher=self.publisher.snapshot(),
-            calls=self.caller.snapshot(),
-            subscriptions={name: one.snapshot() for name, one in self.subscriptions.items()},
-            handlers={name: one.statistics for name, one in self._endpoints.items()},
+            publisher=copy_of(self.publisher.snapshot()),
+            calls=copy_of(self.caller.snapshot()),
+            subscriptions={name: copy_of(one.snapshot()) for name, one in self.subscriptions.items()},
+            handlers={name: copy_of(one.statistics) for name, one in self._endpoints.items()},
+            components={name: copy_of(value) for name, value in components.items()},
         )
 
     async def _publishing_session(self) -> Session:

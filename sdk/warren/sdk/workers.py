@@ -40,8 +40,8 @@ OPERATIONS: Final = {
 class ConsumerStatistics:
     """Counts since the App started; `running` and `waiting` are handlers and prefetched deliveries now.
 
-    `tripped` counts how often its circuit breaker
-    opened, `stale` deliveries of a channel that was lost before they were settled: the broker delivers them again.
+    `tripped` counts how often its circuit breaker opened, `stale` deliveries of a channel that was lost before they were
+    settled: the broker delivers them again. `redelivered` are those that it may have delivered before.
     """
 
     delivered: int = 0
@@ -49,6 +49,7 @@ class ConsumerStatistics:
     requeued: int = 0
     rejected: int = 0
     stale: int = 0
+    redelivered: int = 0
     tripped: int = 0
     running: int = 0
     waiting: int = 0
