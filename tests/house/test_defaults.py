@@ -6,7 +6,9 @@ import inspect
 import re
 from pathlib import Path
 
-from warren.sdk import App, Exchange, Queue, Retry
+from warren.sdk import App, CircuitBreaker, Exchange, Queue, Retry
+from warren.sdk.batches import BATCH_SIZE, BATCH_WITHIN
+from warren.sdk.durations import duration
 from warren.sdk.intake import CONCURRENCY, PREFETCH_PER_HANDLER
 from warren.sdk.publisher import WINDOW_BYTES
 from warren.sdk.transport import HEARTBEAT_SECONDS
@@ -49,7 +51,7 @@ def queue(values: Queue) -> str:
 
 
 def test_the_page_says_what_the_code_does() -> None:
-    exchange = Exchange("any")
+    exchange, breaker = Exchange("any"), CircuitBreaker()
     code = {
         "unconfirmed messages": f"{default(App, 'window'):,}",
         "bodies of unconfirmed messages": f"{WINDOW_BYTES // 2**20} MiB",
@@ -58,6 +60,9 @@ def test_the_page_says_what_the_code_does() -> None:
         "first connection": seconds(default(App, "connect_timeout")),
         "handlers at a time, a queue": str(CONCURRENCY),
         "prefetch": f"{PREFETCH_PER_HANDLER} × handlers",
+        "a handler's batch": f"{BATCH_SIZE} messages or {seconds(BATCH_WITHIN.total_seconds())}",
+        "circuit breaker": f"{breaker.failures} failures in a row, then a pause of"
+        f" {seconds(duration(breaker.pause).total_seconds())}",
         "attempts in the process": str(default(Retry, "attempts")),
         "waits between them": f"random below {of_retry('first_wait')}, doubling up to {of_retry('longest_wait')}",
         "batch": f"{default(App.publish_batches, 'count')} messages or {seconds(default(App.publish_batches, 'within'))}",

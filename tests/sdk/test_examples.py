@@ -29,6 +29,11 @@ PROMISED = {
         "written: order 42 of acme",
     ],
     "handler_retry": ["charged at delivery 3", "dead: LookupError: no such order"],
+    "batches": ["dead: -300.0 DeadLetter: no such temperature", "one insert: 100 rows"],
+    "blocking": ["answered: 42", "noted: remember the milk"],
+    "middleware": ["1300 characters in 42 bytes"],
+    "ordered": ["order 42: place, pay, ship", "order 43: place, pay, ship"],
+    "subscriptions": ["charged 42", "its handler failed; the message waits in its queue"],
     "publish_ways": [
         "a batch: 50",
         "a batch: 50",

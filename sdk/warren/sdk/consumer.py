@@ -134,6 +134,12 @@ class Subscription:
         """`pause` for the rest of the App's run."""
         await self._by_hand(Mode.CANCELLED)
 
+    async def until(self, mode: Mode) -> None:
+        """Wait until it is in that mode."""
+        while self._mode is not mode:
+            self._moves.clear()
+            await self._moves.wait()
+
     async def _by_hand(self, mode: Mode) -> None:
         if self._mode is Mode.CANCELLED and mode is not Mode.CANCELLED:
             raise ConfigError(f"the subscription of queue {self.queue.name!r} is cancelled")
@@ -195,6 +201,7 @@ class Subscription:
         return task
 
     async def _switched(self, mode: Mode) -> None:
+        self._moves.set()
         async with self._turn:
             if self._mode is not mode or self._stopping:
                 return
