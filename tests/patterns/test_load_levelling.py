@@ -1,0 +1,56 @@
+"""Load levelling: a spike of a hundred times the load is taken at once and worked off at the pace of the workers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.patterns.conftest import NewApp
+from tests.patterns.waiting import eventually
+from warren.sdk import Command
+
+
+async def test_a_spike_is_absorbed_and_worked_off_at_the_pace_of_the_consumers(
+    new_app: NewApp, name: str
+) -> None:
+    class Resize(Command, queue=name):
+        number: int
+
+    usual, spike, concurrency = 20, 2000, 4
+    pace = asyncio.Semaphore(0)
+    worker, publisher = new_app(), new_app()
+    done: list[int] = []
+    at_once = most_at_once = most_held = 0
+
+    @worker.handle(Resize, concurrency=concurrency)
+    async def resize(command: Resize) -> None:
+        nonlocal at_once, most_at_once, most_held
+        at_once += 1
+        most_at_once = max(most_at_once, at_once)
+        held = worker.statistics().subscriptions[name]
+        most_held = max(most_held, held.running + held.waiting)
+        await pace.acquire()
+        at_once -= 1
+        done.append(command.number)
+
+    def work_off(count: int) -> None:
+        for _ in range(count):
+            pace.release()
+
+    async with worker, publisher:
+        # The usual load: nothing waits.
+        await publisher.publish_many([Resize(number=n) for n in range(usual)])
+        work_off(usual)
+        await eventually(lambda: len(done) == usual, "the usual load is done")
+        # All of the spike is accepted while nobody works.
+        report = await publisher.publish_many([Resize(number=n) for n in range(spike)])
+        assert (report.total, report.failures) == (spike, ())
+        await eventually(lambda: at_once == concurrency, "the workers are busy")
+        assert len(done) == usual
+        # Then it goes at the pace that the workers have, and never faster.
+        work_off(100)
+        await eventually(lambda: len(done) == usual + 100, "a hundred are done")
+        work_off(spike - 100)
+        await eventually(lambda: len(done) == usual + spike, "all is done", seconds=60)
+    assert sorted(done[usual:]) == list(range(spike))
+    assert most_at_once == concurrency
+    assert most_held <= 2 * concurrency
