@@ -38,7 +38,9 @@ Module = Callable[[str], str]
 @pytest.fixture
 def warren(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run `warren WORDS`; no broker is named by the environment."""
-    monkeypatch.delenv("AMQP_URL", raising=False)
+    # Set first, so that what a command puts there is gone after the test as well.
+    monkeypatch.setenv("AMQP_URL", "")
+    monkeypatch.delenv("AMQP_URL")
     # Wide, whatever the terminal of the tests is.
     monkeypatch.setenv("COLUMNS", "200")
 

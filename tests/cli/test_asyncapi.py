@@ -16,7 +16,7 @@ SHOP = '''
 from datetime import datetime
 from decimal import Decimal
 from pydantic import BaseModel
-from warren.sdk import App, Command, Event, Request
+from warren.sdk import App, Command, Event, Request, Scatter
 
 class Line(BaseModel):
     sku: str
@@ -40,8 +40,11 @@ class Gone(BaseModel):
 class GetQuote(Request[Quote | Gone], queue="quotes"):
     sku: str
 
+class AskPrice(Scatter[Quote], exchange="prices", key="ask", audience=["north"]):
+    sku: str
+
 app = App("amqps://user:secret@broker.example:5999/shop")
-app.publishes(Placed, GetQuote)
+app.publishes(Placed, GetQuote, AskPrice)
 
 @app.handle(Placed, queue="billing", keys=["order.*"])
 async def bill(order: Placed) -> None:
@@ -55,6 +58,10 @@ async def cancel(message: Cancel) -> None: ...
 @app.handle(GetQuote)
 async def quote(request: GetQuote) -> Quote | Gone:
     return Quote(price=Decimal(1))
+
+@app.handle.batch(Placed, queue="history", size=10)
+async def keep(orders: list[Placed]) -> None:
+    """Keep all orders."""
 
 @app.handle(bytes, queue="raw")
 async def raw(body: bytes) -> None: ...
@@ -160,10 +167,14 @@ def test_the_app_is_in_the_document(document: dict[str, Any]) -> None:
         "handle_Placed": "receive",
         "handle_Cancel": "receive",
         "handle_GetQuote": "receive",
+        "handle_Placed_2": "receive",
         "handle_bytes": "receive",
         "publish_Placed": "send",
         "publish_GetQuote": "send",
+        "publish_AskPrice": "send",
     }
+    assert document["operations"]["handle_Placed_2"]["summary"] == "Keep all orders."
+    assert "reply" in document["operations"]["publish_AskPrice"]
     assert document["operations"]["handle_Placed"]["summary"] == "Bill an order."
     sent = found(document, document["operations"]["publish_Placed"]["channel"]["$ref"])
     assert (sent["address"], sent["bindings"]["amqp"]["exchange"]["name"]) == ("order.placed", "orders")

@@ -18,7 +18,7 @@ from tests.support.processes import Child
 SHOP = """
 from decimal import Decimal
 from pydantic import BaseModel
-from warren.sdk import App, Event, RemoteError, Request
+from warren.sdk import App, Event, RemoteError, Request, Scatter
 
 class Quote(BaseModel):
     sku: str
@@ -31,7 +31,15 @@ class Placed(Event, exchange="{name}.orders", key="order.placed", audience=["{na
 class GetQuote(Request[Quote], queue="{name}.quotes"):
     sku: str
 
+class AskPrice(Scatter[Quote], exchange="{name}.prices", key="ask", audience=["{name}.north", "{name}.south"]):
+    sku: str
+
 app = App({url!r})
+app.publishes(AskPrice)
+
+@app.handle(AskPrice, queue="{name}.north")
+async def offer(request: AskPrice) -> Quote:
+    return Quote(sku=request.sku, price=Decimal(8))
 
 @app.handle(GetQuote)
 async def quote(request: GetQuote) -> Quote:
@@ -46,9 +54,11 @@ def channel(amqp_url: str, name: str) -> Iterator[BlockingChannel]:
     connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
     channel = connection.channel()
     yield channel
-    for queue in ("billing", "billing.dead", "quotes", "quotes.dead", "plain"):
+    for queue in ("billing", "quotes", "plain", "north", "south"):
         channel.queue_delete(f"{name}.{queue}")
+        channel.queue_delete(f"{name}.{queue}.dead")
     channel.exchange_delete(f"{name}.orders")
+    channel.exchange_delete(f"{name}.prices")
     connection.close()
 
 
@@ -133,6 +143,11 @@ def test_a_request_prints_its_reply_and_an_error_is_one_line(
         assert (typed.status, typed.json) == (0, {"sku": "lamp", "price": "9.90"}), typed.err
         untyped = warren("call", f"{name}.quotes", '{"sku": "lamp"}', *at)
         assert (untyped.status, untyped.json) == (0, {"sku": "lamp", "price": "9.90"}), untyped.err
+        first = warren("call", f"{shop}:AskPrice", '{"sku": "lamp"}', "--replies", "1", *at)
+        value = {"queue": f"{name}.north", "value": {"sku": "lamp", "price": "8"}}
+        assert (first.status, first.json["replies"]) == (0, [value]), first.err
+        every = warren("call", f"{shop}:AskPrice", '{"sku": "lamp"}', "--timeout", "1", *at)
+        assert (every.status, every.json) == (1, {"replies": [value], "silent": [f"{name}.south"]}), every.err
         unknown = warren("call", f"{shop}:GetQuote", '{"sku": "desk"}', *at)
         assert (unknown.status, unknown.err) == (1, "warren call: unknown_sku: there is no desk\n")
 

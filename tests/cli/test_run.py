@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -128,8 +129,13 @@ def test_workers_share_the_work_are_started_again_and_drain_together(service: Se
         wait_until(lambda: "ended with signal SIGKILL" in child.errors, "the end is noticed", LONG)
         # Both are ready again, which the first line said already: the probe says it anew.
         wait_until(lambda: answer(port, "/ready") == 200, "a new one is ready", LONG)
+        before = {int(line.split()[0]) for line in service.lines("begun")}
+        os.kill(child.pid, signal.SIGHUP)
+        wait_until(lambda: not any(map(running, before)), "the old ones have ended", LONG)
+        wait_until(lambda: answer(port, "/ready") == 200, "new ones are ready", LONG)
         service.put(b'{"seconds": 1}', times=2)
         wait_until(lambda: len(service.lines("begun")) == 8, "both work", LONG)
+        assert not before & {int(line.split()[0]) for line in service.lines("begun")[6:]}
         os.kill(child.pid, signal.SIGTERM)
         assert child.wait(LONG) == 0
         assert len(service.lines("done")) == 8
@@ -182,6 +188,15 @@ def test_what_cannot_run_says_so_and_ends(warren: Command, module: Module, name:
     ):
         done = warren("run", *words)
         assert (done.status, len(done.err.strip().splitlines())) == (status, 1), (words, done)
+
+
+def test_what_an_option_needs_is_said(warren: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    done = warren("run", "shop:app", "--reload")
+    assert (done.status, done.err) == (
+        2,
+        "warren run: --reload needs packages that are not installed: pip install 'warren[reload]'\n",
+    )
 
 
 def test_workers_that_can_never_run_end_all(module: Module, tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ def test_the_page_says_what_the_code_does() -> None:
         "heartbeat": f"{HEARTBEAT_SECONDS} s",
         "queue": queue(Queue("any")),
         "classic queue": queue(Queue("any", type="classic")),
+        "a queue or exchange that is there with other arguments": (
+            f"`{inspect.signature(App).parameters['mismatch'].default}`: an error that names them"
+        ),
         "exchange": f"{'durable' if exchange.durable else 'transient'} {exchange.type} exchange",
     }
     rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", PAGE.read_text(), re.MULTILINE)[1:]

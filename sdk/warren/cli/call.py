@@ -16,7 +16,8 @@ from warren.command.typed import Url, broker_url, commands
 from warren.command.typed import run as run_command
 
 if TYPE_CHECKING:
-    from warren.sdk import Request
+    from warren.sdk import Request, Scatter
+    from warren.sdk.rpc.gathering import Gathered
 
 asking = commands("Send a request, and print its reply as JSON.")
 
@@ -31,42 +32,65 @@ def call(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:REQUEST|QUEUE", help="a request class, as in shop:GetQuote; or a queue"
+            metavar="MODULE:REQUEST|QUEUE", help="a Request or Scatter class, as in shop:GetQuote; or a queue"
         ),
     ],
     body: Body = "-",
     timeout: Annotated[
         float, typer.Option(min=0.001, help="seconds for the reply, and for the connection")
     ] = 30.0,
+    replies: Annotated[
+        int | None, typer.Option(min=1, help="of a Scatter: so many are enough (default: its whole audience)")
+    ] = None,
     url: Url = None,
 ) -> int:
     """Send a request and print its reply as JSON: warren call shop:GetQuote '{"sku": "lamp"}'. The reply is checked against
-    the class; what a queue answers is printed as it is."""
+    the class; what a queue answers is printed as it is. A Scatter prints all replies, and who was silent."""
     where = broker_url(url)
     request = _request(target, read(body))
 
     async def ask() -> Any:
-        from warren.sdk import App
+        from warren.sdk import App, Scatter
 
         app = App(where, name="warren call", declare="never", connect_timeout=timeout)
         async with app:
+            if isinstance(request, Scatter):
+                return _gathered(await app.gather(request, timeout=timeout, replies=replies))
             return await app.call(request, timeout=timeout)
 
     from pydantic_core import to_json
 
     reply = asyncio.run(ask())
     sys.stdout.write(to_json(reply, indent=2).decode() + "\n")
-    return Exit.DONE
+    silent = isinstance(reply, _Scattered) and reply["silent"] and replies is None
+    return Exit.FAILED if silent else Exit.DONE
 
 
-def _request(target: str, body: bytes) -> Request[Any]:
+class _Scattered(dict[str, Any]):
+    """What a Scatter prints."""
+
+
+def _gathered(gathered: Gathered[Any]) -> _Scattered:
+    return _Scattered(
+        replies=[
+            {"queue": each.queue, "value": each.value}
+            if each.error is None
+            else {"queue": each.queue, "error": {"code": each.error.code, "message": each.error.message}}
+            for each in gathered.replies
+        ],
+        silent=sorted(gathered.silent),
+    )
+
+
+def _request(target: str, body: bytes) -> Request[Any] | Scatter[Any]:
     from warren.command.target import load_class
-    from warren.sdk import Request
+    from warren.sdk.messages import Asking
 
-    if ":" in target:
-        kind: type[Request[Any]] = load_class(target, Request, "a request class")
-        return as_message(kind, body)
-    return _untyped(target, body)
+    if ":" not in target:
+        return _untyped(target, body)
+    kind: type[Any] = load_class(target, Asking, "a request class")
+    request: Request[Any] | Scatter[Any] = as_message(kind, body)
+    return request
 
 
 def _untyped(queue: str, body: bytes) -> Request[Any]:

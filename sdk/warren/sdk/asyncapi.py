@@ -14,6 +14,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from warren.sdk.app import App
+from warren.sdk.batches import Batches
 from warren.sdk.handler import HandlerSpec
 from warren.sdk.messages import Asking, Event, ForOne, Message
 from warren.sdk.topology import Binding, Exchange, Queue
@@ -241,7 +242,8 @@ def _content_type(kind: Any) -> str:
 
 
 def _described(function: Any) -> dict[str, str]:
-    doc = inspect.getdoc(function)
+    gathering = getattr(function, "__self__", None)
+    doc = inspect.getdoc(gathering.function if isinstance(gathering, Batches) else function)
     if not doc:
         return {}
     summary = " ".join(doc.partition("\n\n")[0].split())

@@ -53,7 +53,7 @@ class Batches:
         clock: Clock,
         gathering: Callable[[int], None],
     ) -> None:
-        self._function = function
+        self.function = function
         self._plan = plan
         self._size = size
         self._within = within.total_seconds()
@@ -120,8 +120,8 @@ class Batches:
     async def _call(self, entries: list[Entry]) -> object:
         messages = [entry.message for entry in entries]
         if self._plan is None:
-            return await self._function(messages)
-        return await self._plan.call(self._function, messages, [entry.delivery for entry in entries])
+            return await self.function(messages)
+        return await self._plan.call(self.function, messages, [entry.delivery for entry in entries])
 
 
 def _each(returned: object, count: int) -> Sequence[Exception | None]:
