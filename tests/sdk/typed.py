@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import assert_type
 
 from pydantic import BaseModel
 
-from warren.sdk import App, Command, Delivery, Event, Fault, Gathered, PublishReport, Request, Scatter
+from warren.sdk import App, Command, Delivery, Event, Fault, Gathered, PublishReport, Queue, Request, Scatter
 
 
 class Quote(BaseModel):
@@ -133,3 +134,17 @@ async def wrong_use() -> None:
     await bill(OrderPlaced(order_id="1"))  # type: ignore[call-arg]
     cents: str = (await app.call(GetQuote(sku="x"))).cents  # type: ignore[assignment]
     print(cents)
+
+
+# Each type of queue takes its own arguments.
+DAY = timedelta(days=1)
+assert_type(Queue("q", delivery_limit=5, message_ttl=DAY), Queue)
+assert_type(Queue("q", type="classic", max_priority=5, exclusive=True), Queue)
+assert_type(Queue("q", max_priority=5), Queue)
+assert_type(Queue("q", type="stream", max_age=DAY), Queue)
+Queue("q", type="stream", message_ttl=DAY)  # type: ignore[call-overload]
+Queue("q", type="classic", delivery_limit=5)  # type: ignore[call-overload]
+Queue("q", type="quorum", max_priority=5)  # type: ignore[call-overload]
+Queue("q", type="quorum", exclusive=True)  # type: ignore[call-overload]
+Queue("q", max_age=DAY, message_ttl=DAY)  # type: ignore[call-overload]
+Queue("q", overflow="drop-tail")  # type: ignore[call-overload]
