@@ -17,7 +17,8 @@ from aio_pika.abc import AbstractChannel
 from tests.cli.conftest import Command, Module
 from tests.support.broker import BrokerProcess
 from tests.support.rabbitmq import RabbitMQ
-from warren.sdk import Binding, Exchange, Queue
+from warren.command.target import load
+from warren.sdk import App, Binding, Exchange, Queue
 from warren.sdk.planning import Kind, risks
 
 SHOP = """
@@ -355,3 +356,44 @@ def test_what_is_not_the_same_everywhere() -> None:
     lazy = Queue("q", type="classic", mode="lazy")
     assert not texts(lazy, rabbitmq=(3, 10)).get(Kind.PORTABILITY)
     assert "ignores or refuses since 3.12" in texts(lazy)[Kind.PORTABILITY][0]
+
+
+def without_configure(ctl: Callable[..., object], url: str, name: str) -> str:
+    """A user who may configure reply queues and nothing else: the URL with that user."""
+    ctl("add_user", name, "secret")
+    ctl("set_permissions", name, r"^warren\.reply\.", ".*", ".*")
+    return (
+        url.replace("guest:guest@", f"{name}:secret@")
+        if "@" in url
+        else url.replace("//", f"//{name}:secret@")
+    )
+
+
+def works_without_configure(warren: Command, write: Module, url: str, limited: str, name: str) -> None:
+    text = SHOP.format(name=name, url=url, further="")
+    assert warren("topology", "apply", f"{write(text)}:app").status == 0
+    plan = warren("topology", "plan", f"{write(text)}:app", "--url", limited, "--json")
+    # A broker compares for those alone who may configure.
+    assert (plan.status, set(statuses(plan.json).values())) == (1, {"unknown"})
+    module = write(text.replace("App(", "App(declare='never', url=").replace(repr(url), repr(limited)))
+
+    async def run() -> None:
+        app = load(f"{module}:app", App, "an App")
+        async with app:
+            assert app.ready
+
+    asyncio.run(run())
+
+
+def test_never_needs_no_right_to_configure(
+    warren: Command, module: Module, broker: BrokerProcess, name: str
+) -> None:
+    def ctl(*words: str) -> None:
+        assert warren("ctl", "--data-dir", broker.data_dir, *words).status == 0
+
+    works_without_configure(warren, module, broker.url, without_configure(ctl, broker.url, name), name)
+
+
+def test_nor_on_rabbitmq(warren: Command, module: Module, rabbitmq: RabbitMQ, name: str) -> None:
+    limited = without_configure(rabbitmq.ctl, rabbitmq.url, name)
+    works_without_configure(warren, module, rabbitmq.url, limited, name)

@@ -228,7 +228,7 @@ def _show(plan: Plan) -> None:
             unseen += 1
             continue
         mark, style = marks[step.status]
-        words = {Status.MISSING: "is missing", Status.DIFFERS: "differs", Status.UNKNOWN: "was not looked at"}
+        words = {Status.MISSING: "is missing", Status.DIFFERS: "differs", Status.UNKNOWN: "is not known"}
         console.print(f"{mark} {step.name} {words[step.status]}", style=style)
         for each in step.differences:
             console.print(f"    {each}")

@@ -82,8 +82,18 @@ class Plan:
 
     @property
     def stands(self) -> bool:
-        """Nothing is missing and nothing differs."""
-        return not self.of(Status.MISSING) and not self.of(Status.DIFFERS)
+        """Nothing is missing, nothing differs, and every exchange and queue could be compared, but for exclusive queues.
+
+        Bindings that could not be seen are taken to be there.
+        """
+        return all(
+            step.status is Status.PRESENT
+            or (
+                step.status is Status.UNKNOWN
+                and (isinstance(step.item, Binding) or (isinstance(step.item, Queue) and step.item.exclusive))
+            )
+            for step in self.steps
+        )
 
 
 class Planner:
@@ -172,7 +182,7 @@ class Planner:
                 return Step(item, Status.MISSING, advice="`warren topology apply` makes it")
             if error.reply_code == 406:
                 return Step(item, Status.DIFFERS, advice=f"the broker says: {error}")
-            return Step(item, Status.UNKNOWN, advice=f"the broker says: {error}")
+            return Step(item, Status.UNKNOWN, advice=f"it cannot be compared: {error}")
         if not found:
             return Step(item, Status.PRESENT)
         return Step(item, Status.DIFFERS, found, _advice(item, found))
