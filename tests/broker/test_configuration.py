@@ -16,10 +16,10 @@ from tests.support.peer import Peer
 from tests.support.processes import Child
 from warren.broker.configuration.keys import KEYS, LogConfig
 from warren.broker.configuration.load import load, printed
-from warren.broker.configuration.logs import JsonLines
 from warren.broker.configuration.settings import RunConfig
 from warren.broker.memory import available_memory
 from warren.command import UsageError
+from warren.command.logs import JsonLines
 
 
 def loaded(*arguments: str | Path, **environment: str) -> RunConfig:

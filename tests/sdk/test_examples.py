@@ -12,6 +12,11 @@ from tests.support.examples import run
 PROMISED = {
     "hello": ["billed 42"],
     "rpc": ["a lamp is 9.90", "no reply; it may have been handled: True", "unknown_sku: there is no desk"],
+    "observe": [
+        "confirmed: 1, unconfirmed: 0",
+        "in one trace: True",
+        "spans: ['ack charges', 'process charges', 'publish charges']",
+    ],
     "replies": [
         "chandelier: in 30 days",
         "lamp: 9.90",

@@ -187,3 +187,48 @@ async def test_where_nobody_listens_nothing_stands_in_the_way(make_app: MakeApp,
         assert runtime.instruments is None
         assert runtime.outlet is runtime.direct is runtime.publisher
         assert runtime.caller.telemetry is None
+
+
+# What is fetched, and transactions
+
+
+async def test_receive(traced: MakeApp, recorded: Recorded, server: Mapping[str, object], name: str) -> None:
+    app = traced()
+    app.declare(Queue(name))
+    async with app:
+        await app.publish(b"x", key=name, message_id="m1")
+        held = await app.get(name)
+        assert held is not None
+        await held.ack()
+        assert await app.get(name) is None
+    got, nothing = recorded.spans("receive")
+    assert (got.name, got.kind) == (f"receive {name}", SpanKind.CLIENT)
+    peer = {key: of(got)[key] for key in ("network.peer.address", "network.peer.port")}
+    assert of(got) == {
+        "messaging.system": "rabbitmq",
+        "messaging.operation.name": "receive",
+        "messaging.operation.type": "receive",
+        "messaging.destination.name": name,
+        "messaging.rabbitmq.destination.routing_key": name,
+        "messaging.rabbitmq.message.delivery_tag": 1,
+        "messaging.message.id": "m1",
+        "messaging.client.id": "warren consumer",
+        **server,
+        **peer,
+    }
+    assert linked(got) == [id_of(recorded.span("publish"))] == linked(recorded.span("ack"))
+    assert (linked(nothing), of(nothing)["messaging.destination.name"]) == ([], name)
+    assert recorded.count("messaging.client.operation.duration", messaging_operation_name="receive") == 2
+    assert recorded.count("messaging.client.consumed.messages", messaging_operation_name="receive") == 1
+
+
+async def test_a_publish_of_a_transaction(
+    traced: MakeApp, recorded: Recorded, foreign: Foreign, name: str
+) -> None:
+    app = traced()
+    app.declare(Queue(name, type="classic"))
+    async with app:
+        async with app.transaction() as transaction:
+            await transaction.publish(b"x", key=name)
+        message = await foreign.take(name)
+    assert f"{id_of(recorded.span('publish')):016x}" in str(message.headers["traceparent"])

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from warren.broker.broker import Broker
 from warren.broker.config import BrokerConfig
 from warren.broker.configuration.load import load, printed
-from warren.broker.configuration.logs import write_logs
 from warren.broker.management.boot import DefinitionsError
 from warren.broker.server import ListenError
 from warren.broker.store.errors import StoreError
 from warren.broker.tls import TlsError
 from warren.command import Exit, UsageError
+from warren.command.logs import write_logs
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     if only_printed:
         print(printed(told))
         return Exit.DONE
-    write_logs(told.log)
+    write_logs(told.log.log_level, as_json=told.log.log_json)
     for notice in told.notices:
         logger.warning(notice)
     raise_file_limit()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ import typer
 from warren.cli.supervisor import NOT_READY, READY, STATUS_VARIABLE, Supervisor, say
 from warren.cli.systemd import notify, watchdog_seconds
 from warren.command import Exit, UsageError, extra_missing
+from warren.command.logs import write_logs
 from warren.command.typed import Url, commands
 from warren.command.typed import run as run_command
 
@@ -54,12 +54,11 @@ def run(
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="what is logged on standard error")
     ] = "info",
+    log_json: Annotated[bool, typer.Option("--log-json", help="log one JSON object a line")] = False,
 ) -> int:
     """Run an App until SIGTERM or SIGINT: then its consumers are cancelled, handlers end (within the App's grace period),
     confirms are awaited. A second signal ends it at once. systemd is told when it is ready (Type=notify)."""
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    write_logs(log_level, as_json=log_json)
     if url is not None:
         # Before the module is imported: an App() of no URL takes it from there.
         os.environ["AMQP_URL"] = url
@@ -72,6 +71,7 @@ def run(
             raise extra_missing("reload", "--reload") from None
     command = [sys.executable, "-m", "warren.command.dispatch", "run", target, "--log-level", log_level]
     command += ["--url", url] if url is not None else []
+    command += ["--log-json"] if log_json else []
     return asyncio.run(_supervise(command, workers, health, (reload_dir or [Path.cwd()]) if reload else []))
 
 

@@ -1,5 +1,6 @@
 """Reliable messaging for Python on AMQP 0-9-1: `App`, typed messages, and errors that say what became of them."""
 
+from warren.command.logs import JsonLines
 from warren.sdk.app import App
 from warren.sdk.batches import Outcomes
 from warren.sdk.blocking import HeldMessage, Sync
@@ -96,6 +97,7 @@ __all__ = [
     "HealthProbe",
     "HeldDelivery",
     "HeldMessage",
+    "JsonLines",
     "Message",
     "MessageOptions",
     "Mode",

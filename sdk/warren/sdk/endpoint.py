@@ -310,7 +310,7 @@ class Endpoint:
         if copy is None:
             self.statistics.dropped += 1
             log.error(
-                "dropped, queue %s has no dead letter exchange: message_id=%s",
+                "dropped, there is no dead letter exchange: queue=%s message_id=%s",
                 queue.name,
                 delivery.message_id,
             )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
+from time import perf_counter
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from warren.sdk.codec import decode
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Undecodable, WarrenError
+from warren.sdk.telemetry.consuming import Consuming
 from warren.sdk.transport import Session, translate, translated
 
 Content = TypeVar("Content")
@@ -29,19 +32,26 @@ class HeldDelivery(Delivery):
     queue when the App stops or its connection is lost. It holds a channel until then.
     """
 
-    __slots__ = ("_bury", "_channel", "_tag")
+    __slots__ = ("_bury", "_channel", "_tag", "_telemetry")
 
     _channel: DataChannel | None
     _bury: Bury
     _tag: int
+    _telemetry: Consuming | None
 
     @classmethod
     def holding(
-        cls, channel: DataChannel, frames: tuple[bytes, bytes, bytes], queue: str, bury: Bury
+        cls,
+        channel: DataChannel,
+        frames: tuple[bytes, bytes, bytes],
+        queue: str,
+        bury: Bury,
+        telemetry: Consuming | None,
     ) -> HeldDelivery:
         tag, delivery = cls.of_frames(*frames, queue)
         assert isinstance(delivery, HeldDelivery)
         delivery._channel, delivery._tag, delivery._bury = channel, tag, bury
+        delivery._telemetry = telemetry
         return delivery
 
     def read(self, kind: type[Content]) -> Content:
@@ -61,7 +71,7 @@ class HeldDelivery(Delivery):
         :raises TransportUnavailable: the connection was lost; the message is delivered again.
         """
         channel = self._settle()
-        channel.acknowledge(self._tag)
+        self._write(channel, "ack")
         await _close(channel)
 
     async def requeue(self) -> None:
@@ -70,7 +80,7 @@ class HeldDelivery(Delivery):
         :raises TransportUnavailable: the connection was lost, which gave it back already.
         """
         channel = self._settle()
-        channel.requeue(self._tag, failed=False)
+        self._write(channel, "nack")
         await _close(channel)
 
     async def dead_letter(self, reason: str) -> None:
@@ -83,10 +93,10 @@ class HeldDelivery(Delivery):
         try:
             await self._bury(self, reason)
         except BaseException:
-            channel.requeue(self._tag, failed=False)
+            self._write(channel, "nack")
             await _close(channel)
             raise
-        channel.acknowledge(self._tag)
+        self._write(channel, "ack")
         await _close(channel)
 
     async def __aenter__(self) -> HeldDelivery:
@@ -103,6 +113,15 @@ class HeldDelivery(Delivery):
             with contextlib.suppress(TransportUnavailable):
                 await self.requeue()
 
+    def _write(self, channel: DataChannel, operation: Literal["ack", "nack"]) -> None:
+        write = partial(channel.acknowledge, self._tag)
+        if operation == "nack":
+            write = partial(channel.requeue, self._tag, failed=False)
+        if self._telemetry is None:
+            write()
+        else:
+            self._telemetry.settled(self, self._tag, operation, write)
+
     def _settle(self) -> DataChannel:
         channel, self._channel = self._channel, None
         if channel is None:
@@ -115,7 +134,11 @@ class HeldDelivery(Delivery):
 
 
 async def fetch(
-    wait_up: Callable[[], Awaitable[Session]], queue: str, timeout: float, bury: Bury
+    wait_up: Callable[[], Awaitable[Session]],
+    queue: str,
+    timeout: float,
+    bury: Bury,
+    telemetry: Consuming | None = None,
 ) -> HeldDelivery | None:
     """The next message of the queue within `timeout` seconds, or None; on a channel of its own.
 
@@ -124,7 +147,7 @@ async def fetch(
     :raises TopologyMismatch: if there is no such queue. :raises TransportUnavailable: without a connection.
     """
     # On its own: aiormq closes a channel whose method is cancelled, and a message may be on its way.
-    task = asyncio.ensure_future(_fetch(wait_up, queue, timeout, bury))
+    task = asyncio.ensure_future(_fetch(wait_up, queue, timeout, bury, telemetry))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -133,8 +156,13 @@ async def fetch(
 
 
 async def _fetch(
-    wait_up: Callable[[], Awaitable[Session]], queue: str, timeout: float, bury: Bury
+    wait_up: Callable[[], Awaitable[Session]],
+    queue: str,
+    timeout: float,
+    bury: Bury,
+    telemetry: Consuming | None,
 ) -> HeldDelivery | None:
+    started = perf_counter()
     deadline = asyncio.get_running_loop().time() + timeout
     try:
         async with asyncio.timeout(max(timeout, ANSWER_SECONDS)):
@@ -153,10 +181,12 @@ async def _fetch(
         if channel.usable:
             await _close(channel)
         raise
-    if frames is None:
+    held = None if frames is None else HeldDelivery.holding(channel, frames, queue, bury, telemetry)
+    if telemetry is not None:
+        telemetry.received(held, 0 if held is None else held._tag, queue, started)
+    if held is None:
         await _close(channel)
-        return None
-    return HeldDelivery.holding(channel, frames, queue, bury)
+    return held
 
 
 async def _consume_one(

@@ -108,7 +108,11 @@ class Registry:
     async def _differs(self, runner: Runner, item: Exchange | Queue, error: TopologyMismatch) -> None:
         found = await differences(runner, item)
         if self._mismatch == "adopt" and found:
-            log.warning("taken as it is on the broker: %s: %s", label(item), "; ".join(map(str, found)))
+            log.warning(
+                "taken as it is on the broker: item=%s differences=%s",
+                label(item),
+                "; ".join(map(str, found)),
+            )
             return
         further = "".join(f"; {each}" for each in found[1:])
         raise TopologyMismatch(

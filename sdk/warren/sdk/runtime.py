@@ -244,7 +244,7 @@ class Runtime:
 
     async def fetch(self, queue: str, timeout: float, bury: Bury) -> HeldDelivery | None:
         assert self._consuming is not None
-        return await fetch(self._consuming.wait_up, queue, timeout, bury)
+        return await fetch(self._consuming.wait_up, queue, timeout, bury, self.consuming)
 
     def statistics(self) -> Statistics:
         onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]

@@ -18,7 +18,7 @@ from warren.sdk.registry import DeclarePolicy
 from warren.sdk.rpc.forms import reply_form
 from warren.sdk.rpc.gathering import Gathering, Scattering
 from warren.sdk.runtime import Runtime
-from warren.sdk.telemetry.producing import batch
+from warren.sdk.telemetry.producing import batch, recorded
 from warren.sdk.transaction import TransactionChannels
 
 CALL_SECONDS = 30.0
@@ -75,7 +75,10 @@ class Sending:
 
     async def pass_through(self, outgoing: Outgoing, write: Callable[[Outgoing], Awaitable[None]]) -> None:
         """Through the publish middlewares, and what comes out of them to `write`."""
-        await self._running().middlewares.send(outgoing, write)
+        runtime = self._running()
+        if runtime.instruments is not None:
+            write = recorded(runtime.instruments, write)
+        await runtime.middlewares.send(outgoing, write)
 
     def transaction_channels(self) -> TransactionChannels:
         return self._running().transactions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
@@ -76,7 +76,7 @@ class Traced:
         self._instruments = instruments
 
     async def publish(self, outgoing: Outgoing, timeout: float) -> None:
-        with self._recorded(outgoing):
+        with _recorded(self._instruments, outgoing):
             await self._outlet.publish(outgoing, timeout)
 
     async def submit(
@@ -92,18 +92,31 @@ class Traced:
         return confirm
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
-        with self._recorded(outgoing):
+        with _recorded(self._instruments, outgoing):
             await self._outlet.publish_unconfirmed(outgoing, timeout)
 
-    @contextmanager
-    def _recorded(self, outgoing: Outgoing) -> Iterator[None]:
-        publish = Publish(self._instruments, outgoing)
-        try:
-            yield
-        except BaseException as error:
-            publish.end(error)
-            raise
-        publish.end(None)
+
+def recorded(
+    instruments: Instruments, write: Callable[[Outgoing], Awaitable[None]]
+) -> Callable[[Outgoing], Awaitable[None]]:
+    """`write`, recorded as a publish; of a transaction, whose commit confirms."""
+
+    async def publish(outgoing: Outgoing) -> None:
+        with _recorded(instruments, outgoing):
+            await write(outgoing)
+
+    return publish
+
+
+@contextmanager
+def _recorded(instruments: Instruments, outgoing: Outgoing) -> Iterator[None]:
+    publish = Publish(instruments, outgoing)
+    try:
+        yield
+    except BaseException as error:
+        publish.end(error)
+        raise
+    publish.end(None)
 
 
 class BatchSpan:
