@@ -7,6 +7,7 @@ import contextlib
 import functools
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -14,7 +15,7 @@ from unittest import mock
 from tests.chaos.definitions import Content, Mains, content, put
 from tests.chaos.history import What
 from tests.store.disk import Disk
-from warren.broker import Broker, BrokerConfig
+from warren.broker import Broker, BrokerConfig, VirtualClock
 from warren.broker.memory import LEAST
 from warren.broker.store.errors import StoreError
 from warren.broker.store.folder import DataFolder
@@ -90,16 +91,28 @@ HARMS = ("power", "fail", "full")
 class Powered:
     """A broker of this event loop whose disk comes to harm; each of its lives ends with a power cut.
 
+    :param config: but for the data folder. Default one of little memory
+    :param clock: default the machine's
     :param harm: `power`: the power fails at some change of the disk, or within a commit of the definitions. `fail`: from
         some such moment on all fail, and the power a little later. `full`: again and again there is no room for a while
     """
 
-    def __init__(self, folder: Path, random: Random, harm: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        random: Random,
+        harm: str,
+        *,
+        config: BrokerConfig | None = None,
+        clock: VirtualClock | None = None,
+    ) -> None:
         self.random = random
         self.cuts = threading.Event()
         self.harms = 0
         """How often the disk failed or was full."""
         self._harm = harm
+        self._config = config or BrokerConfig(memory_limit=LEAST)
+        self._clock = clock
         self._harmed_at = 0.0
         self._path = folder / "data"
         self._disk: PowerDisk = PowerDisk(Disk(), random)
@@ -129,7 +142,8 @@ class Powered:
             mock.patch("warren.broker.store.definitions._RETRY", RETRY),
             self._mains(),
         ):
-            self._broker = Broker(BrokerConfig(data_dir=self._path, memory_limit=LEAST), files=self._disk)
+            config = replace(self._config, data_dir=self._path)
+            self._broker = Broker(config, files=self._disk, clock=self._clock)
             await self._broker.start()
 
     async def until(self) -> None:
@@ -138,6 +152,16 @@ class Powered:
         if self._harm == "full":
             await self._fill()
             return
+        self.arm()
+        await asyncio.to_thread(self.cuts.wait, 3)
+        if self._harm == "fail":
+            if not self.cuts.is_set():
+                self._break()
+            # A broker that said or did too much would do it now.
+            await asyncio.sleep(self.random.uniform(0, 0.3))
+
+    def arm(self) -> None:
+        """It shall happen at some call from now on; `cuts` is set then."""
         self._disk.on_call = self._mains.on_cut = (  # type: ignore[method-assign]
             self._cut if self._harm == "power" else self._break
         )
@@ -145,12 +169,6 @@ class Powered:
             self._mains.commits_left = self.random.randint(1, 60)
         else:
             self._disk.calls = self.random.randint(1, 1000)
-        await asyncio.to_thread(self.cuts.wait, 3)
-        if self._harm == "fail":
-            if not self.cuts.is_set():
-                self._break()
-            # A broker that said or did too much would do it now.
-            await asyncio.sleep(self.random.uniform(0, 0.3))
 
     def _break(self) -> None:
         self._harmed_at = time.monotonic()

@@ -14,9 +14,6 @@ import pytest
 from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
-from tests.support.processes import free_port
-from tests.support.redis import redis_server
 from warren.patterns import Deadline, Once, Outcome, RedisStore, SqliteStore, Store, StoreUnavailable
 from warren.patterns.deadline import _halves, _step
 from warren.patterns.store import Swap
@@ -290,26 +287,6 @@ async def test_any_lost_answer_of_the_store_leaves_one_outcome(
     assert faulty.lost > 4
 
 
-async def test_a_store_that_is_down_when_it_is_due_is_waited_for(
-    new_app: NewApp, name: str, tmp_path: Path
-) -> None:
-    port = free_port()
-    durable = ("--appendonly", "yes", "--appendfsync", "always")
-    shop = Shop(new_app(), RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.5), name, once=False)
-    async with shop.app:
-        with redis_server(tmp_path, *durable, port=port):
-            await shop.unpaid.start("unpaid")
-            await shop.unpaid.start("paid")
-            assert await shop.unpaid.complete("paid") is Outcome.WON
-        with pytest.raises(StoreUnavailable):
-            await shop.unpaid.complete("unpaid")
-        await eventually(lambda: shop.unpaid.statistics.postponed >= 3, "due messages are put off")
-        with redis_server(tmp_path, *durable, port=port):
-            await shop.is_cancelled("unpaid")
-            await shop.is_settled(1)
-            assert shop.cancelled == {"unpaid": 1}
-
-
 async def test_a_store_that_lost_its_record_leaves_a_dead_letter_with_the_reason(
     new_app: NewApp, tmp_path: Path, name: str
 ) -> None:
@@ -323,21 +300,6 @@ async def test_a_store_that_lost_its_record_leaves_a_dead_letter_with_the_reason
         dead = await fetch(str(shop.app.url), f"{name}.unpaid.due.dead")
         assert "knows nothing of '42'" in str(dead.headers)
     assert not shop.cancelled
-
-
-async def test_a_broker_that_is_killed_while_deadlines_wait(broker: BrokerProcess, store: Store) -> None:
-    shop = Shop(App(broker.url), store, "shop", after=timedelta(seconds=2))
-    async with shop.app:
-        for n in range(10):
-            await shop.unpaid.start(f"order-{n}")
-        await asyncio.to_thread(broker.kill)
-        await asyncio.to_thread(broker.start)
-        assert await shop.unpaid.complete("order-0") is Outcome.WON
-        for n in range(1, 10):
-            await shop.is_cancelled(f"order-{n}")
-        await shop.is_settled(1)
-    assert set(shop.cancelled.values()) == {1}
-    assert "order-0" not in shop.cancelled
 
 
 async def test_thousands_of_deadlines_keep_their_time(new_app: NewApp, store: Store, name: str) -> None:

@@ -18,6 +18,7 @@ from tests.patterns.waiting import eventually
 from warren.command import UsageError
 from warren.patterns import Outbox, TransactionalOnce
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
+from warren.testing import Warren
 
 LEASE = timedelta(milliseconds=600)
 
@@ -165,6 +166,17 @@ async def test_the_lag_is_what_the_oldest_has_waited(sessions: Sessions, new_app
             await shop.outbox.add(session, b"", ordered_by="x", key=f"{name}.missing")
         await eventually(lambda: shop.outbox.statistics.failed == 1, "it is refused")
         await eventually(lambda: sum(observed(shop.outbox)) > 0, "the lag grows")
+
+
+async def test_a_test_on_virtual_time_waits_for_the_relay(warren: Warren, tmp_path: Path) -> None:
+    async with sessions_of(sqlite_url(tmp_path)) as sessions:
+        shop = Shop(App(), sessions, "virtual", poll=timedelta(days=1))
+        async with warren.running(shop.app):
+            await warren.settle()
+            for number in range(3):
+                await shop.commit(("a", number))
+                await warren.settle()
+                assert len(shop.seen) == number + 1
 
 
 def observed(outbox: Outbox) -> list[float]:

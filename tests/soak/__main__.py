@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import sys
 import tempfile
 import time
@@ -29,6 +30,8 @@ def main() -> None:
     unknown = set(words.parts) - set(names)
     if unknown:
         parser.error(f"no part {', '.join(sorted(unknown))}: there are {', '.join(names)}")
+    # What is broken on purpose is logged a lot.
+    logging.getLogger("warren").addHandler(logging.NullHandler())
     seed = Random().getrandbits(32) if words.seed is None else words.seed
     failed = False
     for name in words.parts or names:

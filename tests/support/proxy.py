@@ -30,6 +30,10 @@ class Lane:
     def release(self) -> None:
         self._open.set()
 
+    @property
+    def held(self) -> bool:
+        return not self._open.is_set()
+
     def cut_after(self, count: int) -> None:
         """Cut the connection in which the `count`-th byte from now on passes, right after that byte; once."""
         self._cut_after = count

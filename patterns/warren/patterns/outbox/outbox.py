@@ -165,6 +165,11 @@ class Outbox:
         self._app = app
         self._clock = app.clock
 
+    @property
+    def busy(self) -> str:
+        """What a test on virtual time waits for: the relay, while it works on what was committed."""
+        return "the relay of an outbox" if self._relay is not None and self._relay.busy else ""
+
     async def on_start(self) -> None:
         if self._app is None:
             raise ConfigError("this Outbox belongs to no App: app.include(outbox)")

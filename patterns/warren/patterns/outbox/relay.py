@@ -60,8 +60,14 @@ class Relay:
         self._poll = poll
         self._first_retry = retry
         self._holder = secrets.token_hex(8)
+        self._working = True
         self._put_off: dict[str | int, tuple[float, float]] = {}
         """By `ordered_by`, or by id where there is none: until when, and the wait that led there."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether what this process has committed may be on its way, or it has not asked yet who relays."""
+        return self._working or (self._statistics.relaying and self.news.is_set())
 
     async def run(self, app: App) -> None:
         while True:
@@ -69,6 +75,7 @@ class Relay:
                 await self._tables.make()
                 if await self._tables.take_lease(self._holder, self._lease_ms):
                     await self._relay_while_leased(app)
+                self._working = False
                 await app.clock.sleep(min(self._poll, self._lease_ms / 3000))
             except TransportUnavailable as error:
                 # Another process may reach the broker.
@@ -79,7 +86,7 @@ class Relay:
                 log.warning("outbox.interrupted table=%s error=%s", self._tables.messages.name, error)
                 await app.clock.sleep(AFTER_ERROR)
             finally:
-                self._statistics.relaying = False
+                self._statistics.relaying = self._working = False
 
     async def release(self) -> None:
         """Let another process relay at once; if the database does not hear of it, when the lease is over."""
@@ -121,6 +128,7 @@ class Relay:
             if rows:
                 await self._publish(app, rows)
             else:
+                self._working = False
                 await self._wait_for_news(app.clock)
 
     async def _publish(self, app: App, rows: list[Row]) -> None:
@@ -170,6 +178,7 @@ class Relay:
         timer = clock.call_at(clock.now() + self._poll, self.news.set)
         try:
             await self.news.wait()
+            self._working = True
         finally:
             timer.cancel()
 
