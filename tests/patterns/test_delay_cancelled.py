@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
 
 from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from warren.patterns import Cancellation, Delay, Levels
+from warren.patterns import Cancellation, Delay, Levels, SqliteStore
 from warren.patterns.store import ListingStore
 from warren.sdk import App, Command, Event, Queue
 
@@ -15,6 +19,20 @@ UNIT = timedelta(milliseconds=50)
 SOON = timedelta(milliseconds=100)
 LATER = timedelta(hours=1)
 WAY = Levels(unit=UNIT, levels=18)
+
+
+@pytest.fixture
+async def open_store(tmp_path: Path) -> AsyncIterator[OpenStore]:
+    """SQLite alone: the rules are the same above every store."""
+    opened: list[SqliteStore] = []
+
+    def open_one() -> SqliteStore:
+        opened.append(SqliteStore(tmp_path / "delays.sqlite"))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        await store.close()
 
 
 class Alarms:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.patterns import tidy
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.fetch import fetch
@@ -70,27 +71,26 @@ async def place(app: App, queue: str, order_id: str = "42") -> None:
     await app.publish(charge_in(queue)(order_id=order_id), message_id=order_id)
 
 
-@pytest.fixture(params=["wait queues", "delay"])
-def new_till(request: pytest.FixtureRequest, new_app: NewApp, amqp_url: str, name: str) -> Any:
-    """Both backends pass the same tests."""
-
+@pytest.fixture
+def new_till(new_app: NewApp, amqp_url: str, name: str) -> Any:
     def new(url: str = amqp_url, **settings: int) -> Till:
-        new_app(url)  # Its names are tidied up.
-        if request.param == "delay":
-            way = Levels(unit=timedelta(milliseconds=50), levels=6)
-            return Till(App(url, delay=Delay(f"{name}.delay", way=way)), name, **settings)
-        return Till(App(url, delay=WaitQueues()), name, **settings)
+        return Till(new_app(url), name, **settings)
 
     return new
 
 
+@pytest.mark.parametrize("backend", ["wait queues", "delay"])
 async def test_it_comes_back_and_then_is_parked_with_its_origin(
-    new_till: Any, amqp_url: str, name: str
+    amqp_url: str, new_app: NewApp, name: str, backend: str
 ) -> None:
-    here = new_till(fails=9)
+    """Both backends do the same."""
+    way = Levels(unit=timedelta(milliseconds=50), levels=6)
+    delays = WaitQueues() if backend == "wait queues" else Delay(f"{name}.delay", way=way)
+    here = Till(App(amqp_url, delay=delays), name, fails=9)
     async with here.app:
         await place(here.app, name)
         dead = await fetch(amqp_url, f"{name}.dead")
+    await tidy.delete(amqp_url, [here.app], name)
     assert here.attempts == [("42", 1), ("42", 2), ("42", 3)]
     assert (dead.message_id, dead.headers["warren-attempt"]) == ("42", 3)
     assert (dead.headers["warren-exchange"], dead.headers["warren-key"]) == ("", name)
