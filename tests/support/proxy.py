@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from enum import Enum
 from types import TracebackType
 from urllib.parse import urlsplit, urlunsplit
 
 CHUNK = 64 * 1024
+
+Watch = Callable[[bytes], "tuple[int, Callable[[], End | None]] | None"]
+"""Looks at a piece, and says after which byte of it what is to be called, if anything."""
+
+
+class End(Enum):
+    """How a direction of a connection ends there; the rest of its bytes is lost."""
+
+    CUT = "both ends are reset"
+    HALF_CLOSED = "the receiver sees the end of the stream"
 
 
 class Lane:
@@ -19,6 +31,8 @@ class Lane:
         """None: unlimited."""
         self.passed = 0
         """Bytes passed on so far."""
+        self.watch: Callable[[], Watch] | None = None
+        """Makes what looks at the bytes of each connection that is made from now on."""
         self._cut_after: int | None = None
         self._open = asyncio.Event()
         self._open.set()
@@ -130,8 +144,21 @@ class Proxy:
         writer: asyncio.StreamWriter,
         pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
     ) -> None:
+        look = None if lane.watch is None else lane.watch()
         try:
             while data := await reader.read(CHUNK):
+                due = None if look is None else look(data)
+                if due is not None:
+                    after, happen = due
+                    await self._write(lane, writer, data[:after])
+                    data = data[after:]
+                    over = happen()
+                    if over is End.CUT:
+                        for one in pair:
+                            one.transport.abort()
+                        return
+                    if over is End.HALF_CLOSED:
+                        break
                 admitted, cut = await lane._admit(data)
                 await self._write(lane, writer, admitted)
                 if cut:

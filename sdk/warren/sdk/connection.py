@@ -86,7 +86,9 @@ class Link:
         self._went_up = went_up
         self._went_down = went_down
         self._on_blocked = on_blocked
-        self._wait = wait_random_exponential(multiplier=first_retry, max=longest_retry)
+        self.wait: wait_random_exponential = wait_random_exponential(
+            multiplier=first_retry, max=longest_retry
+        )
         self._task: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
         self._closed = False
@@ -153,7 +155,7 @@ class Link:
         try:
             while True:
                 async for attempt in AsyncRetrying(
-                    wait=self._wait,
+                    wait=self.wait,
                     retry=retry_if_exception(self._worth_retrying),
                     before_sleep=self._report,
                     reraise=True,

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Hashable
 from enum import Enum
 from functools import partial
 
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, retry_if_exception_type
 
 from warren.sdk.breaker import Circuit
-from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, STABLE_SECONDS, Link, cancel
+from warren.sdk.connection import STABLE_SECONDS, Link, cancel
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
@@ -220,7 +220,7 @@ class Subscription:
             await self._taking.wait()
             ended: asyncio.Future[None] | None = None
             async for attempt in AsyncRetrying(
-                wait=wait_random_exponential(multiplier=FIRST_RETRY_SECONDS, max=LONGEST_RETRY_SECONDS),
+                wait=self._link.wait,
                 retry=retry_if_exception_type(WarrenError),
                 reraise=True,
             ):

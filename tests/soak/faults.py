@@ -1,0 +1,37 @@
+"""The fault suite whole: every fault at every step of the protocol, early and late, on Warren and on RabbitMQ."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+from tests.sdk.surviving import STEPS, survive
+from tests.support.broker import BrokerProcess
+from tests.support.rabbitmq import installed, rabbitmq_server
+from tests.support.steps import Fault
+
+LATER = 4
+"""The frame of its kind that meets the fault in the second round, where there are so many."""
+MANY = ("basic.publish", "header", "body", "basic.deliver")
+
+
+def soak(share: float, random: Random, folder: Path) -> list[str]:
+    """Both brokers go through that share of the matrix, chosen at random."""
+    matrix = [(*step, fault, nth) for step in STEPS for fault in Fault for nth in (1, LATER)]
+    matrix = [case for case in matrix if case[3] == 1 or case[1] in MANY]
+    chosen = random.sample(matrix, max(1, round(len(matrix) * share)))
+    figures = []
+    with ExitStack() as stack:
+        brokers = {"Warren": stack.enter_context(BrokerProcess(folder)).url}
+        if installed():
+            brokers["RabbitMQ"] = stack.enter_context(rabbitmq_server()).url
+        for broker, url in brokers.items():
+            for case in chosen:
+                try:
+                    asyncio.run(survive(url, *case))
+                except Exception as error:
+                    raise AssertionError(f"{broker}, {case}: {type(error).__name__}: {error}") from error
+            figures.append(f"{broker}: {len(chosen)} faults survived of {len(matrix)} in the matrix")
+    return figures
