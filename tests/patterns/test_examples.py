@@ -39,6 +39,15 @@ PROMISED = {
     ],
     "resequencer": ["order 42: placed", "order 42: paid", "order 42: shipped"],
     "claim_check": ["harbour: 1000000 pixels", "through the broker: 92 bytes"],
+    "partitions": [f"{number} placed paid shipped" for number in range(40, 44)],
+    "rate_limit": ["charged: 5", "not faster than allowed: True"],
+    "routing_slip": [
+        "flight to Rome",
+        "hotel in Rome",
+        "room 217 is free again",
+        "seat 12A is free again",
+        "not booked: there is no car",
+    ],
     "saga": [
         "41: stock reserved",
         "41: completed",
@@ -50,7 +59,7 @@ PROMISED = {
 }
 
 
-REDIS_TOO = ("unpaid_order", "saga", "timers")
+REDIS_TOO = ("unpaid_order", "saga", "timers", "rate_limit")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, cast
@@ -68,10 +68,14 @@ class RedisStore:
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
     ) -> Swap:
-        link = self._link
-        if link is None or link.gathering.loop is not asyncio.get_running_loop():
-            link = self._link = _Link(self._connect(), _masked(self._url))
-        return await link.gathering.decide(Request(self._prefix + key, expected, record, keep_ms))
+        return await self._linked().gathering.decide(Request(self._prefix + key, expected, record, keep_ms))
+
+    async def run(self, script: str, key: str, *arguments: str | bytes | float) -> object:
+        """Run a Lua script on one key (`KEYS[1]`), for patterns whose rule is not a compare-and-set.
+
+        :raises StoreUnavailable: no answer; the script has run or not.
+        """
+        return await self._linked().run(script, self._prefix + key, *arguments)
 
     async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
         from redis.exceptions import RedisError
@@ -96,6 +100,12 @@ class RedisStore:
         link, self._link = self._link, None
         if link is not None:
             await link.close()
+
+    def _linked(self) -> _Link:
+        link = self._link
+        if link is None or link.gathering.loop is not asyncio.get_running_loop():
+            link = self._link = _Link(self._connect(), _masked(self._url))
+        return link
 
     def _connect(self) -> Redis:
         from redis.asyncio import Redis
@@ -132,11 +142,20 @@ class _Link:
     def __init__(self, client: Redis, name: str) -> None:
         self._client = client
         self._script = client.register_script(COMPARE_AND_SET)
+        self._name = name
         self.gathering = Gathering(self._decide, f"Redis at {name}")
 
     async def close(self) -> None:
         await self.gathering.finish()
         await self._client.aclose()
+
+    async def run(self, script: str, key: str, *arguments: str | bytes | float) -> object:
+        from redis.exceptions import RedisError
+
+        try:
+            return await cast("Awaitable[object]", self._client.eval(script, 1, key, *arguments))
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"no answer from Redis at {self._name}: {error}") from error
 
     async def _decide(self, batch: list[Request]) -> list[Swap | Exception]:
         answers: list[Swap | Exception] = []

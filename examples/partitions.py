@@ -1,0 +1,45 @@
+"""Partitions: what happens to one order is handled in its order, different orders side by side.
+
+Run it: python examples/partitions.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+"""
+
+import asyncio
+import random
+
+from warren.patterns.partitions import Partitions
+from warren.sdk import App, Event
+
+orders = Partitions("orders", 8, key=lambda change: change.order_id)
+
+
+class OrderChanged(Event, exchange=orders.exchange):
+    order_id: str
+    what: str
+
+
+@orders.handle(OrderChanged)
+async def follow(change: OrderChanged) -> None:
+    await asyncio.sleep(random.random() / 100)  # some take longer than others
+    history.setdefault(change.order_id, []).append(change.what)
+    if sum(map(len, history.values())) == 12:
+        done.set()
+
+
+app = App()
+app.include(orders)  # in publishers as well
+history: dict[str, list[str]] = {}
+done = asyncio.Event()
+
+
+async def main() -> None:
+    async with app:
+        for what in ("placed", "paid", "shipped"):
+            for number in range(40, 44):
+                await orders.publish(OrderChanged(order_id=f"{number}", what=what))
+        await done.wait()
+    for order_id in sorted(history):
+        print(order_id, *history[order_id])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,78 @@
+"""Routing slip: a trip is booked step by step; when there is no car, the hotel and the flight are given back.
+
+Run it: python examples/routing_slip.py   (AMQP_URL chooses a broker; without it nothing else is needed)
+"""
+
+import asyncio
+
+from warren.patterns.routing_slip import Abort, RoutingSlips, SlipEnded
+from warren.sdk import App, Command
+
+
+class BookFlight(Command, queue="flights.book"):
+    to: str
+
+
+class BookHotel(Command, queue="hotels.book"):
+    town: str
+
+
+class BookCar(Command, queue="cars.book"):
+    seats: int
+
+
+class TripEnded(SlipEnded, queue="trips.ended"):
+    pass
+
+
+slips = RoutingSlips(steps=[BookFlight, BookHotel, BookCar], ends=[TripEnded])
+
+
+@slips.step(BookFlight)
+async def book_flight(step: BookFlight) -> str:
+    print(f"flight to {step.to}")
+    return "12A"
+
+
+@book_flight.undo
+async def cancel_flight(step: BookFlight, seat: str) -> None:
+    print(f"seat {seat} is free again")
+
+
+@slips.step(BookHotel)
+async def book_hotel(step: BookHotel) -> int:
+    print(f"hotel in {step.town}")
+    return 217
+
+
+@book_hotel.undo
+async def cancel_hotel(step: BookHotel, room: int) -> None:
+    print(f"room {room} is free again")
+
+
+@slips.step(BookCar)
+async def book_car(step: BookCar) -> None:
+    raise Abort("there is no car")
+
+
+app = App()
+app.include(slips)
+
+
+@app.handle(TripEnded)
+async def ended(trip: TripEnded) -> None:
+    print("booked" if trip.completed else f"not booked: {trip.reason}")
+    over.set()
+
+
+over = asyncio.Event()
+
+
+async def main() -> None:
+    async with app:
+        await slips.start([BookFlight(to="Rome"), BookHotel(town="Rome"), BookCar(seats=4)], end=TripEnded)
+        await over.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

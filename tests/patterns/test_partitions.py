@@ -1,0 +1,87 @@
+"""Partitions: each key in its order, whatever process handles it, with both ways to divide the keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.patterns.conftest import NewApp
+from tests.patterns.waiting import eventually
+from tests.patterns.works import Works
+from warren.patterns.partitions import Partitions
+from warren.sdk import App, ConfigError, Event
+
+
+def by_key(*works: Works) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for one in works:
+        for key, number in one.done:
+            found.setdefault(key, []).append(number)
+    return found
+
+
+async def test_each_key_keeps_its_order_and_keys_run_side_by_side(new_app: NewApp, name: str) -> None:
+    works = Works(new_app(), name)
+    async with works.app:
+        await works.publish(15, keys=12)
+        await eventually(lambda: len(works.done) == 180, "all are done")
+    assert all(numbers == list(range(15)) for numbers in by_key(works).values())
+    assert works.most == 1
+    assert 1 < works.side_by_side <= 4
+
+
+async def test_another_process_goes_on_when_one_ends(new_app: NewApp, name: str) -> None:
+    first, second = Works(new_app(), name), Works(new_app(), name)
+    async with second.app:
+        async with first.app:
+            await second.publish(5, keys=8)
+            await eventually(lambda: len(first.done) + len(second.done) == 40, "all are done")
+        await second.publish(5, keys=8)
+        await eventually(lambda: len(first.done) + len(second.done) == 80, "all are done")
+    numbers = by_key(first, second)
+    assert all(sorted(found) == sorted(2 * list(range(5))) for found in numbers.values())
+
+
+async def test_the_broker_divides_the_keys_by_consistent_hash(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    if request.config.getoption("--amqp-url") == "rabbitmq":
+        pytest.skip("needs the plugin rabbitmq_consistent_hash_exchange")
+    works = Works(App(request.getfixturevalue("amqp_url")), name, by="broker")
+    async with works.app:
+        await works.publish(10, keys=12)
+        await eventually(lambda: len(works.done) == 120, "all are done")
+    assert all(numbers == list(range(10)) for numbers in by_key(works).values())
+    assert works.most == 1
+
+
+async def test_what_is_published_before_anybody_handles_waits(new_app: NewApp, name: str) -> None:
+    publisher = Works(new_app(), name, handles=False)
+    async with publisher.app:
+        await publisher.publish(3, keys=2)
+    works = Works(new_app(), name)
+    async with works.app:
+        await eventually(lambda: len(works.done) == 6, "it was kept")
+    assert by_key(works) == {"k0": [0, 1, 2], "k1": [0, 1, 2]}
+
+
+def test_a_key_has_its_partition_for_ever() -> None:
+    partitions = Partitions("p", 8, key=str)
+    assert [partitions.partition(key) for key in ("", "a", "order-42", "ö")] == [4, 7, 3, 2]
+    shares = [partitions.partition(f"order-{number}") for number in range(8000)]
+    assert all(800 < shares.count(number) < 1200 for number in range(8))
+
+
+async def test_wrong_use_is_said_in_one_line(new_app: NewApp, name: str) -> None:
+    for wrong in (0, 1025):
+        with pytest.raises(ConfigError, match="from 1 to 1024"):
+            Partitions("p", wrong, key=str)
+
+    class Other(Event, exchange=f"{name}.other", key="x"):
+        pass
+
+    partitions = Partitions(name, 1, key=str)
+    with pytest.raises(ConfigError, match="belong to no App"):
+        await partitions.publish(Other())
+    new_app().include(partitions)
+    with pytest.raises(ConfigError, match="Other is not published through these partitions"):
+        await partitions.publish(Other())

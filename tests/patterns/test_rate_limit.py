@@ -1,0 +1,170 @@
+"""Rate limits: the rule, over processes in Redis, and queues whose handlers keep to one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from itertools import pairwise
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.patterns.conftest import NewApp
+from tests.patterns.waiting import eventually
+from warren.broker import VirtualClock
+from warren.patterns import RedisStore
+from warren.patterns.rate_limit import Limited, Limiter, LocalLimiter, RateLimit, RedisLimiter
+from warren.patterns.rate_limit.limiter import Rate, take
+from warren.sdk import App, Command, ConfigError, Depends
+from warren.testing import Warren
+
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+NONE = timedelta(0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    gaps=st.lists(st.integers(0, 3_000_000), min_size=1, max_size=60),
+    count=st.integers(1, 5),
+    burst=st.integers(1, 5),
+)
+def test_no_second_sees_more_than_its_rate_and_the_burst(gaps: list[int], count: int, burst: int) -> None:
+    rate = Rate(count, SECOND, burst)
+    now = full = 1
+    begun: list[int] = []
+    for gap in gaps:
+        now += gap
+        taken, wait, full = take(full, now, rate, 1, within_us=500_000)
+        assert taken == (wait <= 500_000)
+        if taken:
+            begun.append(now + wait)
+    for at in begun:
+        assert len([other for other in begun if at <= other < at + 1_000_000]) <= count + burst
+
+
+async def test_tokens_are_reserved_ahead_and_come_back_with_time() -> None:
+    clock = VirtualClock(start=1000.0)
+    limiter = LocalLimiter(2, per=SECOND)
+    limiter.follow(clock)
+    waits = [(await limiter.reserve("a", within=HOUR)).total_seconds() for _ in range(4)]
+    assert waits == [0, 0, 0.5, 1]
+    with pytest.raises(Limited, match=r"the rate limit of 'a' has no room for 0:00:01\.5") as limited:
+        await limiter.reserve("a", within=SECOND)
+    assert limited.value.after == 1.5 * SECOND
+    assert await limiter.reserve("b", cost=2, within=NONE) == NONE
+    await clock.advance(3)
+    assert await limiter.reserve("a", cost=2, within=NONE) == NONE
+
+
+async def test_redis_limits_all_processes_together(redis_url: str, name: str) -> None:
+    async with (
+        RedisStore(redis_url, prefix=f"{name}:") as one,
+        RedisStore(redis_url, prefix=f"{name}:") as other,
+    ):
+        limiters = [RedisLimiter(store, "service", 1, per=HOUR, burst=5) for store in (one, other)]
+        waits = await asyncio.gather(*(limiters[n % 2].reserve("a", within=NONE) for n in range(5)))
+        assert set(waits) == {NONE}
+        for limiter in limiters:
+            with pytest.raises(Limited) as limited:
+                await limiter.reserve("a", within=HOUR / 2)
+            assert HOUR - SECOND * 60 < limited.value.after <= HOUR
+        assert await limiters[0].reserve("b", within=NONE) == NONE
+        ahead = [await limiter.reserve("a", within=3 * HOUR) for limiter in limiters]
+        assert [round(wait / HOUR, 1) for wait in ahead] == [1.0, 2.0]
+
+
+class Clinic:
+    """A queue whose handler keeps to a rate, and when it began."""
+
+    def __init__(self, app: App, name: str, limiter: Limiter, **settings: Any) -> None:
+        class Treat(Command, queue=f"{name}.patients", type="treat"):
+            patient: str
+
+        class Greet(Command, queue=f"{name}.visitors", type="greet"):
+            visitor: str
+
+        self.treat, self.greet = Treat, Greet
+        self.app = app
+        self.limit = RateLimit(limiter, queues=[f"{name}.patients"], **settings)
+        app.include(self.limit)
+        self.treated: list[float] = []
+        self.greeted = 0
+
+        @app.handle(Treat)
+        async def treat(patient: Treat) -> None:
+            self.treated.append(app.clock.now())
+
+        @app.handle(Greet)
+        async def greet(visitor: Greet) -> None:
+            self.greeted += 1
+
+
+async def test_a_queue_keeps_to_its_rate_and_loses_nothing(warren: Warren) -> None:
+    clinic = Clinic(App(), "clinic", LocalLimiter(1, per=timedelta(seconds=10)), wait=timedelta(seconds=15))
+    async with warren.running(clinic.app) as story:
+        began = story.now.timestamp()
+        for number in range(5):
+            await story.publish(clinic.treat(patient=f"{number}"))
+            await story.publish(clinic.greet(visitor=f"{number}"))
+        assert (len(clinic.treated), clinic.greeted) == (1, 5)
+        await story.advance(seconds=100)
+        times = [round(at - began) for at in clinic.treated]
+        assert len(times) == 5
+        assert all(later - earlier >= 10 for earlier, later in pairwise(times))
+        assert clinic.limit.statistics.put_aside > 0
+        assert story.dead_letters == []
+
+
+async def test_each_key_has_a_rate_of_its_own(new_app: NewApp, name: str, redis_url: str) -> None:
+    limiter = RedisLimiter(RedisStore(redis_url, prefix=f"{name}:"), "tenants", 1, per=HOUR)
+    clinic = Clinic(new_app(), name, limiter, key=lambda delivery: str(delivery.headers["tenant"]), wait=NONE)
+    async with clinic.app as app:
+        for tenant in ("blue", "blue", "red", "red", "green"):
+            await app.publish(clinic.treat(patient="x"), headers={"tenant": tenant})
+        await eventually(
+            lambda: (clinic.limit.statistics.put_aside, len(clinic.treated)) == (2, 3), "three are treated"
+        )
+
+
+async def test_a_handler_may_ask_for_a_token_itself(new_app: NewApp, name: str) -> None:
+    class Ask(Command, queue=f"{name}.asks"):
+        pass
+
+    limiter = LocalLimiter(1, per=HOUR, burst=2)
+    refused: list[timedelta] = []
+    passed: list[None] = []
+
+    async def token() -> None:
+        await limiter.acquire(within=NONE)
+
+    app = new_app()
+
+    @app.handle(Ask)
+    async def ask(message: Ask, token: Annotated[None, Depends(token)]) -> None:
+        passed.append(token)
+        try:
+            await limiter.acquire(within=NONE)
+        except Limited as limited:
+            refused.append(limited.after)
+
+    async with app:
+        await app.publish(Ask())
+        await eventually(lambda: len(passed) == 1, "one is handled")
+    assert refused == []
+    with pytest.raises(Limited):
+        await limiter.acquire(within=NONE)
+
+
+async def test_wrong_use_is_said_in_one_line(redis_url: str) -> None:
+    with pytest.raises(ConfigError, match="counts are at least 1"):
+        LocalLimiter(0, per=SECOND)
+    with pytest.raises(ConfigError, match="counts are at least 1"):
+        RedisLimiter(RedisStore(redis_url), "x", 2, per=timedelta(microseconds=1))
+    with pytest.raises(ConfigError, match="a cost of 3 is not from 1 to 2"):
+        await LocalLimiter(2, per=SECOND).reserve(cost=3, within=NONE)
+    with pytest.raises(ConfigError, match="needs a list of queues"):
+        RateLimit(LocalLimiter(1, per=SECOND), queues="payments")
+    with pytest.raises(ConfigError, match="again_after"):
+        RateLimit(LocalLimiter(1, per=SECOND), queues=["payments"], again_after=NONE)

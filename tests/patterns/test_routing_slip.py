@@ -1,0 +1,101 @@
+"""Routing slips: along the itinerary, and back when a step fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.patterns.conftest import NewApp
+from tests.patterns.fetch import fetch
+from tests.patterns.trip import Trip
+from warren.patterns.routing_slip import RoutingSlips, SlipEnded
+from warren.sdk import Command, ConfigError
+
+
+async def test_every_step_is_taken_and_the_end_is_told(new_app: NewApp, name: str) -> None:
+    trip = Trip(new_app(), name)
+    async with trip.app:
+        slip = await trip.start()
+        end = await trip.is_over()
+    assert trip.did == ["flight", "hotel", "car"]
+    assert (end.slip, end.completed, end.reason) == (slip, True, None)
+    assert end.results == {"flight": {"seat": "Rome-12A"}, "hotel": 217, "car": None}
+
+
+@pytest.mark.parametrize("how", ["refused", "broken"])
+async def test_when_a_step_fails_those_before_are_undone_in_reverse(
+    new_app: NewApp, name: str, how: str
+) -> None:
+    trip = Trip(new_app(), name)
+    getattr(trip, how).add("car")
+    async with trip.app:
+        await trip.start()
+        end = await trip.is_over()
+    tried = ["car", "car"] if how == "broken" else []
+    assert trip.did == [
+        "flight",
+        "hotel",
+        *tried,
+        "no hotel in Rome, room 217 is free",
+        "no flight to Rome, seat Rome-12A is free",
+    ]
+    reason = "there is no car" if how == "refused" else "RuntimeError: the car is broken"
+    assert (end.completed, end.failed, end.reason, end.results) == (False, "car", reason, {})
+    assert trip.slips.statistics.undone == 2
+
+
+async def test_the_first_step_that_fails_undoes_nothing(new_app: NewApp, name: str) -> None:
+    trip = Trip(new_app(), name)
+    trip.refused = {"flight"}
+    async with trip.app:
+        await trip.start()
+        end = await trip.is_over()
+    assert (trip.did, end.failed) == ([], "flight")
+
+
+async def test_steps_are_taken_in_processes_that_know_only_them(new_app: NewApp, name: str) -> None:
+    trip = Trip(new_app(), name)
+    # What has no function here is taken elsewhere.
+    starter = RoutingSlips(steps=[trip.flight, trip.hotel, trip.car], ends=[trip.ended])
+    app = new_app()
+    app.include(starter)
+    async with trip.app, app:
+        await starter.start([trip.car(size=2), trip.flight(to="Oslo")], end=trip.ended, slip_id="s1")
+        end = await trip.is_over()
+    assert (trip.did, end.slip) == (["car", "flight"], "s1")
+
+
+async def test_a_message_without_a_slip_is_a_dead_letter(new_app: NewApp, name: str) -> None:
+    trip = Trip(new_app(), name)
+    async with trip.app as app:
+        await app.publish(trip.flight(to="Rome"))
+        dead = await fetch(app.url or "", f"{name}.flight.dead")
+        assert "carries no routing slip" in str(dead.headers["warren-dead-error"])
+        await app.publish(trip.flight(to="Rome"), headers={"warren-slip": "[1,2]"})
+        dead = await fetch(app.url or "", f"{name}.flight.dead")
+        assert "cannot be read" in str(dead.headers["warren-dead-error"])
+    assert trip.did == []
+
+
+async def test_wrong_use_is_said_in_one_line(new_app: NewApp, name: str) -> None:
+    class Lost(Command, queue=f"{name}.lost"):
+        pass
+
+    class LostEnd(SlipEnded, queue=f"{name}.lost.end"):
+        pass
+
+    trip = Trip(new_app(), name)
+    with pytest.raises(ConfigError, match="Lost is not named in steps"):
+        await trip.slips.start([Lost()], end=trip.ended)
+    with pytest.raises(ConfigError, match="needs a step, and its end"):
+        await trip.slips.start([], end=trip.ended)
+    with pytest.raises(ConfigError, match="its end LostEnd named"):
+        await trip.slips.start([trip.car()], end=LostEnd)
+    with pytest.raises(ConfigError, match="Flight is not named in"):
+        trip.slips.step(trip.flight)
+    with pytest.raises(ConfigError, match="same type on the wire"):
+        RoutingSlips(steps=[Lost, Lost], ends=[])
+    async with trip.app:
+        with pytest.raises(ConfigError, match="keep steps and results small"):
+            await trip.slips.start(
+                [trip.car(), *(trip.flight(to="x" * 9000) for _ in range(9))], end=trip.ended
+            )

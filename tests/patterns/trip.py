@@ -1,0 +1,94 @@
+"""A trip that is booked by a routing slip: flight, hotel, car, each of which may fail, and be undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.patterns.waiting import eventually
+from warren.patterns.routing_slip import Abort, RoutingSlips, SlipEnded
+from warren.sdk import App, Command, Delivery, Retry
+
+
+class Trip:
+    """One process that books.
+
+    :ivar did: what it did and undid, in order.
+    :ivar refused: what cannot be booked; `broken`, what fails whenever it is tried.
+    """
+
+    def __init__(self, app: App, name: str, *, hears_end: bool = True, **settings: Any) -> None:
+        class Flight(Command, queue=f"{name}.flight", type="flight"):
+            to: str
+
+        class Hotel(Command, queue=f"{name}.hotel", type="hotel"):
+            town: str
+
+        class Car(Command, queue=f"{name}.car", type="car"):
+            size: int = 4
+
+        class Ended(SlipEnded, queue=f"{name}.ended", type="ended"):
+            pass
+
+        self.app = app
+        self.flight, self.hotel, self.car, self.ended = Flight, Hotel, Car, Ended
+        self.did: list[str] = []
+        self.ids: list[str | None] = []
+        self.ends: list[SlipEnded] = []
+        self.refused: set[str] = set()
+        self.broken: set[str] = set()
+        self.slips = RoutingSlips(
+            steps=[Flight, Hotel, Car], ends=[Ended], **{"retry": Retry(2, first_wait="1ms"), **settings}
+        )
+
+        @self.slips.step(Flight)
+        async def flight(step: Flight) -> dict[str, str]:
+            await self.do("flight")
+            return {"seat": f"{step.to}-12A"}
+
+        @flight.undo
+        async def cancel_flight(step: Flight, booked: dict[str, str]) -> None:
+            self.did.append(f"no flight to {step.to}, seat {booked['seat']} is free")
+
+        @self.slips.step(Hotel)
+        async def hotel(step: Hotel) -> int:
+            await self.do("hotel")
+            return 217
+
+        @hotel.undo
+        async def cancel_hotel(step: Hotel, room: int) -> None:
+            self.did.append(f"no hotel in {step.town}, room {room} is free")
+
+        @self.slips.step(Car)
+        async def car(step: Car) -> None:
+            await self.do("car")
+
+        app.include(self.slips)
+        if hears_end:
+
+            @app.handle(Ended)
+            async def ended(message: Ended, delivery: Delivery) -> None:
+                self.ends.append(message)
+                self.ids.append(delivery.message_id)
+
+    async def do(self, what: str) -> None:
+        await self.before(what)
+        if what in self.refused:
+            raise Abort(f"there is no {what}")
+        self.did.append(what)
+        if what in self.broken:
+            raise RuntimeError(f"the {what} is broken")
+        await self.after(what)
+
+    async def before(self, what: str) -> None:
+        """What a test wants to happen before a step's effect."""
+
+    async def after(self, what: str) -> None:
+        """And after it."""
+
+    async def start(self, slip_id: str | None = None) -> str:
+        steps: list[Command] = [self.flight(to="Rome"), self.hotel(town="Rome"), self.car()]
+        return await self.slips.start(steps, end=self.ended, slip_id=slip_id)
+
+    async def is_over(self) -> SlipEnded:
+        await eventually(lambda: bool(self.ends), f"the trip is over, not {self.did}")
+        return self.ends[0]

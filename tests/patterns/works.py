@@ -1,0 +1,66 @@
+"""A process that handles numbered orders of some keys, each key in its order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Literal
+
+from warren.patterns.partitions import Partitions
+from warren.sdk import App, Event
+
+
+class Works:
+    """:param handles: or only publishes.
+
+    :ivar done: keys and numbers, in the order in which they were handled.
+    :ivar most: how many of one key were handled at the same time; `side_by_side`, of all.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        *,
+        by: Literal["publisher", "broker"] = "publisher",
+        count: int = 4,
+        handles: bool = True,
+    ) -> None:
+        self.partitions = Partitions(name, count, key=lambda order: str(order.key), by=by)
+
+        class Order(Event, exchange=self.partitions.exchange, type="order"):
+            key: str
+            number: int
+
+        self.app = app
+        self.order = Order
+        self.done: list[tuple[str, int]] = []
+        self.running: defaultdict[str, int] = defaultdict(int)
+        self.most = self.side_by_side = 0
+
+        async def order(order: Order) -> None:
+            self.running[order.key] += 1
+            self.most = max(self.most, self.running[order.key])
+            self.side_by_side = max(self.side_by_side, sum(self.running.values()))
+            await asyncio.sleep(0.001)
+            await self.before(order.number)
+            self.running[order.key] -= 1
+            self.done.append((order.key, order.number))
+            await self.after(order.number)
+
+        if handles:
+            self.partitions.handle(Order)(order)
+        app.include(self.partitions)
+
+    async def before(self, number: int) -> None:
+        """What a test wants to happen before the effect."""
+
+    async def after(self, number: int) -> None:
+        """And after it."""
+
+    async def publish(self, count: int, keys: int) -> None:
+        async def one_key(key: int) -> None:
+            for number in range(count):
+                await self.partitions.publish(self.order(key=f"k{key}", number=number))
+
+        await asyncio.gather(*map(one_key, range(keys)))
