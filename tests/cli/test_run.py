@@ -142,6 +142,25 @@ def test_workers_share_the_work_are_started_again_and_drain_together(service: Se
         assert not any(running(int(line.split()[0])) for line in service.lines("begun"))
 
 
+def test_the_end_of_a_worker_is_noticed_whoever_holds_its_files(service: Service) -> None:
+    """A handler's own child processes may inherit what the worker has open, and live on."""
+    path = service.folder / f"{service.module}.py"
+    start = "import subprocess\nchild = subprocess.Popen(['sleep', '100'], close_fds=False)\n"
+    path.write_text(service.text + start + "Path(f'child-{child.pid}').touch()\n")
+    with service.start("--workers", "2") as child:
+        child.wait_for_line(READY, LONG)
+        service.put()
+        wait_until(lambda: bool(service.lines("done")), "a worker works", LONG)
+        os.kill(int(service.lines("done")[0].split()[0]), signal.SIGKILL)
+        try:
+            wait_until(lambda: "ended with signal SIGKILL" in child.errors, "the end is noticed", LONG)
+            os.kill(child.pid, signal.SIGTERM)
+            assert child.wait(LONG) == 0
+        finally:
+            for file in service.folder.glob("child-*"):
+                os.kill(int(file.name.removeprefix("child-")), signal.SIGKILL)
+
+
 def test_workers_do_not_outlive_their_supervisor(service: Service) -> None:
     with service.start("--workers", "2") as child:
         child.wait_for_line(READY, LONG)

@@ -72,16 +72,24 @@ class Worker:
         began = loop.time()
         if obsolete():
             self.signal(signal.SIGTERM)
-        async for state in _states(reading):
-            if self.ready != (state == READY):
-                self.ready = state == READY
-                changed()
-        status = await self._process.wait()
+        listening = asyncio.create_task(self._listen(reading, changed))
+        try:
+            # Not the end of the pipe: a process that the worker has started may hold it, and live on.
+            status = await self._process.wait()
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
         self._failures = 0 if loop.time() - began >= STEADY_SECONDS else self._failures + 1
         if self.ready:
             self.ready = False
             changed()
         return status
+
+    async def _listen(self, reading: int, changed: Callable[[], None]) -> None:
+        async for state in _states(reading):
+            if self.ready != (state == READY):
+                self.ready = state == READY
+                changed()
 
     def wait_seconds(self) -> float:
         """Before the next process: at random below a bound that doubles with each one that ended soon."""
@@ -90,7 +98,7 @@ class Worker:
 
 
 async def _states(reading: int) -> AsyncIterator[bytes]:
-    """What the worker says, until it has ended."""
+    """What the worker says."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     with os.fdopen(reading, "rb", buffering=0) as pipe:
