@@ -13,6 +13,13 @@ EXAMPLE = ROOT / "examples" / "test_unpaid_order.py"
 PLUGIN = () if entry_points(group="pytest11", name="warren") else ("-p", "warren.testing.plugin")
 ASYNCIO = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
 
+ANYIO = """
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+"""
+
 
 def run(test: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """pytest, with every warning an error, on the text of one test file."""
@@ -30,12 +37,13 @@ def test_the_example_of_the_documentation_passes(tmp_path: Path) -> None:
 
 
 def test_the_example_passes_on_a_live_broker(tmp_path: Path, amqp_url: str) -> None:
-    """The same body of the same test.
+    """The same body of the same test; and anyio's plugin runs it as well.
 
     Not of those that say that something has not happened yet: on a machine that stands still for a while it has.
     """
+    test = EXAMPLE.read_text().replace("async def test", "@pytest.mark.anyio\nasync def test") + ANYIO
     live = ("--amqp-url", amqp_url, "--time-scale", "600", "-k", "dead_letter")
-    done = run(EXAMPLE.read_text(), tmp_path, *live)
+    done = run(test, tmp_path, *live, "-o", "asyncio_mode=strict")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
 

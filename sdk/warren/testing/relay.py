@@ -38,7 +38,7 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: set[str] = set()
         self._exchanges: set[str] = set()
-        self.moved = 0.0
+        self.moved: float = 0.0
         """When the last frame passed, by the loop's time; heartbeats do not count."""
 
     @property

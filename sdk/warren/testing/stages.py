@@ -101,7 +101,7 @@ class LiveStage:
         self._relay: Relay | None = None
         self._probe: Probe = str
         self._told = self._clock.now()
-        self.patience = 15.0
+        self.patience: float = 15.0
 
     @property
     def clock(self) -> Clock:
