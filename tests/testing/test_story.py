@@ -256,6 +256,26 @@ async def test_what_the_apps_published_is_known_by_its_class(warren: Warren) -> 
         assert len(warren.published(Message)) == 3
 
 
+async def test_what_travels_as_messagepack_is_read_alike(warren: Warren) -> None:
+    class Packed(Command, queue="packed", content_type="application/msgpack"):
+        number: int
+
+    app = App()
+
+    @app.handle(Packed)
+    async def unpack(message: Packed) -> None:
+        if message.number < 3:
+            await app.publish(Packed(number=message.number + 1))
+        else:
+            raise DeadLetter("enough")
+
+    async with warren.running(app):
+        await warren.publish(Packed(number=1))
+        assert warren.published(Packed) == [Packed(number=2), Packed(number=3)]
+        [dead] = warren.dead_letters
+        assert dead.read(Packed) == Packed(number=3)
+
+
 async def test_a_handler_that_waits_for_something_outside_is_named(warren: Warren) -> None:
     app, outside = App(), asyncio.Event()
 

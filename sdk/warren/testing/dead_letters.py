@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import uuid4
 
 from warren.sdk import DEAD_LETTER_EXCHANGE, App, Binding, Declarable, Delivery, Exchange, Message, Queue
+from warren.sdk.codec import decode
 from warren.sdk.dead_letter import DEAD_ERROR, DEAD_REASON
 from warren.wire.tables import TableError
 
@@ -23,6 +24,7 @@ class DeadLettered:
         `delivery_limit`, `rejected`).
     :ivar error: type and text of the error, if the SDK buried it.
     :ivar message_type: the message's name on the wire, if it has one.
+    :ivar delivery: the copy as it came, with all its headers.
     """
 
     queue: str
@@ -30,6 +32,7 @@ class DeadLettered:
     error: str | None
     message_type: str | None
     body: bytes
+    delivery: Delivery = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, delivery: Delivery) -> DeadLettered:
@@ -45,11 +48,13 @@ class DeadLettered:
             error=None if error is None else str(error),
             message_type=delivery.type,
             body=delivery.body,
+            delivery=delivery,
         )
 
     def read(self, kind: type[Content]) -> Content:
-        """:raises pydantic.ValidationError: if it is no such message."""
-        return kind.model_validate_json(self.body)
+        """:raises ValueError: if it is no such message."""
+        message: Content = decode(kind, self.delivery)
+        return message
 
 
 class DeadLetters:

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
-from warren.sdk import App, Message, Request, State
+from warren.sdk import App, Delivery, Message, Request, State
+from warren.sdk.codec import MessageOptions, decode
+from warren.sdk.many import PUBLISH_SECONDS
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock
 from warren.sdk.rehearsal import rehearsed
+from warren.sdk.sending import CALL_SECONDS, Reliability
 from warren.testing.clocks import AppsClock
 from warren.testing.dead_letters import DeadLettered, DeadLetters
 from warren.testing.stages import LiveStage, Stage, VirtualStage
@@ -113,7 +116,14 @@ class Warren:
 
     # The story
 
-    async def publish(self, message: object, **options: Any) -> None:
+    async def publish(
+        self,
+        message: object,
+        *,
+        timeout: float = PUBLISH_SECONDS,
+        reliability: Reliability = "at_least_once",
+        **options: Unpack[MessageOptions],
+    ) -> None:
         """`app.publish` from outside of the Apps, and all that follows from it now.
 
         :raises Unsettled: if that takes more than `patience` seconds of real time.
@@ -121,13 +131,15 @@ class Warren:
         player = self._player()
         if isinstance(message, Message):
             await self._dead_letters.follow(player, type(message).reach())
-        await player.publish(message, **options)
+        await player.publish(message, timeout=timeout, reliability=reliability, **options)
         await self.settle()
 
-    async def call(self, request: Request[Answer], **options: Any) -> Answer:
+    async def call(
+        self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
+    ) -> Answer:
         """`app.call` from outside of the Apps; time passes for as long as the handlers that it comes to sleep."""
         player = self._player()
-        calling = asyncio.ensure_future(player.call(request, **options))
+        calling = asyncio.ensure_future(player.call(request, timeout=timeout, message_id=message_id))
         try:
             while not calling.done():
                 await self.settle()
@@ -187,11 +199,12 @@ class Warren:
 
         What the test publishes is not among them.
         """
-        kinds = {each.wire_type: each for each in _family(kind)}
+        # Of two classes of one name on the wire, the one that is asked for comes first.
+        kinds = {each.wire_type: each for each in reversed(list(_family(kind)))}
         return [
-            kinds[str(outgoing.properties["type"])].model_validate_json(outgoing.body)
-            for outgoing in self._published
-            if outgoing.properties.get("type") in kinds
+            decode(kinds[str(sent.properties["type"])], _arrived(sent))
+            for sent in self._published
+            if sent.properties.get("type") in kinds
         ]
 
     @property
@@ -240,6 +253,12 @@ class Warren:
         if asleep and awake.total() <= calls:
             return ""  # They wait for the answers of those that sleep.
         return f"a handler of queue {min(awake)}" if awake else ""
+
+
+def _arrived(sent: Outgoing) -> Delivery:
+    return Delivery(
+        sent.body, sent.exchange, sent.routing_key, "", False, headers=None, properties=sent.properties
+    )
 
 
 def _family(kind: type[Sent]) -> Iterator[type[Sent]]:
