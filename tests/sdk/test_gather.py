@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import get_args
 
@@ -13,7 +13,8 @@ from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from tests.support.proxy import Proxy
-from warren.sdk import App, Fault, NoServer, ReplyMode, Request, Scatter
+from warren.sdk import App, Delivery, Fault, NoServer, ReplyMode, Request, Scatter
+from warren.sdk.outgoing import Outgoing
 
 
 class Refused(Fault[None], code="refused"):
@@ -179,3 +180,20 @@ async def test_a_lost_connection_ends_the_waiting_with_what_came(
         assert [reply async for reply in gathering] == []
         assert gathering.interruption is not None
         assert gathering.silent == {f"{name}.b"}
+
+
+async def test_replies_are_opened_by_the_middlewares_that_sealed_them(make_app: MakeApp, name: str) -> None:
+    ask = market(name, ["a"])
+    app = make_app()
+
+    async def seal(outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
+        outgoing.set_body(outgoing.body[::-1])
+        await call_next(outgoing)
+
+    async def unseal(delivery: Delivery, call_next: Callable[[Delivery], Awaitable[None]]) -> None:
+        await call_next(delivery.replace(body=delivery.body[::-1]))
+
+    app.middleware(publish=seal, handle=unseal)
+    supply(app, ask, f"{name}.a", 12).set()
+    async with app:
+        assert (await app.gather(ask(), timeout=60)).values == [12]

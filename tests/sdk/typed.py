@@ -4,12 +4,30 @@
 
 from __future__ import annotations
 
+from asyncio import Future
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import assert_type
+from typing import Annotated, assert_type
 
 from pydantic import BaseModel
 
-from warren.sdk import App, Command, Delivery, Event, Fault, Gathered, PublishReport, Queue, Request, Scatter
+from warren.sdk import (
+    Ack,
+    App,
+    Command,
+    DeadLetter,
+    Delivery,
+    Depends,
+    Event,
+    Fault,
+    Gathered,
+    Header,
+    HeldDelivery,
+    PublishReport,
+    Queue,
+    Request,
+    Scatter,
+)
 
 
 class Quote(BaseModel):
@@ -85,6 +103,51 @@ async def offer(request: AskPrice) -> Quote:
     raise SoldOut("none left", Stock(left=0))
 
 
+class Ledger:
+    pass
+
+
+async def open_ledger() -> AsyncIterator[Ledger]:
+    yield Ledger()
+
+
+def open_tenant(delivery: Delivery) -> str:
+    return delivery.queue
+
+
+@app.handle(OrderPlaced, queue="ledger")
+async def write(
+    order: OrderPlaced,
+    ledger: Annotated[Ledger, Depends(open_ledger)],
+    tenant: Annotated[str, Depends(open_tenant)],
+    agent: Annotated[str, Header()] = "nobody",
+) -> Ack | DeadLetter:
+    assert_type(ledger, Ledger)
+    assert_type(tenant, str)
+    return Ack() if agent else DeadLetter("nobody")
+
+
+@app.handle.batch(OrderPlaced, queue="rows", size=10)
+async def store(orders: list[OrderPlaced]) -> None: ...
+
+
+async def use_handlers(delivery: Delivery) -> None:
+    # A decorated function stays what it was.
+    assert_type(await write(OrderPlaced(order_id="1"), Ledger(), "acme", agent="x"), Ack | DeadLetter)
+    assert_type(await store([OrderPlaced(order_id="1")]), None)
+
+
+async def use_publishing() -> None:
+    assert_type(await app.publish(OrderPlaced(order_id="1")), None)
+    assert_type(await app.submit(OrderPlaced(order_id="1")), Future[None])
+    async for report in app.publish_batches([OrderPlaced(order_id="1")], count=10):
+        assert_type(report, PublishReport)
+    assert_type(await app.get("orders"), HeldDelivery | None)
+    async with app.transaction() as transaction:
+        assert_type(await transaction.publish(OrderPlaced(order_id="1")), None)
+    assert_type(app.statistics().handled, int)
+
+
 async def use_replies() -> None:
     assert_type(await app.call(FindQuote(sku="x")), Quote | OutOfStock)
     assert_type(await app.gather(AskPrice(sku="x")), Gathered[Quote])
@@ -127,7 +190,16 @@ async def wrong_offer(request: AskPrice) -> OutOfStock:
     return OutOfStock()
 
 
+@app.handle(OrderPlaced, queue="ledger")  # type: ignore[arg-type]
+async def wrong_dependency(ledger: Annotated[Ledger, Depends(open_ledger)], order: OrderPlaced) -> None: ...
+
+
+@app.handle.batch(OrderPlaced, queue="rows")  # type: ignore[arg-type]
+async def wrong_batch(orders: list[Charge]) -> None: ...
+
+
 async def wrong_use() -> None:
+    await write(OrderPlaced(order_id="1"))  # type: ignore[call-arg]
     SoldOut("none left", "lamp")  # type: ignore[call-overload]
     await app.call(AskPrice(sku="x"))  # type: ignore[arg-type]
     await app.call(OrderPlaced(order_id="1"))  # type: ignore[arg-type]
