@@ -7,12 +7,13 @@ postgresql+asyncpg://...; without them nothing else is needed)
 import asyncio
 import os
 import tempfile
+from typing import Annotated
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from warren.patterns import TransactionalOnce, current_session
-from warren.sdk import App, Request
+from warren.sdk import App, Depends, Request
 
 
 class Pay(Request[str], queue="payments"):
@@ -28,10 +29,8 @@ app = App()
 
 
 @app.handle(Pay, once=TransactionalOnce(sessions, key=lambda payment: payment.order_id))
-async def pay(payment: Pay) -> str:
-    await current_session().execute(
-        text("INSERT INTO payments VALUES (:order_id, :cents)"), payment.model_dump()
-    )
+async def pay(payment: Pay, session: Annotated[AsyncSession, Depends(current_session)]) -> str:
+    await session.execute(text("INSERT INTO payments VALUES (:order_id, :cents)"), payment.model_dump())
     return f"receipt for order {payment.order_id}"
 
 

@@ -80,12 +80,16 @@ async def _soak(share: float, random: Random, folder: Path, redis: str) -> list[
         unwatch = clock.watch(lambda: _unfinished(apps_clock, app, customers))
         count = round(ORDERS * share)
         seconds = count / RATE
-        last = seconds + LATEST * TO_PAY + 2 * OUTAGE
+        rest = LATEST * TO_PAY + 2 * OUTAGE
+        """How much longer anything can happen to an order."""
         cuts = sorted(random.uniform(0.1, 0.9) * (seconds + TO_PAY) for _ in range(CUTS))
         coming: dict[float, list[int]] = {}
         began = clock.now()
-        while (now := clock.now()) - began < last:
-            batch = _events(story, coming, count, now, now - began < seconds, random)
+        last = began + rest
+        while (now := clock.now()) < last:
+            batch = _events(story, coming, count, now, random)
+            if len(story.placed) < count:
+                last = now + rest
             cutting = bool(cuts) and now - began >= cuts[0]
             if cutting:
                 cuts.pop(0)
@@ -143,11 +147,11 @@ def _shop(
 
 
 def _events(
-    story: Story, coming: dict[float, list[int]], count: int, now: float, placing: bool, random: Random
+    story: Story, coming: dict[float, list[int]], count: int, now: float, random: Random
 ) -> list[Event]:
     """What the customers do now: at full seconds they order, at half ones they pay."""
     batch: list[Event] = []
-    if placing and now == int(now):
+    if now == int(now):
         for _ in range(min(RATE, count - len(story.placed))):
             order = len(story.placed)
             story.placed[order] = now

@@ -59,6 +59,8 @@ class TransactionalStatistics:
 def current_session() -> AsyncSession:
     """The session of the handler that runs under `TransactionalOnce`: what is written with it commits with the claim.
 
+    Called in the handler, or as a parameter: `session: Annotated[AsyncSession, Depends(current_session)]`.
+
     It is committed when the handler has returned, and rolled back when it raised: do neither in the handler.
 
     :raises ConfigError: no such handler runs here.
@@ -75,8 +77,8 @@ class TransactionalOnce:
         once = TransactionalOnce(async_sessionmaker(create_async_engine("postgresql+asyncpg://...")))
 
         @app.handle(PayInvoice, once=once)
-        async def pay(command: PayInvoice) -> None:
-            current_session().add(Payment(invoice=command.invoice_id))
+        async def pay(command: PayInvoice, session: Annotated[AsyncSession, Depends(current_session)]) -> None:
+            session.add(Payment(invoice=command.invoice_id))
 
     PostgreSQL and SQLite. In SQLite one handler at a time has the database, since its claim is a write; let `timeout` of the
     engine be longer than a handler takes. In PostgreSQL each running handler holds a connection: let the pool have as many
