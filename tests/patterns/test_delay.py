@@ -13,7 +13,7 @@ from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns import Delay, Levels, Native, wait_queue
 from warren.patterns.delay import Way
-from warren.sdk import App, Command, ConfigError, Event, Queue, TopologyMismatch
+from warren.sdk import App, Command, ConfigError, Declarable, Event, Queue, TopologyMismatch
 
 UNIT = timedelta(milliseconds=50)
 
@@ -103,6 +103,25 @@ async def test_many_delays_arrive_each_in_its_time(new_app: NewApp, name: str, w
     assert sorted(house.order) == sorted(delays)
     for number, arrived in house.arrived.items():
         assert arrived - began >= delays[number] - timedelta(milliseconds=10)
+
+
+async def test_however_many_delay_at_a_time_what_they_need_is_declared_once(
+    new_app: NewApp, name: str, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(new_app(), name, way)
+    declare_now, calls = house.app.declare_now, 0
+
+    async def counted(*items: Declarable) -> None:
+        nonlocal calls
+        calls += 1
+        await declare_now(*items)
+
+    monkeypatch.setattr(house.app, "declare_now", counted)
+    async with house.app:
+        delays = [timedelta(milliseconds=100)] * 100
+        await asyncio.gather(*(house.delay.after(house.switch(number=n), d) for n, d in enumerate(delays)))
+        await house.has(100)
+    assert calls == 2  # What the class reaches, and the way to it.
 
 
 async def test_what_has_no_target_any_more_is_kept(

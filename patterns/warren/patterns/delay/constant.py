@@ -55,7 +55,9 @@ class WaitQueues:
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> list[Queue]:
         """The waiting queues of these delays (`DelayBackend`)."""
-        return [wait_queue(queue, delay) for delay in delays if delay > timedelta(0)]
+        queues = [wait_queue(queue, delay) for delay in delays if delay > timedelta(0)]
+        self._declared.setdefault(queue, set()).update(waiting.name for waiting in queues)
+        return queues
 
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
         if self._app is None:

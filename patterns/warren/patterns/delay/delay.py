@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -96,7 +97,8 @@ class Delay:
         self._keep_ms = keep // timedelta(milliseconds=1)
         self._due = Queue(f"{name}.due")
         self._app: App | None = None
-        self._reached: set[tuple[str, str]] = set()
+        self._reached: set[object] = set()
+        self._reaching = asyncio.Lock()
 
     @property
     def longest(self) -> timedelta:
@@ -110,7 +112,8 @@ class Delay:
             app.handle(bytes, queue=self._due)(self._arrived)
 
     async def on_start(self) -> None:
-        """Nothing to begin: the broker does the waiting."""
+        """The broker does the waiting."""
+        self._reaching = asyncio.Lock()  # Of the event loop that the App runs on this time.
 
     async def on_stop(self) -> None:
         """What waits goes on waiting in the broker."""
@@ -288,8 +291,7 @@ class Delay:
             kind = type(message)
             if kind.wire_key is not None:
                 exchange, key = kind.wire_exchange, kind.wire_key
-                if (exchange, key) not in self._reached:
-                    await app.declare_now(*kind.reach())
+                await self._stands(app, kind, kind.reach)
         if key is None:
             raise ConfigError("a delayed message needs an address: a message class, or key= (and exchange=)")
         return exchange or "", key
@@ -298,10 +300,16 @@ class Delay:
         """Where to publish it, with what leads from there to its address."""
         if delay <= NOW:
             return Entry(exchange, key, {})
-        if (exchange, key) not in self._reached:
-            await app.declare_now(*self._way.reach(self.name, exchange, key))
-            self._reached.add((exchange, key))
+        await self._stands(app, (exchange, key), partial(self._way.reach, self.name, exchange, key))
         return self._way.entry(self.name, exchange, key, delay)
+
+    async def _stands(self, app: App, what: object, reach: Callable[[], Iterable[Declarable]]) -> None:
+        """Declare it, once, however many ask for it at a time."""
+        if what not in self._reached:
+            async with self._reaching:
+                if what not in self._reached:
+                    await app.declare_now(*reach())
+                    self._reached.add(what)
 
     async def _note(self, cancel_key: str, token: str, target: tuple[str, str], delay: timedelta) -> None:
         due_ms = self._now_ms() + delay // timedelta(milliseconds=1)
