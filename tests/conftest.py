@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from tests.support.broker import BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from tests.support.redis import redis_server
+
+if TYPE_CHECKING:
+    from warren.testing import Warren
 
 # The plugin brings `--amqp-url`; here it means: run the tests of any broker, and no others, against this one, and
 # `rabbitmq` starts Debian's. Without it all tests run, with a `warren broker`.
@@ -38,6 +42,13 @@ def amqp_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         return
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
         yield broker.url
+
+
+@pytest.fixture
+def warren(warren: Warren) -> Warren:
+    """As everybody has it, but more patient: the machine may be busy with other tests."""
+    warren.patience = 60.0
+    return warren
 
 
 @pytest.fixture

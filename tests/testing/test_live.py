@@ -43,6 +43,12 @@ class GetPrice(Request[int], queue="live-prices"):
     sku: str
 
 
+def patient(url: str) -> Warren:
+    warren = Warren(url, SCALE)
+    warren.patience = 60.0
+    return warren
+
+
 async def comes(warren: Warren, condition: Callable[[], bool]) -> None:
     """What is due has come: a machine that is busy with other things may need a while."""
     for _ in range(100):
@@ -53,7 +59,7 @@ async def comes(warren: Warren, condition: Callable[[], bool]) -> None:
 
 
 async def test_it_publishes_calls_expires_and_dead_letters_as_in_this_process(amqp_url: str) -> None:
-    warren, app = Warren(amqp_url, SCALE), App()
+    warren, app = patient(amqp_url), App()
 
     @app.handle(Placed, queue="live-billing")
     async def bill(order: Placed) -> None:
@@ -87,7 +93,7 @@ async def test_a_deadline_of_five_minutes_is_over_in_half_a_second(amqp_url: str
     class CancelOrder(Command, queue="live-cancel"):
         order_id: str
 
-    warren, app = Warren(amqp_url, SCALE), App()
+    warren, app = patient(amqp_url), App()
     store = SqliteStore(tmp_path / "decisions.sqlite")
     unpaid = Deadline(
         "live-unpaid",
@@ -116,7 +122,7 @@ async def test_two_tests_on_one_broker_do_not_meet_and_leave_nothing(amqp_url: s
     class Ping(Command, queue="live-pings"):
         number: int
 
-    first, second, names = Warren(amqp_url, SCALE), Warren(amqp_url, SCALE), list[str]()
+    first, second, names = patient(amqp_url), patient(amqp_url), list[str]()
 
     def app_of() -> App:
         app = App()
@@ -182,7 +188,7 @@ async def test_without_a_broker_it_is_said_at_once() -> None:
 
 
 async def test_topology_of_every_kind_passes(amqp_url: str) -> None:
-    warren, app = Warren(amqp_url, SCALE), App()
+    warren, app = patient(amqp_url), App()
     app.declare(
         Exchange("live-in", alternate_exchange="live-lost"),
         Exchange("live-lost", type="fanout"),

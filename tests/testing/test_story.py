@@ -288,6 +288,7 @@ async def test_a_handler_that_waits_for_something_outside_is_named(warren: Warre
         with pytest.raises(Unsettled, match="a handler of queue shipping"):
             await warren.publish(Ship(order_id="1"))
         outside.set()
+        warren.patience = 60.0
         await warren.settle()
         assert warren.handled(Ship) == [Ship(order_id="1")]
 
