@@ -11,7 +11,7 @@ printf '%s\n' '{"order_id": "43", "total": "1"}' '{"order_id": "44", "total": "2
     warren publish shop:OrderPlaced - --lines --json
 warren publish order.unknown 'a text' --exchange orders --header origin=shell
 
-warren call shop:GetQuote '{"sku": "lamp"}' --timeout 20
+warren call shop:GetQuote '{"sku": "lamp"}' --timeout 60
 warren call shop:GetQuote '{"sku": "desk"}' || echo "status $?"
 
 warren asyncapi shop:app --title Shop -o shop.asyncapi.json

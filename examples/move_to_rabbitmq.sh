@@ -11,6 +11,6 @@ warren topology plan shop:app --url "$RABBITMQ_URL" --management-url "$RABBITMQ_
 warren run shop:app --url "$RABBITMQ_URL" &
 new=$!
 warren publish shop:OrderPlaced '{"order_id": "42", "total": "9.90"}' --url "$RABBITMQ_URL"
-warren call shop:GetQuote '{"sku": "lamp"}' --url "$RABBITMQ_URL"
+warren call shop:GetQuote '{"sku": "lamp"}' --timeout 60 --url "$RABBITMQ_URL"
 kill -TERM $new
 wait $new

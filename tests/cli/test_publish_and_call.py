@@ -145,9 +145,8 @@ def test_a_request_prints_its_reply_and_an_error_is_one_line(
         assert (untyped.status, untyped.json) == (0, {"sku": "lamp", "price": "9.90"}), untyped.err
         first = warren("call", f"{shop}:AskPrice", '{"sku": "lamp"}', "--replies", "1", *at)
         value = {"queue": f"{name}.north", "value": {"sku": "lamp", "price": "8"}}
-        assert (first.status, first.json["replies"]) == (0, [value]), first.err
-        every = warren("call", f"{shop}:AskPrice", '{"sku": "lamp"}', "--timeout", "1", *at)
-        assert (every.status, every.json) == (1, {"replies": [value], "silent": [f"{name}.south"]}), every.err
+        assert first.status == 0, first.err
+        assert first.json == {"replies": [value], "silent": [f"{name}.south"]}
         unknown = warren("call", f"{shop}:GetQuote", '{"sku": "desk"}', *at)
         assert (unknown.status, unknown.err) == (1, "warren call: unknown_sku: there is no desk\n")
 
