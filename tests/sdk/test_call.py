@@ -225,7 +225,7 @@ async def test_a_handler_may_call_its_own_queue_at_concurrency_1(make_app: MakeA
 
     app = make_app()
 
-    @app.handle(Factorial, concurrency=1)
+    @app.handle(Factorial, concurrency=1, prefetch=1)
     async def factorial(request: Factorial) -> int:
         if request.n < 2:
             return 1
@@ -250,21 +250,24 @@ async def test_a_handler_that_calls_publishes_and_declares_does_not_wait_for_its
 
     app = make_app()
 
-    @app.handle(Double, concurrency=1)
+    @app.handle(Double, concurrency=1, prefetch=1)
     async def double(request: Double) -> int:
         return 2 * request.n
 
-    @app.handle(Outer, concurrency=1)
+    @app.handle(Outer, concurrency=1, prefetch=1)
     async def outer(request: Outer) -> int:
         await app.declare_now(Queue(f"{name}.log"))
         await app.publish(Log(n=request.n))
-        return 1 + await app.call(Double(n=request.n))
+        held = await app.get(f"{name}.log", timeout=15)
+        assert held is not None
+        await held.ack()
+        return held.read(Log).n - request.n + 1 + await app.call(Double(n=request.n))
 
     async with app:
         assert await asyncio.gather(*(app.call(Outer(n=n)) for n in range(20))) == [
             1 + 2 * n for n in range(20)
         ]
-        assert await foreign.count(f"{name}.log") == 20
+        assert await foreign.count(f"{name}.log") == 0
 
 
 async def test_a_request_that_is_handled_twice_gets_one_reply(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from enum import Enum
 from functools import partial
 
-from tenacity import AsyncRetrying, retry_if_exception_type
+from tenacity import AsyncRetrying, retry_if_exception
 
 from warren.sdk.breaker import Circuit
 from warren.sdk.connection import STABLE_SECONDS, Link, cancel
@@ -180,6 +180,7 @@ class Subscription:
             self._withdraw()
             await self._end_consumer()
         channel = self._channel
+        await asyncio.gather(*self._switches, return_exceptions=True)
         await self._workers.stop(grace)
         if channel is not None and channel.usable:
             with contextlib.suppress(WarrenError), translated("cannot close the channel"):
@@ -221,7 +222,7 @@ class Subscription:
             ended: asyncio.Future[None] | None = None
             async for attempt in AsyncRetrying(
                 wait=self._link.wait,
-                retry=retry_if_exception_type(WarrenError),
+                retry=retry_if_exception(self._lives_on),
                 reraise=True,
             ):
                 with attempt:
@@ -237,6 +238,13 @@ class Subscription:
             if ended is not None:
                 await asyncio.wait((ended,))
                 self._lost(ended)
+
+    def _lives_on(self, error: BaseException) -> bool:
+        """Whatever happens, a queue keeps its consumer; what is no error of the SDK is one of this program, and is shown."""
+        if isinstance(error, Exception) and not isinstance(error, WarrenError):
+            log.critical("consumer failed: queue=%s", self.queue.name, exc_info=error)
+            self.error = TransportUnavailable(f"the consumer of queue {self.queue.name!r} failed: {error}")
+        return isinstance(error, Exception)
 
     async def _consume(self, session: Session) -> asyncio.Future[None] | None:
         """Consume on a new channel; the future is done when the channel or the consumer has ended. None if unwanted."""

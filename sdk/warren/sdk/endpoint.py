@@ -136,7 +136,7 @@ class Endpoint:
         try:
             result = await self._handle(handler, delivery)
         except Ack:
-            self.statistics.handled += 1
+            self._succeeded()
             return Settlement.ACK
         except Requeue:
             return Settlement.REQUEUE
@@ -154,13 +154,16 @@ class Endpoint:
             return await self._later(handler, delivery, later)
         except Exception as error:
             return await self._failed(handler, delivery, error)
-        self.statistics.handled += 1
-        if self.circuit is not None:
-            self.circuit.succeeded()
+        self._succeeded()
         if handler.reply is not None and wants_reply(delivery):
             kind, body = handler.reply.split(result)
             return await self._answer(delivery, reply(delivery, kind, body, self._clock.now()))
         return Settlement.ACK
+
+    def _succeeded(self) -> None:
+        self.statistics.handled += 1
+        if self.circuit is not None:
+            self.circuit.succeeded()
 
     def key(self, delivery: Delivery) -> Hashable:
         """What `ordered_by` says of the delivery; one for all of which it cannot be said.

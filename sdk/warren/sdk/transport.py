@@ -90,6 +90,9 @@ class Session:
             raise
 
     async def _open_channel(self, confirms: bool, transactions: bool) -> DataChannel:
+        if self._connection.is_closed:
+            # aiormq says this with a RuntimeError.
+            raise TransportUnavailable("cannot open a channel: the connection was closed")
         taken = self._connection.channels
         number = next(number for number in itertools.count(1) if number not in taken)
         with translated("cannot open a channel"):

@@ -1,0 +1,100 @@
+"""Connections are lost while messages are handled in every way: nothing is lost, nothing stays behind, order holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from functools import partial
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from tests.support.proxy import Proxy
+from warren.sdk import App, CircuitBreaker, Command, Queue, Retry
+
+MESSAGES = 120
+KEYS = 6
+CUTS = 6
+
+
+async def test_order_by_key_and_batches_survive_lost_connections(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    class Step(Command, queue=Queue(f"{name}.steps", delivery_limit=None)):
+        key: int
+        number: int
+
+    class Row(Command, queue=Queue(f"{name}.rows", delivery_limit=None)):
+        number: int
+
+    app, publisher = make_app(proxy.url), make_app()
+    first: dict[int, list[int]] = defaultdict(list)
+    running: set[int] = set()
+    stored: set[int] = set()
+
+    @app.handle(Step, concurrency=4, prefetch=30, ordered_by=lambda step: step.key)
+    async def step(message: Step) -> None:
+        assert message.key not in running, "one message of a key at a time"
+        running.add(message.key)
+        await asyncio.sleep(0.002)
+        running.discard(message.key)
+        if message.number not in first[message.key]:
+            first[message.key].append(message.number)
+
+    @app.handle.batch(Row, size=8, within="5ms")
+    async def store(rows: list[Row]) -> None:
+        await asyncio.sleep(0.002)
+        stored.update(row.number for row in rows)
+
+    def moved(so_far: int) -> bool:
+        delivered = app.statistics().subscriptions[f"{name}.steps"].delivered
+        return delivered > so_far or sum(map(len, first.values())) == MESSAGES
+
+    def back(cut: int) -> bool:
+        return app.statistics().reconnects > cut and app.ready
+
+    async with publisher, app:
+        await publisher.publish_many(Step(key=n % KEYS, number=n) for n in range(MESSAGES))
+        await publisher.publish_many(Row(number=n) for n in range(MESSAGES))
+        for cut in range(CUTS):
+            so_far = app.statistics().subscriptions[f"{name}.steps"].delivered
+            await until(partial(moved, so_far), "something is delivered again")
+            proxy.cut()
+            await until(partial(back, cut), "it is back")
+        await until(lambda: sum(map(len, first.values())) == MESSAGES, "every step is handled")
+        await until(lambda: len(stored) == MESSAGES, "every row is stored")
+        for queue in (f"{name}.steps", f"{name}.rows"):
+            await until(partial(_resting, app, queue), "nothing is left to do")
+    for queue in (f"{name}.steps", f"{name}.rows", f"{name}.steps.dead", f"{name}.rows.dead"):
+        assert await foreign.count(queue) == 0, queue
+    for key in range(KEYS):
+        assert first[key] == list(range(key, MESSAGES, KEYS)), "first handled in their order"
+
+
+async def test_an_open_circuit_outlives_its_connection(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    app = make_app(proxy.url, retry=Retry(1))
+    broken = True
+    seen: list[bytes] = []
+
+    @app.handle(bytes, queue=name, breaker=CircuitBreaker(failures=1, pause="300ms"))
+    async def take(body: bytes) -> None:
+        if broken:
+            raise ConnectionError
+        seen.append(body)
+
+    async with app:
+        await app.publish(b"1", key=name)
+        await until(lambda: app.subscriptions[name].statistics.tripped > 0, "it is open")
+        proxy.cut()
+        await until(lambda: app.statistics().reconnects == 2 and app.ready, "the connections are back")
+        broken = False
+        await until(lambda: seen == [b"1"], "it is tried, and handled")
+        await until(lambda: app.subscriptions[name].active, "it consumes")
+    assert await foreign.count(f"{name}.dead") == 0
+
+
+def _resting(app: App, queue: str) -> bool:
+    statistics = app.statistics().subscriptions[queue]
+    return statistics.running == statistics.waiting == 0
