@@ -39,6 +39,13 @@ PROMISED = {
     "middleware": ["1300 characters in 42 bytes"],
     "ordered": ["order 42: place, pay, ship", "order 43: place, pay, ship"],
     "subscriptions": ["charged 42", "its handler failed; the message waits in its queue"],
+    "connections": [
+        "probe: HTTP/1.1 200 OK []",
+        "state: closed",
+        "state: closing",
+        "state: connecting",
+        "state: ready",
+    ],
     "publish_ways": [
         "a batch: 50",
         "a batch: 50",

@@ -62,6 +62,7 @@ CONNECT_SECONDS = 30.0
 GRACE_SECONDS = 25.0
 
 Answer = TypeVar("Answer")
+StateCallback = TypeVar("StateCallback", bound=Callable[[State], object])
 
 
 class App:
@@ -411,9 +412,10 @@ class App:
     def state(self) -> State:
         return self._life.state
 
-    def on_state(self, callback: Callable[[State], object]) -> None:
+    def on_state(self, callback: StateCallback) -> StateCallback:
         """Call back with each new state: `connecting`, `ready`, `blocked`, `closing`, `closed`. It must not block."""
         self._life.listeners.add(callback)
+        return callback
 
     def health(self) -> Health:
         """The state, what is missing and why, for probes; `HealthProbe` answers them over HTTP."""

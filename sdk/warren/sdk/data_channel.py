@@ -16,6 +16,7 @@ from warren.wire.methods import ACK, BASIC, DELIVER
 from warren.wire.received import GET_EMPTY, GET_OK, RETURN, Scanner, received
 
 FRAME_OVERHEAD = 8
+CONGESTED_BYTES = 32 * 1024
 LEAVE_SECONDS = 5.0
 ADDRESSES = 1000
 """Exchange and key pairs whose method frame is kept; more than that are made anew each time."""
@@ -87,6 +88,11 @@ class DataChannel:
     def abort(self) -> None:
         """Cut the channel's connection: the way to a new one when this one cannot be trusted."""
         self._outlet.transport.abort()
+
+    @property
+    def congested(self) -> bool:
+        """More waits for the socket than it takes at once."""
+        return self._outlet.transport.get_write_buffer_size() >= CONGESTED_BYTES
 
     async def drain(self) -> None:
         """Wait until the socket takes more.

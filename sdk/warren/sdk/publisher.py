@@ -181,7 +181,7 @@ class Publisher:
         return self._send(channel, outgoing, deadline).future
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
-        """At most once: returns when the bytes are with the operating system or in its queue."""
+        """At most once: returns when the bytes are on their way, without waiting unless the socket is full of them."""
         deadline = self._loop.time() + timeout
         while (channel := self._unconfirmed_channel) is None or not channel.usable or self._room() is None:
             await self._wait_for_room(deadline)
@@ -195,6 +195,8 @@ class Publisher:
             channel.publish(outgoing, False)
         except Exception as error:
             raise unwritable(error) from error
+        if not channel.congested:
+            return
         try:
             async with asyncio.timeout_at(deadline):
                 await channel.drain()
