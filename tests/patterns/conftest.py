@@ -53,6 +53,13 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 
 
 @pytest.fixture
+async def one_store(redis_url: str) -> AsyncIterator[ListingStore]:
+    """For what does not depend on which store it is; the rules above each are the same."""
+    async with RedisStore(redis_url, prefix=f"{uuid4().hex}:") as store:
+        yield store
+
+
+@pytest.fixture
 def store(open_store: OpenStore) -> ListingStore:
     return open_store()
 

@@ -15,6 +15,7 @@ from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns import SqliteStore, Store
 from warren.patterns.resequencer import Numbers, Resequencer
+from warren.patterns.store import ListingStore
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
 from warren.testing import Warren
 
@@ -65,9 +66,9 @@ class Line:
 
 
 async def test_numbers_are_handled_in_order_and_keys_do_not_wait_for_each_other(
-    new_app: NewApp, store: Store, name: str
+    new_app: NewApp, one_store: ListingStore, name: str
 ) -> None:
-    line = Line(new_app(), store, name)
+    line = Line(new_app(), one_store, name)
     async with line.app:
         await line.send(3, 2, 4)
         await line.send(1, 2, key="b")
@@ -128,8 +129,10 @@ async def test_what_is_missing_is_given_up_in_time_and_is_late_afterwards(
     assert (line.resequencer.statistics.gaps, line.resequencer.statistics.late) == (2, 1)
 
 
-async def test_a_message_that_cannot_be_handled_is_a_gap(new_app: NewApp, store: Store, name: str) -> None:
-    line = Line(new_app(), store, name, gap_timeout=timedelta(milliseconds=400))
+async def test_a_message_that_cannot_be_handled_is_a_gap(
+    new_app: NewApp, one_store: ListingStore, name: str
+) -> None:
+    line = Line(new_app(), one_store, name, gap_timeout=timedelta(milliseconds=400))
     line.broken = {2}
     async with line.app:
         await line.send(1, 2, 3)
@@ -138,8 +141,10 @@ async def test_a_message_that_cannot_be_handled_is_a_gap(new_app: NewApp, store:
     assert dead.headers["warren-dead-reason"] == "failed"
 
 
-async def test_the_first_number_may_be_whatever_comes_first(new_app: NewApp, store: Store, name: str) -> None:
-    line = Line(new_app(), store, name, first=None)
+async def test_the_first_number_may_be_whatever_comes_first(
+    new_app: NewApp, one_store: ListingStore, name: str
+) -> None:
+    line = Line(new_app(), one_store, name, first=None)
     async with line.app:
         await line.send(17, 18)
         await line.has_done(17, 18)
@@ -171,18 +176,18 @@ async def test_numbers_count_for_each_key_over_processes(
     assert "the message has no number" in str(dead.headers["warren-dead-error"])
 
 
-async def test_wrong_use_is_said_in_one_line(store: Store, new_app: NewApp) -> None:
+async def test_wrong_use_is_said_in_one_line(one_store: ListingStore, new_app: NewApp) -> None:
     with pytest.raises(ConfigError, match="window \\(0\\)"):
-        Resequencer("q", store=store, window=0)
+        Resequencer("q", store=one_store, window=0)
     with pytest.raises(ConfigError, match="shorter than gap_timeout"):
-        Resequencer("q", store=store, gap_timeout=timedelta(milliseconds=1))
+        Resequencer("q", store=one_store, gap_timeout=timedelta(milliseconds=1))
     with pytest.raises(ConfigError, match="handles nothing"):
-        new_app().include(Resequencer("q", store=store))
+        new_app().include(Resequencer("q", store=one_store))
 
     class Other(Command, queue="q"):
         pass
 
-    resequencer = Resequencer("q", store=store)
+    resequencer = Resequencer("q", store=one_store)
     resequencer.handle(Other)(lambda message: asyncio.sleep(0))
     with pytest.raises(ConfigError, match="Other must come through the resequencer's queue"):
         new_app().include(resequencer)

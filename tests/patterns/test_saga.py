@@ -45,9 +45,9 @@ async def test_a_saga_reaches_its_end_and_its_story_can_be_read(
 
 
 async def test_steps_are_undone_in_reverse_each_after_the_one_before(
-    new_app: NewApp, store: Store, name: str
+    new_app: NewApp, one_store: ListingStore, name: str
 ) -> None:
-    checkout = shop(new_app, store, name)
+    checkout = shop(new_app, one_store, name)
     async with checkout.app as app:
         await app.publish(checkout.placed(order_id="42"))
         await app.publish(checkout.charged(order_id="42"))
@@ -65,9 +65,9 @@ async def test_steps_are_undone_in_reverse_each_after_the_one_before(
 
 
 async def test_what_takes_too_long_is_undone_and_what_comes_after_that_as_well(
-    new_app: NewApp, store: Store, name: str
+    new_app: NewApp, one_store: ListingStore, name: str
 ) -> None:
-    checkout = shop(new_app, store, name, pay_within=timedelta(milliseconds=300), wait=False)
+    checkout = shop(new_app, one_store, name, pay_within=timedelta(milliseconds=300), wait=False)
     async with checkout.app as app:
         await app.publish(checkout.placed(order_id="paid"))
         await app.publish(checkout.charged(order_id="paid"))
@@ -81,8 +81,10 @@ async def test_what_takes_too_long_is_undone_and_what_comes_after_that_as_well(
         await checkout.is_at("paid", At.SHIPPING)
 
 
-async def test_a_message_that_comes_twice_is_taken_once(new_app: NewApp, store: Store, name: str) -> None:
-    checkout = shop(new_app, store, name)
+async def test_a_message_that_comes_twice_is_taken_once(
+    new_app: NewApp, one_store: ListingStore, name: str
+) -> None:
+    checkout = shop(new_app, one_store, name)
     async with checkout.app as app:
         await app.publish(checkout.placed(order_id="42"))
         await checkout.is_at("42", At.PAYING)
@@ -93,9 +95,9 @@ async def test_a_message_that_comes_twice_is_taken_once(new_app: NewApp, store: 
 
 
 async def test_a_message_that_comes_too_early_waits_for_its_turn(
-    new_app: NewApp, store: Store, name: str
+    new_app: NewApp, one_store: ListingStore, name: str
 ) -> None:
-    checkout = shop(new_app, store, name)
+    checkout = shop(new_app, one_store, name)
     async with checkout.app as app:
         await app.publish(checkout.shipped(order_id="42"))
         await app.publish(checkout.charged(order_id="42"))
@@ -105,9 +107,9 @@ async def test_a_message_that_comes_too_early_waits_for_its_turn(
 
 
 async def test_a_message_without_a_transition_ends_as_a_dead_letter_with_the_reason(
-    new_app: NewApp, amqp_url: str, store: Store, name: str
+    new_app: NewApp, amqp_url: str, one_store: ListingStore, name: str
 ) -> None:
-    checkout = shop(new_app, store, name, early_attempts=1)
+    checkout = shop(new_app, one_store, name, early_attempts=1)
     async with checkout.app as app:
         await app.publish(checkout.charged(order_id="43"))
         dead = await fetch(amqp_url, f"{name}.saga.dead")
@@ -137,8 +139,10 @@ async def test_a_crash_after_a_change_of_the_store_loses_no_message(
     assert len(checkout.ids["charge"]) == 1
 
 
-async def test_a_store_that_is_down_costs_no_message(new_app: NewApp, store: ListingStore, name: str) -> None:
-    flaky = FlakyStore(store)
+async def test_a_store_that_is_down_costs_no_message(
+    new_app: NewApp, one_store: ListingStore, name: str
+) -> None:
+    flaky = FlakyStore(one_store)
     checkout = shop(new_app, flaky, name, patience=timedelta(milliseconds=10))
     async with checkout.app as app:
         flaky.down = True
@@ -164,7 +168,7 @@ async def test_many_messages_for_one_saga_over_two_processes(
     assert len(story.history) == 31
 
 
-async def test_wrong_use_is_said_in_one_line(new_app: NewApp, store: Store, name: str) -> None:
+async def test_wrong_use_is_said_in_one_line(new_app: NewApp, one_store: ListingStore, name: str) -> None:
     class Data(BaseModel):
         pass
 
@@ -178,10 +182,10 @@ async def test_wrong_use_is_said_in_one_line(new_app: NewApp, store: Store, name
         key: str
 
     with pytest.raises(ConfigError, match="needs a name"):
-        Saga("", Data, store=store, key="key")
+        Saga("", Data, store=one_store, key="key")
     with pytest.raises(ConfigError, match="at least a millisecond"):
-        Saga(name, Data, store=store, key="key", keep=timedelta(0))
-    saga = Saga(name, Data, store=store, key="key")
+        Saga(name, Data, store=one_store, key="key", keep=timedelta(0))
+    saga = Saga(name, Data, store=one_store, key="key")
     app = new_app()
     with pytest.raises(ConfigError, match="has no start"):
         app.include(saga)
@@ -202,7 +206,7 @@ async def test_wrong_use_is_said_in_one_line(new_app: NewApp, store: Store, name
         await app.publish(Begun(key="42"))
         dead = await fetch(app.url or "", f"{name}.saga.dead")
     assert "sends a Told, which is not named in sends=[...]" in str(dead.headers["warren-dead-error"])
-    other = Saga(f"{name}.other", Data, store=store, key="key")
+    other = Saga(f"{name}.other", Data, store=one_store, key="key")
     other.starts(Asked)(lambda message: Go("waiting", Data()))
     with pytest.raises(ConfigError, match="takes Events and Commands"):
         new_app().include(other)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from warren.patterns.saga.record import TIMEOUT, Instance, Passed, read
-from warren.patterns.store import Store, record_key
+from warren.patterns.store import ListingStore, Store, record_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,11 @@ class Story:
     @property
     def state(self) -> str:
         return self.instance.state
+
+    @property
+    def moved(self) -> datetime:
+        """When it last took a message."""
+        return datetime.fromtimestamp(self.instance.history[-1].at_ms / 1000, UTC)
 
     @property
     def data(self) -> str:
@@ -84,6 +90,18 @@ async def tell(store: Store, name: str, key: str, *, now_ms: int) -> Story | Non
     return None if instance is None else Story(name, key, instance)
 
 
+async def tell_all(store: ListingStore, name: str, *, now_ms: int) -> AsyncIterator[Story]:
+    """The stories of all sagas whose keys are short enough to stand in the store's keys, in no order.
+
+    :raises StoreUnavailable: the store did not answer.
+    """
+    prefix = record_key("saga", name, "")
+    async for key, record in store.records(prefix):
+        instance = read(record, now_ms)
+        if instance is not None:
+            yield Story(name, key.removeprefix(prefix), instance)
+
+
 def _line(passed: Passed) -> str:
     at = datetime.fromtimestamp(passed.at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
     what = "it took too long" if passed.message == TIMEOUT else passed.message
@@ -94,4 +112,4 @@ def _line(passed: Passed) -> str:
     return f"{line} ({passed.note})" if passed.note else line
 
 
-__all__ = ["Story", "tell"]
+__all__ = ["Story", "tell", "tell_all"]

@@ -1,0 +1,90 @@
+"""`warren saga` and `warren timers` on a store that an App has written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.patterns.checkout import At, Checkout
+from tests.patterns.conftest import NewApp
+from warren.command import UsageError
+from warren.patterns import SqliteStore
+from warren.patterns.saga.command import main as saga
+from warren.patterns.timers import At as AtTime
+from warren.patterns.timers import Every, Timers
+from warren.patterns.timers.command import main as timers
+from warren.sdk import Command
+
+Call = Callable[[Sequence[str]], int]
+Capture = pytest.CaptureFixture[str]
+
+
+async def test_sagas_are_listed_and_shown(
+    new_app: NewApp, name: str, tmp_path: Path, capsys: Capture
+) -> None:
+    path = str(tmp_path / "store.sqlite")
+    checkout = Checkout(new_app(), SqliteStore(path), name)
+    checkout.listen()
+    async with checkout.app as app:
+        for order in ("41", "42"):
+            await app.publish(checkout.placed(order_id=order))
+        await app.publish(checkout.charged(order_id="42"))
+        await checkout.is_at("41", At.PAYING)
+        await checkout.is_at("42", At.SHIPPING)
+    assert await in_thread(saga, ["ls", name, "--store", path]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(line.split()[2:] for line in lines) == [["paying", "41"], ["shipping", "42"]]
+    await in_thread(saga, ["ls", name, "--store", path, "--state", "paying", "--json"])
+    assert [found["key"] for found in json.loads(capsys.readouterr().out)] == ["41"]
+    await in_thread(saga, ["ls", name, "--store", path, "--owing"])
+    assert capsys.readouterr().out == ""
+    await in_thread(saga, ["ls", name, "--store", path, "--limit", "1"])
+    assert capsys.readouterr().out.endswith("and 1 more: --limit 2\n")
+    assert await in_thread(saga, ["show", name, "42", "--store", path]) == 0
+    assert "charged -> shipping, sent ship" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="there is no saga"):
+        await in_thread(saga, ["show", name, "43", "--store", path])
+
+
+async def test_timers_are_listed_and_cancelled(tmp_path: Path, capsys: Capture) -> None:
+    class Ring(Command, queue="bells"):
+        pass
+
+    path = str(tmp_path / "store.sqlite")
+    async with SqliteStore(path) as store:
+        kept = Timers("house", store=store, sends=[Ring])
+        await kept.put(Every("watch", timedelta(hours=1), Ring()))
+        await kept.put(AtTime("tea", datetime.now(UTC) + timedelta(minutes=5), Ring()))
+    assert await in_thread(timers, ["ls", "house", "--store", path]) == 0
+    assert [line.split()[2:4] for line in capsys.readouterr().out.splitlines()] == [
+        ["tea", "once"],
+        ["watch", "every"],
+    ]
+    assert await in_thread(timers, ["cancel", "house", "tea", "--store", path]) == 0
+    assert await in_thread(timers, ["cancel", "house", "tea", "--store", path]) == 1
+    assert "there is no timer 'tea'" in capsys.readouterr().err
+    await in_thread(timers, ["ls", "house", "--store", path, "--json"])
+    assert [found["name"] for found in json.loads(capsys.readouterr().out)] == ["watch"]
+
+
+@pytest.mark.parametrize("address", ["missing.sqlite", "mysql://somewhere/there"])
+def test_a_store_that_is_not_there_is_said(address: str) -> None:
+    with pytest.raises(UsageError, match="SQLite file"):
+        saga(["ls", "checkout", "--store", address])
+    with pytest.raises(UsageError, match="Missing option '--store'"):
+        timers(["ls", "house"])
+
+
+def test_a_store_that_does_not_answer_is_status_74(capsys: Capture) -> None:
+    assert saga(["ls", "checkout", "--store", "redis://127.0.0.1:9/0"]) == 74
+    assert "no answer from Redis" in capsys.readouterr().err
+
+
+async def in_thread(command: Call, words: list[str]) -> int:
+    """A command has an event loop of its own."""
+    return await asyncio.to_thread(command, words)
