@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,6 +112,27 @@ async def test_what_cannot_be_replayed_ends_with_1(
     out, err = capsys.readouterr()
     assert out == f"3 of 4 letters in {name}.dead replayed\n"
     assert err.startswith("not replayed: m7: no queue takes")
+
+
+async def test_the_dead_letter_queues_of_an_app_are_counted(
+    parked: App,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = f"shop_{name}"
+    (tmp_path / f"{module}.py").write_text(
+        f"from warren.sdk import App, Queue\napp = App()\napp.declare(Queue({name!r}), Queue('{name}.never'))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert await dlq("queues", f"{module}:app") == Exit.FAILED
+    assert capsys.readouterr().out == f"{name}.dead\t3\n{name}.never.dead\tnot declared\n"
+    assert await dlq("discard", f"{name}.dead", "--yes") == Exit.DONE
+    capsys.readouterr()
+    assert await dlq("queues", f"{module}:app", "--json") == Exit.DONE
+    assert json.loads(capsys.readouterr().out) == {f"{name}.dead": 0, f"{name}.never.dead": None}
 
 
 async def test_wrong_use_is_one_line(amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from warren.command import Exit, UsageError
+from warren.command.target import load
 from warren.command.typed import Json, Url, broker_url, commands, print_json, run
 from warren.patterns.dead_letter.letter import Letter
-from warren.patterns.dead_letter.parking import ParkingLot
+from warren.patterns.dead_letter.parking import ParkingLot, count_letters
 from warren.patterns.dead_letter.settling import Settled, discard, replay
 from warren.patterns.dead_letter.which import Which
 from warren.sdk import App, ConfigError, TopologyMismatch, WarrenError
+from warren.sdk import Queue as DeclaredQueue
 from warren.sdk.durations import duration
 
 dlq: typer.Typer = commands(
@@ -37,7 +39,8 @@ DiedIn = Annotated[
 Reason = Annotated[
     str | None,
     typer.Option(
-        metavar="REASON", help="failed, undecodable, unknown_type, rejected, expired, maxlen, delivery_limit"
+        metavar="REASON",
+        help="failed, undecodable, unknown_type, unknown_content_type, rejected, expired, maxlen, delivery_limit",
     ),
 ]
 Error = Annotated[
@@ -74,6 +77,25 @@ def main(arguments: Sequence[str]) -> int:
     except WarrenError as error:
         print(f"warren dlq: {error}", file=sys.stderr)
         return Exit.IO
+
+
+@dlq.command("queues")
+def list_queues(
+    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, as in shop.main:app")],
+    url: Url = None,
+    as_json: Json = False,
+) -> int:
+    """List the dead letter queues of an App, with how many letters each holds. Ends with 1 if there are any."""
+    app = load(target, App, "an App")
+    queues = [item.dead_letter_queue for item in app.topology if isinstance(item, DeclaredQueue)]
+    names = sorted({queue.name for queue in queues if queue is not None})
+    counts = asyncio.run(count_letters(url or app.url or broker_url(None), names))
+    if as_json:
+        print_json(counts)
+    else:
+        for name in names:
+            print(f"{name}\t{'not declared' if counts[name] is None else counts[name]}")
+    return Exit.FAILED if any(counts.values()) else Exit.DONE
 
 
 @dlq.command("ls")

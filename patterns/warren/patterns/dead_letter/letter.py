@@ -18,8 +18,9 @@ class Letter:
     """A message in a parking lot.
 
     :ivar queue: where it died.
-    :ivar reason: of the SDK's `failed`, `undecodable`, `unknown_type`, `rejected`; of the broker's `rejected`, `expired`,
-        `maxlen`, `delivery_limit`; empty where nothing says why it is here (what an alternate exchange took).
+    :ivar reason: of the SDK's `failed`, `undecodable`, `unknown_type`, `unknown_content_type`, `rejected`; of the
+        broker's `rejected`, `expired`, `maxlen`, `delivery_limit`; empty where nothing says why it is here (what an
+        alternate exchange took).
     :ivar error: the exception's type and text, or the reason that the handler gave; may be empty.
     :ivar exchange: with `key`, where it was published first.
     :ivar deaths: how often it died, also before it was replayed.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
 from warren.patterns.dead_letter.letter import Letter
-from warren.sdk import Delivery, TransportUnavailable, WarrenError
+from warren.sdk import Delivery, TopologyMismatch, TransportUnavailable, WarrenError
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.transport import Session, translated
 
@@ -126,8 +126,34 @@ class ParkingLot:
         return channel
 
 
+async def count_letters(url: str, queues: Iterable[str]) -> dict[str, int | None]:
+    """How many messages are ready in each queue; None where there is no such queue.
+
+    :raises TransportUnavailable: there is no connection, or it is lost.
+    """
+    counts: dict[str, int | None] = {}
+    session = await Session.open(url, "warren dead letters", lambda reason: None)
+    try:
+        for queue in queues:
+            # One a queue: a queue that is not there costs its channel.
+            channel = await session.channel()
+            try:
+                with translated(f"cannot read queue {queue!r}"):
+                    async with asyncio.timeout(SECONDS):
+                        ok = await channel.methods.queue_declare(queue, passive=True)
+                counts[queue] = ok.message_count or 0
+                await channel.close(timeout=SECONDS)
+            except TopologyMismatch as error:
+                if error.reply_code != 404:
+                    raise
+                counts[queue] = None
+    finally:
+        await session.close()
+    return counts
+
+
 async def _unused(message: object) -> None:
     """aiormq wants a callback; the data channel has its own."""
 
 
-__all__ = ["ParkingLot"]
+__all__ = ["ParkingLot", "count_letters"]
