@@ -57,6 +57,7 @@ def test_the_page_says_what_the_code_does() -> None:
         "bodies of unconfirmed messages": f"{WINDOW_BYTES // 2**20} MiB",
         "publish deadline": seconds(default(App.publish, "timeout")),
         "call deadline": seconds(default(App.call, "timeout")),
+        "replies to calls": f"`{inspect.signature(App).parameters['replies'].default}`: to a queue of the App's own",
         "first connection": seconds(default(App, "connect_timeout")),
         "handlers at a time, a queue": str(CONCURRENCY),
         "prefetch": f"{PREFETCH_PER_HANDLER} × handlers",
