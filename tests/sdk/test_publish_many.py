@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
@@ -11,7 +12,17 @@ from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from tests.support.proxy import Proxy
-from warren.sdk import App, BatchError, ConfigError, Nacked, PublishError, PublishReport, Queue, Unroutable
+from warren.sdk import (
+    App,
+    BatchError,
+    Command,
+    ConfigError,
+    Nacked,
+    PublishError,
+    PublishReport,
+    Queue,
+    Unroutable,
+)
 from warren.sdk.outgoing import Outgoing
 
 
@@ -222,3 +233,24 @@ async def test_what_passed_the_middlewares_does_not_pass_again(
         await foreign.take(name)
         await app.publish_again(report)
     assert ((await foreign.take(name)).body, passed) == (b"sealed 2", 2)
+
+
+async def test_a_long_source_is_not_kept_in_memory(make_app: MakeApp, name: str) -> None:
+    class Count(Command, queue=Queue(name, type="classic", dead_letter_exchange=None)):
+        number: int
+
+    alive: weakref.WeakSet[Count] = weakref.WeakSet()
+    most = 0
+
+    def source() -> Iterator[Count]:
+        nonlocal most
+        for number in range(12_000):
+            message = Count(number=number)
+            alive.add(message)
+            most = max(most, len(alive))
+            yield message
+
+    async with make_app(window=100) as app:
+        report = await app.publish_many(source())
+    assert (report.total, report.failures) == (12_000, ())
+    assert most < 6_000

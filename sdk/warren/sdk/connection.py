@@ -167,6 +167,7 @@ class Link:
                             raise TransportUnavailable("the connection was lost soon after it was made")
                 await _ends_within(session, None)
                 log.warning("connection lost: name=%s", self.name)
+                self.error = TransportUnavailable("the connection was lost")
                 await self._drop()
         except Exception as error:
             # Only before the first connection is this an answer to the user; afterwards nobody awaits the task.

@@ -16,6 +16,8 @@ from warren.sdk.outgoing import Outgoing
 from warren.sdk.report import Failure, PublishReport
 
 PUBLISH_SECONDS = 30.0
+PRUNE = 2000
+"""What is confirmed is forgotten when so many more are there than the last time."""
 FIRST_AGAIN_SECONDS = 0.1
 LONGEST_AGAIN_SECONDS = 3.0
 
@@ -72,6 +74,16 @@ class Entry:
         self.result: asyncio.Future[None] | WarrenError | None = None
 
     @property
+    def confirmed(self) -> bool:
+        result = self.result
+        return (
+            isinstance(result, asyncio.Future)
+            and result.done()
+            and not result.cancelled()
+            and result.exception() is None
+        )
+
+    @property
     def error(self) -> WarrenError | None:
         """Why it was not confirmed, once it is settled."""
         if isinstance(self.result, WarrenError):
@@ -99,7 +111,10 @@ class Batch:
     ) -> None:
         if attempts < 1:
             raise ConfigError("attempts must be at least 1")
-        self.entries: list[Entry] = []
+        self.total: int = 0
+        self._entries: list[Entry] = []
+        """Those that are not known to be confirmed, so that a long source is not kept in memory."""
+        self._prune_at = PRUNE
         self._sender = sender
         self._timeout = timeout
         self._exchange = exchange
@@ -118,8 +133,12 @@ class Batch:
 
     async def add(self, message: object) -> None:
         """Write it as soon as there is a connection and room in the window."""
-        entry = Entry(len(self.entries), message, None)
-        self.entries.append(entry)
+        entry = Entry(self.total, message, None)
+        self.total += 1
+        self._entries.append(entry)
+        if len(self._entries) >= self._prune_at:
+            self._entries = [entry for entry in self._entries if not entry.confirmed]
+            self._prune_at = 2 * len(self._entries) + PRUNE
         try:
             entry.outgoing = await self._sender.prepare(
                 message, timeout=self._timeout, exchange=self._exchange, key=self._key
@@ -136,7 +155,8 @@ class Batch:
         """Take over what another batch could not confirm, for `again`."""
         entry = Entry(failure.index, failure.message, failure.outgoing)
         entry.result = failure.error
-        self.entries.append(entry)
+        self.total += 1
+        self._entries.append(entry)
 
     async def finish(self) -> PublishReport:
         """Wait until every message has its outcome, its last attempt included."""
@@ -146,10 +166,10 @@ class Batch:
         elif self._attempts > 1 and self._retryable():
             await self.again(self._attempts - 1)
         return PublishReport(
-            len(self.entries),
+            self.total,
             tuple(
                 Failure(entry.index, entry.message, error, entry.outgoing)
-                for entry in self.entries
+                for entry in self._entries
                 if (error := entry.error) is not None
             ),
         )
@@ -166,26 +186,26 @@ class Batch:
 
     def abandon(self) -> None:
         """Nobody waits any more: what is in flight ends as it may, and is not published again after a reconnect."""
-        for entry in self.entries:
+        for entry in self._entries:
             if isinstance(entry.result, asyncio.Future):
                 entry.result.cancel()
 
     async def rewrite(self) -> None:
         """Publish again all that could be encoded."""
-        for entry in self.entries:
+        for entry in self._entries:
             if entry.outgoing is not None:
                 await self._rewrite(entry)
 
     async def _settled(self) -> None:
         # Confirms come together and mostly in order, so that nearly all are done when the first of them is.
-        for entry in self.entries:
+        for entry in self._entries:
             if isinstance(entry.result, asyncio.Future) and not entry.result.done():
                 await asyncio.wait((entry.result,))
 
     def _retryable(self) -> list[Entry]:
         return [
             entry
-            for entry in self.entries
+            for entry in self._entries
             if entry.outgoing is not None and (error := entry.error) is not None and error.retryable
         ]
 
@@ -238,7 +258,7 @@ class Batch:
 
     async def _mend(self) -> None:
         """Before anything else is sent: what was not confirmed, one after the other; the first that ends so stops all."""
-        sent = [entry for entry in self.entries if entry.result is not None]
+        sent = [entry for entry in self._entries if entry.result is not None]
         await self._settled()
         self._flying.clear()
         self._refused = False
@@ -252,7 +272,7 @@ class Batch:
         if self._attempts == 1 or entry.outgoing is None or not error.retryable:
             return
         one = Batch(self._sender, timeout=self._timeout)
-        one.entries.append(entry)
+        one._entries.append(entry)
         await one.again(self._attempts - 1)
 
 
@@ -321,7 +341,7 @@ async def publish_batches(
             closes = None if seconds is None else loop.time() + seconds
             try:
                 with batch.recorded():
-                    while len(batch.entries) != count and await source.has_next(closes):
+                    while batch.total != count and await source.has_next(closes):
                         await batch.add(source.take())
                     report = await batch.finish()
             except BaseException:
