@@ -25,24 +25,25 @@ limiter: Limiter = (
 )
 app = App()
 app.include(RateLimit(limiter, queues=["charges"]))
-charged: list[float] = []
+charged: list[str] = []
 done = asyncio.Event()
 
 
 @app.handle(Charge)
 async def charge(command: Charge) -> None:
-    charged.append(time.monotonic())
+    charged.append(command.order_id)
     if len(charged) == 5:
         done.set()
 
 
 async def main() -> None:
     async with app:
+        began = time.monotonic()
         for number in range(5):
             await app.publish(Charge(order_id=f"{number}"))
         await done.wait()
     print("charged:", len(charged))
-    print("not faster than allowed:", charged[-1] - charged[0] > 0.7)
+    print("not faster than allowed:", time.monotonic() - began > 0.7)
 
 
 if __name__ == "__main__":

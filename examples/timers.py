@@ -54,7 +54,7 @@ async def main() -> None:
     async with app:
         now = datetime.now(UTC)
         await timers.put(At("remind-42", now + timedelta(seconds=1), Remind(order_id="42")))
-        await timers.put(At("remind-43", now + timedelta(seconds=1), Remind(order_id="43")))
+        await timers.put(At("remind-43", now + timedelta(hours=1), Remind(order_id="43")))
         print("cancelled:", await timers.cancel("remind-43"))
         await reminded.wait()
         for timer in sorted(await timers.listed(), key=lambda timer: timer.name):

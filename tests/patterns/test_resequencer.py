@@ -129,16 +129,16 @@ async def test_what_is_missing_is_given_up_in_time_and_is_late_afterwards(
     assert (line.resequencer.statistics.gaps, line.resequencer.statistics.late) == (2, 1)
 
 
-async def test_a_message_that_cannot_be_handled_is_a_gap(
-    new_app: NewApp, one_store: ListingStore, name: str
-) -> None:
-    line = Line(new_app(), one_store, name, gap_timeout=timedelta(milliseconds=400))
+async def test_a_message_that_cannot_be_handled_is_a_gap(warren: Warren, tmp_path: Path) -> None:
+    line = Line(App(), SqliteStore(tmp_path / "s.sqlite"), "virtual", gap_timeout=timedelta(minutes=5))
     line.broken = {2}
-    async with line.app:
-        await line.send(1, 2, 3)
-        await line.has_done(1, 3)
-        dead = await fetch(line.app.url or "", f"{name}.steps.dead")
-    assert dead.headers["warren-dead-reason"] == "failed"
+    async with warren.running(line.app):
+        for number in (1, 2, 3):
+            await warren.publish(line.step(number=number))
+        await warren.advance(minutes=6)
+        assert line.of("a") == [1, 3]
+        (dead,) = warren.dead_letters
+        assert "this step cannot be done" in str(dead)
 
 
 async def test_the_first_number_may_be_whatever_comes_first(

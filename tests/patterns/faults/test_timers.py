@@ -220,7 +220,8 @@ async def test_the_store_is_down(new_app: NewApp, tmp_path: Path, name: str) -> 
     Fault.CLOCK_SKEW, "the lead depends on no common clock; times are those of the clock of whoever leads"
 )
 async def test_a_follower_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
-    leading, following = timers_of(name, redis_url), timers_of(name, redis_url)
+    lease = timedelta(seconds=30)
+    leading, following = timers_of(name, redis_url, lease=lease), timers_of(name, redis_url, lease=lease)
     tower = Tower(new_app(), name, leading)
     ahead = App(amqp_url, clock=SkewedClock(3600))
     ahead.include(following)
