@@ -20,6 +20,8 @@ from warren.patterns.store import Swap
 from warren.sdk import App, Command, ConfigError, Delivery, Event
 
 AFTER = timedelta(seconds=1)
+LONGER = timedelta(seconds=3)
+"""Where a payment has to be in time, also on a machine that is busy."""
 
 
 @pytest.fixture
@@ -99,14 +101,14 @@ class Shop:
 async def test_an_unpaid_order_is_cancelled_once_and_a_paid_one_never(
     new_app: NewApp, store: Store, name: str
 ) -> None:
-    shop = Shop(new_app(), store, name)
+    shop = Shop(new_app(), store, name, after=LONGER)
     async with shop.app:
         began = asyncio.get_running_loop().time()
         await shop.place("unpaid")
         await shop.place("paid")
         assert await shop.pay("paid") is Outcome.WON
         await shop.is_cancelled("unpaid")
-        assert asyncio.get_running_loop().time() - began >= AFTER.total_seconds() - 0.01
+        assert asyncio.get_running_loop().time() - began >= LONGER.total_seconds() - 0.01
         await shop.is_settled(1)
         assert await shop.pay("unpaid") is Outcome.LATE
         assert await shop.pay("paid") is Outcome.REPEATED
@@ -270,7 +272,7 @@ async def test_any_lost_answer_of_the_store_leaves_one_outcome(
         return seen[asked] <= 2
 
     faulty = Faulty(store, lose)
-    shop = Shop(new_app(), faulty, name)
+    shop = Shop(new_app(), faulty, name, after=LONGER)
     async with shop.app:
         for _ in range(20):
             try:
@@ -304,13 +306,13 @@ async def test_a_store_that_lost_its_record_leaves_a_dead_letter_with_the_reason
 
 async def test_thousands_of_deadlines_keep_their_time(new_app: NewApp, store: Store, name: str) -> None:
     """The pace of a busy shop: 1,500 orders, half of them paid, decided within seconds."""
-    shop = Shop(new_app(), store, name, after=timedelta(seconds=1))
-    async with shop.app, asyncio.timeout(60):
+    shop = Shop(new_app(), store, name, after=LONGER)
+    async with shop.app, asyncio.timeout(100):
         for start in range(0, 1500, 100):
             await asyncio.gather(*(shop.unpaid.start(f"{n}") for n in range(start, start + 100)))
             outcomes = await asyncio.gather(*(shop.unpaid.complete(f"{n}") for n in range(start, start + 50)))
             assert set(outcomes) == {Outcome.WON}
-        await eventually(lambda: len(shop.cancelled) == 750, "all others are cancelled", seconds=50)
+        await eventually(lambda: len(shop.cancelled) == 750, "all others are cancelled", seconds=90)
         await shop.is_settled(750)
     assert shop.cancelled.total() == 750
 

@@ -20,8 +20,6 @@ from warren.patterns import Outbox, TransactionalOnce
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
 from warren.testing import Warren
 
-LEASE = timedelta(milliseconds=600)
-
 
 @pytest.fixture(params=["postgres", "sqlite"])
 async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sessions]:
@@ -114,7 +112,7 @@ async def test_what_the_broker_refuses_holds_back_its_own_order_only(
 async def test_of_two_processes_one_relays_and_the_other_takes_over(
     sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
-    shops = [Shop(new_app(), sessions, name, lease=timedelta(seconds=2)) for _ in range(2)]
+    shops = [Shop(new_app(), sessions, name, lease=timedelta(seconds=30)) for _ in range(2)]
 
     def relaying() -> list[bool]:
         return [shop.outbox.statistics.relaying for shop in shops]

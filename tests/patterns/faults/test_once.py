@@ -23,7 +23,9 @@ from warren.sdk import App, Command
 
 MATRIX = Matrix("once", page="docs/patterns/once.md")
 
-LEASE = timedelta(milliseconds=300)
+LEASE = timedelta(seconds=30)
+SHORT = timedelta(milliseconds=300)
+"""Where the test waits until a dead worker's lease is over."""
 
 
 class Charge(Command, queue="replaced"):
@@ -45,7 +47,7 @@ class Till:
         self, app: App, queue: str, redis: str, *, skew: float = 0.0, lease: timedelta = LEASE
     ) -> None:
         self.app = app
-        self.store = RedisStore(redis, prefix=f"{queue}:", timeout=0.5)
+        self.store = RedisStore(redis, prefix=f"{queue}:")
         self.once = Once(
             self.store,
             key=lambda command: str(command.order_id),
@@ -69,7 +71,7 @@ class Till:
 
 async def till(voice: Voice, url: str, queue: str, redis: str, stop: str = "") -> None:
     """A worker that says what it charges, and stands still before or after it."""
-    its = Till(App(url), queue, redis)
+    its = Till(App(url), queue, redis, lease=SHORT)
 
     async def before() -> None:
         if stop == "before":
@@ -163,7 +165,7 @@ async def test_the_confirm_never_arrives(amqp_url: str, redis_url: str, new_app:
     Fault.DUPLICATE, "one runs; a copy that comes meanwhile waits for its result, a later one gets it at once"
 )
 async def test_three_copies_at_once_and_a_fourth_later(redis_url: str, new_app: NewApp, name: str) -> None:
-    tills = [Till(new_app(), name, redis_url, lease=timedelta(seconds=30)) for _ in range(2)]
+    tills = [Till(new_app(), name, redis_url) for _ in range(2)]
     both = asyncio.Event()
     for here in tills:
         here.before = both.wait  # type: ignore[assignment]
@@ -260,8 +262,8 @@ async def test_redis_is_stopped_while_the_handler_runs(new_app: NewApp, name: st
 async def test_a_worker_whose_clock_is_ahead_by_more_than_a_lease(
     redis_url: str, new_app: NewApp, name: str
 ) -> None:
-    right = Till(new_app(), name, redis_url, lease=timedelta(seconds=30))
-    ahead = Till(new_app(), name, redis_url, lease=timedelta(seconds=30), skew=31.0)
+    right = Till(new_app(), name, redis_url)
+    ahead = Till(new_app(), name, redis_url, skew=31.0)
     began, go_on = asyncio.Event(), asyncio.Event()
 
     async def hang() -> None:

@@ -150,7 +150,7 @@ async def test_a_relay_dies_between_the_confirm_and_its_note(
             await reader.reads("42")
             doomed.kill()
         await workers.start(relay, **place, add="nothing")
-        await reader.reads("42", "42")
+        await eventually(lambda: len(reader.ids) >= 2, "it is published again")
     assert len(set(reader.ids)) == 1
 
 
@@ -201,7 +201,7 @@ async def test_the_confirm_never_arrives(
             await reader.reads("42")
             proxy.cut()
             proxy.to_client.release()
-            await reader.reads("42", "42")
+            await eventually(lambda: len(reader.ids) >= 2, "it is published again")
             await eventually(lambda: outbox.statistics.relayed == 1, "it is confirmed")
     assert len(set(reader.ids)) == 1
 
@@ -266,7 +266,7 @@ async def test_a_machine_whose_clock_is_an_hour_ahead(
     amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
     reader, ahead = Reader(new_app(), name), App(amqp_url, clock=SkewedClock(3600))
-    outboxes = [Outbox(sessions, lease=LEASE), Outbox(sessions, lease=LEASE)]
+    outboxes = [Outbox(sessions, lease=timedelta(minutes=1)) for _ in range(2)]
     reader.app.include(outboxes[0])
     ahead.include(outboxes[1])
     async with reader.app, ahead:
