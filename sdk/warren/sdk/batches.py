@@ -28,6 +28,21 @@ class Entry(NamedTuple):
     outcome: asyncio.Future[HandlerOutcome | None]
 
 
+class Batch:
+    """Messages that are handled together."""
+
+    __slots__ = ("entries", "task")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.task: asyncio.Task[None] | None = None
+
+    def left(self) -> None:
+        """Somebody waits no more: without anybody who does, its handler is cancelled."""
+        if self.task is not None and all(entry.outcome.cancelled() for entry in self.entries):
+            self.task.cancel()
+
+
 class Batches:
     """Gathers the messages of one handler.
 
@@ -60,7 +75,7 @@ class Batches:
         self._running = asyncio.Semaphore(concurrency)
         self._clock = clock
         self._gathering = gathering
-        self._entries: list[Entry] = []
+        self._batch = Batch()
         self._timer: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -71,33 +86,32 @@ class Batches:
     async def handle(self, message: Any, delivery: Delivery) -> HandlerOutcome | None:
         """Wait for the batch of this message, and for what became of it."""
         entry = Entry(message, delivery, asyncio.get_running_loop().create_future())
-        self._entries.append(entry)
+        batch = self._batch
+        batch.entries.append(entry)
         self._gathering(1)
-        if len(self._entries) >= self._size:
+        if len(batch.entries) >= self._size:
             self._close()
         elif self._timer is None:
             self._timer = self._clock.call_at(self._clock.now() + self._within, self._close)
-        return await entry.outcome
+        try:
+            return await entry.outcome
+        except asyncio.CancelledError:
+            batch.left()
+            raise
 
     def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        entries, self._entries = self._entries, []
-        self._gathering(-len(entries))
+        batch, self._batch = self._batch, Batch()
+        self._gathering(-len(batch.entries))
         # Who has been cancelled meanwhile has gone back to the queue.
-        entries = [entry for entry in entries if not entry.outcome.done()]
-        if not entries:
+        batch.entries = [entry for entry in batch.entries if not entry.outcome.done()]
+        if not batch.entries:
             return
-        task = asyncio.create_task(self._run(entries))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        for entry in entries:
-            entry.outcome.add_done_callback(lambda done: self._left(entries, task))
-
-    def _left(self, entries: list[Entry], task: asyncio.Task[None]) -> None:
-        if all(entry.outcome.cancelled() for entry in entries):
-            task.cancel()
+        batch.task = asyncio.create_task(self._run(batch.entries))
+        self._tasks.add(batch.task)
+        batch.task.add_done_callback(self._tasks.discard)
 
     async def _run(self, entries: list[Entry]) -> None:
         async with self._running:
