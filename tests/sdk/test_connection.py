@@ -230,7 +230,7 @@ async def taken(channel: AbstractChannel, name: str) -> None:
 async def test_what_stays_locked_ends_the_start_at_its_deadline(
     make_app: MakeApp, amqp_url: str, name: str
 ) -> None:
-    app = make_app(connect_timeout=0.5)
+    app = make_app(connect_timeout=2)
     app.declare(Queue(name, exclusive=True))
     async with foreign_client(amqp_url) as holder:
         await holder.channel.declare_queue(name, exclusive=True)

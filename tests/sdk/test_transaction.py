@@ -158,6 +158,8 @@ async def test_a_commit_without_its_answer_is_unknown_and_not_repeated(
     app = make_app(proxy.url)
     app.declare(Queue(name))
     async with app:
+        async with app.transaction():
+            pass  # its channel is open now, so that the time below is the commit's alone
 
         async def commit() -> None:
             async with app.transaction(timeout=0.3 if lost == "silent" else 30) as tx:
