@@ -25,3 +25,11 @@ async def test_a_channel_that_opens_meanwhile(
     with pytest.raises(TransportUnavailable, match="cannot open a channel"):
         await opening
     await session.close()
+
+
+async def test_a_channel_of_a_connection_that_has_ended(amqp_url: str) -> None:
+    session = await Session.open(amqp_url, "ended", lambda _: None)
+    await session._connection.close()
+    with pytest.raises(TransportUnavailable, match="cannot open a channel"):
+        await session.channel()
+    await session.close()

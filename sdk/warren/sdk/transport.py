@@ -95,6 +95,8 @@ class Session:
             raise TransportUnavailable("cannot open a channel: the connection was closed")
         taken = self._connection.channels
         number = next(number for number in itertools.count(1) if number not in taken)
+        if self.lost.done():
+            raise TransportUnavailable("cannot open a channel: the connection was closed")
         with translated("cannot open a channel"):
             channel = await self._connection.channel(number, confirms, timeout=CONNECT_SECONDS)
             if transactions:
