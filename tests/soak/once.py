@@ -51,7 +51,7 @@ class Warm(Command, queue="warm"):
 
 def soak(share: float, random: Random, folder: Path) -> list[str]:
     figures = []
-    with postgres_server() as postgres, worker_host(*IMPORTED) as host:
+    with postgres_server("max_connections=400") as postgres, worker_host(*IMPORTED) as host:
         for form in FORMS:
             with redis_server(folder) as redis, BrokerProcess(folder / form) as broker:
                 place = {"url": broker.url, "redis": redis, "database": postgres.url, "form": form}
