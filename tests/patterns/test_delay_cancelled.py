@@ -124,7 +124,7 @@ async def test_what_the_store_has_forgotten_passes(new_app: NewApp, name: str, o
     store = open_store()
     alarms = Alarms(new_app(), name, store)
     async with alarms.app:
-        await alarms.set("a", 10 * SOON, "k")
+        await alarms.set("a", 6 * SOON, "k")
         async for key, record in store.records("delay:"):
             if name in key:
                 await store.compare_and_set(key, record, None, keep_ms=0)
