@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 
 from warren.patterns import ParkingLot
-from warren.sdk import App, Queue
+from warren.sdk import App, Queue, Unroutable
 
 SHORT = timedelta(milliseconds=50)
 
@@ -18,7 +18,7 @@ app = App()
 app.declare(
     Queue("literature.mixed"),
     Queue("literature.short", message_ttl=SHORT),
-    Queue("literature.unused", type="classic", expires=timedelta(minutes=5), dead_letter_exchange=None),
+    Queue("literature.unused", type="classic", expires=4 * SHORT, dead_letter_exchange=None),
 )
 
 
@@ -30,9 +30,14 @@ async def expired(queue: str, count: int) -> list[str]:
                 return [f"{letter.delivery.body.decode()} {letter.reason}" async for letter in lot]
 
 
-async def waiting(queue: str) -> list[str]:
-    async with ParkingLot(str(app.url), queue) as lot:
-        return [letter.delivery.body.decode() async for letter in lot]
+async def deleted(queue: str) -> bool:
+    """Whether the queue is gone, sooner or later. To publish is no use of a queue; to declare it again would be one."""
+    while True:
+        try:
+            await app.publish(b"lost with the queue", key=queue)
+        except Unroutable:
+            return True
+        await asyncio.sleep(0.05)
 
 
 async def main() -> None:
@@ -45,6 +50,8 @@ async def main() -> None:
         await app.publish(b"one", key="literature.short")
         await app.publish(b"two", key="literature.short")
         print("of a queue:", await expired("literature.short", 2))
+
+        print("the queue itself:", await deleted("literature.unused"))
 
         # Its time has passed, and nobody has looked at it yet: it is not at the head.
         print("behind a longer one:", len(await expired("literature.mixed", 1)) == 1)

@@ -11,7 +11,7 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns.dead_letter import REPLAYED, Letter, ParkingLot, Settled, Which, discard, replay
-from warren.sdk import App, DeadLetter, Delivery, Event, Queue, Retry, TopologyMismatch
+from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue, Requeue, Retry, TopologyMismatch
 
 
 class Clinic:
@@ -216,6 +216,34 @@ async def test_what_the_broker_dead_lettered_goes_back_to_where_it_was_published
         assert letter.deaths == 1
         assert letter.last_death is not None
         assert abs(letter.last_death - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+async def test_poison_ends_at_the_delivery_limit_and_says_so(
+    new_app: NewApp, amqp_url: str, name: str
+) -> None:
+    class Poison(Command, queue=Queue(name, delivery_limit=3)):
+        pass
+
+    app = new_app()
+    tried: list[bool] = []
+
+    @app.handle(Poison)
+    async def swallow(poison: Poison, delivery: Delivery) -> None:
+        tried.append(delivery.redelivered)
+        raise Requeue
+
+    async with app:
+        await app.publish(Poison(), message_id="m1")
+        await count(amqp_url, f"{name}.dead", 1)
+        async with ParkingLot(amqp_url, f"{name}.dead") as lot:
+            (letter,) = [letter async for letter in lot]
+    assert (letter.message_id, letter.reason, letter.queue, letter.key) == (
+        "m1",
+        "delivery_limit",
+        name,
+        name,
+    )
+    assert tried == [False, True, True, True]
 
 
 async def test_what_cannot_be_published_stays_and_says_why(new_app: NewApp, amqp_url: str, name: str) -> None:

@@ -32,6 +32,7 @@ PROMISED = {
     "ttl": [
         "of a message: ['short expired']",
         "of a queue: ['one expired', 'two expired']",
+        "the queue itself: True",
         "behind a longer one: True",
     ],
     "dead_letters": ["rejected DeadLetter: too heavy", "expired "],
