@@ -15,18 +15,18 @@ class Remind(Message):
 
 app = App()
 ladder = Ladder(
-    "reminders", "100ms", "300ms"
+    "reminders", "200ms", "900ms"
 )  # by default 5 s, 10 s, 30 s, 1 min, 5 min, 10 min, 30 min, 1 h
 app.include(ladder)
 done = asyncio.Event()
 
 
-@app.handle(Remind, queue=ladder.queue("100ms"))
+@app.handle(Remind, queue=ladder.queue("200ms"))
 async def gently(reminder: Remind) -> None:
     print("please", reminder.text)
 
 
-@app.handle(Remind, queue=ladder.queue("300ms"))
+@app.handle(Remind, queue=ladder.queue("900ms"))
 async def firmly(reminder: Remind) -> None:
     print("now", reminder.text)
     done.set()
@@ -34,8 +34,8 @@ async def firmly(reminder: Remind) -> None:
 
 async def main() -> None:
     async with app:
-        await ladder.publish(Remind(text="pay order 42"), "300ms")
-        await ladder.publish(Remind(text="pay order 42"), "100ms")
+        await ladder.publish(Remind(text="pay order 42"), "900ms")
+        await ladder.publish(Remind(text="pay order 42"), "200ms")
         await done.wait()
 
 

@@ -16,7 +16,7 @@ class Check(Message):
 
 
 app = App()
-ladder = Ladder("literature.ladder", "50ms", "150ms", "400ms")  # in books 5 s, 10 s, 30 s, 1 min ... 1 h
+ladder = Ladder("literature.ladder", "100ms", "500ms", "1s")  # in books 5 s, 10 s, 30 s, 1 min ... 1 h
 app.include(ladder)
 done = asyncio.Event()
 
@@ -25,13 +25,13 @@ for step in ladder.steps:
     @app.handle(Check, queue=ladder.queue(step))
     async def check(message: Check) -> None:
         print("checked after", message.what)
-        if message.what == "400 ms":
+        if message.what == "1000 ms":
             done.set()
 
 
 async def main() -> None:
     async with app:
-        for level in (400, 150, 50):  # the longest first, and it holds up nobody
+        for level in (1000, 500, 100):  # the longest first, and it holds up nobody
             await ladder.publish(Check(what=f"{level} ms"), f"{level}ms")
         await done.wait()
 

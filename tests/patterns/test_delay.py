@@ -65,11 +65,11 @@ async def test_a_long_delay_does_not_hold_up_a_short_one(new_app: NewApp, name: 
     house = House(new_app(), name, way)
     async with house.app:
         began = datetime.now(UTC)
-        for number, milliseconds in ((1, 800), (2, 450), (3, 150), (4, 0)):
+        for number, milliseconds in ((1, 1600), (2, 1000), (3, 400), (4, 0)):
             await house.delay.after(house.switch(number=number), timedelta(milliseconds=milliseconds))
         await house.has(4)
     assert house.order == [4, 3, 2, 1]
-    for number, milliseconds in ((1, 800), (2, 450), (3, 150)):
+    for number, milliseconds in ((1, 1600), (2, 1000), (3, 400)):
         assert house.arrived[number] - began >= timedelta(milliseconds=milliseconds - 10)
 
 
@@ -77,13 +77,13 @@ async def test_a_set_time_and_one_that_is_past(new_app: NewApp, name: str, way: 
     house = House(new_app(), name, way)
     async with house.app:
         now = datetime.now(UTC)
-        await house.delay.at(house.switch(number=1), now + timedelta(milliseconds=425))
+        await house.delay.at(house.switch(number=1), now + timedelta(milliseconds=825))
         await house.delay.at(house.switch(number=2), now - timedelta(hours=1))
         await house.has(2)
         with pytest.raises(ConfigError, match="no time zone"):
             await house.delay.at(house.switch(number=3), datetime(2026, 1, 1))
     assert house.order == [2, 1]
-    assert house.arrived[1] >= now + timedelta(milliseconds=415)
+    assert house.arrived[1] >= now + timedelta(milliseconds=815)
 
 
 async def test_events_reach_their_exchange_with_their_own_key(new_app: NewApp, name: str, way: Way) -> None:

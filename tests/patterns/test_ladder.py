@@ -17,7 +17,7 @@ class Remind(Message):
 
 
 async def test_each_step_arrives_in_its_time_and_in_its_queue(new_app: NewApp, name: str) -> None:
-    app, ladder = new_app(), Ladder(name, "100ms", "300ms", timedelta(milliseconds=600))
+    app, ladder = new_app(), Ladder(name, "200ms", "600ms", timedelta(milliseconds=1200))
     app.include(ladder)
     arrived: list[tuple[str, int, timedelta]] = []
     began = datetime.now(UTC)
@@ -30,13 +30,13 @@ async def test_each_step_arrives_in_its_time_and_in_its_queue(new_app: NewApp, n
     for step in ladder.steps:
         handles(step)
     async with app:
-        for number, label in ((1, "600ms"), (2, "300ms"), (3, "100ms")):
+        for number, label in ((1, "1200ms"), (2, "600ms"), (3, "200ms")):
             await ladder.publish(Remind(number=number), label)
         await eventually(lambda: len(arrived) == 3, "all arrive")
     assert [(queue, number) for queue, number, _ in arrived] == [
-        (f"{name}.100ms", 3),
-        (f"{name}.300ms", 2),
-        (f"{name}.600ms", 1),
+        (f"{name}.200ms", 3),
+        (f"{name}.600ms", 2),
+        (f"{name}.1200ms", 1),
     ]
     for (_, _, after), step in zip(arrived, ladder.steps, strict=True):
         assert after >= step - timedelta(milliseconds=10)

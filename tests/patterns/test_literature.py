@@ -36,7 +36,7 @@ PROMISED = {
         "behind a longer one: True",
     ],
     "dead_letters": ["rejected DeadLetter: too heavy", "expired "],
-    "delay_ladder": ["checked after 50 ms", "checked after 150 ms", "checked after 400 ms"],
+    "delay_ladder": ["checked after 100 ms", "checked after 500 ms", "checked after 1000 ms"],
     "priority": ["now", "soon", "also soon", "whenever"],
     "fibonacci_rpc": ["55 6765 832040", "out_of_range"],
     "transaction": ["rolled back: 0 0", "committed: 5 5"],

@@ -132,7 +132,7 @@ async def test_nothing_comes_back(amqp_url: str, new_app: NewApp, name: str) -> 
                 await bell.publish(Ring(number=1))
             assert caught.value.outcome == "unknown"
             proxy.to_client.release()
-    assert home.heard == [1]
+        await eventually(lambda: home.heard == [1], "it was heard")
 
 
 @MATRIX.shows(Fault.DUPLICATE, "a message that is published twice is handled twice")

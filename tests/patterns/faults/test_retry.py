@@ -41,11 +41,13 @@ def charge_in(queue_name: str) -> type[Charge]:
 class Till:
     """An App whose handler fails as often as it is told to, and writes down each attempt."""
 
-    def __init__(self, app: App, queue: str, fails: int = 1, *, steps: int = 2) -> None:
+    def __init__(
+        self, app: App, queue: str, fails: int = 1, *, steps: int = 2, step: timedelta = STEP
+    ) -> None:
         self.app = app
         self.attempts: list[tuple[str, int]] = []
 
-        @app.handle(charge_in(queue), retry=Retry(1).then(*[STEP] * steps))
+        @app.handle(charge_in(queue), retry=Retry(1).then(*[step] * steps))
         async def charge(command: Any, delivery: Delivery) -> None:
             self.attempts.append((command.order_id, delivery.attempt))
             await self.before()
@@ -73,7 +75,7 @@ async def place(app: App, queue: str, order_id: str = "42") -> None:
 
 @pytest.fixture
 def new_till(new_app: NewApp, amqp_url: str, name: str) -> Any:
-    def new(url: str = amqp_url, **settings: int) -> Till:
+    def new(url: str = amqp_url, **settings: Any) -> Till:
         return Till(new_app(url), name, **settings)
 
     return new
@@ -175,7 +177,7 @@ async def test_two_copies(new_till: Any, name: str) -> None:
     "a message that is retried comes behind those that arrived meanwhile: retries give up the order",
 )
 async def test_what_came_later_is_handled_first(new_till: Any, name: str) -> None:
-    here = new_till()
+    here = new_till(step=timedelta(seconds=1.5))
     async with here.app:
         await place(here.app, name, "1")
         await eventually(lambda: len(here.attempts) == 1, "it failed")
