@@ -40,7 +40,8 @@ soak: setup system-postgresql
 SCRIPTS ?= 150
 SEEDS ?=
 conformance: setup system-rabbitmq system-postgresql
-	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q tests/conformance tests/broker tests/sdk tests/cli tests/testing --amqp-url rabbitmq \
+	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q --amqp-url rabbitmq \
+		tests/conformance tests/broker tests/sdk tests/patterns tests/cli tests/testing \
 		--ignore tests/broker/test_budget.py --ignore tests/broker/test_bench.py
 
 # Malformed and mistimed frames and handshakes: make fuzz N=1000000 SEED=7
