@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from warren.patterns.dead_letter import REPLAYED, Letter, ParkingLot, Settled, Which, discard, replay
+from warren.patterns.dead_letter import REPLAYED, Letter, ParkingLot, Settled, Which, discard, parking, replay
 from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue, Requeue, Retry, TopologyMismatch
 
 
@@ -273,6 +274,25 @@ async def test_a_parking_lot_larger_than_a_page(new_app: NewApp, amqp_url: str, 
             settled = await discard(lot, limit=1000)
         assert settled.done == 1000
         assert await count(amqp_url, f"{name}.dead", 100)
+
+
+async def test_what_is_taken_out_late_makes_no_room_in_the_next_page(
+    new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay takes a letter out when the broker has confirmed its copy: others are read by then."""
+    monkeypatch.setattr(parking, "PAGE", 5)
+    app = new_app()
+    app.declare(Queue(name), Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app:
+        await app.publish_many([b"%d" % n for n in range(16)], key=f"{name}.dead")
+        read: list[Letter] = []
+        async with asyncio.timeout(20), ParkingLot(amqp_url, f"{name}.dead") as lot:
+            async for letter in lot:
+                read.append(letter)
+                if len(read) == 6:
+                    lot.take_out(read[0])
+        assert sorted(int(letter.delivery.body) for letter in read) == list(range(16))
+        assert await count(amqp_url, f"{name}.dead", 15)
 
 
 async def test_a_queue_that_is_not_there_is_said(amqp_url: str, name: str) -> None:

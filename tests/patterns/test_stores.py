@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.support.processes import free_port
 from tests.support.redis import redis_server
 from warren.command import UsageError
 from warren.patterns import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
-from warren.patterns.store import ListingStore, Step, Swap, decide, postgres
+from warren.patterns.store import ListingStore, Step, Swap, decide, postgres, sqlite
 
 DAY_MS = 86_400_000
 
@@ -182,6 +183,48 @@ async def test_postgres_forgets_what_was_kept_long_enough_and_lists_the_rest(
 
         await eventually(forgotten, "the record is forgotten")
         assert [item async for item in store.records("a:")] == [("a:1", b"one"), ("a:2", b"one")]
+
+
+async def test_sqlite_sweeps_on_while_there_is_more_to_forget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "SWEEP_ROWS", 2)
+    path = tmp_path / "decisions.sqlite"
+    async with SqliteStore(path) as store:
+        await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
+        outdate(path, 5)
+        for _ in range(4):
+            await store.compare_and_set("k", None, None, keep_ms=0)
+        assert [key async for key, _ in store.records("")] == ["k", *(f"old{n}" for n in range(5))]
+    async with SqliteStore(path) as store:
+        for _ in range(3):
+            await store.compare_and_set("k", None, None, keep_ms=0)
+        assert [key async for key, _ in store.records("")] == ["k"]
+
+
+def outdate(path: Path, count: int) -> None:
+    """So many records that were kept long enough."""
+    with closing(sqlite3.connect(path)) as database, database:
+        for n in range(count):
+            database.execute("INSERT INTO records VALUES (?, ?, 0)", (f"old{n}", b"one"))
+
+
+async def test_postgres_sweeps_on_while_there_is_more_to_forget(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = "swept_on"
+    old = [f"old{n}" for n in range(5)]
+    async with PostgresStore(postgres_url, table=table) as store:
+        await asyncio.gather(*(store.compare_and_set(key, None, b"one", keep_ms=0) for key in old))
+    monkeypatch.setattr(postgres, "SWEEP_ROWS", 2)
+    async with PostgresStore(postgres_url, table=table) as store:
+        await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
+        assert len([key async for key, _ in store.records("")]) == 6
+        store._linked()._swept -= 60  # As a minute later.
+        await store.compare_and_set("k", None, None, keep_ms=0)
+        for _ in range(2):
+            await store.compare_and_set("k", None, None, keep_ms=0)
+        assert [key async for key, _ in store.records("")] == ["k"]
 
 
 async def test_processes_that_want_the_same_keys_in_other_orders_never_block_each_other(

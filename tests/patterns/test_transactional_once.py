@@ -17,6 +17,7 @@ from tests.patterns.test_once import delivery
 from tests.support.processes import free_port
 from warren.command import UsageError
 from warren.patterns import Natural, StoreUnavailable, TransactionalOnce, current_session
+from warren.patterns.idempotency import transactional
 from warren.sdk import ConfigError, DeadLetter
 
 
@@ -99,6 +100,24 @@ async def test_after_keep_the_key_is_new_and_what_is_old_is_deleted(sessions: Se
     assert await effects(sessions) == ["charged"] * 3
     async with sessions() as session:
         assert len((await session.execute(later.table.select())).all()) == 1
+
+
+async def test_what_is_old_is_deleted_on_while_there_is_more(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional, "SWEEP_ROWS", 2)
+    clock = SkewedClock(0)
+    once = TransactionalOnce(sessions, keep=timedelta(hours=1), clock=clock)
+    await once.run(None, delivery("first"), effect)
+    async with sessions.begin() as session:
+        old = [{"key": b"old%d" % n, "result": b"null", "keep_until_ms": 0} for n in range(5)]
+        await session.execute(once.table.insert(), old)
+    later = TransactionalOnce(sessions, keep=timedelta(hours=1), clock=clock)
+    for n in range(3):
+        await later.run(None, delivery(f"new{n}"), effect)
+    async with sessions() as session:
+        kept = (await session.execute(once.table.select())).all()
+    assert not [row for row in kept if row.key.startswith(b"old")]
 
 
 async def test_a_database_that_does_not_answer_is_said_when_patience_ends() -> None:

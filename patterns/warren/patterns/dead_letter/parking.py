@@ -41,6 +41,9 @@ class ParkingLot:
         self._waiting: deque[tuple[int, Delivery]] = deque()
         self._arrived = asyncio.Event()
         self._room = PAGE
+        self._last_tag = 0
+        self._held_before = 0
+        """The last delivery tag before the present consumer: what has left of the earlier ones gives it no room."""
 
     async def __aenter__(self) -> ParkingLot:
         self._session = await Session.open(self._url, "warren dead letters", lambda reason: None)
@@ -76,7 +79,8 @@ class ParkingLot:
     def take_out(self, letter: Letter) -> None:
         """Remove it from the queue (acknowledge it); it has left for certain when the `async with` block has."""
         self._usable().acknowledge(letter.delivery_tag)
-        self._room += 1
+        if letter.delivery_tag > self._held_before:
+            self._room += 1
 
     async def _next(self) -> tuple[int, Delivery] | None:
         """The next letter, or None if there is none left."""
@@ -96,7 +100,9 @@ class ParkingLot:
 
     def _deliver(self, method: bytes, header: bytes, body: bytes) -> None:
         self._room -= 1
-        self._waiting.append(Delivery.of_frames(method, header, body, self.queue))
+        arrived = Delivery.of_frames(method, header, body, self.queue)
+        self._waiting.append(arrived)
+        self._last_tag, _ = arrived
         self._arrived.set()
 
     async def _consume(self) -> None:
@@ -106,7 +112,7 @@ class ParkingLot:
                 if self._consumer:
                     await methods.basic_cancel(self._consumer)
                 await methods.basic_qos(prefetch_count=PAGE)
-                self._room += PAGE if self._consumer else 0
+                self._room, self._held_before = PAGE, self._last_tag
                 ok = await methods.basic_consume(self.queue, _unused)
         self._consumer = ok.consumer_tag or ""
 

@@ -203,15 +203,18 @@ class TransactionalOnce:
         now_ms = self._now_ms()
         if now_ms - self._swept_ms < SWEEP_MS:
             return
-        self._swept_ms = now_ms
+        swept_ms, self._swept_ms = self._swept_ms, now_ms
         columns = self.table.c
         old = select(columns.key).where(columns.keep_until_ms <= now_ms).limit(SWEEP_ROWS)
         try:
             async with self._sessions() as session:
-                await session.execute(
-                    delete(self.table).where(columns.key.in_(old.with_for_update(skip_locked=True)))
-                )
+                sweep = delete(self.table).where(columns.key.in_(old.with_for_update(skip_locked=True)))
+                swept = await session.execute(sweep.returning(columns.key))
+                full = len(swept.all()) == SWEEP_ROWS
                 await session.commit()
+            if full:
+                # There is more: the next message goes on, so that no rate of messages outgrows the cleaning.
+                self._swept_ms = swept_ms
         except Exception as error:  # The message is done; what is left goes with the next sweep.
             log.warning("once.not_swept table=%s error=%s", self.table.name, error)
 

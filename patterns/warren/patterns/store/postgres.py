@@ -217,10 +217,15 @@ class _Link:
         now = self.gathering.loop.time()
         if now - self._swept < SWEEP_SECONDS or self._connection is None:
             return
-        self._swept = now
+        swept, self._swept = self._swept, now
         try:
-            # Bounded, so that no decision waits long behind the cleaning; what is left goes with the next sweep.
-            await self._connection.execute(SWEEP.format(table=self._table), SWEEP_ROWS, timeout=self._timeout)
+            # Bounded, so that no decision waits long behind the cleaning; what is left goes with the next sweep, which is
+            # the next batch's: no rate of decisions outgrows it.
+            status = await self._connection.execute(
+                SWEEP.format(table=self._table), SWEEP_ROWS, timeout=self._timeout
+            )
+            if status == f"DELETE {SWEEP_ROWS}":
+                self._swept = swept
         except Exception as error:
             self._drop()
             log.warning("store.not_swept table=%s error=%s", self._table, error)

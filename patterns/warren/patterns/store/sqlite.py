@@ -20,6 +20,7 @@ APPLICATION_ID: Final = 0x57415252  # "WARR", so that a foreign database is reco
 FORMAT: Final = 1
 BATCH: Final = 1000
 SWEEP_SECONDS: Final = 30.0
+SWEEP_ROWS: Final = 5000
 LAST_CHARACTER: Final = chr(0x10FFFF)
 
 
@@ -100,9 +101,9 @@ class SqliteStore:
                 database.execute("BEGIN IMMEDIATE")
                 now = time.time()
                 answers = [_swap(database, request, now) for request in batch]
-                if now - swept > SWEEP_SECONDS:
+                # While there is more to forget, each batch takes its part: no rate of decisions outgrows the cleaning.
+                if now - swept > SWEEP_SECONDS and _sweep(database, now) < SWEEP_ROWS:
                     swept = now
-                    _sweep(database, now)
                 database.execute("COMMIT")
             except (
                 Exception
@@ -174,12 +175,12 @@ def _swap(database: sqlite3.Connection, request: _Request, now: float) -> Swap:
     return Swap(True, request.record)
 
 
-def _sweep(database: sqlite3.Connection, now: float) -> None:
+def _sweep(database: sqlite3.Connection, now: float) -> int:
     # Bounded, so that no decision waits long behind the cleaning; what is left goes with the next sweep.
-    database.execute(
-        "DELETE FROM records WHERE key IN (SELECT key FROM records WHERE keep_until < ? ORDER BY keep_until LIMIT 5000)",
-        (now,),
-    )
+    return database.execute(
+        "DELETE FROM records WHERE key IN (SELECT key FROM records WHERE keep_until < ? ORDER BY keep_until LIMIT ?)",
+        (now, SWEEP_ROWS),
+    ).rowcount
 
 
 def _answer(batch: list[_Request], answers: list[Swap] | StoreUnavailable) -> None:
