@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import Literal
 
+from warren.patterns import Once
 from warren.patterns.partitions import Partitions
 from warren.sdk import App, Event
 
@@ -25,6 +26,7 @@ class Works:
         by: Literal["publisher", "broker"] = "publisher",
         count: int = 4,
         handles: bool = True,
+        once: Once | None = None,
     ) -> None:
         self.partitions = Partitions(name, count, key=lambda order: str(order.key), by=by)
 
@@ -49,7 +51,7 @@ class Works:
             await self.after(order.number)
 
         if handles:
-            self.partitions.handle(Order)(order)
+            self.partitions.handle(Order, once=once)(order)
         app.include(self.partitions)
 
     async def before(self, number: int) -> None:

@@ -32,6 +32,10 @@ TWICE = 0.02
 PROCESSES = 2
 TICK = 0.02
 LATE_MS = 100.0
+CLOSE = 1.0
+"""So many seconds before its due time a payment may lose, because its order expires while it is on its way."""
+CLOSE_PART = 0.005
+"""Of the orders, at most so many lose so."""
 
 
 class Placed(Event, exchange="soak", key="placed", audience=["soak.placed"]):
@@ -61,14 +65,12 @@ async def shop(voice: Voice, url: str, redis: str, limit: float, notes: str) -> 
     app = App(url)
     app.publishes(Cancel)
     app.include(unpaid)
-    started: list[tuple[int, float]] = []
     outcomes: list[tuple[int, str, float]] = []
     cancelled: list[tuple[int, float]] = []
 
     @app.handle(Placed, queue="soak.placed", concurrency=50)
     async def start(event: Placed) -> None:
         await unpaid.start(str(event.order), at=datetime.fromtimestamp(event.at, UTC))
-        started.append((event.order, time.time()))
 
     @app.handle(Paid, queue="soak.paid", concurrency=50)
     async def pay(event: Paid) -> None:
@@ -81,7 +83,7 @@ async def shop(voice: Voice, url: str, redis: str, limit: float, notes: str) -> 
 
     async with app:
         await voice.wait("ready")
-        _write(notes, {"started": started, "outcomes": outcomes, "cancelled": cancelled})
+        _write(notes, {"outcomes": outcomes, "cancelled": cancelled})
         await voice.wait("noted")
 
 
@@ -126,12 +128,9 @@ async def _soak(
         await workers.hear("noted", PROCESSES)
         used = [processor_seconds(pid) for pid in (broker.pid, *(each.pid for each in shops))]
     heard = [json.loads(path.read_text()) for path in notes]
-    started = dict[int, float]()
-    for order, at in (entry for its in heard for entry in its["started"]):
-        started[order] = min(at, started.get(order, at))
     outcomes = [tuple(entry) for its in heard for entry in its["outcomes"]]
     cancelled = [tuple(entry) for its in heard for entry in its["cancelled"]]
-    figures = judge(placed, paid, started, outcomes, cancelled, limit, took, punctual=share >= 1)
+    figures = judge(placed, paid, outcomes, cancelled, limit, took, punctual=share >= 1)
     costs = [f"{its / len(placed) * 1e6:.0f}" for its in used]
     return [
         *figures,
@@ -176,7 +175,6 @@ async def _publish(
 def judge(
     placed: dict[int, float],
     paid: dict[int, float],
-    started: dict[int, float],
     outcomes: list[tuple[int, str, float]],
     cancelled: list[tuple[int, float]],
     limit: float,
@@ -184,7 +182,7 @@ def judge(
     punctual: bool,
 ) -> list[str]:
     """:param punctual: whether lateness counts: it does not where other work is on the machine
-    :raises AssertionError: an order has no outcome, two, or another than its times say"""
+    :raises AssertionError: an order has no outcome, two, another than its times say, or lost though paid well in time"""
     won = {order for order, outcome, _ in outcomes if outcome == Outcome.WON}
     late = {order for order, outcome, _ in outcomes if outcome == Outcome.LATE}
     lost = Counter(order for order, _ in cancelled)
@@ -193,10 +191,12 @@ def judge(
     assert won | set(lost) == set(placed), f"without outcome: {sorted(set(placed) - won - set(lost))[:10]}"
     assert late | won == set(paid), "a payment was not answered"
     assert late <= set(lost)
-    close = early = 0
+    close = 0
     answered = dict[int, float]()
     for order, _, at in outcomes:
         answered[order] = min(at, answered.get(order, at))
+    # Where the machine is slow for all, a payment may be on its way for as long as the slowest that won.
+    reach = CLOSE + (0.0 if punctual else max((answered[order] - paid[order] for order in won), default=0.0))
     for order, at in placed.items():
         due = at + limit
         # What is asked in milliseconds may be cut by one.
@@ -208,17 +208,22 @@ def judge(
             raise AssertionError(f"order {order} was in time by {due - answered[order]:.3f} s and lost")
         elif order in paid and paid[order] <= due:
             close += 1
+            assert due - paid[order] < reach, (
+                f"order {order} was paid {due - paid[order]:.3f} s in time and lost: more than {reach:.3f} s"
+            )
     lateness = sorted((at - placed[order] - limit) * 1000 for order, at in cancelled)
     mean = sum(lateness) / len(lateness)
     assert lateness[0] >= -1.0, f"cancelled {-lateness[0]:.0f} ms before it was due"
     figures = [
         f"{len(placed):,} orders at {len(placed) / (took - LATEST * limit):,.0f} a second, {limit:g} s to pay: "
         f"{len(won):,} paid, {len(lost):,} cancelled, {len(late):,} paid too late, none without outcome or with two; "
-        f"{close} paid in the last instant, while the expiry was decided; {early} paid before their start was handled",
+        f"{close} paid in the last instant, while the expiry was decided",
         f"from due to the handler's start: mean {mean:.1f} ms, median {_quantile(lateness, 0.5):.1f}, "
         f"99 % {_quantile(lateness, 0.99):.1f}, longest {lateness[-1]:.1f}",
     ]
-    assert mean < LATE_MS or not punctual, "; ".join(figures)
+    if punctual:
+        assert close <= CLOSE_PART * len(placed), f"{close} were paid in time and lost; {'; '.join(figures)}"
+        assert mean < LATE_MS, "; ".join(figures)
     return figures
 
 

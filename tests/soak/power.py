@@ -34,6 +34,8 @@ AGAIN = 0.03
 """So many of the deliveries come again after they were handled."""
 CUTS = 3
 OUTAGE = 20.0
+LATE = 1.0
+"""No order is cancelled so many seconds after it was due, outages excepted."""
 STEP = 0.5
 """Orders are placed at full seconds, and paid half a second after one: no payment comes at the instant when one is due."""
 
@@ -198,7 +200,7 @@ def _unfinished(clock: AppsClock, *apps: App) -> str:
 
 
 def judge(story: Story) -> list[str]:
-    """:raises AssertionError: an order has no outcome, two, or another than its times say, outages excepted"""
+    """:raises AssertionError: an order has no outcome, two, or, outages excepted, another than its times say, or late"""
     won = {order for order, outcomes in story.outcomes.items() if Outcome.WON in outcomes}
     lost = set(story.cancelled)
     twice = [order for order, times in story.cancelled.items() if len(times) > 1]
@@ -222,6 +224,7 @@ def judge(story: Story) -> list[str]:
             lateness[late <= 0.001] += 1
             latest = max(latest, late)
             assert late >= -0.001, f"order {order} was cancelled {-late} s before it was due"
+            assert late < LATE, f"order {order} was cancelled {late} s after it was due"
     return [
         f"{len(story.placed):,} orders, {len(story.outages)} power cuts with {OUTAGE:g} s without a broker, "
         f"{story.came_again:,} deliveries again: {len(won):,} paid, {len(lost):,} cancelled, none without outcome or "

@@ -1,6 +1,7 @@
 """Replaying dead letters: 100,000 of them, and the process that replays is killed 40 times; none is lost, few come twice.
 
-What comes twice was published and not yet taken out when its process died: never more than were in flight and on their way.
+What comes twice was published and not yet taken out when its process died: what was in flight, and about as many whose
+acknowledgements were on their way.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ async def _killed(url: str, host: Path, letters: int, kills: int, random: Random
     missing = letters - len(arrived)
     assert missing == 0, f"{missing} of {letters} letters are lost"
     twice = sum(arrived.values()) - letters
-    assert twice <= kills * IN_FLIGHT * 10, f"{twice} letters came twice after {kills} kills"
+    assert twice <= kills * IN_FLIGHT * 2, f"{twice} letters came twice after {kills} kills"
     return [
         f"{letters:,} letters replayed over {kills} kills: none lost, {twice:,} came twice; {elapsed:.0f} s, "
         f"{sum(arrived.values()) / elapsed:,.0f} letters a second"

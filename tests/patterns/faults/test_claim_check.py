@@ -58,11 +58,15 @@ class Post:
         @app.handle(Letter, retry=Retry(50))
         async def take(letter: Letter) -> None:
             assert letter.text == LARGE
+            await self.before()
             self.taken.append(letter.number)
             await self.after()
 
+    async def before(self) -> None:
+        """What a test wants to happen before the effect."""
+
     async def after(self) -> None:
-        """What a test wants to happen after the effect."""
+        """And after it."""
 
     async def has_taken(self, *numbers: int) -> None:
         await eventually(lambda: self.taken == list(numbers), f"{numbers} are taken, not {self.taken}")
@@ -79,8 +83,7 @@ async def sender(voice: Voice, url: str, name: str, folder: str) -> None:
 
 @MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
-    "of the publisher, between body and message: the body stays without a message until it is too old; of the handler: the "
-    "message comes again and claims its body again",
+    "of the publisher, between body and message: the body stays without a message until it is too old",
 )
 async def test_a_publisher_dies_between_body_and_message(
     amqp_url: str, workers: Workers, new_app: NewApp, tmp_path: Path, name: str
@@ -93,10 +96,61 @@ async def test_a_publisher_dies_between_body_and_message(
     assert await check.clean() == 1
 
 
-MATRIX.spared(
+async def taker(voice: Voice, url: str, name: str, folder: str, stop: str) -> None:
+    """A worker that stands still before or after it took a letter."""
+    post = Post(App(url), name, Path(folder))
+
+    async def stand_still() -> None:
+        await voice.wait("stands still")
+
+    setattr(post, stop, stand_still)
+    async with post.app:
+        await voice.wait("ready")
+
+
+async def succeeded(url: str, folder: Path, workers: Workers, new_app: NewApp, name: str, stop: str) -> None:
+    """A worker dies that has claimed a body; who takes over claims it again."""
+    doomed = await workers.start(taker, url=url, name=name, folder=str(folder), stop=stop)
+    await workers.hear("ready")
+    post = Post(new_app(), name, folder)
+    sending = new_app()
+    sending.include(ClaimCheck(FolderBlobs(folder), above=1000, clean_every=None))
+    async with sending:
+        await sending.publish(post.letter(number=1))
+    await workers.hear("stands still")
+    doomed.kill()
+    async with post.app:
+        await post.has_taken(1)
+    assert post.check.statistics.claimed == 1
+
+
+@MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "of the handler: the message comes again and claims its body again")
+async def test_a_handler_dies_before_its_effect(
+    amqp_url: str, workers: Workers, new_app: NewApp, tmp_path: Path, name: str
+) -> None:
+    await succeeded(amqp_url, tmp_path / "b", workers, new_app, name, "before")
+
+
+@MATRIX.shows(
     Fault.CRASH_AFTER_EFFECT, "the message comes again and claims its body again: nobody deletes it"
 )
-MATRIX.spared(Fault.DUPLICATE, "each copy claims the same body")
+async def test_a_handler_dies_after_its_effect(
+    amqp_url: str, workers: Workers, new_app: NewApp, tmp_path: Path, name: str
+) -> None:
+    await succeeded(amqp_url, tmp_path / "b", workers, new_app, name, "after")
+
+
+@MATRIX.shows(Fault.DUPLICATE, "each copy claims the same body")
+async def test_a_letter_comes_twice(new_app: NewApp, tmp_path: Path, name: str) -> None:
+    post = Post(new_app(), name, tmp_path / "b")
+    async with post.app as app:
+        for _ in range(2):
+            await app.publish(post.letter(number=1), message_id="the same")
+        await post.has_taken(1, 1)
+    assert post.check.statistics.claimed == 2
+    assert len(list((tmp_path / "b").glob("*/*"))) == 1
+
+
 MATRIX.spared(Fault.REORDERING, "nothing: each message has its own claim")
 
 

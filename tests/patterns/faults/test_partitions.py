@@ -12,6 +12,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers
+from warren.patterns import Once, RedisStore
 from warren.sdk import App
 
 MATRIX = Matrix("partitions", page="docs/patterns/partitions.md")
@@ -110,9 +111,29 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
     assert [number for _, number in works.done] == [0, 0, 1, 2]
 
 
-MATRIX.spared(
-    Fault.DUPLICATE, "it is handled twice, one after the other; `once=Once(store)` knows the second"
-)
+@MATRIX.shows(Fault.DUPLICATE, "it is handled twice, one after the other")
+async def test_a_message_comes_twice(new_app: NewApp, name: str) -> None:
+    works = Works(new_app(), name)
+    async with works.app:
+        for _ in range(2):
+            await works.partitions.publish(works.order(key="k", number=1), message_id="the same")
+        await eventually(lambda: works.done == [("k", 1)] * 2, "it is handled twice")
+    assert works.most == 1
+
+
+@MATRIX.shows(Fault.DUPLICATE, "`once=Once(store)` knows the second")
+async def test_a_message_comes_twice_to_a_handler_with_once(
+    redis_url: str, new_app: NewApp, name: str
+) -> None:
+    once = Once(RedisStore(redis_url, prefix=f"{name}:"))
+    works = Works(new_app(), name, once=once)
+    async with works.app:
+        for _ in range(2):
+            await works.partitions.publish(works.order(key="k", number=1), message_id="the same")
+        await eventually(lambda: once.statistics.duplicates == 1, "the second is known")
+    assert works.done == [("k", 1)]
+
+
 MATRIX.spared(
     Fault.REORDERING,
     "the order is that in which the broker got them; where it is not enough, a `Resequencer` orders them by number",

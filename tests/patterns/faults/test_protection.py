@@ -14,6 +14,8 @@ from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
 from warren.patterns import Once, RedisStore
 from warren.patterns.protection import Encryption, Signing
 from warren.sdk import App, Command
@@ -27,7 +29,13 @@ class Vault:
     """An App whose messages are signed and encrypted, and what it took."""
 
     def __init__(
-        self, app: App, name: str, *, once: Once | None = None, max_age: timedelta | None = None
+        self,
+        app: App,
+        name: str,
+        *,
+        once: Once | None = None,
+        max_age: timedelta | None = None,
+        secret: bytes = KEY,
     ) -> None:
         class Pay(Command, queue=f"{name}.pay", type="pay"):
             amount: int
@@ -35,16 +43,20 @@ class Vault:
         self.app = app
         self.pay = Pay
         self.taken: list[int] = []
-        app.include(Signing.hmac({"k": KEY}, current="k", max_age=max_age))
-        app.include(Encryption({"k": KEY}, current="k", max_age=max_age))
+        app.include(Signing.hmac({"k": secret}, current="k", max_age=max_age))
+        app.include(Encryption({"k": secret}, current="k", max_age=max_age))
 
         @app.handle(Pay, once=once)
         async def pay(command: Pay) -> None:
+            await self.before()
             self.taken.append(command.amount)
             await self.after()
 
+    async def before(self) -> None:
+        """What a test wants to happen before the effect."""
+
     async def after(self) -> None:
-        """What a test wants to happen after the effect."""
+        """And after it."""
 
 
 def protected(app: App) -> App:
@@ -53,8 +65,45 @@ def protected(app: App) -> App:
     return app
 
 
-for fault in (Fault.CRASH_BEFORE_EFFECT, Fault.CRASH_AFTER_EFFECT):
-    MATRIX.spared(fault, "the message comes again, and is checked and decrypted again")
+async def payer(voice: Voice, url: str, name: str, secret: str, stop: str) -> None:
+    """A worker that stands still before or after it took a payment."""
+    vault = Vault(App(url), name, secret=bytes.fromhex(secret))
+
+    async def stand_still() -> None:
+        await voice.wait("stands still")
+
+    setattr(vault, stop, stand_still)
+    async with vault.app:
+        await voice.wait("ready")
+
+
+async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> None:
+    """A worker dies that has decrypted a message; who takes over does it again."""
+    doomed = await workers.start(payer, url=url, name=name, secret=KEY.hex(), stop=stop)
+    await workers.hear("ready")
+    vault = Vault(new_app(), name)
+    async with protected(new_app()) as sender:
+        await sender.publish(vault.pay(amount=1))
+    await workers.hear("stands still")
+    doomed.kill()
+    async with vault.app:
+        await eventually(lambda: vault.taken == [1], "it is taken by another")
+
+
+@MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "the message comes again, and is checked and decrypted again")
+async def test_a_worker_dies_before_its_effect(
+    amqp_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    await succeeded(amqp_url, workers, new_app, name, "before")
+
+
+@MATRIX.shows(Fault.CRASH_AFTER_EFFECT, "the message comes again, and is checked and decrypted again")
+async def test_a_worker_dies_after_its_effect(
+    amqp_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    await succeeded(amqp_url, workers, new_app, name, "after")
+
+
 MATRIX.spared(Fault.REORDERING, "nothing: each message is protected for itself")
 MATRIX.spared(Fault.STORE_DOWN, "nothing: it has no store")
 

@@ -15,6 +15,8 @@ from tests.support.broker import BrokerProcess
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
 from warren.patterns import RedisStore
 from warren.patterns.rate_limit import RateLimit, RedisLimiter
 from warren.sdk import App, Command
@@ -35,7 +37,7 @@ class Gate:
         self.app = app
         self.passed: list[int] = []
         limiter = RedisLimiter(
-            RedisStore(redis, prefix=f"{name}:", timeout=0.5), "gate", 1, per=HOUR, burst=burst
+            RedisStore(redis, prefix=f"{name}:", timeout=5), "gate", 1, per=HOUR, burst=burst
         )
         self.limit = RateLimit(
             limiter,
@@ -48,11 +50,15 @@ class Gate:
 
         @app.handle(Pass)
         async def let_through(message: Pass) -> None:
+            await self.before()
             self.passed.append(message.number)
             await self.after()
 
+    async def before(self) -> None:
+        """What a test wants to happen before the effect."""
+
     async def after(self) -> None:
-        """What a test wants to happen after the effect."""
+        """And after it."""
 
     async def send(self, app: App, *numbers: int) -> None:
         for number in numbers:
@@ -64,12 +70,65 @@ class Gate:
         )
 
 
-MATRIX.spared(
+async def guard(voice: Voice, url: str, name: str, redis: str, stop: str) -> None:
+    """A worker that stands still before or after the effect, with a token that it took."""
+    gate = Gate(App(url), name, redis)
+
+    async def stand_still() -> None:
+        await voice.wait("stands still")
+
+    setattr(gate, stop, stand_still)
+    async with gate.app:
+        await voice.wait("ready")
+
+
+async def succeeded(url: str, redis: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> Gate:
+    """A worker dies with the first of two tokens; who takes over lets the message pass with the other one."""
+    doomed = await workers.start(guard, url=url, name=name, redis=redis, stop=stop)
+    await workers.hear("ready")
+    gate = Gate(new_app(), name, redis)
+    async with new_app() as sender:
+        await gate.send(sender, 1)
+        await workers.hear("stands still")
+    doomed.kill()
+    async with gate.app as app:
+        await gate.has_passed(1)
+        await gate.send(app, 2)
+        await eventually(lambda: gate.limit.statistics.put_aside > 0, "there is no third token")
+    return gate
+
+
+@MATRIX.shows(
     Fault.CRASH_BEFORE_EFFECT,
     "the message comes again and takes another token; the first is lost, so that the rate is kept and not reached",
 )
-MATRIX.spared(Fault.CRASH_AFTER_EFFECT, "the message comes again and takes another token: the rate is kept")
-MATRIX.spared(Fault.REORDERING, "what is put aside comes after what came later: a rate limit keeps no order")
+async def test_a_worker_dies_with_its_token_before_its_effect(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    gate = await succeeded(amqp_url, redis_url, workers, new_app, name, "before")
+    assert gate.passed == [1]
+
+
+@MATRIX.shows(Fault.CRASH_AFTER_EFFECT, "the message comes again and takes another token: the rate is kept")
+async def test_a_worker_dies_after_its_effect(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    gate = await succeeded(amqp_url, redis_url, workers, new_app, name, "after")
+    assert gate.passed == [1]
+
+
+@MATRIX.shows(Fault.REORDERING, "what is put aside comes after what came later: a rate limit keeps no order")
+async def test_what_is_put_aside_is_overtaken(redis_url: str, new_app: NewApp, name: str) -> None:
+    gate = Gate(new_app(), name, redis_url, burst=1, key=lambda delivery: delivery.headers["tenant"])
+    async with gate.app as app:
+        for number in (1, 2):
+            await app.publish(gate.message(number=number), headers={"tenant": "one"})
+        await eventually(lambda: gate.limit.statistics.put_aside > 0, "the second has no token")
+        await app.publish(gate.message(number=3), headers={"tenant": "another"})
+        await eventually(lambda: gate.passed == [1, 3], f"the third has passed, not {gate.passed}")
+    wider = Gate(new_app(), name, redis_url, burst=10, key=lambda delivery: delivery.headers["tenant"])
+    async with wider.app:
+        await wider.has_passed(2)
 
 
 @MATRIX.shows(Fault.LOST_ACK, "the message comes again and takes another token: the rate is kept")

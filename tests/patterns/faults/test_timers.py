@@ -70,8 +70,12 @@ class Tower:
         async def ring(command: Any, delivery: Delivery) -> None:
             self.rang.append(command.bell)
             self.ids.append(delivery.message_id)
+            await self.after()
 
         app.handle(ring_in(name), once=once)(ring)
+
+    async def after(self) -> None:
+        """What a test wants to happen after the effect."""
 
     async def hears(self, *bells: str) -> None:
         await eventually(lambda: all(bell in self.rang for bell in bells), f"{bells} ring, not {self.rang}")
@@ -154,7 +158,27 @@ async def test_once_makes_it_once(
     assert tower.rang == ["tea"]
 
 
-MATRIX.spared(Fault.LOST_ACK, "as with every message: it comes again, with the id by which `Once` knows it")
+@MATRIX.shows(Fault.LOST_ACK, "as with every message: it comes again, with the id by which `Once` knows it")
+async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
+    once = Once(RedisStore(redis_url, prefix=f"{name}:once:"))
+    keeping = new_app()
+    keeping.include(timers_of(name, redis_url, soon(name)))
+    async with Proxy(amqp_url) as proxy:
+        tower = Tower(new_app(proxy.url), name, None, once=once)
+
+        async def deafen() -> None:
+            proxy.to_server.hold()
+
+        tower.after = deafen  # type: ignore[method-assign]
+        async with tower.app, keeping:
+            await tower.hears("tea")
+            await eventually(lambda: once.statistics.run == 1, "it is recorded")
+            proxy.cut()
+            proxy.to_server.release()
+            await eventually(lambda: once.statistics.duplicates >= 1, "it comes again and is known")
+    assert tower.rang == ["tea"]
+
+
 MATRIX.spared(
     Fault.REORDERING,
     "each message says in `warren-timer-time` which time it is for; whoever needs an order has it there",
