@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tests.patterns.waiting import eventually
 from warren.patterns import Store
 from warren.patterns.saga import COMPENSATED, Compensate, Complete, Go, Saga, Stay, Story, Undo
-from warren.sdk import App, Command, Delivery, Event
+from warren.sdk import App, Command, Delivery, Event, Queue
 
 
 class At(StrEnum):
@@ -29,6 +29,7 @@ class Checkout:
     """One process that takes part in the saga.
 
     :param wait: for undone steps until the next is undone.
+    :param room: how many messages the queue of Charge takes before it refuses more.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Checkout:
         *,
         pay_within: timedelta = timedelta(seconds=30),
         wait: bool = True,
+        room: int | None = None,
         **settings: Any,
     ) -> None:
         class Placed(
@@ -65,7 +67,9 @@ class Checkout:
             order_id: str
             fine: bool = True
 
-        class Charge(Command, queue=f"{name}.charge", type="charge"):
+        charges = Queue(f"{name}.charge", max_length=room, overflow=room and "reject-publish")
+
+        class Charge(Command, queue=charges, type="charge"):
             order_id: str
 
         class Refund(Command, queue=f"{name}.refund", type="refund"):
@@ -84,6 +88,7 @@ class Checkout:
             Shipped,
             Refunded,
         )
+        self.charge = Charge
         self.services = (Charge, Refund, Release, Ship)
         self.app = app
         self.saga = Saga(

@@ -17,7 +17,7 @@ from tests.patterns.waiting import eventually
 from warren.patterns import SqliteStore, Store
 from warren.patterns.saga import COMPENSATED, COMPENSATING, COMPLETED, Go, Saga
 from warren.patterns.store import ListingStore
-from warren.sdk import App, Command, ConfigError, Event, Request
+from warren.sdk import App, Command, ConfigError, Event, Nacked, Request
 from warren.testing import Warren
 
 
@@ -158,6 +158,30 @@ async def test_a_store_that_is_down_costs_no_message(
         await eventually(lambda: checkout.saga.statistics.postponed >= 3, "it is put off again and again")
         flaky.down = False
         await checkout.is_told("charge")
+
+
+async def test_a_queue_that_takes_nothing_holds_up_neither_the_timeout_nor_the_saga_for_good(
+    new_app: NewApp, one_store: ListingStore, name: str
+) -> None:
+    checkout = Checkout(new_app(), one_store, name, pay_within=timedelta(milliseconds=300), room=1)
+    async with checkout.app as app:
+        with pytest.raises(Nacked):
+            for _ in range(10):
+                await app.publish(checkout.charge(order_id="of somebody else"))
+        await app.publish(checkout.placed(order_id="42"))
+
+        async def undone() -> bool:
+            story = await checkout.saga.story("42")
+            return story is not None and story.state == COMPENSATED
+
+        await eventually(undone, "the timeout has come, though the charge is still refused")
+        assert checkout.saga.statistics.postponed >= 1
+        services = Checkout(new_app(), one_store, name, room=1)
+        services.listen()
+        async with services.app:
+            await services.is_told("charge", "release")
+            await services.is_at("42", COMPENSATED)
+    assert checkout.saga.statistics.passed + services.saga.statistics.passed == 2
 
 
 async def test_many_messages_for_one_saga_over_two_processes(

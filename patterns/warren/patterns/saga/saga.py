@@ -32,7 +32,17 @@ from warren.patterns.saga.record import TIMEOUT, Apply, Instance, Owed, Rules, T
 from warren.patterns.saga.steps import COMPENSATED, COMPLETED, Go, Transition
 from warren.patterns.saga.story import Story, tell
 from warren.patterns.store import Step, Store, StoreUnavailable, decide, decide_patiently, record_key
-from warren.sdk import App, Command, ConfigError, DeadLetter, Delivery, Event, Queue
+from warren.sdk import (
+    App,
+    Command,
+    ConfigError,
+    DeadLetter,
+    Delivery,
+    Event,
+    PublishError,
+    Queue,
+    TransportUnavailable,
+)
 from warren.sdk.clock import SystemClock
 from warren.sdk.messages import Message
 from warren.sdk.protocols import Clock
@@ -291,32 +301,39 @@ class Saga(Generic[Data]):
                 self._count(turn, message)
                 if turn.verdict in (Verdict.PASSED, Verdict.REPEATED) and turn.instance is not None:
                     await self._pay(key, turn.instance)
-            if turn.verdict is Verdict.UNEXPECTED:
-                await self._unexpected(key, turn.instance, message, delivery)
-        except StoreUnavailable as error:
-            # Put off and acknowledged, not requeued: a store that is down for an hour must not use up the delivery limit.
+        except (StoreUnavailable, PublishError, TransportUnavailable) as error:
+            # Put off and acknowledged, not requeued: a store that is down or a queue that is full for an hour must not use
+            # up the delivery limit. It comes again as a repeated one, and then what is still owed is published.
             log.warning("saga.postponed name=%s key=%s error=%s", self.name, key, error)
             self.statistics.postponed += 1
             await self._put_aside(delivery, delivery.headers.get(EARLY, 0))
+            return
+        if turn.verdict is Verdict.UNEXPECTED:
+            await self._unexpected(key, turn.instance, message, delivery)
 
     async def _pay(self, key: str, held: Instance) -> None:
-        """Publish what is owed, in order, and record it."""
+        """Publish what is owed, in order, and record it; timeouts first, which nobody's full queue may stop."""
         if not held.owed:
             return
         app = self._included()
-        for owed in held.owed:
-            message, address = self._message(key, held, owed)
-            await app.publish(
-                message, exchange="" if address else None, key=address, message_id=owed.message_id
-            )
-            self.statistics.sent += 1
-        published = {owed.message_id for owed in held.owed}
-        await decide(
-            self._store,
-            self._record_key(key),
-            partial(self._rules.paid, published=published, now_ms=self._now_ms()),
-            guess=write(held),
-        )
+        published: set[str] = set()
+        try:
+            for owed in sorted(held.owed, key=lambda owed: owed.visit is None):
+                message, address = self._message(key, held, owed)
+                await app.publish(
+                    message, exchange="" if address else None, key=address, message_id=owed.message_id
+                )
+                published.add(owed.message_id)
+                self.statistics.sent += 1
+        finally:
+            # Also of what one that fails left behind: its repetition publishes the rest, not all of it again.
+            if published:
+                await decide(
+                    self._store,
+                    self._record_key(key),
+                    partial(self._rules.paid, published=published, now_ms=self._now_ms()),
+                    guess=write(held),
+                )
 
     def _message(self, key: str, held: Instance, owed: Owed) -> tuple[Message, str | None]:
         """What is owed as a message, and where it goes if not to its own address."""
