@@ -67,7 +67,7 @@ class Checkout:
             order_id: str
             fine: bool = True
 
-        charges = Queue(f"{name}.charge", max_length=room, overflow=room and "reject-publish")
+        charges = Queue(f"{name}.charge", max_length=room, overflow="reject-publish" if room else None)
 
         class Charge(Command, queue=charges, type="charge"):
             order_id: str

@@ -13,6 +13,7 @@ import pytest
 from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.proxy import Proxy
 from warren.patterns import SqliteStore, Store
 from warren.patterns.resequencer import Numbers, Resequencer
 from warren.patterns.store import ListingStore
@@ -104,6 +105,43 @@ async def test_what_comes_twice_is_handled_once_also_after_a_restart(
         await second.send(2, 3)
         await second.has_done(3)
         await eventually(lambda: second.resequencer.statistics.repeated == 1, "one is known")
+
+
+async def test_what_waited_in_a_process_that_lost_its_connection_is_left_to_the_next_one(
+    new_app: NewApp, amqp_url: str, open_store: OpenStore, name: str
+) -> None:
+    async with Proxy(amqp_url) as proxy:
+        first = Line(new_app(proxy.url), open_store(), name, gap_timeout=timedelta(milliseconds=400))
+        second = Line(new_app(), open_store(), name)
+        async with first.app, second.app:
+            await second.send(2, 3)
+            await eventually(lambda: first.resequencer.statistics.waiting == 2, "two wait for the first one")
+            proxy.cut()
+            await eventually(lambda: first.resequencer.statistics.waiting == 0, "nobody waits there")
+            await second.send(1)
+            await second.has_done(1, 2, 3)
+            await eventually(lambda: first.app.ready, "it is connected again")
+        assert (first.done, first.resequencer.statistics.gaps) == ([], 0)
+
+
+async def test_who_is_active_again_goes_on_where_the_other_one_left(
+    new_app: NewApp, amqp_url: str, one_store: ListingStore, name: str
+) -> None:
+    async with Proxy(amqp_url) as proxy:
+        first = Line(new_app(proxy.url), one_store, name)
+        async with first.app:
+            await first.send(1, 2)
+            await first.has_done(1, 2)
+            second = Line(new_app(), one_store, name)
+            async with second.app:
+                proxy.cut()
+                await eventually(lambda: first.app.ready, "it is connected again")
+                await second.send(3, 4, 5)
+                await second.has_done(3, 4, 5)
+            await first.send(3, 7, 6)
+            await first.has_done(1, 2, 6, 7)
+            await eventually(lambda: first.resequencer.statistics.repeated == 1, "one is known")
+        assert first.resequencer.statistics.gaps == 0
 
 
 async def test_what_is_missing_is_given_up_in_time_and_is_late_afterwards(

@@ -160,14 +160,18 @@ async def test_a_store_that_is_down_costs_no_message(
         await checkout.is_told("charge")
 
 
+async def fill(checkout: Checkout) -> None:
+    for _ in range(10):
+        await checkout.app.publish(checkout.charge(order_id="of somebody else"))
+
+
 async def test_a_queue_that_takes_nothing_holds_up_neither_the_timeout_nor_the_saga_for_good(
     new_app: NewApp, one_store: ListingStore, name: str
 ) -> None:
     checkout = Checkout(new_app(), one_store, name, pay_within=timedelta(milliseconds=300), room=1)
     async with checkout.app as app:
         with pytest.raises(Nacked):
-            for _ in range(10):
-                await app.publish(checkout.charge(order_id="of somebody else"))
+            await fill(checkout)
         await app.publish(checkout.placed(order_id="42"))
 
         async def undone() -> bool:

@@ -80,8 +80,23 @@ class Line:
                 if not turn.done():
                     turn.set_result(False)
 
+    def stands_still(self, gap: float, now: float) -> bool:
+        """Nothing has moved for `gap` seconds, and what is next is not here."""
+        return (
+            now - self.since >= gap
+            and not self.busy
+            and bool(self._waiting)
+            and self.first_waiting() > self.place.following
+        )
+
     def first_waiting(self) -> int:
         return min(self._waiting)
+
+    def forget(self, place: Place) -> None:
+        """Know nothing any more of how far the key has come, unless one is just handled: then it is `place` at least."""
+        self.loaded = False
+        if not self.busy:
+            self.place, self.saved = place, True
 
     def move(self, place: Place, now: float, *, saved: bool) -> None:
         self.place, self.since, self.saved = place, now, saved

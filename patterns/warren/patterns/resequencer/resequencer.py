@@ -3,13 +3,16 @@
 Guarantees: for each key, number after number, one at a time; keys do not wait for each other. A message that comes before
 its turn waits unacknowledged, so that a crash gives it back to the queue; which number is next stands in a store, so that
 it is known after a restart, and a number that comes again is not handled again. Of several processes that run the same
-resequencer one gets the messages, and another takes over when it is gone (single active consumer). At most `window` messages
-wait in memory; what does not fit waits in a queue and comes again.
+resequencer one gets the messages, and another takes over when it is gone (single active consumer); what waits in a process
+that has lost its connection is let go, and how far a key has come is read anew. A handler that runs meanwhile runs to its
+end, while its message comes again elsewhere. At most `window` messages wait in memory; what does not fit waits in a queue
+and comes again.
 
 A number that is missing is given up after `gap_timeout`: what waits goes on without it, counted and logged, and if it comes
 after all it is dead-lettered. That holds for a message that its handler could not handle, too.
 
-Costs: one decision of the store a message (two where a key is new to the process), and as many idle tasks as the window.
+Costs: one decision of the store a message, one more where a key is new to the process or the message comes again, two more
+for one that waits; and as many idle tasks as the window.
 """
 
 from __future__ import annotations
@@ -27,7 +30,17 @@ from warren.patterns.delay import wait_queue
 from warren.patterns.resequencer.line import Line, Place, advance, read
 from warren.patterns.resequencer.numbers import SEQUENCE, SEQUENCE_KEY
 from warren.patterns.store import Step, Store, decide_patiently, record_key
-from warren.sdk import App, Command, ConfigError, DeadLetter, Delivery, Queue, State, current_delivery
+from warren.sdk import (
+    App,
+    Command,
+    ConfigError,
+    DeadLetter,
+    Delivery,
+    Queue,
+    Requeue,
+    State,
+    current_delivery,
+)
 from warren.sdk.clock import SystemClock
 from warren.sdk.protocols import Clock
 
@@ -114,6 +127,8 @@ class Resequencer:
         self._lines: OrderedDict[str, Line] = OrderedDict()
         self._handlers: list[tuple[Any, Callable[..., Awaitable[None]], Mapping[str, Any]]] = []
         self._closing = False
+        self._session = 0
+        """Counts lost connections: what was delivered before one is not ours any more."""
         self._app: App | None = None
         self._clock: Clock = SystemClock()
 
@@ -181,38 +196,58 @@ class Resequencer:
 
     async def _take(self, message: Any, delivery: Delivery, run: Callable[[], Awaitable[None]]) -> None:
         key, number = self._position(message, delivery)
-        line = await self._line(key)
+        session = self._session
+        line = await self._line(key, anew=delivery.redelivered)
         line.users += 1
         if line.unknown:
             line.place, line.unknown = Place(number), False
+        looked = False
         try:
             while True:
+                self._still(session)
                 if number < line.place.following:
                     return self._past(line, key, number)
                 if number == line.place.following and not line.busy:
-                    return await self._run(line, key, number, run)
+                    return await self._run(line, key, number, run, session)
+                if not looked:
+                    await self._look(line, key)
+                    looked = True
+                    continue
                 full = self._closing or self.statistics.waiting >= self._window
                 # Who waits for longest anyway makes room for who comes nearer to his turn.
                 if (full and (self._closing or not line.evict_beyond(number))) or not await self._wait(
                     line, key, number
                 ):
+                    self._still(session)
                     return await self._put_aside(delivery)
+                await self._look(line, key)
         finally:
             line.users -= 1
 
-    async def _run(self, line: Line, key: str, number: int, run: Callable[[], Awaitable[None]]) -> None:
+    def _still(self, session: int) -> None:
+        """Whether what was delivered in that session is ours.
+
+        :raises Requeue: the connection was lost since, and it comes again, perhaps to another process.
+        """
+        if session != self._session:
+            raise Requeue
+
+    async def _run(
+        self, line: Line, key: str, number: int, run: Callable[[], Awaitable[None]], session: int
+    ) -> None:
         line.busy = True
         try:
             # If only its record failed, the handler has run and does not run again.
             if line.handled != number:
                 async with self._running:
+                    self._still(session)
                     await run()
                 line.handled = number
                 self.statistics.handled += 1
             # Before the next one begins, so that a crash repeats this step and none before it.
             following = replace(line.place, following=number + 1)
-            await self._decide(key, partial(advance, place=following, keep_ms=self._keep_ms))
-            line.move(following, self._clock.now(), saved=True)
+            record = await self._decide(key, partial(advance, place=following, keep_ms=self._keep_ms))
+            line.move(read(record) or following, self._clock.now(), saved=True)
         finally:
             line.busy = False
             line.wake()
@@ -237,8 +272,10 @@ class Resequencer:
         try:
             while not turn.done():
                 rest = line.since + gap - self._clock.now()
-                if rest <= 0 and not line.busy and line.first_waiting() > line.place.following:
-                    self._give_up(line, key)
+                if line.stands_still(gap, self._clock.now()):
+                    await self._look(line, key)
+                    if not turn.done() and line.stands_still(gap, self._clock.now()):
+                        self._give_up(line, key)
                     continue
                 # It sleeps by the App's clock, as whoever waits for time has to: a test on virtual time lets it pass.
                 asleep = asyncio.ensure_future(self._clock.sleep(rest if rest > 0 else gap))
@@ -252,9 +289,16 @@ class Resequencer:
             self.statistics.waiting -= 1
 
     def _app_is(self, state: State) -> None:
-        """Who waits for his turn does not hold up the end of the App: he comes again, to whoever runs then."""
+        """Who waits for his turn does not hold up the end of the App: he comes again, to whoever runs then.
+
+        So does who waits when the connection is lost; another process may be the active one from here on.
+        """
         self._closing = state in (State.CLOSING, State.CLOSED)
-        if self._closing:
+        if state is State.CONNECTING:
+            self._session += 1
+            for line in self._lines.values():
+                line.forget(Place(self._first or 0))
+        if self._closing or state is State.CONNECTING:
             for line in self._lines.values():
                 line.evict_all()
 
@@ -276,18 +320,26 @@ class Resequencer:
         line.move(line.place.skip_to(found), self._clock.now(), saved=False)
         line.wake()
 
-    async def _line(self, key: str) -> Line:
+    async def _line(self, key: str, *, anew: bool) -> Line:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = Line(Place(self._first or 0))
             self._trim()
         self._lines.move_to_end(key)
         async with line.loading:
-            if not line.loaded:
-                record = await self._decide(key, lambda record: Step(record, record))
-                line.place = read(record) or line.place
-                line.unknown, line.loaded = record is None and self._first is None, True
+            if anew or not line.loaded:
+                await self._look(line, key)
         return line
+
+    async def _look(self, line: Line, key: str) -> None:
+        """Read the place anew: another process may have been active meanwhile, and come further."""
+        held = read(await self._decide(key, lambda record: Step(record, record)))
+        if not line.loaded:
+            line.unknown, line.loaded = held is None and self._first is None and not line.busy, True
+        if held is not None and (line.unknown or held.following > line.place.following):
+            line.unknown = False
+            line.move(held, self._clock.now(), saved=True)
+            line.wake()
 
     def _trim(self) -> None:
         """Forget those keys in memory that nobody uses; the store knows them."""
