@@ -88,6 +88,28 @@ async def test_each_message_of_a_batch_has_its_own_end(
     assert (statistics.subscriptions[name].requeued, statistics.handlers[name].failed_attempts) == (1, 2)
 
 
+class Unexpected(BaseException):
+    """Neither an error nor a cancellation."""
+
+
+@pytest.mark.parametrize("error", [Unexpected(), BaseExceptionGroup("both", [Unexpected(), OSError()])])
+async def test_no_exception_of_a_handler_of_batches_hangs_its_messages(
+    make_app: MakeApp, foreign: Foreign, name: str, error: BaseException
+) -> None:
+    app = make_app()
+
+    @app.handle.batch(bytes, queue=name, size=2, within="30ms")
+    async def store(rows: list[bytes]) -> None:
+        if b"3" not in rows:
+            raise error
+
+    async with app:
+        await app.publish_many([b"1", b"2"], key=name)
+        assert sorted([(await foreign.take(f"{name}.dead")).body for _ in range(2)]) == [b"1", b"2"]
+        await app.publish(b"3", key=name)
+        await until(lambda: app.statistics().handlers[name].handled == 1, "the next batch is stored")
+
+
 @pytest.mark.parametrize("how", ["raise", "wrong length", "no list"])
 async def test_a_batch_that_fails_fails_each_of_its_messages(
     make_app: MakeApp, foreign: Foreign, name: str, how: str

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
-from warren.sdk import (
-    Command,
-)
+from warren.sdk import App, Command, Queue
 
 
 async def test_stopping_finishes_what_has_started_and_requeues_the_rest(
@@ -120,3 +120,58 @@ async def test_no_exception_of_a_handler_costs_its_queue_a_worker(
         await app.publish_many([b"1", b"2"], key=name)
         assert (await foreign.take(f"{name}.dead")).body == b"1"
         await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "the next is handled")
+
+
+class Unexpected(BaseException):
+    """Neither an error nor a cancellation."""
+
+
+@pytest.mark.parametrize("how", ["raise", "cancel", "cancel and return"])
+async def test_whatever_a_handler_does_to_its_task_the_next_message_is_handled(
+    make_app: MakeApp, foreign: Foreign, name: str, how: str
+) -> None:
+    app = make_app()
+    seen: list[bytes] = []
+
+    @app.handle(bytes, queue=name, concurrency=1, prefetch=2)
+    async def take(body: bytes) -> None:
+        seen.append(body)
+        if body == b"2":
+            await asyncio.sleep(0)
+            return
+        if how == "raise":
+            raise Unexpected
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if how == "cancel":
+            await asyncio.sleep(0)
+
+    async with app:
+        await app.publish_many([b"1", b"2", b"2"], key=name)
+        failed = how != "cancel and return"
+        if failed:
+            assert (await foreign.take(f"{name}.dead")).body == b"1"
+        statistics = app.subscriptions[name].statistics
+        await until(lambda: statistics.acknowledged == (2 if failed else 3), "the next are handled")
+    assert seen == [b"1", b"2", b"2"]
+
+
+def test_an_event_loop_that_ends_does_not_wait_for_workers(amqp_url: str, name: str) -> None:
+    app = App(amqp_url)
+    ended: list[str] = []
+
+    @app.handle(bytes, queue=Queue(name, type="classic", durable=False, auto_delete=True))
+    async def take(body: bytes) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    async def leave() -> None:
+        await app.start()
+        await app.publish(b"1", key=name)
+        await until(lambda: app.statistics().subscriptions[name].running == 1, "it runs")
+
+    asyncio.run(leave())
+    assert ended == ["cancelled"]

@@ -207,3 +207,36 @@ async def _ready(foreign: Foreign, queue: str, count: int) -> None:
     async with asyncio.timeout(15):
         while await foreign.count(queue) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("mode", [Mode.PAUSED, Mode.CANCELLED, None])
+async def test_a_circuit_does_not_undo_what_was_chosen_by_hand(
+    make_app: MakeApp, foreign: Foreign, name: str, mode: Mode | None
+) -> None:
+    app = make_app(retry=Retry(1))
+    clock = Switched(app)
+    app.clock.follow(clock)
+    started, finish = asyncio.Event(), asyncio.Event()
+
+    @app.handle(bytes, queue=name, concurrency=1, breaker=CircuitBreaker(failures=1))
+    async def take(body: bytes) -> None:
+        started.set()
+        await finish.wait()
+        raise ConnectionError
+
+    await app.start()
+    subscription = app.subscriptions[name]
+    await app.publish(b"1", key=name)
+    await started.wait()
+    stopping: asyncio.Task[None] | None = None
+    if mode is None:
+        stopping = asyncio.create_task(app.stop())
+        await until(lambda: app.state.value == "closing", "it stops")
+    else:
+        await (subscription.pause() if mode is Mode.PAUSED else subscription.cancel())
+    finish.set()
+    await until(lambda: subscription.statistics.requeued == 1, "the message goes back")
+    assert (clock.timers, subscription.statistics.tripped) == ([], 0)
+    assert mode is None or subscription.mode is mode
+    await (stopping or app.stop())
+    assert await foreign.count(name) == 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.sdk.conftest import MakeApp
@@ -20,6 +23,7 @@ from warren.sdk import (
     RemoteError,
     Request,
     Requeue,
+    Telemetry,
     Unroutable,
 )
 
@@ -288,3 +292,45 @@ async def test_a_call_is_two_conversations_of_one_id(
             True,
         )
         assert span.name.split()[1] == f"{server['server.address']}:{server['server.port']}"
+
+
+async def test_a_template_that_fails_costs_no_message(
+    make_app: MakeApp, recorded: Recorded, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(telemetry=recorded.telemetry(template=lambda exchange, key: {}[key]))
+    seen: list[bytes] = []
+
+    @app.handle(bytes, queue=name, concurrency=1)
+    async def take(body: bytes) -> None:
+        seen.append(body)
+
+    async with app:
+        await app.publish_many([b"1", b"2"], key=name)
+        await until(lambda: app.statistics().subscriptions[name].acknowledged == 2, "both are handled")
+    assert seen == [b"1", b"2"]
+    assert caplog.text.count("destination template failed") == 1
+
+
+async def test_a_settlement_is_made_though_its_span_fails(make_app: MakeApp, name: str) -> None:
+    class OnlyHandlings(Sampler):
+        def should_sample(
+            self, parent_context: Any, trace_id: int, name: str, *others: Any, **more: Any
+        ) -> SamplingResult:
+            if name.startswith("ack "):
+                raise KeyError(name)
+            return SamplingResult(Decision.DROP)
+
+        def get_description(self) -> str:
+            return "fails"
+
+    app = make_app(telemetry=Telemetry(tracer_provider=TracerProvider(OnlyHandlings())))
+    seen: list[bytes] = []
+
+    @app.handle(bytes, queue=name, concurrency=1)
+    async def take(body: bytes) -> None:
+        seen.append(body)
+
+    async with app:
+        await app.publish_many([b"1", b"2"], key=name)
+        await until(lambda: app.statistics().subscriptions[name].acknowledged == 2, "both are settled")
+    assert seen == [b"1", b"2"]

@@ -115,13 +115,16 @@ class Batches:
 
     async def _run(self, entries: list[Entry]) -> None:
         async with self._running:
+            outcomes: Sequence[BaseException | None]
             try:
                 outcomes = _each(await self._call(entries), len(entries))
             except asyncio.CancelledError:
                 for entry in entries:
                     entry.outcome.cancel()
                 raise
-            except Exception as error:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
                 outcomes = [error] * len(entries)
         for entry, outcome in zip(entries, outcomes, strict=True):
             if entry.outcome.done():

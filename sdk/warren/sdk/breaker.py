@@ -40,16 +40,16 @@ class CircuitBreaker:
 class Pausable(Protocol):
     """The subscription, as a circuit needs it."""
 
-    def trip(self) -> None:
-        """Take nothing more."""
+    def trip(self) -> bool:
+        """Take nothing more; False if somebody else decides already what is taken."""
         ...
 
-    def probe(self) -> None:
-        """Take one message at a time."""
+    def probe(self) -> bool:
+        """Take one message at a time; False as for `trip`."""
         ...
 
     def close_circuit(self) -> None:
-        """Take messages as before."""
+        """Take messages as before, unless somebody else decides."""
         ...
 
 
@@ -78,14 +78,16 @@ class Circuit:
             return True
         if not self._probing and self._failures < self._breaker.failures:
             return False
+        self._probing = False
+        if not self._subscription.trip():
+            # Paused by hand, cancelled or stopping: it takes nothing more as it is, and this message can wait.
+            return True
         pause = duration(self._breaker.pause)
         log.error(
             "circuit open: queue=%s failures=%s pause=%gs error=%s: %s",
             self._queue, self._failures, pause.total_seconds(), type(error).__name__, error,
         )  # fmt: skip
-        self._probing = False
         self._timer = self._clock.call_at(self._clock.now() + pause.total_seconds(), self._half_open)
-        self._subscription.trip()
         return True
 
     def succeeded(self) -> None:
@@ -105,6 +107,6 @@ class Circuit:
 
     def _half_open(self) -> None:
         self._timer = None
-        self._probing = True
-        log.warning("circuit half open: queue=%s", self._queue)
-        self._subscription.probe()
+        if self._subscription.probe():
+            self._probing = True
+            log.warning("circuit half open: queue=%s", self._queue)

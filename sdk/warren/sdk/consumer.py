@@ -88,7 +88,7 @@ class Subscription:
         self.circuit: Circuit | None = None
         self.error: WarrenError | None = None
         self.statistics: ConsumerStatistics = ConsumerStatistics()
-        self._workers = Workers(queue.name, concurrency, process, key, self._end, self.statistics)
+        self._workers = Workers(queue.name, concurrency, process, key, self._end, self.statistics, self._over)
 
     @property
     def mode(self) -> Mode:
@@ -150,15 +150,23 @@ class Subscription:
 
     # What its circuit does
 
-    def trip(self) -> None:
-        self.statistics.tripped += 1
-        self._switch(Mode.TRIPPED)
+    def trip(self) -> bool:
+        tripped = self._by_circuit(Mode.TRIPPED)
+        self.statistics.tripped += tripped
+        return tripped
 
-    def probe(self) -> None:
-        self._switch(Mode.TRIAL)
+    def probe(self) -> bool:
+        return self._by_circuit(Mode.TRIAL)
 
     def close_circuit(self) -> None:
-        self._switch(Mode.CONSUMING)
+        self._by_circuit(Mode.CONSUMING)
+
+    def _by_circuit(self, mode: Mode) -> bool:
+        """What a user has chosen, and a stop, come before the circuit."""
+        if self._stopping or self._mode in (Mode.PAUSED, Mode.CANCELLED):
+            return False
+        self._switch(mode)
+        return True
 
     # What its App does
 
@@ -307,6 +315,11 @@ class Subscription:
             self.error = error
         self._moved()
         return error
+
+    def _over(self) -> bool:
+        """Its supervisor is cancelled by `stop`, or with all tasks of the event loop."""
+        supervisor = self._supervisor
+        return self._stopping or supervisor is None or supervisor.done() or supervisor.cancelling() > 0
 
     def _moved(self) -> None:
         self._moves.set()

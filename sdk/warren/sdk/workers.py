@@ -73,6 +73,7 @@ class Workers:
     :param key: deliveries of one key are worked on one at a time, in their order.
     :param end: is told how each ended.
     :param statistics: where running and stale ones are counted.
+    :param over: whether a cancellation comes from outside, because the whole program ends.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Workers:
         key: Callable[[Delivery], Hashable] | None,
         end: Callable[[Job, Settlement], None],
         statistics: ConsumerStatistics,
+        over: Callable[[], bool],
     ) -> None:
         self._queue = queue
         self._concurrency = concurrency
@@ -93,7 +95,8 @@ class Workers:
         self._lanes: Lanes[Job] | None = None if key is None else Lanes(lambda job: key(job.delivery))
         self._parked: deque[asyncio.Future[None]] = deque()
         """Workers that have nothing to do."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._over = over
+        self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
@@ -104,9 +107,8 @@ class Workers:
         return len(self._jobs) + (0 if self._lanes is None else len(self._lanes))
 
     def start(self) -> None:
-        self._tasks = [
-            asyncio.create_task(self._work(), name=f"worker {self._queue}") for _ in range(self._concurrency)
-        ]
+        for _ in range(self._concurrency):
+            self._hire()
 
     def take(self, job: Job) -> None:
         if self._lanes is None or self._lanes.admit(job):
@@ -133,6 +135,19 @@ class Workers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _hire(self) -> None:
+        task = asyncio.create_task(self._work(), name=f"worker {self._queue}")
+        self._tasks.add(task)
+        task.add_done_callback(self._left)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        """Whatever a handler did to the task that it ran in, its queue has as many workers as before."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if not self._stopping and not self._over():
+            log.error("a worker ended, another takes its place: queue=%s", self._queue, exc_info=error)
+            self._hire()
+
     def _ready(self, job: Job) -> None:
         self._jobs.append(job)
         while self._parked:
@@ -151,7 +166,10 @@ class Workers:
     async def _work(self) -> None:
         # A handler may take its cancellation for something else: the worker ends with it nevertheless.
         statistics = self._statistics
-        while not self._stopping:
+        task = asyncio.current_task()
+        assert task is not None
+        # A cancellation that a handler left behind would otherwise strike the next message.
+        while not self._stopping and not task.cancelling():
             job = await self._next()
             if not job.channel.usable:
                 statistics.stale += 1
@@ -163,7 +181,17 @@ class Workers:
             settlement = Settlement.RETURN
             try:
                 settlement = await self._process(job.delivery, job.delivery_tag)
-            except (Exception, BaseExceptionGroup):
+            except asyncio.CancelledError:
+                if not self._stopping and not self._over():
+                    # The handler has cancelled its own task: again and again, if the message came back.
+                    log.exception(
+                        "delivery failed: queue=%s message_id=%s", self._queue, job.delivery.message_id
+                    )
+                    settlement = Settlement.REJECT
+                raise
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException:
                 # Failures end in `process`; whatever is left must not cost the queue its worker.
                 log.exception("delivery failed: queue=%s message_id=%s", self._queue, job.delivery.message_id)
                 settlement = Settlement.REJECT

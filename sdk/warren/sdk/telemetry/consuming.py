@@ -13,6 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind
 
 from warren.sdk.delivery import Delivery
+from warren.sdk.logs import log
 from warren.sdk.telemetry import conventions as c
 from warren.sdk.telemetry.context import created, within
 from warren.sdk.telemetry.instruments import Instruments, fail
@@ -93,24 +94,26 @@ class Consuming:
     def settled(
         self, delivery: Delivery, delivery_tag: int, operation: str, settle: Callable[[], None]
     ) -> None:
-        """Do it, and record it: `ack`, `nack` or `reject`."""
+        """Do it, and record it: `ack`, `nack` or `reject`. No failure of the record keeps it from being done."""
+        began, started = time_ns(), perf_counter()
+        settle()
+        taken = perf_counter() - started
         instruments = self._instruments
-        context = created(delivery.headers)
-        attributes = self._attributes(operation, delivery, delivery_tag)
-        span = instruments.tracer.start_span(
-            c.span_name(attributes),
-            context=context,
-            kind=SpanKind.CLIENT,
-            attributes=attributes,
-            links=_link(context),
-        )
-        started = perf_counter()
         try:
-            settle()
-        finally:
-            figures = instruments.figures(attributes, None)
-            instruments.operation_duration.record(perf_counter() - started, figures)
-            span.end()
+            context = created(delivery.headers)
+            attributes = self._attributes(operation, delivery, delivery_tag)
+            span = instruments.tracer.start_span(
+                c.span_name(attributes),
+                context=context,
+                kind=SpanKind.CLIENT,
+                attributes=attributes,
+                links=_link(context),
+                start_time=began,
+            )
+            instruments.operation_duration.record(taken, instruments.figures(attributes, None))
+            span.end(began + int(taken * 1e9))
+        except Exception:
+            log.exception("settlement not recorded: operation=%s queue=%s", operation, delivery.queue)
 
     def received(self, delivery: Delivery | None, delivery_tag: int, queue: str, started: float) -> None:
         """A `basic.get` that began at `started` (perf_counter) and brought this, or nothing."""

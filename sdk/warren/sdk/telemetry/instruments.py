@@ -12,6 +12,7 @@ from opentelemetry.trace import NoOpTracerProvider, Span, StatusCode, Tracer, Tr
 from opentelemetry.util.types import AttributeValue
 
 from warren.sdk.errors import WarrenError
+from warren.sdk.logs import log
 from warren.sdk.telemetry import conventions as c
 
 SCOPE = "warren.sdk"
@@ -83,11 +84,24 @@ class Instruments:
             c.CONSUMED_MESSAGES, "{message}", "Messages that were delivered to the application."
         )
         self._destinations: set[AttributeValue] = set()
+        self._untemplated = False
+        """Whether it has been said that the user's template failed."""
 
     def templated(self, attributes: c.Attributes, exchange: str, routing_key: str) -> None:
-        """Add the template of the destination, if the user names one."""
+        """Add the template of the destination, if the user names one; its failure costs no message anything."""
         template = self.options.template
-        if template is not None and (found := template(exchange, routing_key)) is not None:
+        if template is None:
+            return
+        try:
+            found = template(exchange, routing_key)
+        except Exception:
+            if not self._untemplated:
+                self._untemplated = True
+                log.exception(
+                    "destination template failed: exchange=%s routing_key=%s", exchange, routing_key
+                )
+            return
+        if found is not None:
             attributes[c.TEMPLATE] = found
 
     def figures(self, attributes: Mapping[str, AttributeValue], error: str | None) -> c.Attributes:
