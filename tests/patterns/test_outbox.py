@@ -109,6 +109,32 @@ async def test_what_the_broker_refuses_holds_back_its_own_order_only(
         assert (await fetch(amqp_url, missing)).body == b"1"
 
 
+async def test_an_order_without_a_name_is_an_order(sessions: Sessions, new_app: NewApp, name: str) -> None:
+    shop = Shop(new_app(), sessions, name, retry_after=timedelta(milliseconds=50))
+    missing = f"{name}.missing"
+    async with shop.app:
+        async with sessions.begin() as session:
+            await shop.outbox.add(session, b"1", ordered_by="", key=missing)
+            await shop.outbox.add(session, shop.placed(order="", number=2), ordered_by="")
+        await eventually(lambda: shop.outbox.statistics.failed >= 2, "it is tried again")
+        assert shop.seen == []
+        await shop.app.declare_now(Queue(missing))
+        await shop.sees(1)
+
+
+async def test_any_number_may_be_refused(sessions: Sessions) -> None:
+    """More than a statement may have arguments: 32,767 in PostgreSQL, as a rule 32,766 in SQLite."""
+    outbox = Outbox(sessions)
+    async with sessions.begin() as session:
+        for order in ("a", "b", None):
+            await outbox.add(session, b"", ordered_by=order, key="q")
+    refused = range(2, 33_002)
+    found = await outbox._tables.waiting(10, but_keys=["b", *map(str, refused)], but_ids=[1, *refused])
+    assert found == []
+    found = await outbox._tables.waiting(10, but_keys=["b", *map(str, refused)], but_ids=refused[2:])
+    assert [row.ordered_by for row in found] == ["a", None]
+
+
 async def test_of_two_processes_one_relays_and_the_other_takes_over(
     sessions: Sessions, new_app: NewApp, name: str
 ) -> None:

@@ -150,7 +150,7 @@ class Relay:
                 for row, problem in zip(going, await _confirms(app, going), strict=True):
                     if problem is None:
                         confirmed.append(row.id)
-                        self._put_off.pop(row.ordered_by or row.id, None)
+                        self._put_off.pop(_held_by(row), None)
                         continue
                     if isinstance(problem, TransportUnavailable):
                         raise problem
@@ -163,7 +163,7 @@ class Relay:
                 await asyncio.shield(self._tables.delete(confirmed))
 
     def _hold_back(self, row: Row, problem: WarrenError, now: float) -> None:
-        name = row.ordered_by or row.id
+        name = _held_by(row)
         _, before = self._put_off.get(name, (0.0, 0.0))
         wait = min(2 * before, LAST_RETRY) if before else self._first_retry
         self._put_off[name] = now + wait, wait
@@ -209,6 +209,10 @@ async def _confirms(app: App, rows: list[Row]) -> list[WarrenError | None]:
 
 def _other(problem: BaseException) -> WarrenError:
     return WarrenError(f"{type(problem).__name__}: {problem}", retryable=True, outcome="unknown")
+
+
+def _held_by(row: Row) -> str | int:
+    return row.id if row.ordered_by is None else row.ordered_by
 
 
 def _oldest(rows: list[Row]) -> int | None:

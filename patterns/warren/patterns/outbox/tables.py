@@ -11,7 +11,7 @@ from warren.sdk import ConfigError
 from warren.sdk.outgoing import Outgoing
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Table
+    from sqlalchemy import Column, ColumnElement, Select, Table
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 THE_ONE = 1
@@ -85,11 +85,12 @@ class Tables:
 
         columns = self.messages.c
         wanted = select(self.messages).order_by(columns.id).limit(limit)
-        if but_keys:
-            wanted = wanted.where(or_(columns.ordered_by.is_(None), columns.ordered_by.not_in(but_keys)))
-        if but_ids:
-            wanted = wanted.where(columns.id.not_in(but_ids))
         async with self.sessions() as session:
+            if but_keys:
+                keys = _values(session, columns.ordered_by, but_keys)
+                wanted = wanted.where(or_(columns.ordered_by.is_(None), columns.ordered_by.not_in(keys)))
+            if but_ids:
+                wanted = wanted.where(columns.id.not_in(_values(session, columns.id, but_ids)))
             return [_row(row) for row in (await session.execute(wanted)).mappings()]
 
     async def delete(self, ids: Sequence[int]) -> None:
@@ -146,6 +147,15 @@ def _database_ms(session: AsyncSession) -> ColumnElement[int]:
     else:
         words = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
     return literal_column(words, BigInteger)
+
+
+def _values(session: AsyncSession, column: Column[Any], values: Collection[Any]) -> Select[tuple[Any]]:
+    """As rows of one argument: how many arguments a statement may have is limited in both databases."""
+    from sqlalchemy import ARRAY, func, literal, select
+
+    if session.get_bind().dialect.name == "sqlite":
+        return select(func.json_each(json.dumps(list(values))).table_valued("value").c.value)
+    return select(func.unnest(literal(list(values), ARRAY(column.type))).column_valued())
 
 
 def _messages(name: str) -> Table:
