@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,13 +41,13 @@ async def open_store(tmp_path: Path) -> AsyncIterator[OpenStore]:
 class Alarms:
     """Something that is told when to ring, and writes down what it was told."""
 
-    def __init__(self, app: App, name: str, store: ListingStore) -> None:
+    def __init__(self, app: App, name: str, store: ListingStore, **settings: Any) -> None:
         class Ring(Command, queue=f"{name}.bell"):
             text: str
 
         self.ring = Ring
         self.app = app
-        self.delay = Delay(f"{name}.delay", way=WAY, store=store)
+        self.delay = Delay(f"{name}.delay", way=WAY, store=store, **settings)
         self.rung: list[str] = []
         app.include(self.delay)
 
@@ -122,16 +123,37 @@ async def test_now_and_by_key_is_now(new_app: NewApp, name: str, open_store: Ope
         await eventually(lambda: alarms.rung == ["now"], "it rings")
 
 
-async def test_what_the_store_has_forgotten_passes(new_app: NewApp, name: str, open_store: OpenStore) -> None:
+async def forget(store: ListingStore, name: str) -> None:
+    async for key, record in store.records("delay:"):
+        if name in key:
+            await store.compare_and_set(key, record, None, keep_ms=0)
+
+
+async def test_what_the_store_has_lost_passes(new_app: NewApp, name: str, open_store: OpenStore) -> None:
     store = open_store()
     alarms = Alarms(new_app(), name, store)
     async with alarms.app:
         await alarms.set("a", WELL_BEFORE, "k")
-        async for key, record in store.records("delay:"):
-            if name in key:
-                await store.compare_and_set(key, record, None, keep_ms=0)
+        await forget(store, name)
         await eventually(lambda: alarms.rung == ["a"], "it rings")
         await eventually(lambda: alarms.delay.statistics.unknown == 1, "it is counted")
+
+
+async def test_what_comes_later_than_its_record_is_kept_is_a_dead_letter(
+    new_app: NewApp, name: str, amqp_url: str, open_store: OpenStore
+) -> None:
+    """Whether it was cancelled is not known any more: somebody has to look."""
+    store = open_store()
+    alarms = Alarms(new_app(), name, store, keep=timedelta(0))
+    async with alarms.app:
+        await alarms.set("a", WELL_BEFORE, "k")
+        assert await alarms.delay.cancel("k") is Cancellation.CANCELLED
+        await forget(store, name)
+        dead = await fetch(amqp_url, f"{name}.delay.due.dead")
+        assert "nobody knows any more whether it was cancelled" in str(dead.headers["warren-dead-error"])
+        assert (dead.headers["warren-key"], alarms.rung) == (f"{name}.bell", [])
+        statistics = alarms.delay.statistics
+        assert (statistics.forgotten, statistics.unknown) == (1, 0)
 
 
 async def test_what_has_no_target_any_more_says_so(

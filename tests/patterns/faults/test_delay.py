@@ -207,8 +207,8 @@ async def test_redis_is_stopped_when_a_message_is_due(
 
 @MATRIX.shows(
     Fault.CLOCK_SKEW,
-    "`after` is a duration, which the broker alone measures; `at` is as right as the publisher's clock; who passes on or "
-    "cancels compares no times",
+    "`after` is a duration, which the broker alone measures; `at` is as right as the publisher's clock; "
+    "who cancels compares no times, who passes on none but those of a week and more (`keep`)",
 )
 async def test_a_publisher_whose_clock_is_an_hour_ahead(amqp_url: str, redis_url: str, name: str) -> None:
     ahead = SkewedClock(3600.0)

@@ -15,8 +15,12 @@ import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Final
 
 from warren.patterns.store.contract import Step
+
+CLOCKS_DIFFER_MS: Final = 60_000
+"""So much longer is a record kept than a message may pass without it: the store forgets by a clock of its own."""
 
 
 class Cancellation(StrEnum):
@@ -35,7 +39,9 @@ class Arrival(StrEnum):
 
     PASS = "pass"
     UNKNOWN = "unknown"
-    """The store has no record of it (it was lost, or kept too short): it passes, so that it is not lost as well."""
+    """The store has lost its record: it passes, so that it is not lost as well."""
+    FORGOTTEN = "forgotten"
+    """It comes later than its record is kept: nobody knows any more whether it was cancelled."""
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
     """Another message was scheduled under the same key after it."""
@@ -102,11 +108,17 @@ def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> Step[Cancellat
     return Step(_write(cancelled), Cancellation.CANCELLED, _keep(held, now_ms, keep_ms))
 
 
-def arrive(record: bytes | None, token: str, *, now_ms: int, keep_ms: int) -> Step[Arrival]:
-    """The message is due. Once it may pass it may pass again: the process that let it pass may have died over it."""
+def arrive(
+    record: bytes | None, token: str, due_ms: int | None, *, now_ms: int, keep_ms: int
+) -> Step[Arrival]:
+    """The message is due. Once it may pass it may pass again: the process that let it pass may have died over it.
+
+    :param due_ms: when it was due, as the message says; None if it does not.
+    """
     held = read(record)
     if held is None:
-        return Step(record, Arrival.UNKNOWN)
+        late = due_ms is not None and now_ms >= due_ms + keep_ms
+        return Step(record, Arrival.FORGOTTEN if late else Arrival.UNKNOWN)
     if held.token != token:
         return Step(record, Arrival.SUPERSEDED)
     if held.state is State.CANCELLED:
@@ -129,7 +141,7 @@ def _write(ticket: Ticket) -> bytes:
 
 def _keep(ticket: Ticket, now_ms: int, keep_ms: int) -> int:
     """Longer than the message waits: its tombstone must be there when it arrives."""
-    return max(0, ticket.due_ms - now_ms) + keep_ms
+    return max(0, ticket.due_ms - now_ms) + keep_ms + CLOCKS_DIFFER_MS
 
 
 __all__ = [

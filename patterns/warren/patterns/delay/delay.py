@@ -28,6 +28,7 @@ from warren.patterns.store import (
 from warren.sdk import (
     App,
     ConfigError,
+    DeadLetter,
     Delivery,
     PublishError,
     Queue,
@@ -43,6 +44,8 @@ from warren.sdk.topology import Declarable
 log: logging.Logger = logging.getLogger("warren.patterns")
 
 CANCEL_KEY: Final = "warren-cancel-key"
+DUE: Final = "warren-due"
+"""The header of what can be cancelled: when it is due, in milliseconds since the epoch."""
 PATIENCE: Final = 60.0
 RETRY_AFTER: Final = timedelta(seconds=5)
 NOW: Final = timedelta(0)
@@ -55,7 +58,8 @@ class DelayStatistics:
     """What this process has seen; other processes count their own.
 
     `passed` and what follows count the arrivals of messages that could be cancelled. `unknown` are those that the
-    store knew nothing of (they passed); `postponed` those that came again later because store or broker failed.
+    store knew nothing of (they passed); `forgotten` those that came later than their record is kept (they are dead
+    letters); `postponed` those that came again later because store or broker failed.
     """
 
     delayed: int = 0
@@ -64,6 +68,7 @@ class DelayStatistics:
     cancelled: int = 0
     superseded: int = 0
     unknown: int = 0
+    forgotten: int = 0
     postponed: int = 0
 
 
@@ -77,8 +82,8 @@ class Delay:
     :param way: how messages wait: `Levels()` (default: steps of 1 s up to 8.5 years, on any broker), or `Native()`.
     :param store: remembers what is delayed with a `cancel_key`, so that it can be cancelled and listed. Those
         messages come to the queue `<name>.due` first; each process with the store may pass them on from there.
-    :param keep: how long after its time the record of such a message is kept, which must outlast an outage.
-        Default one day.
+    :param keep: how long after its time the record of such a message is kept, which must outlast an outage. What
+        comes later, and has none any more, is a dead letter of `<name>.due`. Default one week.
     :raises ConfigError: a way's parameter is out of range.
     """
 
@@ -88,7 +93,7 @@ class Delay:
         *,
         way: Way | None = None,
         store: ListingStore | None = None,
-        keep: timedelta = timedelta(days=1),
+        keep: timedelta = timedelta(days=7),
     ) -> None:
         self.name: str = name
         self.statistics: DelayStatistics = DelayStatistics()
@@ -159,10 +164,11 @@ class Delay:
             await self._publish(app, message, entry, headers, message_id)
         else:
             token = message_id or uuid7(self._now_ms())
-            await self._note(cancel_key, token, target, delay)
+            due_ms = await self._note(cancel_key, token, target, delay)
             entry = await self._entry(app, "", self._due.name, delay)
             try:
-                await self._publish(app, message, entry, {**headers, CANCEL_KEY: cancel_key}, token)
+                headers |= {CANCEL_KEY: cancel_key, DUE: due_ms}
+                await self._publish(app, message, entry, headers, token)
             except (PublishError, TransportUnavailable) as error:
                 if error.outcome != "unknown":
                     with suppress(StoreUnavailable):
@@ -228,16 +234,21 @@ class Delay:
         self.statistics.redelivered += 1
 
     async def _arrived(self, body: bytes, delivery: Delivery) -> None:
-        """Pass on what can be cancelled and was not."""
+        """Pass on what can be cancelled and was not.
+
+        :raises DeadLetter: nobody knows any more whether it was.
+        """
         app = self._included()
         cancel_key = str(delivery.headers.get(CANCEL_KEY, ""))
         try:
-            arrival = await self._decide(cancel_key, cancelling.arrive, delivery.message_id or "", patience=0)
+            due_ms = delivery.headers.get(DUE)
+            message = delivery.message_id or "", due_ms if isinstance(due_ms, int) else None
+            arrival = await self._decide(cancel_key, cancelling.arrive, *message, patience=0)
             if arrival in (Arrival.CANCELLED, Arrival.SUPERSEDED):
                 log.info("delayed message %s: name=%s key=%s", arrival, self.name, cancel_key)
-            else:
+            elif arrival is not Arrival.FORGOTTEN:
                 exchange, key = origin(delivery)
-                await app.forward(delivery, exchange=exchange, key=key, headers={CANCEL_KEY: None})
+                await app.forward(delivery, exchange=exchange, key=key, headers={CANCEL_KEY: None, DUE: None})
         except WarrenError as error:
             if error.outcome == "refused" and not error.retryable:
                 raise  # Its target is gone: it is kept in the dead letter queue, and says why.
@@ -256,6 +267,12 @@ class Delay:
                 self.statistics.cancelled += 1
             case Arrival.SUPERSEDED:
                 self.statistics.superseded += 1
+            case Arrival.FORGOTTEN:
+                self.statistics.forgotten += 1
+                raise DeadLetter(
+                    f"it comes later than Delay(keep={timedelta(milliseconds=self._keep_ms)}) after its time: nobody"
+                    " knows any more whether it was cancelled; replay it if it was not"
+                )
             case Arrival.UNKNOWN:
                 self.statistics.unknown += 1
                 log.warning(
@@ -311,10 +328,12 @@ class Delay:
                     await app.declare_now(*reach())
                     self._reached.add(what)
 
-    async def _note(self, cancel_key: str, token: str, target: tuple[str, str], delay: timedelta) -> None:
+    async def _note(self, cancel_key: str, token: str, target: tuple[str, str], delay: timedelta) -> int:
+        """:return: when it is due."""
         due_ms = self._now_ms() + delay // timedelta(milliseconds=1)
         ticket = Ticket(State.WAITING, cancel_key, token, due_ms, *target)
         await self._decide(cancel_key, cancelling.schedule, ticket)
+        return due_ms
 
     async def _decide(
         self, cancel_key: str, rule: Callable[..., Step[Answer]], *values: Any, patience: float = PATIENCE
