@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.patterns.conftest import NewApp, OpenStore
+from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from warren.patterns import SqliteStore
 from warren.patterns.store.contract import ListingStore
@@ -93,6 +94,39 @@ async def test_a_timer_that_is_put_again_goes_on_and_a_changed_one_takes_its_pla
     assert [bell for bell, _ in house.rang] == ["old", "new"]
 
 
+async def test_a_time_of_the_schedules_that_has_rung_does_not_ring_at_the_next_start(
+    warren: Warren, store: ListingStore
+) -> None:
+    house = House(store, At("tea", datetime.now(UTC) - HOUR, Ring(bell="tea")))
+    async with warren.running(house.app):
+        for _ in range(3):
+            await warren.advance(hours=3)
+            assert await house.timers.listed() == []
+            await house.app.stop()
+            await house.app.start()
+        assert [bell for bell, _ in house.rang] == ["tea"]
+        assert not await house.timers.cancel("tea")
+        assert await house.timers.put(At("tea", warren.now, Ring(bell="another")))
+        await warren.advance(minutes=1)
+    assert [bell for bell, _ in house.rang] == ["tea", "another"]
+
+
+async def test_who_puts_or_cancels_and_never_hears_the_answer_is_told_what_he_did(
+    store: ListingStore,
+) -> None:
+    flaky = FlakyStore(store, only="timer:")
+    timers = Timers("house", store=flaky, sends=[Ring])
+    tea = At("tea", datetime.now(UTC) + HOUR, Ring(bell="tea"))
+    flaky.lose_answer_of = {1, 2}
+    assert await timers.put(tea)
+    assert not await timers.put(tea)
+    assert await timers.cancel("tea")
+    assert not await timers.cancel("tea")
+    assert await timers.put(tea)
+    assert [timer.name for timer in await timers.listed()] == ["tea"]
+    await store.close()
+
+
 @pytest.mark.parametrize("missed", ["catch_up", "skip"])
 async def test_what_was_missed_rings_once_or_not_at_all(
     warren: Warren, store: ListingStore, missed: str
@@ -119,16 +153,17 @@ async def test_one_of_two_leads_and_the_other_takes_over(
     second = House(SqliteStore(tmp_path / "timers.sqlite"))
     async with warren.running(first.app, second.app):
         await warren.advance(hours=2, minutes=1)
-        assert (first.timers.leading, second.timers.leading) == (True, False)
+        leads, follows = (first, second) if first.timers.leading else (second, first)
+        assert (leads.timers.leading, follows.timers.leading) == (True, False)
         # What the one that follows puts is noticed by the one that leads.
-        await second.timers.put(At("tea", warren.now + HOUR / 2, Ring(bell="tea")))
+        await follows.timers.put(At("tea", warren.now + HOUR / 2, Ring(bell="tea")))
         await warren.advance(minutes=40)
-        await first.app.stop()
+        await leads.app.stop()
         await warren.advance(hours=2)
-        assert second.timers.leading
+        assert follows.timers.leading
     rang = sorted(bell for house in (first, second) for bell, _ in house.rang)
     assert rang == ["tea"] + 4 * ["watch"]
-    assert (first.timers.statistics.fired, second.timers.statistics.fired) == (3, 2)
+    assert (leads.timers.statistics.fired, follows.timers.statistics.fired) == (3, 2)
 
 
 async def test_many_timers_are_due_at_the_same_time(warren: Warren, store: ListingStore) -> None:

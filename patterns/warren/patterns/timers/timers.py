@@ -86,7 +86,8 @@ class Timers:
     :param name: of this set of timers in the store.
     :param store: shared by all processes: `RedisStore`, `PostgresStore`, or `SqliteStore` on one machine.
     :param sends: the classes of all messages that timers publish; their topology is declared at start.
-    :param schedules: put when the App starts. What is no longer among them stays until it is cancelled.
+    :param schedules: put when the App starts; an `At` that was published is not put again. What is no longer among them
+        stays until it is cancelled.
     :param lease: how long after the death of who leads another takes over; a timer that another process puts is noticed
         within a third of it. Default 15 s.
     :param late: from how late on a time counts as missed. Default 1 minute, so that an ordinary takeover is none.
@@ -143,15 +144,30 @@ class Timers:
     async def put(self, schedule: Schedule) -> bool:
         """Put a timer, in the place of one of the same name; False if the same one is there: it goes on as it is.
 
+        False, too, if it was published already: within the last hour, or one of `schedules` ever.
+
         :raises ConfigError: its message is not in `sends`.
         :raises StoreUnavailable: it is not known whether it was put; put it again.
         """
+        return await self._put(schedule, standing=False)
+
+    async def _put(self, schedule: Schedule, *, standing: bool) -> bool:
         now_ms, spec = self._now_ms(), spec_of(schedule)
         kind, body = self._type_of(schedule.message), schedule.message.model_dump_json(by_alias=True)
         next_ms = spec["at_ms"] if isinstance(schedule, At) else following(spec, now_ms, now_ms)
         if next_ms is None:
             raise ConfigError(f"timer {schedule.name!r} has no time in the future")
-        timer = Timer(schedule.name, spec, kind, body, schedule.missed, now_ms, next_ms)
+        timer = Timer(
+            schedule.name,
+            spec,
+            kind,
+            body,
+            schedule.missed,
+            now_ms,
+            next_ms,
+            token=secrets.token_hex(8),
+            standing=standing,
+        )
         done = await decide_patiently(
             self._store,
             self._key(schedule.name),
@@ -170,7 +186,11 @@ class Timers:
         :raises StoreUnavailable: it is not known whether it was cancelled; cancel it again.
         """
         done = await decide_patiently(
-            self._store, self._key(name), rules.cancel, clock=self._clock, patience=self._patience
+            self._store,
+            self._key(name),
+            partial(rules.cancel, token=secrets.token_hex(8)),
+            clock=self._clock,
+            patience=self._patience,
         )
         await self._tell(name)
         return done
@@ -229,7 +249,7 @@ class Timers:
         while True:
             try:
                 while pending:
-                    await self.put(pending[0])
+                    await self._put(pending[0], standing=True)
                     pending.pop(0)
                 if self._told or self._clock.now() - beaten >= self._lease / 3:
                     self._told, beaten = False, self._clock.now()
