@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+
+import pytest
 
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
-from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue
+from warren.sdk import App, BatchError, Command, DeadLetter, Delivery, Event, Queue, Unroutable
 
 
 def forwarding(app: App, source: str, target: str) -> None:
@@ -84,3 +87,26 @@ async def test_an_origin_that_is_known_is_kept(make_app: MakeApp, foreign: Forei
     assert (dead.headers["warren-exchange"], dead.headers["warren-key"]) == ("first", "a.b")
     assert dead.headers["warren-deaths"] == 1
     assert dead.headers["warren-dead-first-time"] == dead.headers["warren-dead-time"]
+
+
+@pytest.mark.parametrize("by", ["forward", "transaction"])
+async def test_a_delivery_that_shared_its_id_is_still_missed_where_no_queue_takes_it(
+    make_app: MakeApp, name: str, by: str
+) -> None:
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        await asyncio.gather(*(app.publish(b"1", key=name, message_id="same") for _ in range(3)))
+        held = [await app.get(name) for _ in range(3)]
+        for delivery in held:
+            assert delivery is not None
+            if by == "forward":
+                with pytest.raises(Unroutable):
+                    await app.forward(delivery, key=f"{name}.missing")
+                continue
+            with pytest.raises(BatchError) as caught:
+                async with app.transaction() as tx:
+                    await tx.publish(
+                        b"1", key=f"{name}.missing", message_id="same", headers=dict(delivery.headers)
+                    )
+            assert [failure.index for failure in caught.value.report.failures] == [0]

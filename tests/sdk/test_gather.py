@@ -93,6 +93,18 @@ async def test_so_many_replies_are_enough(make_app: MakeApp, name: str) -> None:
         never.set()
 
 
+async def test_whoever_waits_for_more_values_than_can_come_waits_no_longer_than_for_the_last(
+    make_app: MakeApp, name: str
+) -> None:
+    ask = market(name, ["a", "b"])
+    app = make_app()
+    supply(app, ask, f"{name}.a", -1).set()
+    supply(app, ask, f"{name}.b", 2).set()
+    async with app, asyncio.timeout(15):
+        gathered = await app.gather(ask(), replies=2, timeout=60)
+    assert (gathered.values, len(gathered.errors), gathered.silent) == ([2], 1, frozenset())
+
+
 async def test_replies_can_be_seen_as_they_come(make_app: MakeApp, name: str) -> None:
     ask = market(name, ["a", "b"])
     app = make_app()

@@ -13,6 +13,7 @@ from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
+from tests.support.steps import Fault, Step
 from warren.sdk import (
     BatchError,
     Binding,
@@ -193,6 +194,22 @@ async def test_a_missing_exchange_ends_only_what_went_there(
         assert isinstance(results[20], PublishError)
         assert f"no exchange '{name}.missing'" in str(results[20])
         assert await foreign.count(name) >= 40
+
+
+async def test_a_return_of_a_lost_connection_says_nothing_of_the_next_attempt(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    app = make_app(proxy.url)
+    returned: list[Unroutable] = []
+    with Step(proxy.to_client, "header", Fault.CUT_AFTER) as step:
+        async with app:
+            app.on_return(returned.append)
+            publishing = asyncio.create_task(app.publish(b"", key=name))
+            await until(lambda: step.hit, "the return has come and its confirm has not")
+            app.declare(Queue(name))
+            await publishing
+    assert len(returned) == 1
+    assert (await foreign.take(name)).headers["warren-republished"]
 
 
 async def test_at_most_once_awaits_nothing(make_app: MakeApp, foreign: Foreign, name: str) -> None:

@@ -17,6 +17,7 @@ from warren.sdk import (
     Command,
     ConfigError,
     Queue,
+    Transaction,
     TransactionError,
     TransactionFailed,
     TransactionUnknown,
@@ -226,3 +227,46 @@ async def test_large_transactions_are_bounded_by_the_socket(
             for _ in range(20):
                 await tx.publish(bytes(300_000), key=name)
         assert await foreign.count(name) == 20
+
+
+async def test_what_a_cancelled_get_was_asked_for_is_not_the_answer_to_the_next(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    app = make_app(proxy.url)
+    app.declare(Queue(f"{name}.a"), Queue(f"{name}.b"))
+    async with app:
+        await app.publish(b"a", key=f"{name}.a")
+        await app.publish(b"b", key=f"{name}.b")
+        async with app.transaction() as tx:
+            proxy.to_client.hold()
+            await give_up(tx, f"{name}.a")
+            getting = asyncio.create_task(tx.get(f"{name}.b"))
+            await asyncio.sleep(0)
+            proxy.to_client.release()
+            got = await getting
+            assert got is not None
+            assert (got.body, got.queue) == (b"b", f"{name}.b")
+        await until_count(foreign, f"{name}.a", 1)
+        await until_count(foreign, f"{name}.b", 0)
+
+
+async def test_a_get_that_is_given_up_right_before_the_commit_keeps_nothing(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    app = make_app(proxy.url)
+    app.declare(Queue(name))
+    async with app:
+        await app.publish(b"1", key=name)
+        async with app.transaction() as tx:
+            proxy.to_client.hold()
+            await give_up(tx, name)
+            asyncio.get_running_loop().call_later(0.05, proxy.to_client.release)
+        await until_count(foreign, name, 1)
+
+
+async def give_up(tx: Transaction, queue: str) -> None:
+    getting = asyncio.create_task(tx.get(queue))
+    await asyncio.sleep(0)
+    getting.cancel()
+    await asyncio.wait((getting,))
+    assert getting.cancelled()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
@@ -61,7 +62,8 @@ class DataChannel:
         self.on_confirm: Callable[[int, bool, bool], None] = _ignore_confirm
         self.ended: asyncio.Future[None] = channel.closing
         """Done when the channel or its connection has ended; an error of the broker is its exception."""
-        self._got: asyncio.Future[tuple[bytes, bytes, bytes] | None] | None = None
+        self._gets: deque[asyncio.Future[tuple[bytes, bytes, bytes] | None]] = deque()
+        """What was asked for and not answered yet; the answers come in this order, also to those who have gone."""
         self._leaving_task: asyncio.Task[None] | None = None
         self._leaving = False
         """Its end is asked for: what it received goes back by itself, and any frame more would end the connection."""
@@ -108,14 +110,15 @@ class DataChannel:
     async def get(self, queue: str, timeout: float) -> tuple[bytes, bytes, bytes] | None:
         """One message of the queue (`basic.get`) as the payloads of a delivery's frames, or None if it is empty.
 
-        One call at a time on a channel. A message that comes after the caller has gone is given back.
+        A message that comes after the caller has gone is given back.
 
         :raises OSError: if the channel ends meanwhile; `cause` may say why. :raises TimeoutError: if nothing comes.
         """
         got: asyncio.Future[tuple[bytes, bytes, bytes] | None]
-        got = self._got = asyncio.get_running_loop().create_future()
+        got = asyncio.get_running_loop().create_future()
         name = methods.frame(self.number, "basic.get", 0, _text(queue), False)
         self._outlet.schedule().append(name)
+        self._gets.append(got)
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.wait((got, self.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -177,8 +180,9 @@ class DataChannel:
     def _take(self, kind: int, method: bytes, header: bytes, body: bytes) -> None:
         # basic.get-ok has the fields of basic.deliver, but for the consumer's tag.
         taken = (_DELIVER + method[4:], header, body) if kind == GET_OK else None
-        if self._got is not None and not self._got.done():
-            self._got.set_result(taken)
+        got = self._gets.popleft()
+        if not got.done():
+            got.set_result(taken)
         elif taken is not None and self.usable:
             self.requeue(received(taken[0]).delivery_tag, failed=False)
 

@@ -325,6 +325,9 @@ class Publisher:
         if identity in self._by_identity:
             outgoing.set_header(RETURN_TOKEN, sequence)
             identity = (message_id, sequence)
+        elif outgoing.headers:
+            # It may have come with a delivery that is published on, or be left from an earlier attempt.
+            outgoing.set_header(RETURN_TOKEN, None)
         try:
             channel.publish(outgoing, outgoing.mandatory)
         except Exception as error:
@@ -348,7 +351,8 @@ class Publisher:
             pending = self._cut_off.popleft()
             if pending.future.done():
                 continue
-            pending.outgoing.set_header(RETURN_TOKEN, None)
+            # What came back on the lost channel says nothing of this attempt.
+            pending.error = None
             pending.outgoing.set_header(REPUBLISHED, True)
             self.statistics.republished += 1
             self._write(channel, pending)

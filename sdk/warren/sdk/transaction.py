@@ -95,6 +95,8 @@ class Transaction:
         self._unread = 0
         self._asked = False
         """It may hold a message, even one that came after a cancelled `get`."""
+        self._gave_up = False
+        """A `get` ended without its answer, whose message may come back after the commit."""
         self._taken = 0
         """The delivery tag of the last message that was taken."""
 
@@ -107,9 +109,9 @@ class Transaction:
 
         async def write(passed: Outgoing) -> None:
             channel, index = self._usable(), len(self._published)
-            if self._by_id.setdefault(passed.message_id, index) != index:
-                # Their returns could not be told apart.
-                passed.set_header(RETURN_TOKEN, index)
+            # Their returns could not be told apart without it; what came with a delivery is of another publish.
+            first = self._by_id.setdefault(passed.message_id, index)
+            passed.set_header(RETURN_TOKEN, None if first == index else index)
             try:
                 channel.publish(passed, passed.mandatory)
             except Exception as error:
@@ -128,9 +130,10 @@ class Transaction:
         :raises TransactionFailed: if the queue does not exist, or the connection is lost.
         """
         channel = self._usable()
-        self._asked = True
+        self._asked = self._gave_up = True
         try:
             got = await channel.get(queue, self._timeout)
+            self._gave_up = False
         except TimeoutError:
             raise TransactionFailed(f"no answer in time from queue {queue!r}") from None
         except OSError:
@@ -162,7 +165,10 @@ class Transaction:
         except BaseException:
             channel.leave()
             raise
-        self._channels.give_back(channel)
+        if self._gave_up:
+            channel.leave()
+        else:
+            self._channels.give_back(channel)
         if error is None:
             self._channels.publisher.committed(len(self._published), [one for one, _ in self._returned])
             if self._returned:

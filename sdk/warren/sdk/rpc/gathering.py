@@ -164,11 +164,8 @@ class Gathering(Generic[Value]):
         self._arrived.append((queue, answer))
         self._values += answer.properties.get("type") != ERROR_TYPE
         self._more.set()
-        audience = scattering.audience
-        complete = (
-            self._values >= self._wanted if self._wanted else bool(audience) and audience <= self._heard
-        )
-        if complete:
+        enough = self._wanted is not None and self._values >= self._wanted
+        if enough or (scattering.audience and scattering.audience <= self._heard):
             self.close()
         return True
 
