@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -197,6 +198,35 @@ async def test_a_folder_is_cleaned_in_the_background(new_app: NewApp, name: str,
         await eventually(lambda: check.statistics.cleaned == 1, "the old one is gone")
     assert not path.exists()
     assert await check.get(young) == b"young"
+
+
+async def test_what_is_put_again_while_the_old_one_is_cleaned_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = FolderBlobs(tmp_path / "b")
+    name = "ab" * 32
+    await blobs.put(name, b"body")
+    os.utime(tmp_path / "b" / name[:2] / name, (0, 0))
+    looks: list[bytes | None] = []
+    stat = Path.stat
+
+    def looked_at(path: Path, **how: Any) -> os.stat_result:
+        """Others come between what the cleaning does: one puts the body again, and one gets it."""
+        found = stat(path, **how)
+        if path.name.startswith(name) and len(looks) < 2:
+            looks.append(None)
+            if len(looks) == 1:
+                asyncio.run(blobs.put(name, b"body"))
+            looks[-1] = asyncio.run(blobs.get(name))
+        return found
+
+    monkeypatch.setattr(Path, "stat", looked_at)
+    assert await blobs.clean(datetime.now(UTC) - timedelta(days=1)) == 0
+    monkeypatch.undo()
+    assert looks == [b"body", b"body"]
+    assert await blobs.get(name) == b"body"
+    (kept,) = (tmp_path / "b").glob("*/*")
+    assert kept.name == name
 
 
 async def test_a_place_that_does_not_answer_is_said(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from warren.patterns.claim_check.blobs import BlobsUnavailable
 Result = TypeVar("Result")
 
 UNFINISHED: Final = ".part"
+LEAVING: Final = ".old"
 PREFIX: Final = 2
 
 
@@ -67,20 +68,32 @@ class FolderBlobs:
         _sync(folder)
 
     def _get(self, name: str) -> bytes | None:
-        try:
-            return (self._path / name[:PREFIX] / name).read_bytes()
-        except FileNotFoundError:
-            return None
+        folder = self._path / name[:PREFIX]
+        with contextlib.suppress(FileNotFoundError):
+            return (folder / name).read_bytes()
+        # Or it is just being cleaned, and may have come back since.
+        for path in (*folder.glob(f"{name}.*{LEAVING}"), folder / name):
+            with contextlib.suppress(FileNotFoundError):
+                return path.read_bytes()
+        return None
 
     def _clean(self, before: float) -> int:
         cleaned = 0
         for path in self._files():
             # Another process may clean at the same time.
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime < before:
-                    path.unlink()
+                if path.stat().st_mtime < before and self._leaves(path, before):
                     cleaned += 1
         return cleaned
+
+    def _leaves(self, path: Path, before: float) -> bool:
+        """Delete it, unless it was put again since it was looked at: under another name nobody replaces it."""
+        leaving = path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}{LEAVING}"))
+        if leaving.stat().st_mtime >= before:
+            leaving.rename(path)
+            return False
+        leaving.unlink()
+        return True
 
     def _files(self) -> Iterator[Path]:
         for folder in self._path.iterdir():

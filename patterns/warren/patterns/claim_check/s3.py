@@ -17,7 +17,8 @@ class S3Blobs:
 
     Credentials and region come from where Amazon's tools look for them (environment, `~/.aws`, the machine's role), unless
     they are given. An object store can clean up by itself: a lifecycle rule of the bucket that expires objects under
-    `prefix` after the days that messages may wait costs nothing, where `clean` lists them all.
+    `prefix` after the days that messages may wait costs nothing, where `clean` lists them all. It is also the only safe way
+    where the same content is published again after so long: `clean` may delete what was put again since it was listed.
 
     :param bucket: it must exist.
     :param prefix: stands before every name.
