@@ -9,17 +9,17 @@ from warren.sdk.protocols import Clock, Timer
 
 
 class SkewedClock(Clock):
-    """The machine's time and `seconds` more."""
+    """The machine's time and `seconds` more, which may be changed."""
 
     def __init__(self, seconds: float) -> None:
-        self._skew = seconds
+        self.skew = seconds
         self._true = SystemClock()
 
     def now(self) -> float:
-        return self._true.now() + self._skew
+        return self._true.now() + self.skew
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
-        return self._true.call_at(when - self._skew, callback)
+        return self._true.call_at(when - self.skew, callback)
 
     async def sleep(self, seconds: float) -> None:
         await self._true.sleep(seconds)

@@ -6,6 +6,8 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
@@ -29,6 +31,8 @@ class StoppingBlobs(FolderBlobs):
     down = False
 
     async def put(self, name: str, body: bytes) -> None:
+        if self.down:
+            raise BlobsUnavailable("down, as the test says")
         await super().put(name, body)
         if self.stand is not None:
             await self.stand.wait("put")
@@ -211,9 +215,13 @@ async def test_the_broker_is_killed_while_a_message_waits(
 )
 async def test_the_place_for_bodies_is_down(new_app: NewApp, tmp_path: Path, name: str) -> None:
     post = Post(new_app(), name, tmp_path / "b")
-    async with post.app as app:
+    sending = new_app()
+    sending.include(ClaimCheck(FolderBlobs(tmp_path / "b"), above=1000, clean_every=None))
+    async with post.app as app, sending:
         post.blobs.down = True
-        await app.publish(post.letter(number=1))
+        with pytest.raises(BlobsUnavailable):
+            await app.publish(post.letter(number=0))
+        await sending.publish(post.letter(number=1))
         statistics = app.statistics().handlers[post.queue]
         await eventually(
             lambda: app.statistics().handlers[post.queue].failed_attempts > 1, "it is tried again"

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
@@ -44,7 +46,14 @@ class Till:
     """An App that charges each order once and writes down what it charged."""
 
     def __init__(
-        self, app: App, queue: str, redis: str, *, skew: float = 0.0, lease: timedelta = LEASE
+        self,
+        app: App,
+        queue: str,
+        redis: str,
+        *,
+        skew: float = 0.0,
+        lease: timedelta = LEASE,
+        **settings: Any,
     ) -> None:
         self.app = app
         self.store = RedisStore(redis, prefix=f"{queue}:")
@@ -53,6 +62,7 @@ class Till:
             key=lambda command: str(command.order_id),
             lease=lease,
             clock=SkewedClock(skew),
+            **settings,
         )
         self.charged: list[str] = []
 
@@ -211,8 +221,7 @@ async def test_the_broker_is_killed_while_the_handler_runs(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "`fail_closed` (default): the delivery waits, unacknowledged, up to `patience`, then fails with `StoreUnavailable`; "
-    "`fail_open`: the handler runs unprotected",
+    "`fail_closed` (default): the delivery waits, unacknowledged, up to `patience`",
 )
 async def test_redis_is_stopped_and_comes_back(new_app: NewApp, name: str, tmp_path: Path) -> None:
     port = free_port()
@@ -229,9 +238,24 @@ async def test_redis_is_stopped_and_comes_back(new_app: NewApp, name: str, tmp_p
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "after the handler: its record is tried up to `patience`, then the message is acknowledged, logged and counted "
-    "`unrecorded`: to fail now would run it again for certain",
+    "then it fails with `StoreUnavailable`, for its retry policy; `fail_open`: the handler runs unprotected",
 )
+async def test_there_is_no_redis(new_app: NewApp, name: str) -> None:
+    url, opened_name = f"redis://127.0.0.1:{free_port()}/0", f"{name}.open"
+    closed = Till(new_app(), name, url, patience=timedelta(milliseconds=50))
+    opened = Till(new_app(), opened_name, url, on_store_failure="fail_open")
+    async with closed.app, opened.app:
+        await place(closed.app, name)
+        await place(opened.app, opened_name)
+        await eventually(lambda: opened.charged == ["42"], "the open one charges")
+        await eventually(
+            lambda: closed.app.statistics().handlers[name].failed_attempts > 1, "the closed one fails, again"
+        )
+        assert opened.once.statistics.unprotected == 1
+    assert closed.charged == []
+
+
+@MATRIX.shows(Fault.STORE_DOWN, "after the handler: its record is tried up to `patience`")
 async def test_redis_is_stopped_while_the_handler_runs(new_app: NewApp, name: str, tmp_path: Path) -> None:
     port = free_port()
     here = Till(new_app(), name, f"redis://127.0.0.1:{port}/0")
@@ -252,6 +276,33 @@ async def test_redis_is_stopped_while_the_handler_runs(new_app: NewApp, name: st
         with redis_server(tmp_path, *durable, port=port):
             await eventually(lambda: here.once.statistics.run == 1, "it is recorded when Redis is back")
     assert here.charged == ["42"]
+
+
+@MATRIX.shows(
+    Fault.STORE_DOWN,
+    "then the message is acknowledged, logged and counted `unrecorded`: to fail now would run it again for certain",
+)
+async def test_redis_does_not_come_back_after_the_handler(
+    new_app: NewApp, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    here = Till(new_app(), name, f"redis://127.0.0.1:{port}/0", patience=timedelta(seconds=1))
+    about, go_on = asyncio.Event(), asyncio.Event()
+
+    async def before() -> None:
+        about.set()
+        await go_on.wait()
+
+    here.before = before  # type: ignore[method-assign]
+    async with here.app as app:
+        with redis_server(tmp_path, port=port):
+            await place(app, name)
+            await about.wait()
+        go_on.set()
+        await eventually(lambda: here.once.statistics.unrecorded == 1, "it is counted")
+        await eventually(lambda: app.statistics().handlers[name].handled == 1, "it is acknowledged")
+    assert here.charged == ["42"]
+    assert "unrecorded" in caplog.text
 
 
 @MATRIX.shows(

@@ -11,6 +11,7 @@ from typing import Any
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
+from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess
 from tests.support.processes import free_port
@@ -40,7 +41,7 @@ def step_in(queue_name: str) -> type[Step]:
 class Stairs:
     """An App that takes steps in order."""
 
-    def __init__(self, app: App, name: str, redis: str) -> None:
+    def __init__(self, app: App, name: str, redis: str, **settings: Any) -> None:
         self.app = app
         self.name = name
         self.taken: list[int] = []
@@ -50,6 +51,7 @@ class Stairs:
             key=lambda step: "stairs",
             number=lambda step: int(step.number),
             again_after=timedelta(milliseconds=50),
+            **settings,
         )
 
         @self.resequencer.handle(step_in(name))
@@ -165,10 +167,7 @@ async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewAp
 
 
 @MATRIX.shows(Fault.DUPLICATE, "the number is known: it is acknowledged without the handler")
-@MATRIX.shows(
-    Fault.REORDERING,
-    "what comes before its turn waits; what is missing is given up after `gap_timeout`, dead-lettered if it comes after all",
-)
+@MATRIX.shows(Fault.REORDERING, "what comes before its turn waits")
 async def test_everything_comes_twice_and_backwards(redis_url: str, new_app: NewApp, name: str) -> None:
     stairs = Stairs(new_app(), name, redis_url)
     async with stairs.app as app:
@@ -176,6 +175,25 @@ async def test_everything_comes_twice_and_backwards(redis_url: str, new_app: New
         await stairs.has_taken(1, 2, 3, 4, 5)
         await eventually(lambda: stairs.resequencer.statistics.repeated == 5, "five are known")
     assert stairs.taken == [1, 2, 3, 4, 5]
+
+
+@MATRIX.shows(
+    Fault.REORDERING,
+    "what is missing is given up after `gap_timeout`, dead-lettered if it comes after all",
+)
+async def test_a_number_comes_after_it_was_given_up(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str
+) -> None:
+    stairs = Stairs(new_app(), name, redis_url, gap_timeout=timedelta(milliseconds=300))
+    async with stairs.app as app:
+        await stairs.send(app, 1)
+        await stairs.has_taken(1)
+        await stairs.send(app, 3)
+        await stairs.has_taken(1, 3)
+        await stairs.send(app, 2)
+        dead = await fetch(amqp_url, f"{name}.dead")
+    assert "after it had been given up" in str(dead.headers["warren-dead-error"])
+    assert stairs.taken == [1, 3]
 
 
 @MATRIX.shows(Fault.BROKER_RESTART, "what waits comes again, with what the broker kept, in order")
@@ -194,7 +212,7 @@ async def test_the_broker_is_killed_while_messages_wait(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "messages wait up to `patience`, unacknowledged; then they fail and follow their retry policy",
+    "messages wait up to `patience`, unacknowledged",
 )
 async def test_the_store_is_down(new_app: NewApp, tmp_path: Path, name: str) -> None:
     port = free_port()
@@ -206,6 +224,18 @@ async def test_the_store_is_down(new_app: NewApp, tmp_path: Path, name: str) -> 
         with redis_server(tmp_path, port=port):
             await stairs.has_taken(1, 2)
             await app.stop()
+
+
+@MATRIX.shows(Fault.STORE_DOWN, "then they fail and follow their retry policy")
+async def test_the_store_is_down_for_longer_than_messages_wait(new_app: NewApp, name: str) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    stairs = Stairs(new_app(), name, url, patience=timedelta(milliseconds=50))
+    async with stairs.app as app:
+        await stairs.send(app, 1)
+        await eventually(
+            lambda: app.statistics().handlers[name].failed_attempts > 1, "it fails, is tried again and fails"
+        )
+    assert stairs.taken == []
 
 
 @MATRIX.shows(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from pathlib import Path
+
+import pytest
 
 from tests.patterns.checkout import At, Checkout
 from tests.patterns.conftest import NewApp
@@ -199,7 +202,8 @@ async def test_the_store_is_down(new_app: NewApp, name: str, tmp_path: Path) -> 
 
 @MATRIX.shows(
     Fault.CLOCK_SKEW,
-    "nothing: timeouts are measured by the broker, and no decision reads a clock; the times in the history are off",
+    "steps are taken all the same; the times in the history are off, and a saga that ended is forgotten (`keep`) earlier or "
+    "later by as much",
 )
 async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     ahead = Checkout(
@@ -216,3 +220,29 @@ async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app
             story = await right.is_at(f"{number}", At.SHIPPING)
             assert [line.message for line in story.history] == ["placed", "charged"]
         assert ahead.saga.statistics.passed > 0
+        await app.publish_many([right.shipped(order_id=f"{number}") for number in range(10)])
+        stories = [await right.is_at(f"{number}", COMPLETED) for number in range(10)]
+        async with RedisStore(redis_url, prefix=f"{name}:") as store:
+            forgetful = Checkout(App(amqp_url, clock=SkewedClock(8 * 86_400)), store, name)
+            assert [await forgetful.saga.story(story.key) for story in stories] == [None] * 10
+        times = [line.at_ms / 1000 for story in stories for line in story.history]
+        assert max(times) > time.time() + 1800
+
+
+@MATRIX.shows(Fault.CLOCK_SKEW, "timeouts are measured by the broker: they depend on no clock")
+@pytest.mark.parametrize("skews", [(3600.0, 0.0), (0.0, 3600.0)])
+async def test_a_timeout_is_handled_by_a_machine_with_another_clock(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str, skews: tuple[float, float]
+) -> None:
+    within = timedelta(milliseconds=400)
+    first, second = (
+        shop(App(amqp_url, clock=SkewedClock(skew)), redis_url, name, pay_within=within) for skew in skews
+    )
+    shop(new_app(), redis_url, name, pay_within=within)  # For what it declares: it is deleted afterwards.
+    async with first.app as app:
+        began = time.monotonic()
+        await app.publish(first.placed(order_id="42"))
+        await eventually(lambda: first.saga.statistics.passed == 1, "it is begun")
+    async with second.app:
+        await second.is_at("42", COMPENSATED)
+    assert time.monotonic() - began >= within.total_seconds() - 0.01

@@ -222,22 +222,43 @@ async def test_the_broker_is_down_when_a_timer_is_due(
     "nothing is published meanwhile: nobody could know what was; afterwards, what was missed is published once or passed "
     "over, as the timer says",
 )
-async def test_the_store_is_down(new_app: NewApp, tmp_path: Path, name: str) -> None:
-    port = free_port()
+async def test_the_store_is_down(amqp_url: str, new_app: NewApp, tmp_path: Path, name: str) -> None:
+    port, clock = free_port(), SkewedClock(0.0)
+    due = datetime.now(UTC) + timedelta(minutes=30)
     timers = timers_of(
         name,
         f"redis://127.0.0.1:{port}/0",
         Every("watch", timedelta(milliseconds=100), ring_in(name)(bell="watch")),
+        At("late", due, ring_in(name)(bell="late"), missed="catch_up"),
+        At("passed over", due, ring_in(name)(bell="passed over"), missed="skip"),
     )
-    tower = Tower(new_app(), name, timers)
+    new_app().publishes(ring_in(name))
+    tower = Tower(App(amqp_url, clock=clock), name, timers)
     async with tower.app:
         with redis_server(tmp_path, "--appendonly", "yes", port=port):
             await tower.hears("watch")
         await eventually(lambda: timers.statistics.outages > 0 or timers.statistics.failed > 0, "it notices")
         await eventually(lambda: not timers.leading, "nobody leads without a store")
-        heard = len(tower.rang)
+        await outages_follow(timers)
+        published = timers.statistics.fired
+        clock.skew = 3600.0
+        await outages_follow(timers)
+        assert timers.statistics.fired == published
+        assert "late" not in tower.rang
         with redis_server(tmp_path, "--appendonly", "yes", port=port):
-            await eventually(lambda: len(tower.rang) > heard + 1, "it goes on")
+            await tower.hears("late")
+            await eventually(lambda: timers.statistics.skipped >= 1, "one is passed over")
+            await eventually(lambda: timers.statistics.fired > published + 2, "it goes on")
+            (watch,) = await timers.listed()
+    assert watch.due > due
+    assert tower.rang.count("late") == 1
+    assert "passed over" not in tower.rang
+
+
+async def outages_follow(timers: Timers) -> None:
+    """Whatever it had begun is over, and it has looked for its store in vain again."""
+    seen = timers.statistics.outages
+    await eventually(lambda: timers.statistics.outages > seen, "it looks for its store again")
 
 
 @MATRIX.shows(
