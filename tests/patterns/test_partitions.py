@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.waiting import eventually
 from tests.patterns.works import Works
+from tests.support.proxy import Proxy
 from warren.patterns.partitions import Partitions
 from warren.sdk import App, ConfigError, Event
 
@@ -39,6 +42,31 @@ async def test_another_process_goes_on_when_one_ends(new_app: NewApp, name: str)
         await eventually(lambda: len(first.done) + len(second.done) == 80, "all are done")
     numbers = by_key(first, second)
     assert all(sorted(found) == sorted(2 * list(range(5))) for found in numbers.values())
+
+
+async def test_a_handler_runs_to_its_end_when_its_connection_is_lost(
+    new_app: NewApp, amqp_url: str, name: str
+) -> None:
+    """So that for one message two handlers run at a time; each of them keeps the order."""
+    returned = asyncio.Event()
+    async with Proxy(amqp_url) as proxy:
+        first, second = Works(new_app(proxy.url), name, count=1), Works(new_app(), name, count=1)
+
+        async def hold(number: int) -> None:
+            if number == 1:
+                await returned.wait()
+
+        first.before = hold  # type: ignore[method-assign]
+        async with first.app, second.app:
+            await second.publish(4, keys=1)
+            await eventually(lambda: first.running["k0"] == 1 and len(first.done) == 1, "it handles number 1")
+            proxy.cut()
+            await eventually(lambda: len(second.done) == 3, "the other one goes on")
+            assert first.running["k0"] == 1
+            returned.set()
+            await eventually(lambda: len(first.done) == 2, "it ends as well")
+    assert first.done == [("k0", 0), ("k0", 1)]
+    assert second.done == [("k0", 1), ("k0", 2), ("k0", 3)]
 
 
 async def test_the_broker_divides_the_keys_by_consistent_hash(

@@ -8,7 +8,7 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from tests.patterns.trip import Trip
 from warren.patterns.routing_slip import RoutingSlips, SlipEnded
-from warren.sdk import Command, ConfigError
+from warren.sdk import Command, ConfigError, DeadLetter
 
 
 async def test_every_step_is_taken_and_the_end_is_told(new_app: NewApp, name: str) -> None:
@@ -41,6 +41,43 @@ async def test_when_a_step_fails_those_before_are_undone_in_reverse(
     reason = "there is no car" if how == "refused" else "RuntimeError: the car is broken"
     assert (end.completed, end.failed, end.reason, end.results) == (False, "car", reason, {})
     assert trip.slips.statistics.undone == 2
+
+
+async def test_a_step_that_is_dead_lettered_is_one_that_failed(new_app: NewApp, name: str) -> None:
+    trip = Trip(new_app(), name)
+
+    async def no_car(what: str) -> None:
+        if what == "car":
+            raise DeadLetter("there is no such car")
+
+    trip.before = no_car  # type: ignore[method-assign]
+    async with trip.app:
+        await trip.start()
+        end = await trip.is_over()
+    assert (end.completed, end.failed, end.reason) == (False, "car", "there is no such car")
+    assert trip.did[2:] == ["no hotel in Rome, room 217 is free", "no flight to Rome, seat Rome-12A is free"]
+
+
+async def test_a_result_that_cannot_be_kept_undoes_what_was_done(new_app: NewApp, name: str) -> None:
+    trip = Trip(new_app(), name)
+    trip.room = "the blue one"  # type: ignore[assignment]
+    async with trip.app:
+        await trip.start()
+        end = await trip.is_over()
+    assert (end.completed, end.failed) == (False, "hotel")
+    assert "what it returned is not what it says that it returns" in str(end.reason)
+    assert trip.did == ["flight", "hotel", "no flight to Rome, seat Rome-12A is free"]
+
+
+async def test_a_slip_that_has_grown_too_large_goes_back(new_app: NewApp, name: str) -> None:
+    trip = Trip(new_app(), name)
+    trip.seat = "x" * 70_000
+    async with trip.app:
+        await trip.start()
+        end = await trip.is_over()
+    assert (end.completed, end.failed) == (False, "flight")
+    assert "keep steps and results small" in str(end.reason)
+    assert trip.did == ["flight", f"no flight to Rome, seat Rome-{trip.seat} is free"]
 
 
 async def test_the_first_step_that_fails_undoes_nothing(new_app: NewApp, name: str) -> None:

@@ -36,6 +36,8 @@ class Trip:
         self.ends: list[SlipEnded] = []
         self.refused: set[str] = set()
         self.broken: set[str] = set()
+        self.seat = "12A"
+        self.room = 217
         self.slips = RoutingSlips(
             steps=[Flight, Hotel, Car], ends=[Ended], **{"retry": Retry(2, first_wait="1ms"), **settings}
         )
@@ -43,7 +45,7 @@ class Trip:
         @self.slips.step(Flight)
         async def flight(step: Flight) -> dict[str, str]:
             await self.do("flight")
-            return {"seat": f"{step.to}-12A"}
+            return {"seat": f"{step.to}-{self.seat}"}
 
         @flight.undo
         async def cancel_flight(step: Flight, booked: dict[str, str]) -> None:
@@ -52,7 +54,7 @@ class Trip:
         @self.slips.step(Hotel)
         async def hotel(step: Hotel) -> int:
             await self.do("hotel")
-            return 217
+            return self.room
 
         @hotel.undo
         async def cancel_hotel(step: Hotel, room: int) -> None:

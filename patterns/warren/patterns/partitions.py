@@ -5,7 +5,9 @@ The keys are divided over a fixed number of queues, each with a single active co
 Consumer) that handles one message at a time; when the process that is active on a queue is gone, another goes on there.
 
 Guarantees: for each key, one message at a time, in the order in which the broker got them; after a crash or a lost
-acknowledgement a message may come again, before what follows it. A handler that fails is tried again at once, in its place;
+acknowledgement a message may come again, before what follows it. When a process loses its connection, the handler that runs
+there runs to its end, while another process handles the same message again and goes on: for that long, two messages of a
+key are handled at a time. A handler that fails is tried again at once, in its place;
 when it has failed for good, its message is dead-lettered and the next one's turn comes. Several publishers have no order
 between them, and a publisher keeps its own only if it awaits one publish before the next; where that is not enough,
 messages need numbers (`Resequencer`).

@@ -1,8 +1,9 @@
 """Routing slip: a message carries its itinerary from step to step; when a step fails, it goes back and undoes those before.
 
 Guarantees: each step runs at least once, after the one before it; the next one is published, with a message id of its own
-that stays the same, before the message of this one is acknowledged. When a step fails for good, or raises `Abort`, the steps
-that were done are undone, the last one first; the end is told either way. Nobody keeps anything in between: the slip is all.
+that stays the same, before the message of this one is acknowledged. When a step fails for good, or raises `Abort` or
+`DeadLetter`, the steps that were done are undone, the last one first; the end is told either way. Nobody keeps anything in
+between: the slip is all.
 
 Costs: one message a step, which carries all of the itinerary; at most 64 KiB of it.
 """
@@ -13,17 +14,20 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Final, Generic, TypeVar, get_type_hints
 from uuid import uuid4
 
 from pydantic import TypeAdapter
 
 from warren.patterns.routing_slip.slip import HEADER, Planned, Slip, SlipEnded, read
-from warren.sdk import App, Command, ConfigError, Delivery, Queue, Retry
+from warren.sdk import App, Command, ConfigError, DeadLetter, Delivery, Queue, Retry
 from warren.sdk.clock import SystemClock
 from warren.sdk.errors import HandlerOutcome
 from warren.sdk.messages import Message
 from warren.sdk.protocols import Clock, Once, RetryPolicy
+
+REASON: Final = 1000
+"""Characters of a reason that travel: it shares the slip's room with what has to be undone."""
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -180,17 +184,34 @@ class RoutingSlips:
 
         try:
             result: Any = await self._retry.attempts(self._clock)(attempt)
+        except DeadLetter as dead:
+            result = Abort(dead.reason)
         except HandlerOutcome:
             raise
         except Exception as error:
             result = Abort(f"{type(error).__name__}: {error}")
         if isinstance(result, Abort):
-            log.warning("routing_slip.failed slip=%s step=%s reason=%s", slip.id, step.wire_type, result)
-            self.statistics.failed += 1
-            await self._go_back(replace(slip, todo=(), failed=step.wire_type, reason=str(result)))
+            await self._fail(slip, step, str(result))
+            return
+        try:
+            taken = slip.took(here, handler.written(result))
+        except ValueError as error:
+            # Without what it returned this step itself cannot be undone; those before it can.
+            await self._fail(slip, step, f"what it returned is not what it says that it returns: {error}")
+            return
+        try:
+            replace(taken, todo=taken.todo[1:]).header()
+        except ConfigError as error:
+            await self._fail(taken, step, str(error))
             return
         self.statistics.taken += 1
-        await self._go_on(slip.took(here, handler.written(result)))
+        await self._go_on(taken)
+
+    async def _fail(self, slip: Slip, step: Message, reason: str) -> None:
+        """Undo what the slip has done."""
+        log.warning("routing_slip.failed slip=%s step=%s reason=%s", slip.id, step.wire_type, reason)
+        self.statistics.failed += 1
+        await self._go_back(replace(slip, todo=(), failed=step.wire_type, reason=reason[:REASON]))
 
     async def _undo(self, handler: StepHandler[Any, Any], undo: _Undo, delivery: Delivery) -> None:
         slip = read(delivery.headers.get(HEADER))
