@@ -77,6 +77,18 @@ async def test_what_is_committed_is_published_and_what_is_rolled_back_is_not(
     assert await shop.outbox.lag() == timedelta(0)
 
 
+async def test_a_session_that_commits_often_listens_once(
+    sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    shop = Shop(new_app(), sessions, name, poll=timedelta(hours=1))
+    async with shop.app, sessions() as session:
+        for number in range(1, 4):
+            await shop.outbox.add(session, shop.placed(order="a", number=number))
+            await session.commit()
+            await shop.sees(number)
+        assert len(list(session.sync_session.dispatch.after_commit)) == 1
+
+
 async def test_what_is_in_order_stays_in_order_and_the_rest_goes_beside(
     sessions: Sessions, new_app: NewApp, name: str
 ) -> None:
@@ -215,6 +227,6 @@ async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyP
             await Outbox(sessions).add(session, b"", key="q", headers={"x": b""})  # type: ignore[dict-item]
         with pytest.raises(ConfigError, match="no address"):
             await Outbox(sessions).add(session, b"")
-    monkeypatch.setattr("warren.patterns.database.find_spec", lambda _: None)
+    monkeypatch.setattr("warren.patterns.optional.find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install 'warren\[sql\]'"):
         Outbox(sessions)

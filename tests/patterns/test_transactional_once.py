@@ -134,7 +134,7 @@ async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyP
         TransactionalOnce(sessions, keep=timedelta(0))
     with pytest.raises(DeadLetter, match="no message_id"):
         await TransactionalOnce(sessions).run(None, delivery(None), effect)
-    monkeypatch.setattr("warren.patterns.database.find_spec", lambda _: None)
+    monkeypatch.setattr("warren.patterns.optional.find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install 'warren\[sql\]'"):
         TransactionalOnce(sessions)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from warren.command import extra_missing
+from warren.patterns.optional import need
 from warren.sdk import ConfigError
 
 if TYPE_CHECKING:
@@ -16,12 +15,7 @@ if TYPE_CHECKING:
 
 def need_sqlalchemy(purpose: str) -> None:
     """:raises UsageError: SQLAlchemy is not installed."""
-    try:
-        there = find_spec("sqlalchemy") is not None
-    except ValueError:  # What `sys.modules["sqlalchemy"] = None` makes of it.
-        there = False
-    if not there:
-        raise extra_missing("sql", purpose)
+    need("sqlalchemy", "sql", purpose)
 
 
 async def make_tables(sessions: async_sessionmaker[AsyncSession], *tables: Table) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from datetime import datetime
-from importlib.util import find_spec
 from typing import Any
 
-from warren.command import extra_missing
 from warren.patterns.claim_check.blobs import BlobsUnavailable
+from warren.patterns.optional import need
 
 
 class S3Blobs:
@@ -28,12 +27,7 @@ class S3Blobs:
     """
 
     def __init__(self, bucket: str, *, prefix: str = "warren/", **settings: Any) -> None:
-        try:
-            missing = find_spec("aiobotocore") is None
-        except ValueError:  # What `sys.modules["aiobotocore"] = None` makes of it.
-            missing = True
-        if missing:
-            raise extra_missing("s3", "S3Blobs")
+        need("aiobotocore", "s3", "S3Blobs")
         self._bucket = bucket
         self._prefix = prefix
         self._settings = settings

@@ -35,6 +35,7 @@ from warren.sdk.protocols import Clock
 if TYPE_CHECKING:
     from sqlalchemy import Table
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+    from sqlalchemy.orm import Session
 
 MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -198,16 +199,17 @@ class Outbox:
         """The relay of this process looks at once when the transaction has committed."""
         from sqlalchemy import event
 
-        if self._relay is None or self in session.info:
+        if self._relay is None:
             return
+        if self not in session.info:
+            # Once a session, which may commit often.
+            event.listen(session.sync_session, "after_commit", self._committed)
         session.info[self] = True
 
-        def committed(_: object) -> None:
-            session.info.pop(self, None)
-            if self._relay is not None and self._loop is not None:
-                self._loop.call_soon_threadsafe(self._relay.news.set)
-
-        event.listen(session.sync_session, "after_commit", committed, once=True)
+    def _committed(self, session: Session) -> None:
+        added, session.info[self] = session.info.get(self), False
+        if added and self._relay is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._relay.news.set)
 
     def _observe(self, _: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
         if self.statistics.relaying:

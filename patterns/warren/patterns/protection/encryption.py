@@ -16,10 +16,9 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from warren.command import extra_missing
+from warren.patterns.optional import need
 from warren.patterns.protection.protection import (
     ProtectionStatistics,
     Terms,
@@ -162,12 +161,7 @@ class Encryption:
 
 
 def _cipher() -> type[AESGCM]:
-    try:
-        missing = find_spec("cryptography") is None
-    except ValueError:  # What `sys.modules["cryptography"] = None` makes of it.
-        missing = True
-    if missing:
-        raise extra_missing("crypto", "Encryption")
+    need("cryptography", "crypto", "Encryption")
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     return AESGCM

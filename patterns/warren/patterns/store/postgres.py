@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
-from warren.command import UsageError, extra_missing
+from warren.command import UsageError
+from warren.patterns.optional import need
 from warren.patterns.store.contract import StoreUnavailable, Swap
 from warren.patterns.store.gathering import Gathering, Request
+from warren.patterns.store.masking import masked
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -79,8 +80,7 @@ class PostgresStore:
     """
 
     def __init__(self, url: str, *, table: str = "warren_records", timeout: float = 5.0) -> None:
-        if not _installed():
-            raise extra_missing("sql", "PostgresStore")
+        need("asyncpg", "sql", "PostgresStore")
         _check(url)
         self._url = url
         self._table = ".".join('"{}"'.format(part.replace('"', '""')) for part in table.split("."))
@@ -113,7 +113,7 @@ class PostgresStore:
                     yield key.decode(), record
                 rows = await connection.fetch(LIST.format(table=self._table, more=">"), rows[-1][0], start)
         except Exception as error:
-            raise StoreUnavailable(f"no answer from PostgreSQL at {_masked(self._url)}: {error}") from error
+            raise StoreUnavailable(f"no answer from PostgreSQL at {masked(self._url)}: {error}") from error
         finally:
             if connection is not None:
                 connection.terminate()
@@ -121,7 +121,7 @@ class PostgresStore:
     def _linked(self) -> _Link:
         link = self._link
         if link is None or link.gathering.loop is not asyncio.get_running_loop():
-            link = self._link = _Link(self._url, _masked(self._url), self._table, self._timeout)
+            link = self._link = _Link(self._url, masked(self._url), self._table, self._timeout)
         return link
 
     async def __aenter__(self) -> PostgresStore:
@@ -136,7 +136,7 @@ class PostgresStore:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"PostgresStore({_masked(self._url)!r})"
+        return f"PostgresStore({masked(self._url)!r})"
 
 
 class _Link:
@@ -258,13 +258,6 @@ async def _prepare(connection: Connection, table: str) -> None:
             raise
 
 
-def _installed() -> bool:
-    try:
-        return find_spec("asyncpg") is not None
-    except ValueError:  # What `sys.modules["asyncpg"] = None` makes of it.
-        return False
-
-
 def _check(url: str) -> None:
     """Wrong words are said at once, and without the URL where its password cannot be told from the rest."""
     try:
@@ -278,16 +271,6 @@ def _check(url: str) -> None:
             "not a PostgreSQL URL: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, and what is special in its"
             " password as %XX"
         )
-
-
-def _masked(url: str) -> str:
-    """Without the password, wherever asyncpg takes one from: before the host, or in the query."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if ":" in user:
-        user = f"{user.partition(':')[0]}:***"
-    query = "***" if parts.query else ""
-    return urlunsplit(parts._replace(netloc=f"{user}{at}{host}", query=query))
 
 
 __all__ = ["PostgresStore"]

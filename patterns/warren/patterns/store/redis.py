@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
-from warren.command import UsageError, extra_missing
+from warren.command import UsageError
+from warren.patterns.optional import need
 from warren.patterns.store.contract import StoreUnavailable, Swap
 from warren.patterns.store.gathering import Gathering, Request
+from warren.patterns.store.masking import masked
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -57,8 +58,7 @@ class RedisStore:
     """
 
     def __init__(self, url: str, *, prefix: str = "warren:", timeout: float = 5.0) -> None:
-        if not _installed():
-            raise extra_missing("redis", "RedisStore")
+        need("redis", "redis", "RedisStore")
         _check(url)
         self._url = url
         self._prefix = prefix
@@ -92,7 +92,7 @@ class RedisStore:
                     if record is not None:
                         yield cast("bytes", key).decode()[len(self._prefix) :], cast("bytes", record)
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"no answer from Redis at {_masked(self._url)}: {error}") from error
+            raise StoreUnavailable(f"no answer from Redis at {masked(self._url)}: {error}") from error
         finally:
             await client.aclose()
 
@@ -104,7 +104,7 @@ class RedisStore:
     def _linked(self) -> _Link:
         link = self._link
         if link is None or link.gathering.loop is not asyncio.get_running_loop():
-            link = self._link = _Link(self._connect(), _masked(self._url))
+            link = self._link = _Link(self._connect(), masked(self._url))
         return link
 
     def _connect(self) -> Redis:
@@ -133,7 +133,7 @@ class RedisStore:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"RedisStore({_masked(self._url)!r})"
+        return f"RedisStore({masked(self._url)!r})"
 
 
 class _Link:
@@ -190,13 +190,6 @@ def _swap(request: Request, answer: object) -> Swap | Exception:
     return Swap(False, current or None)
 
 
-def _installed() -> bool:
-    try:
-        return find_spec("redis") is not None
-    except ValueError:  # What `sys.modules["redis"] = None` makes of it.
-        return False
-
-
 def _check(url: str) -> None:
     """Wrong words are said at once, and without the URL where its password cannot be told from the rest."""
     from redis.asyncio.connection import parse_url
@@ -211,16 +204,6 @@ def _check(url: str) -> None:
             "not a Redis URL: write redis://HOST:PORT/DATABASE (rediss:// for TLS, unix://PATH for a socket),"
             " and what is special in its password as %XX"
         )
-
-
-def _masked(url: str) -> str:
-    """Without the password, wherever redis-py takes one from: before the host, or in the query."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if ":" in user:
-        user = f"{user.partition(':')[0]}:***"
-    query = "***" if parts.query else ""
-    return urlunsplit(parts._replace(netloc=f"{user}{at}{host}", query=query))
 
 
 __all__ = ["RedisStore"]

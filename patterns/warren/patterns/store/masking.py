@@ -1,0 +1,18 @@
+"""The address of a store, as it may be shown."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit, urlunsplit
+
+
+def masked(url: str) -> str:
+    """Without the password, wherever redis-py and asyncpg take one from: before the host, or in the query."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if ":" in user:
+        user = f"{user.partition(':')[0]}:***"
+    query = "***" if parts.query else ""
+    return urlunsplit(parts._replace(netloc=f"{user}{at}{host}", query=query))
+
+
+__all__ = ["masked"]
