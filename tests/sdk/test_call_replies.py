@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from decimal import Decimal
+from traceback import format_exception
 
 import pytest
 from pydantic import BaseModel
 
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
-from warren.sdk import ConfigError, Fault, RemoteError, Request
+from warren.sdk import ConfigError, Fault, Outgoing, Queue, RemoteError, Request
 from warren.sdk.rpc.forms import reply_form
 
 
@@ -157,3 +159,58 @@ def test_mistakes_in_replies_are_said_at_once() -> None:
         reply_form(Nothing)
     with pytest.raises(ConfigError, match="Nameless has no code"):
         Nameless("oh")
+
+
+@pytest.mark.parametrize("small", [True, False])
+async def test_a_reply_that_is_refused_for_good_is_not_made_again_and_again(
+    make_app: MakeApp, foreign: Foreign, name: str, small: bool
+) -> None:
+    class Fetch(Request[str], queue=name):
+        pass
+
+    app = make_app()
+    handled: list[Fetch] = []
+
+    async def refuse(outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
+        is_reply = outgoing.properties.get("correlation_id") and outgoing.routing_key != name
+        if is_reply and (len(outgoing.body) > 1000 or not small):
+            raise ConfigError("the message is too large")
+        await call_next(outgoing)
+
+    app.middleware(publish=refuse)
+
+    @app.handle(Fetch)
+    async def fetch(request: Fetch) -> str:
+        handled.append(request)
+        return "x" * 2000
+
+    async with app:
+        if small:
+            with pytest.raises(RemoteError, match="reply_refused: the message is too large"):
+                await app.call(Fetch(), timeout=15)
+        else:
+            replies = await foreign.channel.declare_queue(exclusive=True)
+            await foreign.put(name, b"{}", reply_to=replies.name, correlation_id="c1")
+            dead = await foreign.take(f"{name}.dead")
+            assert dead.headers["warren-dead-reason"] == "reply_refused"
+        assert len(handled) == 1
+
+
+async def test_a_reply_that_cannot_be_read_is_not_shown(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    class Fetch(Request[int], queue=name):
+        pass
+
+    app = make_app()
+    app.declare(Queue(name, type="classic"))
+
+    async with app:
+        calling = asyncio.create_task(app.call(Fetch(), timeout=15))
+        request = await foreign.take(name)
+        assert request.reply_to is not None
+        await foreign.put(request.reply_to, b'"secret"', correlation_id=request.correlation_id)
+        with pytest.raises(RemoteError, match="Input should be a valid integer") as caught:
+            await calling
+    assert caught.value.code == "undecodable_reply"
+    assert "secret" not in "".join(format_exception(caught.value))

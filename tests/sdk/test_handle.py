@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import msgpack
 import pytest
+from pydantic import BaseModel
 
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
@@ -120,6 +124,7 @@ async def test_a_failing_handler_is_tried_three_times_then_the_message_is_dead_w
     async with app:
         await app.publish(Ping(number=1), message_id="m1", expiration=timedelta(hours=1))
         dead = await foreign.take(f"{name}.dead")
+        await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "the copy is confirmed")
         statistics = app.statistics().handlers[name]
     assert tried == [1, 1, 1]
     assert (dead.body, dead.message_id, dead.type, dead.expiration) == (b'{"number":1}', "m1", "ping", None)
@@ -356,3 +361,76 @@ def test_a_handler_that_does_not_fit_is_refused() -> None:
         handle(Refused)(fits)
     with pytest.raises(ConfigError, match="attempts must be at least 1"):
         Retry(0)
+
+
+async def test_a_dead_letter_queue_that_is_gone_is_made_again(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    app = make_app()
+
+    @app.handle(bytes, queue=name)
+    async def fail(body: bytes) -> None:
+        raise DeadLetter("no")
+
+    async with app:
+        await foreign.channel.queue_delete(f"{name}.dead")
+        await app.publish(b"1", key=name)
+        await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
+        dead = await foreign.take(f"{name}.dead")
+    assert (dead.body, dead.headers["warren-dead-reason"]) == (b"1", "rejected")
+
+
+async def test_a_dead_letter_that_no_queue_takes_is_counted_as_dropped(
+    make_app: MakeApp, foreign: Foreign, name: str
+) -> None:
+    app = make_app()
+    app.declare(Exchange(f"{name}.dlx", type="fanout"))
+
+    @app.handle(bytes, queue=Queue(name, type="classic", dead_letter_exchange=f"{name}.dlx"))
+    async def fail(body: bytes) -> None:
+        raise DeadLetter("no")
+
+    async with app:
+        await app.publish(b"1", key=name)
+        await until(lambda: app.statistics().subscriptions[name].rejected == 1, "it is rejected")
+        statistics = app.statistics().handlers[name]
+    assert (statistics.dropped, statistics.dead_lettered) == (1, 0)
+
+
+SECRET = "4242-4242"
+
+
+class Card(BaseModel):
+    number: int
+
+
+@dataclass
+class Account:
+    number: int
+
+
+@pytest.mark.parametrize("kind", [Card, Account, dict[str, int]])
+@pytest.mark.parametrize("content_type", ["application/json", "application/msgpack"])
+async def test_content_that_cannot_be_read_is_shown_nowhere(
+    make_app: MakeApp,
+    foreign: Foreign,
+    name: str,
+    kind: Any,
+    content_type: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = make_app()
+
+    async def take(message: object) -> None:
+        pytest.fail("it was not readable")
+
+    app.handle(kind, queue=name)(take)
+    body = {"number": SECRET}
+    async with app:
+        packed = json.dumps(body).encode() if content_type.endswith("json") else msgpack.packb(body)
+        await foreign.put(name, packed, content_type=content_type)
+        dead = await foreign.take(f"{name}.dead")
+    assert dead.headers["warren-dead-reason"] == "undecodable"
+    assert str(dead.headers["warren-dead-error"]).startswith("ValueError: number: Input should be")
+    assert "number: Input should be" in caplog.text
+    assert SECRET not in f"{dead.headers} {caplog.text}"

@@ -80,6 +80,7 @@ async def test_outcomes_are_values_and_exceptions(
             await app.publish(body, key=name)
         dead = await foreign.take(f"{name}.dead")
         await until(lambda: app.statistics().handlers[name].handled == 3, "all have come to their end")
+        await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "the copy is confirmed")
         statistics = app.statistics()
     assert sorted(seen) == sorted([b"ack", b"dead", b"later", b"later", b"requeue", b"requeue"])
     assert (dead.body, dead.headers["warren-dead-reason"]) == (b"dead", "rejected")

@@ -12,15 +12,13 @@ import typer
 from warren.command import UsageError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import BaseModel
 
     Model = TypeVar("Model", bound=BaseModel)
 
 Body = Annotated[
     str, typer.Argument(metavar="[BODY]", help="text or JSON; @FILE is a file's content, - standard input")
 ]
-SHOWN = 5
-"""How many mistakes of one body are named."""
 
 
 def read(body: str) -> bytes:
@@ -45,10 +43,12 @@ def as_message(kind: type[Model], body: bytes) -> Model:
     """
     from pydantic import ValidationError
 
+    from warren.sdk.mistakes import mistakes
+
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise UsageError(f"the body is no {kind.__name__}: {_mistakes(error)}") from None
+        raise UsageError(f"the body is no {kind.__name__}: {mistakes(error)}") from None
 
 
 def content_type_of(body: bytes) -> str:
@@ -64,12 +64,3 @@ def content_type_of(body: bytes) -> str:
             return "application/octet-stream"
         return "text/plain; charset=utf-8"
     return "application/json"
-
-
-def _mistakes(error: ValidationError) -> str:
-    found = [
-        f"{'.'.join(map(str, each['loc']))}: {each['msg']}" if each["loc"] else each["msg"]
-        for each in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
-    more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return " ".join(("; ".join(found[:SHOWN]) + more).split())

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from struct import Struct
 from typing import Any, TypedDict
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from warren.sdk.content_types import JSON, is_json, is_msgpack, is_text, media_type, pack, unpack
@@ -16,6 +16,7 @@ from warren.sdk.delivery import FIRST_PUBLISHED, Delivery
 from warren.sdk.errors import ConfigError, UnknownContentType
 from warren.sdk.identity import uuid7
 from warren.sdk.messages import Message
+from warren.sdk.mistakes import mistakes
 from warren.sdk.outgoing import PERSISTENT, Outgoing
 from warren.sdk.telemetry.context import inject
 from warren.sdk.topology import milliseconds
@@ -142,7 +143,8 @@ def encode_result(result: object) -> bytes:
 def decode(kind: Any, delivery: Delivery) -> Any:
     """The content as `kind`: a Message, `bytes`, or any type that pydantic reads, from JSON or MessagePack.
 
-    :raises ValueError: if it cannot be read as that; `UnknownContentType` if its type says that it is something else.
+    :raises ValueError: if it cannot be read as that, in words that show nothing of it; `UnknownContentType` if its type
+        says that it is something else.
     """
     if delivery.flaw is not None:
         raise ValueError(delivery.flaw)
@@ -152,14 +154,21 @@ def decode(kind: Any, delivery: Delivery) -> Any:
     if content_type != JSON:
         media = media_type(content_type)
         if is_msgpack(media):
-            return adapter_of(kind).validate_python(unpack(delivery.body))
+            value = unpack(delivery.body)
+            try:
+                return adapter_of(kind).validate_python(value)
+            except ValidationError as error:
+                raise ValueError(mistakes(error)) from None
         if kind is str and is_text(media):
             return delivery.body.decode()
         if not is_json(media):
             raise UnknownContentType(f"content of the type {content_type!r} cannot be read")
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind.__pydantic_validator__.validate_json(delivery.body)
-    return adapter_of(kind).validate_json(delivery.body)
+    try:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind.__pydantic_validator__.validate_json(delivery.body)
+        return adapter_of(kind).validate_json(delivery.body)
+    except ValidationError as error:
+        raise ValueError(mistakes(error)) from None
 
 
 @cache

@@ -15,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter
 from warren.sdk.codec import adapter_of
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import ConfigError, Undecodable
+from warren.sdk.mistakes import mistakes
 
 Function = Callable[..., Any]
 
@@ -277,7 +278,7 @@ def _header(mark: Header, parameter: inspect.Parameter, kind: Any) -> Get:
             return adapter.validate_python(value)
         except ValueError as error:
             raise Undecodable(
-                ValueError(f"the header {name!r} is not what its handler takes: {error}")
+                ValueError(f"the header {name!r} is not what its handler takes: {mistakes(error)}")
             ) from None
 
     return get

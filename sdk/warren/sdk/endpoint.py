@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -45,6 +46,7 @@ class HandlerStatistics:
     """Counts since the App started. `dropped` is what no dead letter exchange took: it is gone, and logged.
 
     `failed_attempts` failed, whatever came next; `retried` were made again in this process, `delayed` put off till later.
+    `dead_lettered` are confirmed copies with the reason; what was rejected instead, the consumer counts.
     `gathering` wait now for their batch to be full.
     """
 
@@ -83,6 +85,8 @@ class Endpoint:
         self.statistics: HandlerStatistics = HandlerStatistics()
         self.telemetry: Consuming | None = None
         """Where somebody listens; set for each run."""
+        self.redeclare: Callable[[], Awaitable[None]] | None = None
+        """Brings back what is gone from the broker; set for each run."""
         self._queue = queue
         self._send = send
         self._forward = forward
@@ -288,17 +292,27 @@ class Endpoint:
         self.statistics.delayed += 1
         return Settlement.ACK
 
-    async def _answer(self, delivery: Delivery, answer: Outgoing) -> Settlement:
-        """Confirmed before the request is acknowledged; a caller that has gone is no error."""
+    async def _answer(self, delivery: Delivery, answer: Outgoing, *, last: bool = False) -> Settlement:
+        """Confirmed before the request is acknowledged; a caller that has gone is no error.
+
+        Instead of a reply that is refused for good the caller gets an error; without that as well, the request is dead.
+        """
         try:
             await self._send(answer)
         except Unroutable:
             self.statistics.unclaimed_replies += 1
         except WarrenError as error:
-            log.warning(
-                "reply not confirmed, the request is requeued: queue=%s error=%s", delivery.queue, error
-            )
-            return Settlement.REQUEUE
+            if error.retryable or error.outcome == "unknown":
+                log.warning(
+                    "reply not confirmed, the request is requeued: queue=%s error=%s", delivery.queue, error
+                )
+                return Settlement.REQUEUE
+            if last:
+                return await self._bury(delivery, "reply_refused", error)
+            log.error("reply refused, an error goes instead: queue=%s error=%s", delivery.queue, error)
+            self.statistics.error_replies += 1
+            refusal = RemoteError("reply_refused", str(error))
+            return await self._answer(delivery, error_reply(delivery, refusal, self._clock.now()), last=True)
         return Settlement.ACK
 
     async def _bury(self, delivery: Delivery, reason: str, error: BaseException) -> Settlement:
@@ -318,12 +332,30 @@ class Endpoint:
                 delivery.message_id,
             )
             return Settlement.REJECT
+        try:
+            await self._entomb(copy)
+        except WarrenError as problem:
+            if isinstance(problem, Unroutable) and not queue.dead_letters_at_least_once:
+                self.statistics.dropped += 1
+                log.error(
+                    "dropped, no queue takes its dead letter: queue=%s message_id=%s error=%s",
+                    queue.name, delivery.message_id, problem,
+                )  # fmt: skip
+            else:
+                log.warning(
+                    "dead letter copy not confirmed, rejected instead: queue=%s error=%s", queue.name, problem
+                )
+            return Settlement.REJECT
         self.statistics.dead_lettered += 1
+        return Settlement.ACK
+
+    async def _entomb(self, copy: Outgoing) -> None:
+        """Publish the copy; where no queue takes it, what should is declared once more before it is given up."""
         try:
             await self._forward(copy)
-        except WarrenError as problem:
-            log.warning(
-                "dead letter copy not confirmed, rejected instead: queue=%s error=%s", queue.name, problem
-            )
-            return Settlement.REJECT
-        return Settlement.ACK
+        except Unroutable:
+            if self.redeclare is None:
+                raise
+            with contextlib.suppress(WarrenError):
+                await self.redeclare()
+            await self._forward(copy)

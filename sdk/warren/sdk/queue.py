@@ -222,13 +222,18 @@ class Queue:
             return Queue(name, type="classic", dead_letter_exchange=None)
         return Queue(name, delivery_limit=UNLIMITED, dead_letter_exchange=None)
 
+    @property
+    def dead_letters_at_least_once(self) -> bool:
+        """The broker keeps what it dead-letters until a queue has taken it."""
+        safe = self.overflow in (None, "reject-publish") and self.dead_letter_strategy != "at-most-once"
+        return self.dead_letter_exchange is not None and self.type == "quorum" and safe
+
     def wire_arguments(self) -> dict[str, Any]:
         """The arguments of `queue.declare`."""
         values = self._values()
         if self.dead_letter_exchange is not None:
             values["dead_letter_routing_key"] = self.dead_letter_key
-            safe = self.overflow in (None, "reject-publish") and self.dead_letter_strategy != "at-most-once"
-            if self.type == "quorum" and safe:
+            if self.dead_letters_at_least_once:
                 values["dead_letter_strategy"], values["overflow"] = "at-least-once", "reject-publish"
         arguments: dict[str, Any] = {"x-queue-type": self.type}
         for argument in ARGUMENTS:

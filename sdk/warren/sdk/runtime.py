@@ -86,6 +86,7 @@ class Runtime:
         self.caller.telemetry = self.consuming
         for endpoint in endpoints.values():
             endpoint.telemetry = self.consuming
+            endpoint.redeclare = self._redeclare
         self._replies = replies
         self._publishing: Link | None = None
         self._consuming: Link | None = None

@@ -13,6 +13,7 @@ from warren.sdk.codec import adapter_of
 from warren.sdk.content_types import is_msgpack, media_type, unpack
 from warren.sdk.errors import ConfigError, Fault, RemoteError
 from warren.sdk.messages import Asking, Message, snake_case
+from warren.sdk.mistakes import mistakes
 from warren.sdk.rpc.remote import ERROR_TYPE, decode_error
 from warren.wire.received import PropertyValue
 
@@ -74,8 +75,8 @@ class ReplyForm:
             return adapter.validate_json(answer.body)
         except ValueError as error:
             raise RemoteError(
-                "undecodable_reply", f"the reply is not what the request says: {error}"
-            ) from error
+                "undecodable_reply", f"the reply is not what the request says: {mistakes(error)}"
+            ) from None
 
 
 @cache
