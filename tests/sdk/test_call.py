@@ -336,3 +336,28 @@ async def test_a_cancelled_call_leaves_nothing_behind(make_app: MakeApp, name: s
         await asyncio.gather(*calls, return_exceptions=True)
         assert client.statistics().calls.in_flight == 0
         assert await client.call(Ask(wait=False)) == 1
+
+
+async def test_a_request_that_waited_for_the_connection_expires_with_its_caller(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    app = make_app(proxy.url)
+    app.publishes(Ask)
+    async with app:
+        proxy.refuse()
+        proxy.cut()
+        await until(lambda: not app.ready, "the loss is noticed")
+        calling = asyncio.create_task(app.call(Ask(), timeout=60))
+        await asyncio.sleep(0.05)
+        proxy.accept()
+        request = await foreign.take(name)
+        assert isinstance(request.expiration, int | float)
+        assert request.expiration <= 59.95
+        assert request.reply_to is not None
+        if app.statistics().calls.in_flight and not request.reply_to.startswith("amq."):
+            await foreign.put(request.reply_to, b"7", correlation_id=request.correlation_id)
+            assert await calling == 7
+        calling.cancel()

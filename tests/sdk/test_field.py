@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from tests.support.proxy import Proxy
 from warren.broker import Broker, BrokerConfig, VirtualClock
 from warren.patterns import Delay
-from warren.sdk import App, Command, Event, Queue, Request, Requeue, Retry
+from warren.sdk import App, Command, Event, HeldDelivery, Queue, Request, Requeue, Retry, TransportUnavailable
 from warren.testing import Warren
 
 
@@ -133,3 +135,25 @@ async def test_a_deleted_dead_letter_queue_makes_no_message_go_round(
             await app.publish(Ping(number=number))
         await until(lambda: runs[-1:] == [5], "all others are handled")
     assert runs == [0, 0, 0, 1, 2, 3, 4, 5]
+
+
+async def test_a_connection_with_no_channel_left_says_so_and_goes_on() -> None:
+    async with Broker(BrokerConfig(channel_max=4)) as broker:
+        app = App(broker.url)
+        app.declare(Queue("parked"))
+        async with app:
+            await app.publish_many([b"1"] * 8, key="parked")
+            held: list[HeldDelivery] = []
+
+            async def take_all() -> None:
+                while (delivery := await app.get("parked")) is not None:
+                    held.append(delivery)
+
+            with pytest.raises(TransportUnavailable, match="channel_max") as caught:
+                await take_all()
+            assert (caught.value.outcome, caught.value.retryable) == ("not_sent", True)
+            assert held
+            await held[0].ack()
+            again = await app.get("parked")
+            assert again is not None
+            assert (app.statistics().reconnects, app.ready) == (0, True)

@@ -212,6 +212,17 @@ async def test_a_return_of_a_lost_connection_says_nothing_of_the_next_attempt(
     assert (await foreign.take(name)).headers["warren-republished"]
 
 
+async def test_whoever_finds_no_room_for_its_bytes_keeps_its_place(
+    make_app: MakeApp, foreign: Foreign, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warren.sdk.publisher.WINDOW_BYTES", 4)
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        await asyncio.gather(*(app.publish(b"%04d" % number, key=name) for number in range(20)))
+    assert [(await foreign.take(name)).body for _ in range(20)] == [b"%04d" % number for number in range(20)]
+
+
 async def test_at_most_once_awaits_nothing(make_app: MakeApp, foreign: Foreign, name: str) -> None:
     app = make_app()
     app.declare(Queue(name))

@@ -243,7 +243,8 @@ class App:
         :param timeout: seconds.
         :param reliability: `at_most_once` sends transient, without mandatory and without awaiting a confirm.
         :param options: `exchange`, `key`, `message_id`, `headers`, `expiration`, `priority`: see `MessageOptions`.
-        :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see there.
+        :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable, TopologyMismatch: see there.
+        :raises PublishError: `refused`, as without its exchange. :raises ConfigError: the wire cannot carry it.
         """
         await self._sending.publish(message, timeout, reliability, options)
 
@@ -307,6 +308,7 @@ class App:
         :param timeout: seconds to begin, and to commit.
         :raises TransactionFailed: nothing took place. :raises TransactionUnknown: whether is not known; never tried again.
         :raises BatchError: it took place, but no queue took some of the messages.
+        :raises TransportUnavailable: at its begin: the App does not run, or no channel can be opened.
         """
         return Transaction(self._sending, self._sending.transaction_channels, timeout)
 
@@ -353,6 +355,7 @@ class App:
         :param timeout: seconds.
         :raises RemoteError: the server answered with an error. :raises NoServer: its queue does not exist.
         :raises CallTimeout: no reply in time. :raises TransportUnavailable: the connection was lost meanwhile.
+        :raises Nacked, PublishError, TopologyMismatch, ConfigError: as `publish`, of the request.
         """
         return await self._sending.call(request, timeout=timeout, message_id=message_id)
 

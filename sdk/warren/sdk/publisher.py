@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import REPUBLISHED, RETURN_TOKEN
@@ -88,7 +90,9 @@ class Publisher:
         self._by_identity: dict[str | tuple[str, int], Pending] = {}
         self._bytes = 0
         self._sequence = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        """A heap, by the place in the line."""
+        self._places = itertools.count()
         self._cut_off: deque[Pending] = deque()
         self._suspicion = False
         """One of the messages that are cut off closes the channel: they go one at a time."""
@@ -234,7 +238,7 @@ class Publisher:
         for pending in self._cut_off:
             pending.settle(TransportUnavailable("the App stopped before the confirm came", outcome="unknown"))
         self._cut_off.clear()
-        for waiter in self._waiters:
+        for _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(TransportUnavailable("the App stopped"))
         self._waiters.clear()
@@ -259,12 +263,11 @@ class Publisher:
         return channel
 
     async def _wait_for_room(self, deadline: float) -> DataChannel:
-        first = True
+        # Who was woken and found no room keeps its place in the line.
+        place = next(self._places)
         while True:
             waiter = self._loop.create_future()
-            # Who was woken and found no room keeps its place in the line.
-            (self._waiters.append if first else self._waiters.appendleft)(waiter)
-            first = False
+            heappush(self._waiters, (place, waiter))
             try:
                 async with asyncio.timeout_at(deadline):
                     await waiter
@@ -275,8 +278,9 @@ class Publisher:
                 self._pass_on(waiter)
                 raise
             finally:
-                if waiter.cancelled() and waiter in self._waiters:
-                    self._waiters.remove(waiter)
+                if waiter.cancelled() and (place, waiter) in self._waiters:
+                    self._waiters.remove((place, waiter))
+                    heapify(self._waiters)
             channel = self._room()
             if channel is not None:
                 if len(self._in_flight) + 1 < self._window:
@@ -301,7 +305,7 @@ class Publisher:
         """Let as many go on as there is room for; each of them wakes the next."""
         room = self._window - len(self._in_flight)
         while self._waiters and room > 0 and self._room() is not None:
-            waiter = self._waiters.popleft()
+            _, waiter = heappop(self._waiters)
             if not waiter.done():
                 waiter.set_result(None)
                 room -= 1

@@ -26,6 +26,8 @@ from warren.wire.url import parse_url
 CONNECT_SECONDS = 10.0
 HEARTBEAT_SECONDS = "15"
 UNLIMITED = 2**31
+MOST_CHANNELS = 65535
+"""Where the broker sets no limit (AMQP 0-9-1, connection.tune)."""
 
 FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFError, ValueError)
 """What aiormq and the socket raise; anything else is a mistake in the program and is not dressed up."""
@@ -38,6 +40,7 @@ class Session:
         assert socket.writer is not None
         self._connection = connection
         self._scanner = socket.scanner
+        self._channel_max = connection.connection_tune.channel_max or MOST_CHANNELS
         self._frame_max = connection.connection_tune.frame_max or UNLIMITED
         self._scanner.limit = self._frame_max
         self._writer = socket.writer
@@ -97,6 +100,11 @@ class Session:
         number = next(number for number in itertools.count(1) if number not in taken)
         if self.lost.done():
             raise TransportUnavailable("cannot open a channel: the connection was closed")
+        if number > self._channel_max:
+            # The broker would close the connection over it (RabbitMQ: 530), and end all others.
+            raise TransportUnavailable(
+                f"cannot open a channel: {self._channel_max} are open, the broker's channel_max; close some first"
+            )
         with translated("cannot open a channel"):
             channel = await self._connection.channel(number, confirms, timeout=CONNECT_SECONDS)
             if transactions:

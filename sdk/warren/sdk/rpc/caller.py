@@ -158,13 +158,14 @@ class Caller:
         deadline = loop.time() + timeout
         statistics = self.statistics
         waiting = OneAnswer(loop.create_future())
+        left = timeout
         if not self.active:
-            await self.wait_active(deadline)
+            left = await self.waited_for(request, deadline)
         identity = self.expect(request, waiting)
         statistics.calls += 1
         confirm: asyncio.Future[None] | None = None
         try:
-            confirm = await submit(request, timeout)
+            confirm = await submit(request, left)
             confirm.add_done_callback(waiting.published)
             async with asyncio.timeout_at(deadline):
                 answer = await waiting.future
@@ -231,8 +232,11 @@ class Caller:
                 self.statistics.interrupted += 1
                 return error
 
-    async def wait_active(self, deadline: float) -> None:
-        """:raises TransportUnavailable: if there is no reply address by then."""
+    async def waited_for(self, request: Outgoing, deadline: float) -> float:
+        """Wait for a reply address; returns the seconds that are left, and the request expires with them.
+
+        :raises TransportUnavailable: if there is none by then.
+        """
         try:
             async with asyncio.timeout_at(deadline):
                 while not self.active:
@@ -240,6 +244,9 @@ class Caller:
                     await self._active.wait()
         except TimeoutError:
             raise TransportUnavailable("there was no connection to the broker within the deadline") from None
+        left = max(0.0, deadline - asyncio.get_running_loop().time())
+        request.set("expiration", str(int(left * 1000)))
+        return left
 
     def snapshot(self) -> CallStatistics:
         self.statistics.in_flight = len(self._waiting)

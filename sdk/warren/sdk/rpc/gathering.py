@@ -139,12 +139,12 @@ class Gathering(Generic[Value]):
         deadline = loop.time() + self._timeout
         scattering = self._scattering = await self._prepare(self._timeout)
         caller, request = scattering.caller, scattering.request
-        await caller.wait_active(deadline)
+        left = await caller.waited_for(request, deadline)
         self._timer = loop.call_at(deadline, self.close)
         self._identity = caller.expect(request, self)
         caller.statistics.calls += 1
         try:
-            await (await scattering.submit(request, deadline - loop.time()))
+            await (await scattering.submit(request, left))
         except Exception as error:
             self.close()
             raise caller.failure(error, request, self._timeout) from error
