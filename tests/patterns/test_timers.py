@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,8 +16,10 @@ from tests.patterns.waiting import eventually
 from warren.patterns import SqliteStore
 from warren.patterns.store.contract import ListingStore
 from warren.patterns.timers import At, Cron, Every, Schedule, Timers
+from warren.patterns.timers.lead import Lead
 from warren.patterns.timers.schedule import following, spec_of
 from warren.sdk import App, Command, ConfigError, Delivery
+from warren.sdk.clock import SystemClock
 from warren.testing import Warren
 
 HOUR = timedelta(hours=1)
@@ -164,6 +167,25 @@ async def test_one_of_two_leads_and_the_other_takes_over(
     rang = sorted(bell for house in (first, second) for bell, _ in house.rang)
     assert rang == ["tea"] + 4 * ["watch"]
     assert (leads.timers.statistics.fired, follows.timers.statistics.fired) == (3, 2)
+
+
+@pytest.mark.parametrize("jump", [-3600, 3600])
+async def test_the_lead_does_not_depend_on_the_time_that_a_machine_is_set_to(
+    store: ListingStore, monkeypatch: pytest.MonkeyPatch, jump: int
+) -> None:
+    leads, follows = (Lead(store, "lead", owner, lease=600, clock=SystemClock()) for owner in "ab")
+    assert (await leads.beat(0)).leading
+    assert not (await follows.beat(0)).leading
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    assert not (await follows.beat(0)).leading
+    still = leads.leading
+    # Without an answer of the store the lead ends in time, also if the machine's time went back.
+    elapsed = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: elapsed() + 500)
+    assert (still, leads.leading) == (True, False)
+    monkeypatch.undo()
+    await store.close()
 
 
 async def test_many_timers_are_due_at_the_same_time(warren: Warren, store: ListingStore) -> None:

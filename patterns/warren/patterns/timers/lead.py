@@ -2,18 +2,21 @@
 
 The lease is not a time of day that two machines might read differently. Who leads changes the record, again and again; who
 follows watches it, and takes over when it has not changed for a whole lease by his own clock (as Kubernetes' leader election
-does: "leaderelection", client-go). Who could not change it for two thirds of a lease leads no longer, by his own clock.
+does: "leaderelection", client-go). Who could not change it for two thirds of a lease leads no longer, by his own clock. That
+is a clock that nobody sets: it goes on evenly when the machine's time jumps.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
 from warren.patterns.store import Step, Store, decide
+from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.protocols import Clock
 
 NEWS: Final = 200
@@ -64,7 +67,7 @@ class Lead:
     @property
     def leading(self) -> bool:
         """By our own clock, with a third of the lease to spare."""
-        return self._clock.now() - self._renewed < self._lease * 2 / 3
+        return steady(self._clock) - self._renewed < self._lease * 2 / 3
 
     async def beat(self, revision: int) -> Beat:
         """Say that we lead, or take over from who has not said so for a lease, or watch.
@@ -72,7 +75,7 @@ class Lead:
         :param revision: the last that we have seen.
         :raises StoreUnavailable: nothing is known; we lead for as long as our last success allows.
         """
-        began = self._clock.now()
+        began = steady(self._clock)
         # Who asks for the lead judges by what he saw when he began to look, never by a time in the record.
         overdue = self._seen if self._seen is not None and began - self._since >= self._lease else None
         head = await decide(self._store, self._key, partial(_beat, owner=self.owner, overdue=overdue))
@@ -93,6 +96,12 @@ class Lead:
         """Let another lead at once."""
         self._renewed = float("-inf")
         await decide(self._store, self._key, partial(_leave, owner=self.owner))
+
+
+def steady(clock: Clock) -> float:
+    """Seconds that pass by this clock, from no particular time on: real ones evenly, a test's as the test has them."""
+    followed = clock.followed if isinstance(clock, AppClock) else clock
+    return time.monotonic() if isinstance(followed, SystemClock) else followed.now()
 
 
 def _beat(record: bytes | None, *, owner: str, overdue: tuple[str, int, int] | None) -> Step[Head]:
@@ -136,4 +145,4 @@ def _write(head: Head) -> Step[Head]:
     return Step(json.dumps(fields, separators=(",", ":")).encode(), head, KEEP_MS)
 
 
-__all__ = ["Beat", "Head", "Lead"]
+__all__ = ["Beat", "Head", "Lead", "steady"]

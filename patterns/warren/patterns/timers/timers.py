@@ -29,7 +29,7 @@ from typing import Final
 from warren.patterns.store import StoreUnavailable, decide, decide_patiently, record_key
 from warren.patterns.store.contract import ListingStore
 from warren.patterns.timers import record as rules
-from warren.patterns.timers.lead import Lead
+from warren.patterns.timers.lead import Lead, steady
 from warren.patterns.timers.record import Timer
 from warren.patterns.timers.schedule import At, Schedule, following, spec_of, words
 from warren.sdk import App, ConfigError
@@ -251,18 +251,19 @@ class Timers:
                 while pending:
                     await self._put(pending[0], standing=True)
                     pending.pop(0)
-                if self._told or self._clock.now() - beaten >= self._lease / 3:
-                    self._told, beaten = False, self._clock.now()
+                if self._told or steady(self._clock) - beaten >= self._lease / 3:
+                    self._told, beaten = False, steady(self._clock)
                     await self._beat()
                 if self.leading:
                     await self._fire_due()
             except StoreUnavailable as error:
                 self.statistics.outages += 1
                 log.warning("timers.store_unavailable name=%s error=%s", self.name, error)
-            await self._sleep(beaten + self._lease / 3)
+            await self._sleep(beaten + self._lease / 3 - steady(self._clock))
 
-    async def _sleep(self, until: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         """Until the next beat, or the next timer, or news of this process."""
+        until = self._clock.now() + seconds
         if self.leading and self._queue:
             until = min(until, self._queue[0][0] / 1000)
         alarm = self._clock.call_at(max(until, self._clock.now() + 0.001), self._wake_up)
