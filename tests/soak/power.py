@@ -96,7 +96,7 @@ async def _soak(share: float, random: Random, folder: Path, redis: str) -> list[
             if cutting:
                 cuts.pop(0)
                 broker.arm()
-            publishing = asyncio.ensure_future(customers.publish_many(batch))
+            publishing = asyncio.ensure_future(_publish(customers, batch))
             await _unless_cut(publishing, broker, cutting)
             await _unless_cut(asyncio.ensure_future(clock.advance(STEP)), broker, cutting)
             if cutting:
@@ -165,6 +165,13 @@ def _events(
             story.paid[order] = now
             batch += [Paid(order=order, at=now)] * (1 + (random.random() < TWICE))
     return batch
+
+
+async def _publish(customers: App, batch: list[Event]) -> None:
+    """Until all is confirmed: a broker whose disk fails under it refuses what it cannot keep."""
+    report = await customers.publish_many(batch, on_error="report")
+    while report.failures:
+        report = await customers.publish_again(report, on_error="report")
 
 
 async def _unless_cut(work: asyncio.Future[Any], broker: Powered, cutting: bool) -> None:
