@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from aiormq.exceptions import ChannelPreconditionFailed
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
+from tests.sdk.foreign import Foreign, foreign_client
 from tests.sdk.waiting import until
 from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy
-from warren.sdk import App, Command, Event, Queue, State, TransportUnavailable
+from warren.sdk import App, Command, Event, Queue, State, TopologyMismatch, TransportUnavailable
 
 
 async def test_consumers_are_back_after_a_lost_connection_and_ready_says_so(
@@ -200,3 +201,28 @@ async def test_a_killed_broker_that_comes_back_loses_nothing_confirmed(
         assert (await publishing).confirmed == 10_000
         await until(lambda: len(seen) == 10_000, "all have come")
         assert app.statistics().publisher.republished > 0
+
+
+async def test_why_a_queue_cannot_be_brought_back_is_said(
+    make_app: MakeApp, amqp_url: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(first_retry=0.2, longest_retry=0.2)
+
+    @app.handle(bytes, queue=name)
+    async def take(body: bytes) -> None: ...
+
+    async with app:
+        subscription = app.subscriptions[name]
+        for _ in range(50):
+            async with foreign_client(amqp_url) as client:
+                await client.channel.queue_delete(name)
+                try:
+                    await client.channel.declare_queue(name, durable=True)
+                except ChannelPreconditionFailed:
+                    continue  # the App was faster
+                break
+        await until(lambda: isinstance(subscription.error, TopologyMismatch), "it says why")
+        assert f"topology not brought back: queue={name} error=" in caplog.text
+        async with foreign_client(amqp_url) as client:
+            await client.channel.queue_delete(name)
+        await until(lambda: app.ready and subscription.error is None, "it is back")

@@ -236,7 +236,7 @@ class Subscription:
                 with attempt:
                     session = await self._link.wait_up()
                     if attempt.retry_state.attempt_number > 1:
-                        await self._recover()
+                        await self._bring_back()
                     ended = await self._consume(session)
                     if ended is None:
                         break
@@ -246,6 +246,15 @@ class Subscription:
             if ended is not None:
                 await asyncio.wait((ended,))
                 self._lost(ended)
+
+    async def _bring_back(self) -> None:
+        try:
+            await self._recover()
+        except WarrenError as error:
+            log.warning("topology not brought back: queue=%s error=%s", self.queue.name, error)
+            self.error = error
+            self._moved()
+            raise
 
     def _lives_on(self, error: BaseException) -> bool:
         """Whatever happens, a queue keeps its consumer; what is no error of the SDK is one of this program, and is shown."""

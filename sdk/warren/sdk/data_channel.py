@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from aiormq.abc import AbstractChannel
@@ -71,8 +71,9 @@ class DataChannel:
         self._frame_max = frame_max
         self._addresses: dict[tuple[str, str, bool], bytes] = {}
         self._acks: list[int] = []
-        self._settled: set[int] = set()
-        self._lowest = 0
+        self._highest = 0
+        """The highest tag that is settled; what was delivered before it and is not settled is outstanding."""
+        self._outstanding: set[int] = set()
         scanner.open(self.number, self)
         self.ended.add_done_callback(lambda done: scanner.close(self.number, self))
 
@@ -228,6 +229,8 @@ class DataChannel:
 
     def acknowledge_up_to(self, delivery_tag: int) -> None:
         """Acknowledge all that the channel has received so far, up to this tag."""
+        self._highest = max(self._highest, delivery_tag)
+        self._outstanding = {tag for tag in self._outstanding if tag > delivery_tag}
         self._outlet.schedule().append(_ack(self.number, delivery_tag, True))
 
     def reject(self, delivery_tag: int) -> None:
@@ -242,20 +245,25 @@ class DataChannel:
             self._settle("basic.nack", delivery_tag, delivery_tag, False, True)
 
     def _settle(self, name: str, delivery_tag: int, *values: int | bytes | bool) -> None:
-        self._settled.add(delivery_tag)
+        self._account((delivery_tag,))
         self._outlet.schedule().append(methods.frame(self.number, name, *values))
+
+    def _account(self, tags: Sequence[int]) -> None:
+        """They are settled; in ascending order."""
+        highest = tags[-1]
+        if highest > self._highest:
+            self._outstanding.update(range(self._highest + 1, highest + 1))
+            self._highest = highest
+        self._outstanding.difference_update(tags)
 
     def _acknowledge(self) -> None:
         acks, self._acks = self._acks, []
         acks.sort()
-        settled, lowest = self._settled, self._lowest
-        settled.update(acks)
-        while lowest + 1 in settled:
-            lowest += 1
-            settled.discard(lowest)
-        self._lowest = lowest
+        self._account(acks)
+        # It has no more than the prefetch, however many are settled while one is worked on.
+        lowest = min(self._outstanding, default=self._highest + 1)
         together = 0
-        while together < len(acks) and acks[together] <= lowest:
+        while together < len(acks) and acks[together] < lowest:
             together += 1
         parts = self._outlet.schedule()
         if together:

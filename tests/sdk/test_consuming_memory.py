@@ -1,0 +1,38 @@
+"""What a subscription keeps in memory does not grow with what it has handled."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.waiting import until
+from warren.sdk import Queue, data_channel
+
+MESSAGES = 3000
+
+
+async def test_settled_messages_are_not_kept_while_one_is_worked_on(make_app: MakeApp, name: str) -> None:
+    app = make_app()
+    finish = asyncio.Event()
+
+    @app.handle(bytes, queue=Queue(name, type="classic"), concurrency=2)
+    async def take(body: bytes) -> None:
+        if body == b"long":
+            await finish.wait()
+
+    async with app:
+        await app.publish(b"long", key=name)
+        statistics = app.subscriptions[name].statistics
+        await until(lambda: statistics.running == 1, "it runs")
+        tracemalloc.start()
+        try:
+            await app.publish_many([b""] * MESSAGES, key=name)
+            await until(lambda: statistics.acknowledged == MESSAGES, "the others are handled")
+            snapshot = tracemalloc.take_snapshot()
+        finally:
+            tracemalloc.stop()
+        held = snapshot.filter_traces([tracemalloc.Filter(True, data_channel.__file__)])
+        finish.set()
+        await until(lambda: statistics.acknowledged == MESSAGES + 1, "it is handled as well")
+    assert sum(trace.size for trace in held.traces) < 32 * 1024
