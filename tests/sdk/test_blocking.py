@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -110,6 +112,30 @@ def test_what_keeps_it_from_starting_is_said_and_leaves_nothing() -> None:
         app.sync.publish(b"1", key="q")
     assert not [thread for thread in threading.enumerate() if thread.name == "warren app.sync"]
     app.sync.close()
+
+
+def test_an_interrupted_start_is_undone_and_another_one_begins() -> None:
+    """The interruption comes while the broker's greeting is awaited, as that of a user who tires of waiting."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        app = App(f"amqp://127.0.0.1:{listener.getsockname()[1]}", connect_timeout=60)
+
+        main = threading.get_ident()
+
+        def interrupt() -> None:
+            with listener.accept()[0] as connection:
+                connection.settimeout(15)
+                signal.pthread_kill(main, signal.SIGINT)
+                while connection.recv(1 << 16):
+                    pass
+
+        for _ in range(2):
+            interrupting = threading.Thread(target=interrupt)
+            interrupting.start()
+            with pytest.raises(KeyboardInterrupt):
+                app.sync.publish(b"1", key="q")
+            interrupting.join(15)
+            assert app.state.value == "closed"
+            assert not [thread for thread in threading.enumerate() if thread.name == "warren app.sync"]
 
 
 async def test_a_forked_process_is_told_to_start_its_own(

@@ -23,6 +23,8 @@ from warren.sdk.sending import CALL_SECONDS, Reliability
 if TYPE_CHECKING:
     from warren.sdk.app import App
 
+UNDO_SECONDS = 10.0
+
 Answer = TypeVar("Answer")
 Content = TypeVar("Content")
 
@@ -162,9 +164,25 @@ class Sync:
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="warren app.sync", daemon=True)
         thread.start()
+        begun: list[asyncio.Task[None] | None] = []
+
+        async def begin() -> None:
+            begun.append(asyncio.current_task())
+            await self._app.start()
+
+        async def undo() -> None:
+            tasks = [task for task in begun if task is not None]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
         try:
-            asyncio.run_coroutine_threadsafe(self._app.start(), loop).result()
+            asyncio.run_coroutine_threadsafe(begin(), loop).result()
         except BaseException:
+            # This thread may be interrupted at any point: what has begun is ended while there is a loop to end it on.
+            with contextlib.suppress(BaseException):
+                asyncio.run_coroutine_threadsafe(undo(), loop).result(UNDO_SECONDS)
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
