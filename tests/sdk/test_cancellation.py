@@ -13,7 +13,7 @@ from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from tests.support.cancelling import cancellations
 from tests.support.proxy import Proxy
-from warren.sdk import App, Command, Queue, Request, WarrenError
+from warren.sdk import App, Command, Delivery, Queue, Request, WarrenError
 
 Operation = Callable[[App, str], Coroutine[Any, Any, object]]
 FEW = (0, 1, 3, 8, 21, 55)
@@ -59,6 +59,17 @@ async def call(app: App, name: str) -> object:
     return await app.call(Double(number=2), timeout=10)
 
 
+async def gather(app: App, name: str) -> object:
+    class Double(Request[int], queue=f"{name}.double"):
+        number: int
+
+    return await app.gather(Double(number=2), replies=1, timeout=10)
+
+
+async def forward(app: App, name: str) -> None:
+    await app.forward(Delivery(b"1", "", name, name, False, {}, {"message_id": "same"}), key=name)
+
+
 async def declare_now(app: App, name: str) -> None:
     await app.declare_now(Queue(f"{name}.now"))
 
@@ -74,6 +85,8 @@ async def declare_now(app: App, name: str) -> None:
         publish_batches,
         transaction,
         call,
+        gather,
+        forward,
         declare_now,
     ],
 )
