@@ -108,6 +108,12 @@ def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
     assert not found
 
 
+def test_the_test_in_the_readme_is_part_of_the_example() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    assert blocks[1] in (ROOT / "examples" / "test_unpaid_order.py").read_text()
+
+
 def test_the_example_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
     block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert block is not None
