@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 from uuid import uuid4
+
+import pytest
 
 from tests.sdk.foreign import foreign_client
 from tests.sdk.waiting import until
 from tests.support.proxy import Proxy
 from tests.support.steps import Fault, Step
-from warren.sdk import App, Command, Queue
+from warren.sdk import (
+    App,
+    CallTimeout,
+    Command,
+    Event,
+    Queue,
+    Request,
+    Requeue,
+    Retry,
+    TransactionFailed,
+    TransactionUnknown,
+    TransportUnavailable,
+    Unroutable,
+)
+
+Result = TypeVar("Result")
+PARTS = ("calls", "kept", "dead")
 
 TO_SERVER = (
     "protocol header",
@@ -47,12 +67,25 @@ TO_CLIENT = (
     "connection.close-ok",
 )
 STEPS = [("to server", frame) for frame in TO_SERVER] + [("to client", frame) for frame in TO_CLIENT]
+RARER_TO_SERVER = ("exchange.declare", "queue.bind", "basic.reject", "basic.get", "tx.select", "tx.commit")
+RARER_TO_CLIENT = (
+    "exchange.declare-ok",
+    "queue.bind-ok",
+    "basic.return",
+    "basic.get-ok",
+    "tx.select-ok",
+    "tx.commit-ok",
+)
+RARER = [("to server", frame) for frame in RARER_TO_SERVER] + [
+    ("to client", frame) for frame in RARER_TO_CLIENT
+]
+"""What only a life with calls, dead letters, returns, single messages and transactions meets."""
 MESSAGES = 30
 DEADLINE = 30.0
 
 
 async def survive(url: str, direction: str, frame: str, fault: Fault, nth: int = 1) -> None:
-    """Start, publish, handle and stop through the fault.
+    """Start, publish, handle and stop through the fault; of the rarer frames, with all that an App can do in between.
 
     :raises AssertionError: if what was confirmed is not handled, a delivery has no end, something was handled that nobody
         published, anything takes longer than its deadline, or something is left open.
@@ -64,13 +97,16 @@ async def survive(url: str, direction: str, frame: str, fault: Fault, nth: int =
             lane = proxy.to_server if direction == "to server" else proxy.to_client
             with Step(lane, frame, fault, nth=nth) as step:
                 async with asyncio.timeout(DEADLINE):
-                    await _live(App(proxy.url, longest_retry=0.05, grace=2), name)
+                    live = _live_fully if (direction, frame) in RARER else _live
+                    await live(App(proxy.url, longest_retry=0.05, grace=2), name)
                 assert step.hit, f"no {frame} {direction}"
                 await until(lambda: proxy.connections == 0, "its connections are closed")
         await until(lambda: not asyncio.all_tasks() - before, "its tasks have ended")
     finally:
         async with foreign_client(url) as client:
-            await client.channel.queue_delete(name)
+            for queue in (name, *(f"{name}.{part}" for part in PARTS)):
+                await client.channel.queue_delete(queue)
+            await client.channel.exchange_delete(name)
 
 
 async def _live(app: App, name: str) -> None:
@@ -88,6 +124,70 @@ async def _live(app: App, name: str) -> None:
         await app.publish_many(messages, timeout=15)
         await until(lambda: handled == set(range(MESSAGES)), "all that is confirmed is handled")
         await until(lambda: _open(app, name) == 0, "every delivery has its end")
+
+
+async def _live_fully(app: App, name: str) -> None:
+    """A call, a dead letter, a message that is handled at the second time, a return, a single message, a transaction."""
+
+    class Happened(Event, exchange=name, key="happened"):
+        number: int
+
+    class Double(Request[int], queue=Queue(f"{name}.calls", dead_letter_exchange=None)):
+        number: int
+
+    class Kept(Command, queue=Queue(f"{name}.kept", dead_letter_exchange=None)):
+        number: int
+
+    handled: set[int] = set()
+    given_back: set[int] = set()
+
+    @app.handle(Happened, queue=name, retry=Retry(1))
+    async def happened(event: Happened) -> None:
+        if event.number == 0:
+            raise ValueError("poison")
+        if event.number == 1 and event.number not in given_back:
+            given_back.add(event.number)
+            raise Requeue
+        handled.add(event.number)
+
+    @app.handle(Double)
+    async def double(request: Double) -> int:
+        return 2 * request.number
+
+    app.publishes(Kept)
+    async with app:
+        await app.publish_many([Happened(number=number) for number in range(3)], timeout=15)
+        await until(lambda: handled == {1, 2}, "all but the poison is handled")
+        assert await _at_last(lambda: app.call(Double(number=21), timeout=5)) == 42
+        with pytest.raises(Unroutable):
+            await app.publish(b"lost", key=f"{name}.nowhere", timeout=15)
+        await _at_last(lambda: _commit(app, Kept(number=1), Kept(number=2)))
+        for queue, least in ((f"{name}.dead", 1), (f"{name}.kept", 2)):
+            for _ in range(least):
+                await _at_last(lambda queue=queue: _take(app, queue))  # type: ignore[misc]
+        await until(lambda: _open(app, name) == 0, "every delivery has its end")
+        await until(lambda: _open(app, f"{name}.calls") == 0, "every request has its end")
+
+
+async def _commit(app: App, *messages: Command) -> None:
+    async with app.transaction(timeout=5) as tx:
+        for message in messages:
+            await tx.publish(message)
+
+
+async def _take(app: App, queue: str) -> None:
+    held = await app.get(queue, timeout=5)
+    assert held is not None, f"nothing came from {queue}"
+    await held.ack()
+
+
+async def _at_last(attempt: Callable[[], Awaitable[Result]]) -> Result:
+    """Again after what says that the connection was in the way, as a user would; nothing else is passed over."""
+    while True:
+        try:
+            return await attempt()
+        except (TransportUnavailable, TransactionFailed, TransactionUnknown, CallTimeout):
+            await asyncio.sleep(0)
 
 
 def _open(app: App, name: str) -> int:

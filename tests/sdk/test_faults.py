@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sdk.surviving import STEPS, survive
+from tests.sdk.surviving import RARER, STEPS, survive
 from tests.support.steps import Fault
 
 CHOSEN = [("to server", "basic.publish"), ("to client", "basic.deliver")]
 
 
-@pytest.mark.parametrize(("direction", "frame"), STEPS)
+@pytest.mark.parametrize(("direction", "frame"), STEPS + RARER)
 async def test_a_connection_that_is_cut_at_this_step(amqp_url: str, direction: str, frame: str) -> None:
     await survive(amqp_url, direction, frame, Fault.CUT_WITHIN)
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
-from tests.sdk.surviving import STEPS, survive
+from tests.sdk.surviving import RARER, STEPS, survive
 from tests.support.broker import BrokerProcess
 from tests.support.rabbitmq import installed, rabbitmq_server
 from tests.support.steps import Fault
@@ -19,7 +19,7 @@ MANY = ("basic.publish", "header", "body", "basic.deliver")
 
 def soak(share: float, random: Random, folder: Path) -> list[str]:
     """Both brokers go through that share of the matrix, chosen at random."""
-    matrix = [(*step, fault, nth) for step in STEPS for fault in Fault for nth in (1, LATER)]
+    matrix = [(*step, fault, nth) for step in STEPS + RARER for fault in Fault for nth in (1, LATER)]
     matrix = [case for case in matrix if case[3] == 1 or case[1] in MANY]
     chosen = random.sample(matrix, max(1, round(len(matrix) * share)))
     figures = []
