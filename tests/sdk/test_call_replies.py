@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from traceback import format_exception
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -214,3 +215,22 @@ async def test_a_reply_that_cannot_be_read_is_not_shown(
             await calling
     assert caught.value.code == "undecodable_reply"
     assert "secret" not in "".join(format_exception(caught.value))
+
+
+async def test_a_result_of_the_wrong_type_is_not_shown(
+    make_app: MakeApp, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fetch(Request[dict[str, int]], queue=name):
+        pass
+
+    app = make_app()
+
+    @app.handle(Fetch)
+    async def fetch(request: Fetch) -> Any:
+        return {"pin": "secret"}
+
+    async with app:
+        with pytest.raises(RemoteError, match="pin: Input should be a valid integer") as caught:
+            await app.call(Fetch(), timeout=15)
+    assert "handler failed" in caplog.text
+    assert "secret" not in caplog.text + "".join(format_exception(caught.value))

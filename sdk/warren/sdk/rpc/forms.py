@@ -7,7 +7,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from warren.sdk.codec import adapter_of
 from warren.sdk.content_types import is_msgpack, media_type, unpack
@@ -45,9 +45,12 @@ class ReplyForm:
     def write(self, result: object) -> bytes:
         """The result as JSON; of a union, behind its name and a line feed, so that one value holds both.
 
-        :raises pydantic.ValidationError: if the result is not of the reply's type.
+        :raises ValueError: if the result is not of the reply's type, in words that show nothing of it.
         """
-        value = self._adapter.validate_python(result)
+        try:
+            value = self._adapter.validate_python(result)
+        except ValidationError as error:
+            raise ValueError(f"the result is not what the request says: {mistakes(error)}") from None
         body = self._adapter.dump_json(value, by_alias=True)
         return name_of(type(value)).encode() + b"\n" + body if self._members else body
 
