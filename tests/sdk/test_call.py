@@ -361,3 +361,25 @@ async def test_a_request_that_waited_for_the_connection_expires_with_its_caller(
             await foreign.put(request.reply_to, b"7", correlation_id=request.correlation_id)
             assert await calling == 7
         calling.cancel()
+
+
+async def test_a_request_that_waited_for_room_expires_with_its_caller(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    app = make_app(proxy.url, window=1)
+    app.publishes(Ask)
+    app.declare(Queue(f"{name}.other"))
+    async with app:
+        proxy.to_client.hold()
+        confirm = await app.submit(b"1", key=f"{name}.other")
+        calling = asyncio.create_task(app.call(Ask(), timeout=60))
+        await asyncio.sleep(0.05)
+        assert not confirm.done()
+        proxy.to_client.release()
+        request = await foreign.take(name)
+        assert isinstance(request.expiration, int | float)
+        assert request.expiration <= 59.95
+        calling.cancel()

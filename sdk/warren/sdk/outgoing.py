@@ -17,11 +17,15 @@ class Outgoing:
     """Its header frame is encoded once, and again only if a property or header is set afterwards.
 
     :ivar properties: by their AMQP names, but for the headers.
+    :ivar deadline: by the loop's clock, when whoever waits for its answer gives up: each write sets its expiration to what
+        is left until then.
     :ivar passed: the middlewares have seen it; another attempt goes past them, as what they made of it.
     :ivar headers: values, or fields as they came (`warren.wire.tables.Field`).
     """
 
-    __slots__ = ("_header", "body", "exchange", "headers", "mandatory", "passed", "properties", "routing_key")
+    __slots__ = (
+        "_header", "body", "deadline", "exchange", "headers", "mandatory", "passed", "properties", "routing_key",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Outgoing:
         self.mandatory: bool = mandatory
         self._header = header
         self.passed: bool = False
+        self.deadline: float | None = None
 
     @property
     def message_id(self) -> str:

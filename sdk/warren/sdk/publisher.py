@@ -323,6 +323,9 @@ class Publisher:
 
     def _write(self, channel: DataChannel, pending: Pending) -> None:
         outgoing = pending.outgoing
+        if outgoing.deadline is not None:
+            left = max(0.0, outgoing.deadline - self._loop.time())
+            outgoing.set("expiration", str(int(left * 1000)))
         sequence = self._sequence + 1
         identity: str | tuple[str, int]
         identity = message_id = str(outgoing.properties.get("message_id", ""))

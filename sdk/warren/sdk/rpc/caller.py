@@ -160,8 +160,8 @@ class Caller:
         waiting = OneAnswer(loop.create_future())
         left = timeout
         if not self.active:
-            left = await self.waited_for(request, deadline)
-        identity = self.expect(request, waiting)
+            left = await self.waited_for(deadline)
+        identity = self.expect(request, waiting, deadline)
         statistics.calls += 1
         confirm: asyncio.Future[None] | None = None
         try:
@@ -199,12 +199,13 @@ class Caller:
         )
         return self.telemetry.answered(came, partial(form.read, answer))
 
-    def expect(self, request: Outgoing, awaiter: Awaiter) -> str:
-        """Give the request a correlation id and the address for its replies; `forget` it afterwards."""
+    def expect(self, request: Outgoing, awaiter: Awaiter, deadline: float) -> str:
+        """Give the request a correlation id, the address for its replies and its end; `forget` it afterwards."""
         self._count += 1
         identity = f"{self._prefix}{self._count:x}"
         request.set("correlation_id", identity)
         request.set("reply_to", self.address)
+        request.deadline = deadline
         self._waiting[identity] = awaiter
         return identity
 
@@ -232,8 +233,8 @@ class Caller:
                 self.statistics.interrupted += 1
                 return error
 
-    async def waited_for(self, request: Outgoing, deadline: float) -> float:
-        """Wait for a reply address; returns the seconds that are left, and the request expires with them.
+    async def waited_for(self, deadline: float) -> float:
+        """Wait for a reply address; returns the seconds that are left.
 
         :raises TransportUnavailable: if there is none by then.
         """
@@ -244,9 +245,7 @@ class Caller:
                     await self._active.wait()
         except TimeoutError:
             raise TransportUnavailable("there was no connection to the broker within the deadline") from None
-        left = max(0.0, deadline - asyncio.get_running_loop().time())
-        request.set("expiration", str(int(left * 1000)))
-        return left
+        return max(0.0, deadline - asyncio.get_running_loop().time())
 
     def snapshot(self) -> CallStatistics:
         self.statistics.in_flight = len(self._waiting)

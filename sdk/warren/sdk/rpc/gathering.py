@@ -139,9 +139,9 @@ class Gathering(Generic[Value]):
         deadline = loop.time() + self._timeout
         scattering = self._scattering = await self._prepare(self._timeout)
         caller, request = scattering.caller, scattering.request
-        left = await caller.waited_for(request, deadline)
+        left = await caller.waited_for(deadline)
         self._timer = loop.call_at(deadline, self.close)
-        self._identity = caller.expect(request, self)
+        self._identity = caller.expect(request, self, deadline)
         caller.statistics.calls += 1
         try:
             await (await scattering.submit(request, left))
