@@ -43,11 +43,16 @@ async def test_each_step_arrives_in_its_time_and_in_its_queue(new_app: NewApp, n
 
 
 async def test_wrong_use_is_said(name: str) -> None:
+    assert Ladder(name, timedelta(microseconds=1500)).queue("2ms").name == f"{name}.2ms"
     assert [step.total_seconds() for step in Ladder(name).steps] == [5, 10, 30, 60, 300, 600, 1800, 3600]
     with pytest.raises(ConfigError, match="no step 7s, but 5s, 1m"):
         Ladder(name, "5s", "1m").queue("7s")
     with pytest.raises(ConfigError, match="belongs to no App"):
         await Ladder(name).publish(Remind(number=1), "5s")
-    for steps in (("60s", "1m"), ("0s",)):
+    parts = (
+        timedelta(microseconds=1500),
+        "2ms",
+    )  # A broker counts whole milliseconds: they would share their queues.
+    for steps in (("60s", "1m"), ("0s",), parts):
         with pytest.raises(ConfigError, match="differ, and are longer than 0"):
             Ladder(name, *steps)

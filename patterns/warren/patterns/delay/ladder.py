@@ -17,16 +17,18 @@ class Ladder:
     """`app.include(ladder)`, `await ladder.publish(message, "30s")`, `@app.handle(Remind, queue=ladder.queue("30s"))`.
 
     What is published to a step waits in the queue `<name>.<step>.wait.<ms>` and arrives in `<name>.<step>`: published by
-    level, handled by level. No step holds up another; one hop, exact to the millisecond, two quorum queues a step.
+    level, handled by level. No step holds up another; one hop, exact to the millisecond, three quorum queues a step (one
+    for its dead letters). `<step>` is as it is written here, so all processes write it alike.
 
-    :param steps: its delays. Default 5 s, 10 s, 30 s, 1 min, 5 min, 10 min, 30 min and 1 h.
+    :param steps: its delays, rounded up to whole milliseconds. Default 5 s, 10 s, 30 s,
+        1 min, 5 min, 10 min, 30 min and 1 h.
     :raises ConfigError: there is no step, two are the same, or one is no duration.
     """
 
     def __init__(self, name: str, *steps: Duration) -> None:
         self.name: str = name
         given = steps or STEPS
-        self._labels: dict[timedelta, str] = {duration(step): _label(step) for step in given}
+        self._labels: dict[timedelta, str] = {_waited(step): _label(step) for step in given}
         if len(self._labels) != len(given) or min(self._labels) <= timedelta(0):
             raise ConfigError(f"the steps of a ladder differ, and are longer than 0: {given}")
         self._app: App | None = None
@@ -40,7 +42,7 @@ class Ladder:
 
         :raises ConfigError: there is no such step.
         """
-        label = self._labels.get(duration(step))
+        label = self._labels.get(_waited(step))
         if label is None:
             raise ConfigError(
                 f"the ladder {self.name} has no step {step}, but {', '.join(self._labels.values())}"
@@ -55,7 +57,7 @@ class Ladder:
         """
         if self._app is None:
             raise ConfigError(f"the ladder {self.name} belongs to no App: app.include(ladder)")
-        waiting = wait_queue(self.queue(step).name, duration(step))
+        waiting = wait_queue(self.queue(step).name, _waited(step))
         await self._app.publish(message, exchange="", key=waiting.name, message_id=message_id)
 
     def register(self, app: App) -> None:
@@ -68,6 +70,11 @@ class Ladder:
 
     async def on_stop(self) -> None:
         """Nothing to end: what waits goes on waiting in the broker."""
+
+
+def _waited(step: Duration) -> timedelta:
+    """As the broker counts it, so that two steps that share a waiting queue are one."""
+    return timedelta(milliseconds=milliseconds(duration(step)) or 0)
 
 
 def _label(step: Any) -> str:
