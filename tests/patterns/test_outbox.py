@@ -147,6 +147,32 @@ async def test_any_number_may_be_refused(sessions: Sessions) -> None:
     assert [row.ordered_by for row in found] == ["a", None]
 
 
+async def test_more_may_be_refused_than_is_remembered(
+    sessions: Sessions, new_app: NewApp, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, value in (("REMEMBERED", 2), ("BATCH", 3), ("LAST_RETRY", 0.05)):
+        monkeypatch.setattr(f"warren.patterns.outbox.relay.{limit}", value, raising=False)
+    shop = Shop(
+        new_app(), sessions, name, retry_after=timedelta(milliseconds=20), poll=timedelta(milliseconds=10)
+    )
+    missing = f"{name}.missing"
+    async with shop.app:
+        async with sessions.begin() as session:
+            for number in range(7):
+                await shop.outbox.add(session, b"", ordered_by=str(number), key=missing)
+            await shop.outbox.add(session, shop.placed(order="6", number=2))
+            await shop.outbox.add(session, shop.placed(order="b", number=3))
+        await shop.sees(1)
+        await eventually(lambda: shop.outbox.statistics.failed >= 21, "all are tried again")
+        assert shop.seen == [("b", 3)]
+        assert shop.outbox._relay is not None
+        assert len(shop.outbox._relay._put_off) <= 2
+        await shop.app.declare_now(Queue(missing))
+        await shop.sees(2)
+        assert shop.seen == [("b", 3), ("6", 2)]
+        await eventually(lambda: shop.outbox.statistics.relayed == 9, "nothing is left")
+
+
 async def test_of_two_processes_one_relays_and_the_other_takes_over(
     sessions: Sessions, new_app: NewApp, name: str
 ) -> None:

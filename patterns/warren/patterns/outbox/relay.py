@@ -19,6 +19,8 @@ BATCH: Final = 500
 PUBLISH_SECONDS: Final = 30.0
 FIRST_RETRY: Final = 1.0
 LAST_RETRY: Final = 60.0
+REMEMBERED: Final = 10_000
+"""So many that were refused have each a wait of their own; the memory for them is bounded, whatever is refused."""
 AFTER_ERROR: Final = 1.0
 
 
@@ -63,6 +65,10 @@ class Relay:
         self._working = True
         self._put_off: dict[str | int, tuple[float, float]] = {}
         """By `ordered_by`, or by id where there is none: until when, and the wait that led there."""
+        self._passed = 0
+        """More was refused than is remembered: what has an id up to this is looked at again after all that is behind it."""
+        self._look_again = 0.0
+        """Not before this."""
 
     @property
     def busy(self) -> bool:
@@ -123,9 +129,15 @@ class Relay:
                 BATCH,
                 but_keys=[name for name in off if isinstance(name, str)],
                 but_ids=[name for name in off if isinstance(name, int)],
+                after=self._passed,
             )
-            self._statistics.oldest_ms = await self._tables.oldest_ms() if off else _oldest(rows)
-            if rows:
+            held_back = off or self._passed
+            self._statistics.oldest_ms = await self._tables.oldest_ms() if held_back else _oldest(rows)
+            if self._passed and len(rows) < BATCH and now >= self._look_again:
+                # Also what another process relayed meanwhile is forgotten so.
+                self._put_off = {name: wait for name, wait in self._put_off.items() if wait[0] > now}
+                self._passed = 0
+            elif rows:
                 await self._publish(app, rows)
             else:
                 self._working = False
@@ -144,6 +156,7 @@ class Relay:
             rounds[turn].append(row)
         confirmed: list[int] = []
         failed: set[str] = set()
+        passed = 0
         try:
             for each in rounds:
                 going = [row for row in each if row.ordered_by is None or row.ordered_by not in failed]
@@ -156,22 +169,33 @@ class Relay:
                         raise problem
                     if row.ordered_by is not None:
                         failed.add(row.ordered_by)
-                    self._hold_back(row, problem, app.clock.now())
+                    if not self._hold_back(row, problem, app.clock.now()):
+                        passed = max(passed, row.id)
+            # Only now: what a lost connection kept from being tried must not be passed over.
+            if passed and not self._passed:
+                self._look_again = app.clock.now() + LAST_RETRY
+            self._passed = max(self._passed, passed)
         finally:
             self._statistics.relayed += len(confirmed)
             if confirmed:
                 await asyncio.shield(self._tables.delete(confirmed))
 
-    def _hold_back(self, row: Row, problem: WarrenError, now: float) -> None:
+    def _hold_back(self, row: Row, problem: WarrenError, now: float) -> bool:
+        """Whether it is remembered."""
         name = _held_by(row)
         _, before = self._put_off.get(name, (0.0, 0.0))
         wait = min(2 * before, LAST_RETRY) if before else self._first_retry
-        self._put_off[name] = now + wait, wait
+        remembered = bool(before) or len(self._put_off) < REMEMBERED
+        if remembered:
+            self._put_off[name] = now + wait, wait
+        else:
+            wait = LAST_RETRY
         self._statistics.failed += 1
         log.error(
             "outbox.refused table=%s id=%d ordered_by=%s message_id=%s retry_in=%.0fs error=%s",
             self._tables.messages.name, row.id, row.ordered_by, row.outgoing.message_id, wait, problem,
         )  # fmt: skip
+        return remembered
 
     async def _wait_for_news(self, clock: Clock) -> None:
         """Until this process has committed something, or for as long as others may have."""

@@ -78,9 +78,12 @@ class Tables:
             await self.make()
 
     async def waiting(
-        self, limit: int, *, but_keys: Collection[str] = (), but_ids: Collection[int] = ()
+        self, limit: int, *, but_keys: Collection[str] = (), but_ids: Collection[int] = (), after: int = 0
     ) -> list[Row]:
-        """The oldest of those that are committed, without what is put off."""
+        """The oldest of those that are committed, without what is put off.
+
+        :param after: only what has a higher id, and follows none of its order that has not.
+        """
         from sqlalchemy import or_, select
 
         columns = self.messages.c
@@ -91,6 +94,12 @@ class Tables:
                 wanted = wanted.where(or_(columns.ordered_by.is_(None), columns.ordered_by.not_in(keys)))
             if but_ids:
                 wanted = wanted.where(columns.id.not_in(_values(session, columns.id, but_ids)))
+            if after:
+                # Joined once: as a condition of each row, either database would search it row by row.
+                earlier = self.messages.alias().c
+                passed = select(earlier.ordered_by).where(earlier.id <= after).distinct().subquery()
+                wanted = wanted.outerjoin(passed, passed.c.ordered_by == columns.ordered_by)
+                wanted = wanted.where(columns.id > after, passed.c.ordered_by.is_(None))
             return [_row(row) for row in (await session.execute(wanted)).mappings()]
 
     async def delete(self, ids: Sequence[int]) -> None:
