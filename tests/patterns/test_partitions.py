@@ -61,12 +61,14 @@ async def test_a_handler_runs_to_its_end_when_its_connection_is_lost(
             await second.publish(4, keys=1)
             await eventually(lambda: first.running["k0"] == 1 and len(first.done) == 1, "it handles number 1")
             proxy.cut()
-            await eventually(lambda: len(second.done) == 3, "the other one goes on")
+            await eventually(lambda: ("k0", 3) in second.done, "the other one goes on")
             assert first.running["k0"] == 1
             returned.set()
             await eventually(lambda: len(first.done) == 2, "it ends as well")
     assert first.done == [("k0", 0), ("k0", 1)]
-    assert second.done == [("k0", 1), ("k0", 2), ("k0", 3)]
+    # The acknowledgement of number 0 may have been lost with the connection.
+    assert second.done[-3:] == [("k0", 1), ("k0", 2), ("k0", 3)]
+    assert second.done[:-3] in ([], [("k0", 0)])
 
 
 async def test_the_broker_divides_the_keys_by_consistent_hash(
