@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,8 @@ from tests.support.redis import redis_server
 if TYPE_CHECKING:
     from warren.testing import Warren
 
-# The plugin brings `--amqp-url`; here it means: run the tests of any broker, and no others, against this one, and
-# `rabbitmq` starts Debian's. Without it all tests run, with a `warren broker`.
-pytest_plugins = [] if entry_points(group="pytest11", name="warren") else ["warren.testing.plugin"]
+# Warren's pytest plugin brings `--amqp-url`; here it means: run the tests of any broker, and no others, against this one,
+# and `rabbitmq` starts Debian's. Without it all tests run, with a `warren broker`.
 
 
 @pytest.hookimpl(tryfirst=True)

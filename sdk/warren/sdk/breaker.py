@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
 from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError
+from warren.sdk.logs import log
 from warren.sdk.protocols import Clock, Timer
-
-log: logging.Logger = logging.getLogger("warren.sdk")
 
 
 @dataclass(frozen=True)

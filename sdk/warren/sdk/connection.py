@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -14,9 +13,8 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.hosts import Hosts
+from warren.sdk.logs import log
 from warren.sdk.transport import Session, translated
-
-log: logging.Logger = logging.getLogger("warren.sdk")
 
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 3.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Hashable
 from enum import Enum
 from functools import partial
@@ -16,12 +15,11 @@ from warren.sdk.connection import STABLE_SECONDS, Link, cancel
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
+from warren.sdk.logs import log
 from warren.sdk.telemetry.consuming import Consuming
 from warren.sdk.topology import Queue
 from warren.sdk.transport import Session, translate, translated
 from warren.sdk.workers import OPERATIONS, ConsumerStatistics, Job, Process, Settlement, Workers
-
-log: logging.Logger = logging.getLogger("warren.sdk")
 
 CANCEL_SECONDS = 5.0
 RESUME_SECONDS = 30.0

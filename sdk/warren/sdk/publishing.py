@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -11,10 +10,9 @@ from aiormq.exceptions import ChannelClosed
 
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.errors import WarrenError
+from warren.sdk.logs import log
 from warren.sdk.publisher import Publisher
 from warren.sdk.transport import Session, translate
-
-log: logging.Logger = logging.getLogger("warren.sdk")
 
 
 class PublishingChannels:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Literal
 
 from warren.sdk.comparison import differences
 from warren.sdk.declaring import Form, Runner, declaration, identity, label, rank
 from warren.sdk.errors import ConfigError, TopologyMismatch
+from warren.sdk.logs import log
 from warren.sdk.topology import Binding, Declarable, Exchange, Queue, closure
-
-log: logging.Logger = logging.getLogger("warren.sdk")
 
 DeclarePolicy = Literal["always", "never"]
 MismatchPolicy = Literal["fail", "adopt"]

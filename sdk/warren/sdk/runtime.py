@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from warren.sdk.breaker import Circuit
@@ -16,6 +15,7 @@ from warren.sdk.endpoint import Endpoint
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
 from warren.sdk.fetching import Bury, HeldDelivery, fetch
 from warren.sdk.hosts import Hosts
+from warren.sdk.logs import log
 from warren.sdk.middleware import Middlewares, Outlet, Through
 from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock, Component, Once
@@ -36,8 +36,6 @@ from warren.sdk.telemetry.producing import Traced
 from warren.sdk.topology import Declarable, Queue
 from warren.sdk.transaction import TransactionChannels
 from warren.sdk.transport import Session
-
-log: logging.Logger = logging.getLogger("warren.sdk")
 
 FLUSH_SECONDS = 5.0
 

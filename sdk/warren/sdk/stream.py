@@ -7,7 +7,6 @@ exchanged (`BaseTransport.set_protocol`). What is no message goes on to the prot
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,8 @@ from aiormq.connection import TCPTransportFactory, TLSTransportFactory, Transpor
 from yarl import URL
 
 from warren.sdk.errors import TransportUnavailable
+from warren.sdk.logs import log
 from warren.wire.received import Scanner, StreamError
-
-log: logging.Logger = logging.getLogger("warren.sdk")
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 ALIVE_SECONDS = 1.0
