@@ -21,9 +21,9 @@ from datetime import date
 from pathlib import Path
 
 from tests.support.broker import BrokerProcess
-from warren.broker.bench.conversation import CHANNEL, Conversation
 from warren.broker.bench.flow import Batch, Confirms, Deliveries, prefix_of
 from warren.wire import tables
+from warren.wire.conversation import CHANNEL, Conversation
 from warren.wire.url import parse_url
 
 WINDOW = 1000

@@ -9,13 +9,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from warren.broker.bench import processor
-from warren.broker.bench.conversation import Conversation, Refused
 from warren.broker.bench.load import Load
 from warren.broker.bench.report import Report
 from warren.broker.bench.run import Failed, measure
 from warren.command import Exit, UsageError
 from warren.command.arguments import Arguments
 from warren.wire import tables
+from warren.wire.conversation import Conversation, Refused
 from warren.wire.replies import Reply
 from warren.wire.url import AmqpUrl, parse_url
 
@@ -162,7 +162,7 @@ class _Queue:
         self._keep = keep
 
     def __enter__(self) -> None:
-        connection = Conversation(self._url)
+        connection = Conversation(self._url, product="warren bench")
         if not self._keep or not self._exists(connection):
             self._declare(connection, passive=False)
         connection.close()
@@ -185,7 +185,7 @@ class _Queue:
         if self._keep:
             return
         try:
-            connection = Conversation(self._url)
+            connection = Conversation(self._url, product="warren bench")
             connection.call("queue.delete", 0, self._name, False, False, False)
             connection.close()
         except (OSError, Refused):

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from warren.broker.bench.conversation import CHANNEL, Conversation, Refused
 from warren.broker.bench.flow import Batch, Confirms, Deliveries, prefix_of
 from warren.broker.bench.load import Consumed, Load, Published, Rates, Schedule
 from warren.wire import tables
+from warren.wire.conversation import CHANNEL, Conversation, Refused
 from warren.wire.url import parse_url
 
 READ = 1 << 18
@@ -98,7 +98,7 @@ class _Meter:
 
 
 def _publish(pipe: Connection, load: Load, index: int) -> Published:
-    connection = Conversation(parse_url(load.url))
+    connection = Conversation(parse_url(load.url), product="warren bench")
     if load.window:
         connection.call("confirm.select", False)
     batch = _batch(load, index, connection.frame_max)
@@ -204,7 +204,7 @@ class _Publishing:
 
 
 def _consume(pipe: Connection, load: Load) -> Consumed:
-    connection = Conversation(parse_url(load.url))
+    connection = Conversation(parse_url(load.url), product="warren bench")
     if load.prefetch and load.ack_every:
         connection.call("basic.qos", 0, load.prefetch, False)
     deliveries = Deliveries(load.run, max(load.publishers, 1), load.ack_every, CHANNEL)

@@ -1,4 +1,4 @@
-"""One blocking connection: handshake and methods, until the load takes over its socket."""
+"""One blocking connection: handshake and methods, until its owner takes over the socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warren.wire.replies import Reply
 from warren.wire.url import AmqpUrl
 
 CHANNEL = 1
-"""The one channel that a connection of the load tool uses."""
+"""The one channel that such a connection uses."""
 
 FRAME_MAX = 131072
 _FRAME = struct.Struct(">BHI")
@@ -34,8 +34,9 @@ class Refused(Exception):
 class Conversation:
     """An open connection with one open channel."""
 
-    def __init__(self, url: AmqpUrl, timeout: float = 10.0) -> None:
+    def __init__(self, url: AmqpUrl, timeout: float = 10.0, product: str = "warren") -> None:
         """
+        :param product: how the connection names itself to the broker
         :param timeout: seconds for each answer of the broker
         :raises OSError: if the broker cannot be reached or does not answer
         :raises Refused: if it does not want this user or virtual host
@@ -47,19 +48,22 @@ class Conversation:
         self.buffer = b""
         self.frame_max = FRAME_MAX
         try:
-            self._handshake(url)
+            self._handshake(url, product)
             self.call("channel.open", b"", channel=CHANNEL)
         except BaseException:
             self.socket.close()
             raise
 
-    def _handshake(self, url: AmqpUrl) -> None:
+    def _handshake(self, url: AmqpUrl, product: str) -> None:
         self.socket.sendall(b"AMQP\x00\x00\x09\x01")
         self.expect("connection.start")
         # Without this capability a wrong password would be a closed socket instead of a reply
         # (https://www.rabbitmq.com/docs/auth-notification).
         client = tables.encode(
-            {"product": "warren bench", "capabilities": {"authentication_failure_close": True}}
+            {
+                "product": product,
+                "capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True},
+            }
         )
         login = b"\0" + url.user.encode() + b"\0" + url.password.encode()
         self.send("connection.start-ok", client, b"PLAIN", login, b"en_US", channel=0)
@@ -95,7 +99,7 @@ class Conversation:
             refusal(method.name, arguments)
 
     def hear(self, frame: bytes) -> None:
-        """Judge a frame that the load did not expect.
+        """Judge a frame that its owner did not expect.
 
         :raises Refused: if it closes the channel or the connection; everything else is passed over
         """
