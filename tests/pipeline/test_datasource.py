@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.conftest import Audit, Message, audit_queue, channel
 from tests.support.broker import BrokerProcess
-from warren.pipeline.browse import BATCH_BYTES, Browse, BrowseError, redacted
+from warren.pipeline.browse import BATCH_BYTES, Browse, redacted
 from warren.pipeline.datasource import source_errors
+from warren.pipeline.errors import PipelineError
 from warren.pipeline.rows import SCHEMA
 
 
@@ -150,7 +151,7 @@ def test_a_queue_that_somebody_consumes_is_refused(audit: Audit) -> None:
     audit.publish([Message(b"x")])
     with channel(audit.url) as consuming:
         consuming.basic_consume(audit.name, lambda *_: None)
-        with pytest.raises(BrowseError, match=r"it has another consumer \(waited 0\.5 s\)"):
+        with pytest.raises(PipelineError, match=r"it has another consumer \(waited 0\.5 s\)"):
             list(Browse(audit.url, audit.name, timeout=0.5).batches())
     assert len(next(Browse(audit.url, audit.name).batches())) == 1
 
@@ -160,14 +161,17 @@ def test_errors_say_what_is_wrong_and_hide_the_password(
 ) -> None:
     audit.publish([Message(b"x")])
     missing = load(spark, audit, queue="pipeline.nowhere")
-    with pytest.raises(BrowseError, match="there is no such queue; declare it") as failed, source_errors():
+    with pytest.raises(PipelineError, match="there is no such queue; declare it") as failed, source_errors():
         missing.count()
     assert ":guest@" not in str(failed.value)
     assert "\n" not in str(failed.value)
 
     host = audit.url.rpartition("@")[2].removeprefix("amqp://")
     wrong = load(spark, audit, url=f"amqp://guest:s3cret@{host}")
-    with pytest.raises(BrowseError, match="refused the user name or the password") as failed, source_errors():
+    with (
+        pytest.raises(PipelineError, match="refused the user name or the password") as failed,
+        source_errors(),
+    ):
         wrong.count()
     assert "s3cret" not in str(failed.value)
     with pytest.raises(Exception, match="refused the user name") as raw:
@@ -178,9 +182,9 @@ def test_errors_say_what_is_wrong_and_hide_the_password(
     assert "s3cret" not in capsys.readouterr().out
 
     gone = load(spark, audit, url="amqp://127.0.0.1:1")
-    with pytest.raises(BrowseError, match="cannot be reached: Connection refused"), source_errors():
+    with pytest.raises(PipelineError, match="cannot be reached: Connection refused"), source_errors():
         gone.count()
-    with pytest.raises(BrowseError, match="the virtual host does not exist"):
+    with pytest.raises(PipelineError, match="the virtual host does not exist"):
         list(Browse(f"amqp://guest:guest@{host.partition('/')[0]}/nowhere", "q").batches())
 
 
@@ -204,7 +208,7 @@ def test_wrong_options_are_named_when_the_frame_is_loaded(
 
 
 def test_another_schema_is_refused(spark: SparkSession, audit: Audit) -> None:
-    with pytest.raises(BrowseError, match="the schema of format 'amqp' is fixed"), source_errors():
+    with pytest.raises(PipelineError, match="the schema of format 'amqp' is fixed"), source_errors():
         spark.read.format("amqp").schema("a INT").options(url=audit.url, queue=audit.name).load().collect()
 
 
@@ -215,7 +219,7 @@ def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Pa
         batches = Browse(broker.url, audit.name).batches()
         next(batches)
         broker.kill()
-        with pytest.raises(BrowseError, match=r"the connection was lost after \d+ of 20000 messages"):
+        with pytest.raises(PipelineError, match=r"the connection was lost after \d+ of 20000 messages"):
             list(batches)
         broker.start()
         read = [m.body for batch in Browse(broker.url, audit.name).batches() for m in batch]
@@ -230,7 +234,7 @@ def test_a_broker_that_hangs_ends_the_read_after_the_timeout(tmp_path: Path) -> 
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             with pytest.raises(
-                BrowseError, match=r"(nothing arrived for 2 s|stopped answering) after \d+ of 20000"
+                PipelineError, match=r"(nothing arrived for 2 s|stopped answering) after \d+ of 20000"
             ):
                 list(batches)
         finally:
@@ -244,7 +248,7 @@ def test_a_deleted_queue_ends_the_read(audit: Audit) -> None:
     next(batches)
     with channel(audit.url) as deleting:
         deleting.queue_delete(audit.name)
-    with pytest.raises(BrowseError, match=r"the queue was deleted|messages"):
+    with pytest.raises(PipelineError, match=r"the queue was deleted|messages"):
         list(batches)
 
 

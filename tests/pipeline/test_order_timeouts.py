@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.conftest import Audit, Message
 from tests.pipeline.orders import Order, expected, fact, from_file, generated, histogram, story
 from warren.command import UsageError
-from warren.pipeline.browse import BrowseError
+from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.order_timeouts import Summary, run
 
 TIMEOUTS = [600, 1200, 1800, 3600, 7200]
@@ -165,7 +165,7 @@ def test_times_with_a_zone_are_what_they_say(spark: SparkSession, audit: Audit, 
 
 def test_a_queue_that_is_missing_is_one_line(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:
     with pytest.raises(
-        BrowseError, match=r"^cannot read queue 'pipeline\.nowhere' at [^\n]+ no such queue[^\n]+$"
+        PipelineError, match=r"^cannot read queue 'pipeline\.nowhere' at [^\n]+ no such queue[^\n]+$"
     ):
         run(amqp_url, "pipeline.nowhere", tmp_path)
 

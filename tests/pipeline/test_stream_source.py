@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.conftest import Audit, Message, channel
 from tests.support.broker import BrokerProcess
 from tests.support.processes import wait_until
-from warren.pipeline.browse import BrowseError
 from warren.pipeline.datasource import source_errors
+from warren.pipeline.errors import PipelineError
 from warren.pipeline.ranges import Ranges
 from warren.pipeline.replay import Replay
 
@@ -125,7 +125,7 @@ def test_what_retention_has_taken_is_an_error_unless_it_may_be(spark: SparkSessi
     wait_until(lambda: (replay.find("first") or 0) > 10, "the oldest are gone")
     lossy = load(spark, stream, startingOffset=1)
     with (
-        pytest.raises(BrowseError, match=r"messages from offset 1 on are gone, it begins at \d+"),
+        pytest.raises(PipelineError, match=r"messages from offset 1 on are gone, it begins at \d+"),
         source_errors(),
     ):
         lossy.count()
@@ -165,11 +165,11 @@ def test_a_checkpoint_goes_on_where_it_was(spark: SparkSession, stream: Stream, 
 def test_errors_say_what_is_wrong(spark: SparkSession, stream: Stream, audit: Audit) -> None:
     missing = spark.read.format("amqp").options(url=stream.url, stream="pipeline.nowhere").load()
     reason = r"cannot read stream 'pipeline\.nowhere' at .*: there is no such queue"
-    with pytest.raises(BrowseError, match=reason) as failed, source_errors():
+    with pytest.raises(PipelineError, match=reason) as failed, source_errors():
         missing.count()
     assert ":guest@" not in str(failed.value)
     classic = spark.read.format("amqp").options(url=audit.url, stream=audit.name).load()
-    with pytest.raises(BrowseError, match="x-stream-offset"), source_errors():
+    with pytest.raises(PipelineError, match="x-stream-offset"), source_errors():
         classic.count()
 
 
@@ -209,7 +209,7 @@ def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Pa
         batches = replay.batches(0, 20_000)
         next(batches)
         broker.kill()
-        with pytest.raises(BrowseError, match="the connection was lost"):
+        with pytest.raises(PipelineError, match="the connection was lost"):
             list(batches)
         broker.start()
         assert sum(len(batch) for batch in replay.batches(0, 20_000)) == 20_000

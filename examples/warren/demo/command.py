@@ -24,7 +24,7 @@ from warren.demo.services import BrokerProcess, chosen_store
 from warren.demo.shop import AUDIT, Done, Shop
 from warren.demo.verdict import MOST_LEFT_OUT, Verdict, judge
 from warren.pipeline import durations
-from warren.pipeline.browse import BrowseError
+from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs import order_timeouts
 from warren.pipeline.session import check_spark
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     log_to(options.out)
     try:
         verdict = asyncio.run(work(orders, plan, options.crash, options.out, console))
-    except BrowseError as error:
+    except PipelineError as error:
         print(f"warren demo: {error}", file=sys.stderr)
         return Exit.IO
     show(verdict, options.out, time.monotonic() - started)

@@ -34,6 +34,8 @@ from aiormq.exceptions import (
 from pamqp.commands import Basic
 from yarl import URL
 
+from warren.pipeline.errors import PipelineError
+
 BATCH_MESSAGES = 4096
 BATCH_BYTES = 4 * 1024 * 1024
 HEARTBEAT = 300
@@ -49,16 +51,12 @@ PREFETCH_LIMIT = 65_535
 """basic.qos carries the prefetch in 16 bits; 0 is no limit."""
 
 
-class BrowseError(Exception):
-    """The queue could not be read. One line: what is wrong and what to do, without a password."""
-
-
 @dataclass(frozen=True)
 class Browse:
     """What to read: a queue of the broker behind a URL.
 
     :param timeout: seconds without any progress after which reading fails
-    :raises BrowseError: if one of them cannot be meant
+    :raises PipelineError: if one of them cannot be meant
     """
 
     url: str = field(repr=False)
@@ -68,16 +66,16 @@ class Browse:
     def __post_init__(self) -> None:
         check_url(self.url)
         if not self.queue:
-            raise BrowseError("no queue is named")
+            raise PipelineError("no queue is named")
         if not self.timeout > 0:
-            raise BrowseError(f"timeout is {self.timeout:g}: it must be more than 0 seconds")
+            raise PipelineError(f"timeout is {self.timeout:g}: it must be more than 0 seconds")
 
     def batches(self) -> Iterator[list[DeliveredMessage]]:
         """What waits in the queue now, in the queue's order, in lists of about 4,096 messages or 4 MiB.
 
         All of it stays there. What expires or is purged after it was counted is left out.
 
-        :raises BrowseError: no broker, wrong password, no such queue, another consumer, a connection that is
+        :raises PipelineError: no broker, wrong password, no such queue, another consumer, a connection that is
             lost on the way, or no progress for `timeout` seconds
         """
         with asyncio.Runner() as runner:
@@ -200,7 +198,7 @@ class Conversation:
             self._wake.set()
 
     def _on_cancel(self, _: Basic.Cancel) -> None:
-        self._fail(BrowseError("the queue was deleted"))
+        self._fail(PipelineError("the queue was deleted"))
 
     def _on_closed(self, closing: asyncio.Future[object]) -> None:
         error = None if closing.cancelled() else closing.exception()
@@ -213,9 +211,9 @@ class Conversation:
     def _progress(self) -> str:
         return f"after {self._received} of {self._wanted} messages"
 
-    def _error(self, reason: str) -> BrowseError:
+    def _error(self, reason: str) -> PipelineError:
         where = f"queue {self._browse.queue!r} at {redacted(self._browse.url)}"
-        return BrowseError(f"cannot read {where}: {reason}")
+        return PipelineError(f"cannot read {where}: {reason}")
 
 
 def explained(error: Exception) -> str:
@@ -245,14 +243,14 @@ def first_line(error: Exception) -> str:
 
 
 def check_url(url: str) -> None:
-    """:raises BrowseError: if this is no AMQP URL; the text does not repeat it, a password may be in it"""
+    """:raises PipelineError: if this is no AMQP URL; the text does not repeat it, a password may be in it"""
     try:
         parsed = URL(url)
         known = parsed.scheme in ("amqp", "amqps") and bool(parsed.host) and parsed.port != 0
     except ValueError:
         known = False
     if not known:
-        raise BrowseError("the URL is no AMQP URL: write amqp://user:password@host:port/vhost")
+        raise PipelineError("the URL is no AMQP URL: write amqp://user:password@host:port/vhost")
 
 
 def with_heartbeat(url: str) -> URL:

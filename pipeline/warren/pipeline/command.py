@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from warren.command import Exit, UsageError
 from warren.pipeline import durations
-from warren.pipeline.browse import Browse, BrowseError
+from warren.pipeline.browse import Browse
 from warren.pipeline.durations import words
+from warren.pipeline.errors import PipelineError
 from warren.pipeline.session import check_spark
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             raise UsageError(f"--out {options.out} is not a folder")
         check_spark()
         summary = order_timeouts(options)
-    except BrowseError as error:
+    except PipelineError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         print(f"warren pipeline: {error}", file=sys.stderr)

@@ -20,7 +20,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from warren.pipeline.browse import Browse, BrowseError
+from warren.pipeline.browse import Browse
+from warren.pipeline.errors import PipelineError
 from warren.pipeline.ranges import Ranges, seconds
 from warren.pipeline.rows import SCHEMA, record_batch
 from warren.pipeline.stream_reader import ContinuousReader, StreamReader
@@ -50,7 +51,7 @@ class AmqpDataSource(DataSource):
         check_schema(schema)
         ranges = self._ranges()
         if ranges is None:
-            raise BrowseError("a queue is not read continuously: name a stream with the option 'stream'")
+            raise PipelineError("a queue is not read continuously: name a stream with the option 'stream'")
         return ContinuousReader(ranges)
 
     def _ranges(self) -> Ranges | None:
@@ -64,9 +65,11 @@ class AmqpDataSource(DataSource):
     def _browse(self) -> Browse:
         given = self._given()
         if unknown := sorted(given.keys() - set(OPTIONS)):
-            raise BrowseError(f"format 'amqp' has no option {unknown[0]!r}; there are: {', '.join(OPTIONS)}")
+            raise PipelineError(
+                f"format 'amqp' has no option {unknown[0]!r}; there are: {', '.join(OPTIONS)}"
+            )
         if missing := [name for name in ("url", "queue") if not given.get(name)]:
-            raise BrowseError(f"format 'amqp' needs the option {missing[0]!r}")
+            raise PipelineError(f"format 'amqp' needs the option {missing[0]!r}")
         return Browse(given["url"], given["queue"], seconds(given.get("timeout", "30")))
 
 
@@ -94,12 +97,12 @@ def source_errors() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        if found := re.search(rf"{BrowseError.__name__}: (.+)", str(error)):
-            raise BrowseError(found[1]) from None
+        if found := re.search(rf"{PipelineError.__name__}: (.+)", str(error)):
+            raise PipelineError(found[1]) from None
         raise
 
 
 def check_schema(schema: StructType) -> None:
-    """:raises BrowseError: if another schema than the source's own was asked for"""
+    """:raises PipelineError: if another schema than the source's own was asked for"""
     if schema != SCHEMA:
-        raise BrowseError("the schema of format 'amqp' is fixed: leave .schema(...) out, select and cast")
+        raise PipelineError("the schema of format 'amqp' is fixed: leave .schema(...) out, select and cast")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from warren.pipeline.browse import BrowseError
+from warren.pipeline.errors import PipelineError
 from warren.pipeline.replay import Replay
 
 OPTIONS = (
@@ -47,13 +47,13 @@ class Ranges:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Ranges:
         """:param given: the options, their names in lower case
-        :raises BrowseError: for one that is unknown, missing or cannot be meant"""
+        :raises PipelineError: for one that is unknown, missing or cannot be meant"""
         known = {name.lower(): name for name in OPTIONS}
         if unknown := sorted(given.keys() - known.keys()):
             names = ", ".join(OPTIONS)
-            raise BrowseError(f"format 'amqp' has no option {unknown[0]!r} for streams; there are: {names}")
+            raise PipelineError(f"format 'amqp' has no option {unknown[0]!r} for streams; there are: {names}")
         if not given.get("url"):
-            raise BrowseError("format 'amqp' needs the option 'url'")
+            raise PipelineError("format 'amqp' needs the option 'url'")
         return cls(
             Replay(given["url"], given["stream"], seconds(given.get("timeout", "30"))),
             bound(given, "startingOffset", "startingTimestamp", ("first", "next")),
@@ -67,7 +67,7 @@ class Ranges:
         """The offset at which reading begins.
 
         :param end: the one behind the last message
-        :raises BrowseError: the stream cannot be read
+        :raises PipelineError: the stream cannot be read
         """
         match self.starting:
             case int(offset):
@@ -81,7 +81,7 @@ class Ranges:
     def stop(self, end: int) -> int:
         """The offset before which reading ends.
 
-        :raises BrowseError: the stream cannot be read
+        :raises PipelineError: the stream cannot be read
         """
         match self.ending:
             case int(offset):
@@ -106,13 +106,13 @@ def bound(given: Mapping[str, str], offset: str, timestamp: str, names: tuple[st
     """An end of the range: an offset or a time, but not both; the first name if neither is given."""
     number, time = given.get(offset.lower()), given.get(timestamp.lower())
     if number is not None and time is not None:
-        raise BrowseError(f"{offset} and {timestamp} are both given: one of them says where")
+        raise PipelineError(f"{offset} and {timestamp} are both given: one of them says where")
     if time is not None:
         return moment(timestamp, time)
     if number is None or number in names:
         return number or names[0]
     if not number.isdecimal():
-        raise BrowseError(f"{offset} is {number!r}: it must be an offset or {' or '.join(names)}")
+        raise PipelineError(f"{offset} is {number!r}: it must be an offset or {' or '.join(names)}")
     return int(number)
 
 
@@ -120,7 +120,7 @@ def moment(name: str, text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise BrowseError(
+        raise PipelineError(
             f"{name} is {text!r}: it must be a time in ISO 8601, 2026-01-31T12:00:00+00:00"
         ) from None
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
@@ -130,7 +130,7 @@ def seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BrowseError(f"timeout is {text!r}: it must be a number of seconds") from None
+        raise PipelineError(f"timeout is {text!r}: it must be a number of seconds") from None
 
 
 def count(given: Mapping[str, str], name: str, default: int) -> int:
@@ -138,7 +138,7 @@ def count(given: Mapping[str, str], name: str, default: int) -> int:
     if text is None:
         return default
     if not text.isdecimal() or not int(text):
-        raise BrowseError(f"{name} is {text!r}: it must be a number of messages, at least 1")
+        raise PipelineError(f"{name} is {text!r}: it must be a number of messages, at least 1")
     return int(text)
 
 
@@ -147,5 +147,5 @@ def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in ("true", "false"):
-        raise BrowseError(f"{name} is {text!r}: it must be true or false")
+        raise PipelineError(f"{name} is {text!r}: it must be true or false")
     return text.lower() == "true"

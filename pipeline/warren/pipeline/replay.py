@@ -24,12 +24,12 @@ from warren.pipeline.browse import (
     BATCH_BYTES,
     BATCH_MESSAGES,
     CLOSE,
-    BrowseError,
     check_url,
     explained,
     redacted,
     with_heartbeat,
 )
+from warren.pipeline.errors import PipelineError
 
 Start: TypeAlias = int | str | datetime
 """An offset, `first`, `last`, or a time."""
@@ -48,7 +48,7 @@ class Replay:
     """What to read: a stream of the broker behind a URL.
 
     :param timeout: seconds without any progress after which reading fails
-    :raises BrowseError: if one of them cannot be meant
+    :raises PipelineError: if one of them cannot be meant
     """
 
     url: str = field(repr=False)
@@ -58,14 +58,14 @@ class Replay:
     def __post_init__(self) -> None:
         check_url(self.url)
         if not self.stream:
-            raise BrowseError("no stream is named")
+            raise PipelineError("no stream is named")
         if not self.timeout > 0:
-            raise BrowseError(f"timeout is {self.timeout:g}: it must be more than 0 seconds")
+            raise PipelineError(f"timeout is {self.timeout:g}: it must be more than 0 seconds")
 
     def end(self) -> int:
         """The offset behind the last message, 0 if there has never been one.
 
-        :raises BrowseError: the stream cannot be read
+        :raises PipelineError: the stream cannot be read
         """
         with asyncio.Runner() as runner:
             return runner.run(self._end())
@@ -79,7 +79,7 @@ class Replay:
     def find(self, start: Start) -> int | None:
         """The offset of the first message from there on; None if there is none yet.
 
-        :raises BrowseError: the stream cannot be read
+        :raises PipelineError: the stream cannot be read
         """
 
         async def first() -> int | None:
@@ -93,7 +93,7 @@ class Replay:
         """The messages from one offset to before another, in lists of about 4,096 messages or 4 MiB.
 
         :param whole: fail if retention has removed the first of them
-        :raises BrowseError: the stream cannot be read, or not all of it is there any more
+        :raises PipelineError: the stream cannot be read, or not all of it is there any more
         """
         if start >= stop:
             return
@@ -121,8 +121,8 @@ class Replay:
                 "read from there on, or set failOnDataLoss to false"
             )
 
-    def error(self, reason: str) -> BrowseError:
-        return BrowseError(f"cannot read stream {self.stream!r} at {redacted(self.url)}: {reason}")
+    def error(self, reason: str) -> PipelineError:
+        return PipelineError(f"cannot read stream {self.stream!r} at {redacted(self.url)}: {reason}")
 
 
 class Reading:
@@ -239,7 +239,7 @@ class Reading:
         self._wake.set()
 
     def _on_cancel(self, _: Basic.Cancel) -> None:
-        self._fail(BrowseError("the stream was deleted"))
+        self._fail(PipelineError("the stream was deleted"))
 
     def _on_closed(self, closing: asyncio.Future[object]) -> None:
         error = None if closing.cancelled() else closing.exception()
@@ -254,7 +254,7 @@ def offset_of(message: DeliveredMessage) -> int:
     headers = message.header.properties.headers or {}
     offset = headers.get(OFFSET)
     if not isinstance(offset, int):
-        raise BrowseError(
+        raise PipelineError(
             "the queue is no stream: its messages have no offset; browse it with the option 'queue'"
         )
     return offset

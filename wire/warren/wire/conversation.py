@@ -24,6 +24,7 @@ class Refused(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"the broker answered {code} {text}")
         self.code = code
+        self.text = text
 
     @property
     def wrong_use(self) -> bool:
@@ -34,27 +35,40 @@ class Refused(Exception):
 class Conversation:
     """An open connection with one open channel."""
 
-    def __init__(self, url: AmqpUrl, timeout: float = 10.0, product: str = "warren") -> None:
+    def __init__(
+        self,
+        url: AmqpUrl,
+        timeout: float = 10.0,
+        product: str = "warren",
+        *,
+        context: ssl.SSLContext | None = None,
+        heartbeat: int = 0,
+    ) -> None:
         """
         :param product: how the connection names itself to the broker
         :param timeout: seconds for each answer of the broker
+        :param context: of an `amqps` URL; the system's authorities if none is given
+        :param heartbeat: seconds; who asks for heartbeats sends them (see `heartbeat`), 0 is for short runs
         :raises OSError: if the broker cannot be reached or does not answer
         :raises Refused: if it does not want this user or virtual host
         """
         self.socket = socket.create_connection((url.host, url.port), timeout)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if url.tls:
-            self.socket = ssl.create_default_context().wrap_socket(self.socket, server_hostname=url.host)
         self.buffer = b""
         self.frame_max = FRAME_MAX
+        self.heartbeat = 0
+        """Seconds that were agreed on: after twice as long without a byte the broker closes the connection; 0 is never."""
         try:
-            self._handshake(url, product)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if url.tls:
+                context = context or ssl.create_default_context()
+                self.socket = context.wrap_socket(self.socket, server_hostname=url.host)
+            self._handshake(url, product, heartbeat)
             self.call("channel.open", b"", channel=CHANNEL)
         except BaseException:
             self.socket.close()
             raise
 
-    def _handshake(self, url: AmqpUrl, product: str) -> None:
+    def _handshake(self, url: AmqpUrl, product: str, heartbeat: int) -> None:
         self.socket.sendall(b"AMQP\x00\x00\x09\x01")
         self.expect("connection.start")
         # Without this capability a wrong password would be a closed socket instead of a reply
@@ -69,8 +83,9 @@ class Conversation:
         self.send("connection.start-ok", client, b"PLAIN", login, b"en_US", channel=0)
         tune = self.expect("connection.tune")
         self.frame_max = min(tune.number("frame_max") or FRAME_MAX, FRAME_MAX)
-        # No heartbeats: the run is short, and a busy worker would have to send them from its loop.
-        self.send("connection.tune-ok", tune.number("channel_max"), self.frame_max, 0, channel=0)
+        self.heartbeat = min(heartbeat, tune.number("heartbeat") or heartbeat)
+        limits = tune.number("channel_max"), self.frame_max, self.heartbeat
+        self.send("connection.tune-ok", *limits, channel=0)
         self.call("connection.open", url.virtual_host.encode(), b"", False, channel=0)
 
     def send(self, name: str, *values: methods.Argument, channel: int = CHANNEL) -> None:

@@ -151,7 +151,7 @@ def run(
     :param other_timeouts: for which the outcomes are counted again
     :param read_timeout: seconds without progress after which reading fails
     :param progress: told what begins, in a few words
-    :raises BrowseError: if the queue cannot be read
+    :raises PipelineError: if the queue cannot be read
     :raises UsageError: if Spark cannot start
     """
     from warren.pipeline.datasource import source_errors
