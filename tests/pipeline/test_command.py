@@ -23,12 +23,14 @@ FINE = ["order-timeouts", "--source", "amqp://localhost", "--queue", "q", "--out
     [
         ([], "name a job: order-timeouts"),
         (["nonsense"], "invalid choice: 'nonsense'"),
-        (["order-timeouts"], "the following arguments are required: --source, --queue, --out"),
+        (["order-timeouts"], "the following arguments are required: --source, --out"),
+        ([*FINE, "--stream", "s"], "argument --stream: not allowed with argument --queue"),
+        ([*FINE, "--remote", "spark://host"], "--remote is 'spark://host': write sc://host:15002"),
         ([*FINE, "--timeout", "soon"], "'soon' is no duration: write 90s, 30m, 2h or 1d"),
         ([*FINE, "--timeout", "0m"], "it must be longer than nothing"),
         ([*FINE, "--recount", "10m,x"], "'x' is no duration"),
         ([*FINE, "--read-timeout", "0"], "timeout is 0: it must be more than 0 seconds"),
-        ([*FINE, "--queue", ""], "no queue is named"),
+        ([*FINE, "--queue", ""], "argument --queue: it is empty"),
         ([*FINE, "--source", "localhost"], "the URL is no AMQP URL: write amqp://user:password@host"),
         ([*FINE, "--out", __file__], "is not a folder"),
         ([*FINE, "--speed", "9"], "unrecognized arguments: --speed 9"),
@@ -102,7 +104,7 @@ def test_the_command_runs_quietly_and_prints_json(audit: Audit, tmp_path: Path) 
     assert [line.split(" s  ")[1] for line in done.stderr.splitlines()] == [
         "starting Spark",
         f"reading {audit.name}",
-        "deciding every order",
+        "writing orders",
         "counting",
     ]
     assert {path.name for path in tmp_path.iterdir()} == {"out"}, "Spark leaves nothing where the user stands"

@@ -13,13 +13,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipeline.conftest import Audit, Message
+from tests.pipeline.jobs import run_job
 from tests.pipeline.orders import Order, expected, fact, from_file, generated, histogram, story
 from warren.command import UsageError
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.order_timeouts import Summary, run
+from warren.pipeline.jobs.order_timeouts import Summary
 
 TIMEOUTS = [600, 1200, 1800, 3600, 7200]
 NOON = datetime(2024, 5, 1, 12, 0)
+
+
+def run(source: str, queue: str, out: Path) -> Summary:
+    summary = run_job("order-timeouts", source, out, "--queue", queue)
+    assert isinstance(summary, Summary)
+    return summary
 
 
 def agrees(summary: Summary, orders: list[Order]) -> None:
@@ -79,10 +86,10 @@ def test_the_numbers_are_those_of_plain_python(spark: SparkSession, audit: Audit
     assert summary.messages.by_type["order_placed"] >= len(orders)
 
     written = json.loads((tmp_path / "summary.json").read_text())
-    assert written == json.loads(json.dumps(summary.as_dict()))
+    assert json.loads(json.dumps(summary.as_dict())).items() <= written.items()
+    assert (written["job"], written["queue"], written["streams"]) == ("order-timeouts", audit.name, [])
     events = spark.read.parquet(str(tmp_path / "events"))
     assert events.count() == summary.messages.read
-    assert events.where("duplicate").count() == len(repeated)
     by_order = {row["order_id"]: row for row in spark.read.parquet(str(tmp_path / "orders")).collect()}
     assert {
         order.order_id: "cancelled"

@@ -8,8 +8,9 @@ import pytest
 
 from warren.pipeline import report
 from warren.pipeline.durations import parse, words
-from warren.pipeline.jobs.order_timeouts import Bucket, Delay, Messages, Recount, Summary
-from warren.pipeline.jobs.order_timeouts_page import page, percent
+from warren.pipeline.jobs.contract import Run
+from warren.pipeline.jobs.order_timeouts.page import page, percent
+from warren.pipeline.jobs.order_timeouts.summary import Bucket, Delay, Messages, Recount, Summary
 
 VOID = {"meta", "line", "rect"}
 
@@ -43,10 +44,11 @@ def read(text: str) -> Reader:
     return reader
 
 
+RUN = Run("order-timeouts", "amqp://guest:***@localhost/", ("orders.audit",), None, False, 9.5)
+
+
 def summary(order_id: str = "42") -> Summary:
     return Summary(
-        source="amqp://guest:***@localhost/",
-        queue="orders.audit",
         timeout_seconds=1800,
         messages=Messages(read=20, duplicates=1, unreadable=0, of_other_types=0, by_type={"order_placed": 7}),
         orders=7,
@@ -54,6 +56,7 @@ def summary(order_id: str = "42") -> Summary:
         paid_late=1,
         cancelled=1,
         contradictions={"open": 1, "paid_and_cancelled": 0},
+        undecided=0,
         decided_otherwise=1,
         examples={"open": (order_id,), "decided_otherwise": ("43",)},
         delay=Delay(
@@ -66,12 +69,11 @@ def summary(order_id: str = "42") -> Summary:
             histogram=(Bucket(None, 1800, 4), Bucket(1800, 86_400, 0), Bucket(86_400, None, 1)),
         ),
         recount=(Recount(600, 2, 3, 1), Recount(1800, 4, 1, 1)),
-        seconds=9.5,
     )
 
 
 def test_every_figure_has_a_title_a_description_and_a_table() -> None:
-    reader = read(page(summary()))
+    reader = read(page(summary(), RUN))
     drawings = [attributes for tag, attributes in reader.tags if tag == "svg"]
     assert len(drawings) == 6, "three figures, each for a desk and for a phone"
     ids = [
@@ -85,7 +87,7 @@ def test_every_figure_has_a_title_a_description_and_a_table() -> None:
 
 
 def test_nothing_comes_from_elsewhere() -> None:
-    text = page(summary())
+    text = page(summary(), RUN)
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in read(text).tags}
     for word in ("http:", "https:", "url(", "@import"):
         assert word not in text
@@ -94,13 +96,13 @@ def test_nothing_comes_from_elsewhere() -> None:
 
 
 def test_the_words_of_a_message_stay_words() -> None:
-    text = page(summary("<script>alert(1)</script>"))
+    text = page(summary("<script>alert(1)</script>"), RUN)
     assert "script" not in {tag for tag, _ in read(text).tags}
     assert "&lt;script&gt;alert(1)" in text
 
 
 def test_the_headline_and_the_doubts_are_said() -> None:
-    text = page(summary())
+    text = page(summary(), RUN)
     assert "57.1 % of the orders were paid within 30 min" in text
     assert "1 order placed, and neither paid nor cancelled: 42" in text
     assert "Decided otherwise than the orders&#x27; own times say" in text

@@ -23,9 +23,9 @@ from warren.demo.replay import Plan, Record, replay
 from warren.demo.services import BrokerProcess, chosen_store
 from warren.demo.shop import AUDIT, Done, Shop
 from warren.demo.verdict import MOST_LEFT_OUT, Verdict, judge
+from warren.pipeline import command as pipeline
 from warren.pipeline import durations
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs import order_timeouts
 from warren.pipeline.session import check_spark
 
 SPAN = 40.0
@@ -207,15 +207,11 @@ def settled(orders: int, payments: int, done: Done) -> bool:
 def count(url: str, timeout: timedelta, out: Path, console: Console) -> Mapping[str, str]:
     """Have Spark read the audit queue; the outcome of each order as it found it."""
     with console.status("Spark") as status:
-        summary = order_timeouts.run(
-            url,
-            AUDIT.name,
-            out,
-            timeout=timeout,
-            master="local[*]",
-            progress=lambda step: status.update(f"Spark: {step}"),
-        )
-    console.print(f"spark: {summary.messages.read:,} messages in {summary.seconds:.1f} s")
+        words = ["--source", url, "--queue", AUDIT.name, "--out", str(out)]
+        options = pipeline.parse(["order-timeouts", *words])
+        options.timeout = timeout
+        _, told = pipeline.run(options, lambda step: status.update(f"Spark: {step}"))
+    console.print(f"spark: read {told.place} in {told.seconds:.1f} s")
     table = pyarrow.parquet.read_table(out / "orders", columns=["order_id", "outcome"])
     return dict(zip(table["order_id"].to_pylist(), table["outcome"].to_pylist(), strict=True))
 

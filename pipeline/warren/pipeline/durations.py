@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from datetime import timedelta
 
@@ -33,3 +34,17 @@ def words(seconds: float) -> str:
 def two(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
     whole, rest = divmod(seconds, large)
     return f"{whole} {large_name}" + (f" {rest // small} {small_name}" if rest // small else "")
+
+
+def argument(text: str) -> timedelta:
+    """A duration of a command's option.
+
+    :raises argparse.ArgumentTypeError: for what is none, or none at all
+    """
+    try:
+        found = parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not found:
+        raise argparse.ArgumentTypeError("it must be longer than nothing")
+    return found

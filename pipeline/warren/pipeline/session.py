@@ -1,4 +1,4 @@
-"""The Spark session of a job: quiet, on loopback when it runs here, and refused in one line when Java is missing."""
+"""The Spark session of a job: quiet, on loopback when it runs here, or a server's; one line says why it cannot be."""
 
 from __future__ import annotations
 
@@ -24,15 +24,27 @@ JAVA = 17
 INSTALL_JAVA = f"install Java {JAVA} or newer (Debian: apt install openjdk-{JAVA}-jre-headless)"
 
 
-def check_spark() -> None:
-    """Make sure that Spark can start here: pyspark, and a Java that is new enough.
+def check_spark(remote: str | None = None) -> None:
+    """Make sure that Spark can start here: pyspark, and, unless it runs elsewhere, a Java that is new enough.
 
-    :raises UsageError: what to install
+    :param remote: the server of Spark Connect that is to run it
+    :raises UsageError: what to install, or what the server's address must look like
     """
     try:
         import pyspark.sql  # noqa: F401
+
+        if remote is not None:
+            import grpc  # noqa: F401
     except ImportError:
         raise extra_missing("spark", "warren pipeline") from None
+    if remote is None:
+        check_java()
+    elif not re.fullmatch(r"sc://[^/]+(/.*)?", remote):
+        raise UsageError(f"--remote is {remote!r}: write sc://host:15002")
+
+
+def check_java() -> None:
+    """:raises UsageError: if there is none, or an old one"""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
@@ -52,7 +64,7 @@ def check_spark() -> None:
 
 
 @contextmanager
-def spark_session(name: str, master: str, log: Path) -> Iterator[SparkSession]:
+def spark_session(name: str, master: str, log: Path, remote: str | None = None) -> Iterator[SparkSession]:
     """The session of one job, in which times are in UTC and wrong values become null.
 
     It is the one that is active in this thread (a notebook, spark-submit), with its settings as they were
@@ -60,13 +72,14 @@ def spark_session(name: str, master: str, log: Path) -> Iterator[SparkSession]:
 
     :param master: `local[*]`, `spark://host:7077`, ...: what spark-submit calls --master
     :param log: takes what Spark and its Java write; nothing of it reaches the terminal
+    :param remote: a server of Spark Connect, sc://host:15002, that runs it instead
     :raises UsageError: if Spark cannot start
     """
-    check_spark()
+    check_spark(remote)
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
-    spark = start(name, master, log) if running is None else running
+    spark = running or (start(name, master, log) if remote is None else connect(remote))
     before = {setting: spark.conf.get(setting) for setting in MEANING}
     try:
         for setting, value in MEANING.items():
@@ -82,9 +95,7 @@ def spark_session(name: str, master: str, log: Path) -> Iterator[SparkSession]:
 
 def start(name: str, master: str, log: Path) -> SparkSession:
     """Start Spark with its output in a file."""
-    with warnings.catch_warnings():
-        # pyspark[connect] asks for pandas without an upper bound, then warns of pandas 3; no job uses pandas.
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    with quiet_pandas():
         from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkRuntimeError
         from pyspark.java_gateway import launch_gateway
@@ -106,6 +117,29 @@ def start(name: str, master: str, log: Path) -> SparkSession:
         except Exception as error:
             reason = str(getattr(error, "java_exception", error)).splitlines()[0]
             raise UsageError(f"Spark did not start with --master {master}: {reason}; more in {log}") from None
+
+
+def connect(remote: str) -> SparkSession:
+    """A session of a server of Spark Connect."""
+    with quiet_pandas():
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+
+        try:
+            session = SparkSession.builder.remote(remote).create()
+            session.version  # noqa: B018  asks the server
+        except PySparkException as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UsageError(f"there is no Spark Connect at {remote}: {reason}") from None
+        return session
+
+
+@contextmanager
+def quiet_pandas() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # pyspark[connect] asks for pandas without an upper bound, then warns of pandas 3; no job uses pandas.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
 
 
 MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "false"}

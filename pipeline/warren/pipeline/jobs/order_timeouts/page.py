@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING
 
 from warren.pipeline import report
 from warren.pipeline.durations import words
+from warren.pipeline.jobs.order_timeouts.facts import CONTRADICTIONS
 from warren.pipeline.report import Figure, Part, Row, Rule, Table, Tile
 
 if TYPE_CHECKING:
-    from warren.pipeline.jobs.order_timeouts import Bucket, Summary
+    from warren.pipeline.jobs.contract import Run
+    from warren.pipeline.jobs.order_timeouts.summary import Bucket, Summary
 
 LEGEND = (("good", "paid in time"), ("late", "paid late, refunded"), ("off", "cancelled, never paid"))
 
 
-def page(summary: Summary) -> str:
+def page(summary: Summary, run: Run) -> str:
     """The whole page as HTML."""
     timeout = words(summary.timeout_seconds)
     share = percent(summary.paid_in_time, summary.orders)
     return report.page(
         title=f"{share} of the orders were paid within {timeout}",
-        lead=f"{summary.orders:,} orders, as the messages in {summary.queue} tell. Whoever had not paid after {timeout}"
+        lead=f"{summary.orders:,} orders, as the messages in {run.place} tell. Whoever had not paid after {timeout}"
         " was cancelled; whoever paid after that got the money back.",
         tiles=[
             Tile(f"{summary.paid_in_time:,}", "paid in time", "good"),
@@ -31,11 +33,11 @@ def page(summary: Summary) -> str:
         ],
         sections=[outcomes(summary), *doubts(summary), delays(summary), recounts(summary)],
         foot=[
-            f"Read from {summary.queue} at {summary.source}, where the messages stay: {summary.messages.read:,} messages, "
-            f"{summary.messages.duplicates:,} of them repeated, {summary.messages.unreadable:,} unreadable, "
-            f"{summary.messages.of_other_types:,} of other types.",
-            f"Made in {summary.seconds:g} s by warren pipeline order-timeouts. The rows stand beside this page as Parquet: "
-            "events and orders; these numbers in summary.json.",
+            run.foot[0],
+            f"{summary.messages.read:,} messages, {summary.messages.duplicates:,} of them repeated, "
+            f"{summary.messages.unreadable:,} unreadable, {summary.messages.of_other_types:,} of other types."
+            + (f" {summary.undecided:,} orders are not decided yet." if summary.undecided else ""),
+            run.foot[1],
         ],
     )
 
@@ -77,8 +79,6 @@ def outcomes(summary: Summary) -> str:
 
 def doubts(summary: Summary) -> Iterable[str]:
     """What contradicts itself, named; nothing if all is well."""
-    from warren.pipeline.jobs.order_timeouts import CONTRADICTIONS
-
     lines = [
         f"{count:,} {plural(count)} {CONTRADICTIONS[name]}: {named(summary, name, count)}"
         for name, count in summary.contradictions.items()

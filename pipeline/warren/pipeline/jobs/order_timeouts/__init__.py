@@ -1,0 +1,114 @@
+"""The job `order-timeouts`: which orders were paid in time, late or never, and how other timeouts would have done.
+
+It reads what got a copy of every message about an order, a stream or a queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from warren.pipeline import durations
+from warren.pipeline.jobs.order_timeouts.facts import (
+    CONTRADICTIONS,
+    decided,
+    events_of,
+    facts_of,
+    folded,
+)
+from warren.pipeline.jobs.order_timeouts.page import page
+from warren.pipeline.jobs.order_timeouts.summary import Summary, summary_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from rich.console import Console
+
+NAME = "order-timeouts"
+HELP = "which orders were paid in time, late or never; and under other timeouts"
+DESCRIPTION = "Which orders were paid in time, late or never; how late payments are; what other timeouts would have meant."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout",
+        type=durations.argument,
+        default="30m",
+        help="after which the workflow cancels (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--recount",
+        type=duration_list,
+        default="10m,20m,60m,120m",
+        metavar="LIST",
+        help="timeouts to count the outcomes again for (default: %(default)s)",
+    )
+
+
+def duration_list(text: str) -> tuple[timedelta, ...]:
+    return tuple(durations.argument(word) for word in text.split(","))
+
+
+def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
+    """One row a message, with what it says about which order."""
+    return events_of(messages)
+
+
+def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
+    """`orders`: one row an order, its times and its outcome."""
+    return {"orders": decided(folded(facts_of(events)), options.timeout)}
+
+
+def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
+    """`orders`, as they are decided."""
+    raise NotImplementedError
+
+
+def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
+    return summary_of(tables["events"], tables["orders"], options.timeout, options.recount)
+
+
+def show(summary: Summary, console: Console) -> None:
+    """The outcomes, as they were decided and recounted, and what is in doubt."""
+    from rich.table import Table
+
+    table = Table(
+        title=f"{summary.orders:,} orders from {summary.messages.read:,} messages", title_justify="left"
+    )
+    table.add_column("timeout")
+    for column in ("paid in time", "paid late", "never paid"):
+        table.add_column(column, justify="right")
+    table.add_row(
+        f"{durations.words(summary.timeout_seconds)}, as decided",
+        f"{summary.paid_in_time:,}",
+        f"{summary.paid_late:,}",
+        f"{summary.cancelled:,}",
+        end_section=True,
+    )
+    for each in summary.recount:
+        row = (f"{each.paid_in_time:,}", f"{each.paid_late:,}", f"{each.never_paid:,}")
+        table.add_row(f"{durations.words(each.timeout_seconds)}, recounted", *row)
+    console.print(table)
+    for name, count in summary.contradictions.items():
+        if count:
+            console.print(f"in doubt: {count:,} {CONTRADICTIONS[name]}")
+    if summary.undecided:
+        console.print(f"not decided yet: {summary.undecided:,}")
+    if summary.decided_otherwise:
+        console.print(f"decided otherwise than their own times say: {summary.decided_otherwise:,}")
+
+
+__all__ = [
+    "DESCRIPTION",
+    "HELP",
+    "NAME",
+    "Summary",
+    "add_options",
+    "events",
+    "page",
+    "show",
+    "streams",
+    "summarise",
+    "tables",
+]

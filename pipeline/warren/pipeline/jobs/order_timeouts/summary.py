@@ -1,0 +1,224 @@
+"""The numbers of the job `order-timeouts`: what became of the orders, how late payments are, and the recounts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from warren.pipeline.jobs.order_timeouts.facts import CONTRADICTIONS, OUTCOMES, decided, facts_of, folded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+QUANTILES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99)
+EDGES = tuple(
+    60 * minutes for minutes in (1, 5, 10, 15, 20, 30, 45, 60, 120, 240, 720, 1440, 2880, 4320, 10_080)
+)
+"""Upper edges of the histogram's buckets, in seconds; the timeout is one more, and the last bucket is open."""
+
+EXAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What was read."""
+
+    read: int
+    duplicates: int
+    """Messages whose id was seen before."""
+    unreadable: int
+    """Messages of a known type without an order id in a JSON body."""
+    of_other_types: int
+    by_type: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Payments later than `above` seconds after the order and at most `up_to` (None: no end)."""
+
+    above: int | None
+    up_to: int | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Recount:
+    """What the orders' own times would have meant under a timeout; at the timeout exactly is in time."""
+
+    timeout_seconds: int
+    paid_in_time: int
+    paid_late: int
+    never_paid: int
+
+
+@dataclass(frozen=True)
+class Delay:
+    """How long after the order it was paid, in seconds, over the orders that have both times."""
+
+    payments: int
+    before_order: int
+    """Payments that are earlier than their order."""
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    quantiles: dict[str, float]
+    """By level ("0.50"), interpolated linearly between neighbours."""
+    histogram: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of the orders. The outcomes and the contradictions add up to `orders`."""
+
+    timeout_seconds: int
+    messages: Messages
+    orders: int
+    paid_in_time: int
+    paid_late: int
+    """Cancelled, then paid, then refunded."""
+    cancelled: int
+    """Cancelled, and never paid."""
+    contradictions: dict[str, int]
+    undecided: int
+    """Orders that messages speak of and that have no row yet, in a continuous run; not among `orders`."""
+    decided_otherwise: int
+    """Paid orders whose outcome is not the one that their own times mean under the timeout."""
+    examples: dict[str, tuple[str, ...]]
+    """Some order ids for each contradiction, and for `decided_otherwise`."""
+    delay: Delay
+    recount: tuple[Recount, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summary_of(
+    events: DataFrame, rows: DataFrame, timeout: timedelta, other_timeouts: Sequence[timedelta]
+) -> Summary:
+    """Every number, from what has been written.
+
+    :param rows: of orders; the facts of an order's rows count together
+    """
+    orders = decided(folded(rows), timeout)
+    timeouts = sorted({timeout, *other_timeouts})
+    counted = counts_of(orders, timeout, timeouts)
+    known = facts_of(events).select("order_id").distinct().count()
+    delay = Delay(
+        payments=counted["payments"],
+        before_order=counted["before_order"],
+        minimum=counted["minimum"],
+        maximum=counted["maximum"],
+        mean=counted["mean"],
+        quantiles={
+            f"{level:.2f}": value for level, value in zip(QUANTILES, counted["quantiles"] or (), strict=False)
+        },
+        histogram=tuple(Bucket(above, up_to, counted[f"above_{above}"]) for above, up_to in buckets(timeout)),
+    )
+    recount = tuple(
+        Recount(
+            timeout_seconds=int(each.total_seconds()),
+            paid_in_time=counted[f"in_time_{each}"],
+            paid_late=counted[f"late_{each}"],
+            never_paid=counted["never_paid"],
+        )
+        for each in timeouts
+    )
+    return Summary(
+        timeout_seconds=int(timeout.total_seconds()),
+        messages=messages_of(events),
+        orders=counted["orders"],
+        **{name: counted[name] for name in OUTCOMES},
+        contradictions={name: counted[name] for name in CONTRADICTIONS},
+        # The orders are read first: an event that is written in between is not decided yet.
+        undecided=max(known - counted["orders"], 0),
+        decided_otherwise=counted["decided_otherwise"],
+        examples=examples_of(orders) if has_oddities(counted) else {},
+        delay=delay,
+        recount=recount,
+    )
+
+
+def counts_of(orders: DataFrame, timeout: timedelta, timeouts: Sequence[timedelta]) -> dict[str, Any]:
+    """Every number about the orders, in one pass."""
+    from pyspark.sql import functions as F
+
+    delay = F.col("delay_seconds")
+    numbers = [F.count(F.lit(1)).alias("orders")]
+    numbers += [F.count_if(F.col("outcome") == name).alias(name) for name in (*OUTCOMES, *CONTRADICTIONS)]
+    numbers += [
+        F.count_if("decided_otherwise").alias("decided_otherwise"),
+        F.count(delay).alias("payments"),
+        F.count_if(delay < 0).alias("before_order"),
+        F.min(delay).alias("minimum"),
+        F.max(delay).alias("maximum"),
+        F.mean(delay).alias("mean"),
+        F.percentile(delay, list(QUANTILES)).alias("quantiles"),
+        F.count_if(F.col("placed") & ~F.col("paid")).alias("never_paid"),
+    ]
+    for above, up_to in buckets(timeout):
+        over = F.lit(True) if above is None else delay > above
+        under = F.lit(True) if up_to is None else delay <= up_to
+        numbers.append(F.count_if(delay.isNotNull() & over & under).alias(f"above_{above}"))
+    for each in timeouts:
+        within = delay <= each.total_seconds()
+        numbers += [
+            F.count_if(within).alias(f"in_time_{each}"),
+            F.count_if(~within).alias(f"late_{each}"),
+        ]
+    row = orders.agg(*numbers).first()
+    assert row is not None
+    return row.asDict()
+
+
+def buckets(timeout: timedelta) -> list[tuple[int | None, int | None]]:
+    """The histogram's edges; the timeout is one of them, so that no bucket is on both sides of it."""
+    edges = sorted({*EDGES, int(timeout.total_seconds())})
+    return list(zip([None, *edges], [*edges, None], strict=True))
+
+
+def messages_of(events: DataFrame) -> Messages:
+    from pyspark.sql import functions as F
+
+    unreadable = F.col("kind").isNotNull() & F.col("order_id").isNull()
+    rows = (
+        events.groupBy("type", "kind")
+        .agg(
+            F.count(F.lit(1)).alias("read"),
+            F.count_if(unreadable).alias("unreadable"),
+        )
+        .collect()
+    )
+    ids = F.col("message_id")
+    identified = events.agg(F.count(ids).alias("all"), F.count_distinct(ids).alias("different")).first()
+    assert identified is not None
+    return Messages(
+        read=sum(row["read"] for row in rows),
+        duplicates=identified["all"] - identified["different"],
+        unreadable=sum(row["unreadable"] for row in rows),
+        of_other_types=sum(row["read"] for row in rows if row["kind"] is None),
+        by_type={row["type"] or "": row["read"] for row in sorted(rows, key=lambda row: row["type"] or "")},
+    )
+
+
+def has_oddities(counted: dict[str, Any]) -> bool:
+    return any(counted[name] for name in (*CONTRADICTIONS, "decided_otherwise"))
+
+
+def examples_of(orders: DataFrame) -> dict[str, tuple[str, ...]]:
+    """The first ids, alphabetically, of each contradiction and of the orders that were decided otherwise."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    name = F.when(F.col("outcome").isin(list(CONTRADICTIONS)), F.col("outcome")).when(
+        F.col("decided_otherwise"), "decided_otherwise"
+    )
+    named = orders.select("order_id", name.alias("name")).where(F.col("name").isNotNull())
+    place = F.row_number().over(Window.partitionBy("name").orderBy("order_id"))
+    found: dict[str, tuple[str, ...]] = {}
+    for row in (
+        named.withColumn("place", place).where(F.col("place") <= EXAMPLES).orderBy("order_id").collect()
+    ):
+        found[row["name"]] = (*found.get(row["name"], ()), row["order_id"])
+    return found

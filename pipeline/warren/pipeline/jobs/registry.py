@@ -1,0 +1,9 @@
+"""The jobs of `warren pipeline`, by their names."""
+
+from __future__ import annotations
+
+from warren.pipeline.jobs import order_timeouts
+from warren.pipeline.jobs.contract import Job
+
+ALL: tuple[Job, ...] = (order_timeouts,)
+JOBS = {job.NAME: job for job in ALL}
