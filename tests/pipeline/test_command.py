@@ -31,7 +31,7 @@ FINE = ["order-timeouts", "--source", "amqp://localhost", "--queue", "q", "--out
         ([*FINE, "--recount", "10m,x"], "'x' is no duration"),
         ([*FINE, "--read-timeout", "0"], "timeout is 0: it must be more than 0 seconds"),
         ([*FINE, "--queue", ""], "argument --queue: it is empty"),
-        ([*FINE, "--source", "localhost"], "the URL is no AMQP URL: write amqp://user:password@host"),
+        ([*FINE, "--source", "localhost"], "not an AMQP URL: it must begin with amqp://"),
         ([*FINE, "--out", __file__], "is not a folder"),
         ([*FINE, "--speed", "9"], "unrecognized arguments: --speed 9"),
     ],
