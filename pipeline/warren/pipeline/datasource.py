@@ -25,11 +25,12 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.ranges import Ranges, seconds
 from warren.pipeline.rows import SCHEMA, record_batch
 from warren.pipeline.stream_reader import ContinuousReader, StreamReader
+from warren.pipeline.travel import Travels
 
 OPTIONS = ("url", "queue", "timeout")
 
 
-class AmqpDataSource(DataSource):
+class AmqpDataSource(DataSource, metaclass=Travels):
     """Format `amqp`. Made known by `warren.pipeline.register`."""
 
     @classmethod

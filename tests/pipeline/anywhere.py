@@ -1,0 +1,95 @@
+"""`python -m tests.pipeline.anywhere SPARK STEP...`: the same steps on any Spark, a JSON line each of what came of them.
+
+SPARK is what `--master` or `--remote` takes. A process has one kind of session, and the tests' own has its local one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from warren.pipeline import register
+from warren.pipeline.session import spark_session
+
+URL = os.environ.get("AMQP_URL", "")
+STREAM = os.environ.get("STREAM", "")
+FOLDER = Path(os.environ.get("FOLDER", "."))
+
+
+def main() -> None:
+    place, *names = sys.argv[1:]
+    with ExitStack() as stack:
+        if place.startswith("sc://"):
+            spark: SparkSession = SparkSession.builder.remote(place).getOrCreate()
+            stack.callback(spark.stop)
+        else:
+            spark = stack.enter_context(spark_session("anywhere", place, FOLDER / "spark.log"))
+        for name in names:
+            step: Callable[[SparkSession], Any] = globals()[name]
+            try:
+                result = {"result": step(spark)}
+            except PySparkException as error:
+                result = {"error": str(error)}
+            print(json.dumps({"step": name, **result}), flush=True)
+
+
+def stream(spark: SparkSession, **options: str) -> DataFrame:
+    return spark.read.format("amqp").options(url=URL, stream=STREAM, **options).load()
+
+
+def batch(spark: SparkSession) -> list[int]:
+    """How many messages, how many tasks read them, the sum of their offsets. Nobody has registered the format."""
+    found = (
+        stream(spark, messagesPerTask="50")
+        .groupBy(F.spark_partition_id().alias("task"))
+        .agg(F.count("*").alias("rows"), F.sum("offset").alias("offsets"))
+        .collect()
+    )
+    return [sum(row.rows for row in found), len(found), sum(row.offsets for row in found)]
+
+
+def continuous(spark: SparkSession) -> list[int]:
+    """Into Parquet up to what is there, in batches; once more from the same checkpoint adds nothing."""
+    register(spark)
+    for _ in range(2):
+        query = (
+            spark.readStream.format("amqp")
+            .options(url=URL, stream=STREAM, maxMessagesPerTrigger="120")
+            .load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(FOLDER / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(FOLDER / "messages"))
+        )
+        query.awaitTermination()
+    read = spark.read.parquet(str(FOLDER / "messages"))
+    return list(read.agg(F.count("*"), F.countDistinct("offset"), F.sum("offset")).first() or ())
+
+
+def elsewhere(spark: SparkSession, machine: str) -> int:
+    """Its executors run what another machine has: the interpreter asks for the variable."""
+    spark.sparkContext.environment["MACHINE"] = machine
+    session = spark.newSession()
+    register(session)
+    return stream(session).count()
+
+
+def bare(spark: SparkSession) -> int:
+    return elsewhere(spark, "bare")
+
+
+def other(spark: SparkSession) -> int:
+    return elsewhere(spark, "other")
+
+
+if __name__ == "__main__":
+    main()

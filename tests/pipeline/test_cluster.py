@@ -1,0 +1,110 @@
+"""The data source on a real standalone cluster, from a driver of its own and through Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.test_stream_source import Stream, declared
+from tests.support.processes import Child
+from tests.support.pythons import python_elsewhere, warren_roots
+from tests.support.spark_cluster import SparkCluster
+from warren.pipeline.travel import own_version
+
+MESSAGES = 200
+ROOT = Path(__file__).parents[2]
+
+Results = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with SparkCluster(folder / "cluster", python=changing_python(folder)) as started:
+        yield started
+
+
+def changing_python(folder: Path) -> Path:
+    """The interpreter that executors start, wherever they are: another one if MACHINE says so, as on another machine.
+
+    Drivers and the Connect server start it too, to plan; SPARK_EXECUTOR_DIRS is set where an executor starts it.
+    """
+    elsewhere = {"bare": None, "other": "0.0.1"}
+    cases = "".join(
+        f'{machine}) exec {shlex.quote(str(python_elsewhere(folder / machine, version)))} "$@" ;;\n'
+        for machine, version in elsewhere.items()
+    )
+    python = folder / "python"
+    python.write_text(
+        f'#!/bin/sh\ncase "${{SPARK_EXECUTOR_DIRS:+$MACHINE}}" in\n{cases}esac\nexec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    python.chmod(0o755)
+    return python
+
+
+@pytest.fixture(scope="module")
+def stream(amqp_url: str) -> Stream:
+    made = declared(amqp_url)
+    made.numbers(0, MESSAGES - 1)
+    return made
+
+
+def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps: str) -> Results:
+    """Each step of `tests.pipeline.anywhere`, and what came of it."""
+    env = {
+        **cluster.env,
+        "AMQP_URL": stream.url,
+        "STREAM": stream.name,
+        "FOLDER": str(folder),
+        # What is installed as a package of a checkout is found by a hook, and Spark lists folders.
+        "PYTHONPATH": ":".join(map(str, warren_roots())),
+    }
+    with Child(
+        [sys.executable, "-W", "ignore", "-m", "tests.pipeline.anywhere", place, *steps], env=env, cwd=ROOT
+    ) as child:
+        assert child.wait(110) == 0, child.errors[-4000:]
+        told = [json.loads(line) for line in child.lines if line.startswith("{")]
+    return {result["step"]: result.get("result", result.get("error")) for result in told}
+
+
+@pytest.fixture(scope="module")
+def on_cluster(cluster: SparkCluster, stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("on-cluster")
+    return run(cluster, cluster.master, stream, folder, "batch", "continuous", "bare", "other")
+
+
+@pytest.fixture(scope="module")
+def remotely(cluster: SparkCluster, stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("remotely")
+    return run(cluster, cluster.serve_connect(), stream, folder, "batch", "continuous")
+
+
+@pytest.fixture(params=["on_cluster", "remotely"])
+def results(request: pytest.FixtureRequest) -> Results:
+    found: Results = request.getfixturevalue(request.param)
+    return found
+
+
+SUM = sum(range(MESSAGES))
+
+
+def test_a_range_is_read_by_several_tasks_and_spark_finds_the_format_by_itself(results: Results) -> None:
+    assert results["batch"] == [MESSAGES, 4, SUM]
+
+
+def test_a_continuous_read_goes_on_from_its_checkpoint(results: Results) -> None:
+    assert results["continuous"] == [MESSAGES, MESSAGES, SUM]
+
+
+def test_executors_without_warren_say_so(on_cluster: Results) -> None:
+    assert "lacks warren: install warren[spark]==" + own_version() in on_cluster["bare"]
+
+
+def test_executors_with_another_warren_say_so(on_cluster: Results) -> None:
+    assert f"has Warren 0.0.1, and this job is of {own_version()}" in on_cluster["other"]

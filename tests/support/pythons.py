@@ -1,0 +1,44 @@
+"""Interpreters as other machines have them: the packages of this one, but no Warren, or one of another version."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import sysconfig
+from pathlib import Path
+
+
+def python_elsewhere(folder: Path, version: str | None) -> Path:
+    """An interpreter that sees what is installed here, apart from Warren.
+
+    :param folder: for it, does not exist yet
+    :param version: of the Warren that it has; None: it has none
+    """
+    site = folder / "site"
+    site.mkdir(parents=True)
+    for package in Path(sysconfig.get_path("purelib")).iterdir():
+        # An editable install is a hook that brings Warren back.
+        if package.name.startswith(("warren", "pyspark_warren", "__editable__")) or package.suffix == ".pth":
+            continue
+        (site / package.name).symlink_to(package)
+    paths = [site]
+    if version is not None:
+        information = site / f"warren-{version}.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: warren\nVersion: {version}\n")
+        paths += warren_roots()
+    python = folder / "python"
+    path = ":".join(map(str, paths))
+    # Without `site` it leaves out the packages of the virtual environment that it belongs to.
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {shlex.quote(sys.executable)} -S "$@"\n'
+    )
+    python.chmod(0o755)
+    return python
+
+
+def warren_roots() -> list[Path]:
+    """Where the parts of this Warren stand: one folder, or those of a checkout."""
+    import warren
+
+    return [Path(part).parent for part in warren.__path__ if Path(part).is_dir()]
