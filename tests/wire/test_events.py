@@ -20,7 +20,6 @@ def batch(*content: Event, sequence: int = 1) -> Batch:
 def test_a_batch_names_its_source_and_its_place_in_the_sequence() -> None:
     message = batch((what(events.STARTED), 1_700_000_000_000_001, "", -1), sequence=42)
     values = properties.decode(message.header())
-    assert (message.exchange, message.routing_key) == ("", "warren.events")
     assert {name: field.value for name, field in values.headers.items()} == {
         "source": "shop-1",
         "by": "sdk",
@@ -30,7 +29,7 @@ def test_a_batch_names_its_source_and_its_place_in_the_sequence() -> None:
     assert values.data("type") == b"warren.events"
     assert values.data("content_type") == b"application/json"
     assert values.data("app_id") == b"shop"
-    assert values.data("message_id") == b"shop-1:42" == message.message_id.encode()
+    assert values.data("message_id") == b"shop-1:42"
     assert (values["timestamp"], values["delivery_mode"]) == (1_700_000_000, 2)
 
 

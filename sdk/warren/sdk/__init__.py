@@ -5,6 +5,7 @@ from warren.sdk.app import App
 from warren.sdk.batches import Outcomes
 from warren.sdk.blocking import HeldMessage, Sync
 from warren.sdk.breaker import CircuitBreaker
+from warren.sdk.capture import Capture, CaptureStatistics
 from warren.sdk.clock import SystemClock
 from warren.sdk.codec import MessageOptions
 from warren.sdk.consumer import Mode, Subscription
@@ -73,6 +74,8 @@ __all__ = [
     "CallError",
     "CallStatistics",
     "CallTimeout",
+    "Capture",
+    "CaptureStatistics",
     "CircuitBreaker",
     "Clock",
     "Command",

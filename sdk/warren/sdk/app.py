@@ -10,6 +10,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar, Unpack
 
 from warren.sdk.blocking import Sync
+from warren.sdk.capture import Capture
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.codec import MessageOptions
 from warren.sdk.connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
@@ -78,6 +79,7 @@ class App:
     :param window: unconfirmed messages at a time.
     :param replies: where the replies to calls come: to a `queue` of the App's own, or by RabbitMQ's `direct` reply-to.
     :param telemetry: what OpenTelemetry is told, and through which providers; by default the global ones, if they are set.
+    :param capture: the life-cycle events of all messages go to a stream; by default none do, and nothing is spent on them.
     :param connect_timeout: seconds for the first connection, and for the consumers to stand.
     :param grace: seconds that running handlers have to end when the App stops.
     :param first_retry: seconds; the first wait for a new connection is random below it, and each later bound doubles.
@@ -99,6 +101,7 @@ class App:
         window: int = WINDOW,
         replies: ReplyMode = "queue",
         telemetry: Telemetry | None = None,
+        capture: Capture | None = None,
         connect_timeout: float = CONNECT_SECONDS,
         grace: float = GRACE_SECONDS,
         first_retry: float = FIRST_RETRY_SECONDS,
@@ -116,6 +119,7 @@ class App:
                 window=window,
                 replies=replies,
                 telemetry=telemetry or Telemetry(),
+                capture=capture,
                 connect_timeout=connect_timeout,
                 grace=grace,
                 first_retry=first_retry,

@@ -14,7 +14,7 @@ from warren.sdk.data_channel import DataChannel
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.hosts import Hosts
 from warren.sdk.logs import log
-from warren.sdk.transport import Session, translated
+from warren.sdk.transport import Channels, Session, translated
 
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 3.0
@@ -63,6 +63,7 @@ class Link:
     :param went_down: called when the session is lost or closed.
     :param first_retry: seconds; the first wait is random below it, each later bound is doubled.
     :param longest_retry: seconds; the cap of that bound.
+    :param channels: what the channels of its sessions are.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class Link:
         on_blocked: Callable[[str | None], None],
         first_retry: float = FIRST_RETRY_SECONDS,
         longest_retry: float = LONGEST_RETRY_SECONDS,
+        channels: Channels = DataChannel,
     ) -> None:
+        self._channels = channels
         self._hosts = hosts
         self._tried = hosts.current
         self.name: str = name
@@ -177,7 +180,7 @@ class Link:
 
     async def _establish(self) -> Session:
         self._tried = self._hosts.current
-        session = await Session.open(self._tried, self.name, self._on_blocked)
+        session = await Session.open(self._tried, self.name, self._on_blocked, self._channels)
         try:
             control = Control(session)
             with translated("cannot set up the connection"):

@@ -286,9 +286,7 @@ class Subscription:
         prefetch = 1 if self._mode is Mode.TRIAL else self._prefetch
         with translated(f"cannot consume from queue {self.queue.name!r}"):
             async with asyncio.timeout(CANCEL_SECONDS * 2):
-                await channel.methods.basic_qos(prefetch_count=prefetch)
-                ok = await channel.methods.basic_consume(self.queue.name, _unused)
-        self._tag = ok.consumer_tag or ""
+                self._tag = await channel.consume(self.queue.name, prefetch=prefetch)
 
     async def _end_consumer(self) -> None:
         """Cancel at the broker, if there is something to cancel, and give back what it sent too much."""
@@ -297,7 +295,7 @@ class Subscription:
         if tag and channel is not None and channel.usable:
             try:
                 with translated("cannot cancel the consumer"):
-                    await channel.methods.basic_cancel(tag, timeout=CANCEL_SECONDS)
+                    await channel.cancel(tag, CANCEL_SECONDS)
             except WarrenError as error:
                 # A consumer that may live on would be sent messages for ever.
                 log.warning("consumer not cancelled: queue=%s error=%s", self.queue.name, error)
@@ -386,10 +384,6 @@ class Subscription:
     def snapshot(self) -> ConsumerStatistics:
         self.statistics.waiting = self._workers.waiting + len(self._returning)
         return self.statistics
-
-
-async def _unused(message: object) -> None:
-    """aiormq wants a callback; the data channel has its own."""
 
 
 def _set(ended: asyncio.Future[None]) -> None:

@@ -43,6 +43,9 @@ class Content(Protocol):
     routing_key: str
     body: bytes
 
+    @property
+    def message_id(self) -> str: ...
+
     def header(self) -> bytes:
         """The payload of its header frame."""
         ...
@@ -52,10 +55,20 @@ class DataChannel:
     """Publishes, deliveries, confirms and settlements of one channel; synchronous methods are in `methods`, aiormq's.
 
     The callbacks must be set before anything is consumed or published; they must not raise.
+
+    :param answered: what is published on it has an answer: a confirm each, or the one of the commit.
     """
 
-    def __init__(self, channel: AbstractChannel, outlet: Outlet, scanner: Scanner, frame_max: int) -> None:
-        self.methods = channel
+    def __init__(
+        self,
+        channel: AbstractChannel,
+        outlet: Outlet,
+        scanner: Scanner,
+        frame_max: int,
+        answered: bool = False,
+    ) -> None:
+        self.answered: bool = answered
+        self.methods: AbstractChannel = channel
         self.number: int = channel.number
         self.on_delivery: Callable[[bytes, bytes, bytes], None] = _ignore
         self.on_return: Callable[[bytes, bytes, bytes], None] = _ignore
@@ -131,6 +144,23 @@ class DataChannel:
                 # It came in the same moment as the cancellation.
                 self.requeue(received(taken[0]).delivery_tag, failed=False)
             raise
+
+    async def consume(
+        self, queue: str, *, prefetch: int | None = None, no_ack: bool = False, timeout: float | None = None
+    ) -> str:
+        """Start a consumer; returns its tag. Deliveries may come before that.
+
+        :param prefetch: of this consumer; None leaves what was set for the one before.
+        :param timeout: seconds for each answer.
+        """
+        if prefetch is not None:
+            await self.methods.basic_qos(prefetch_count=prefetch, timeout=timeout)
+        ok = await self.methods.basic_consume(queue, _unused, no_ack=no_ack, timeout=timeout)
+        return ok.consumer_tag or ""
+
+    async def cancel(self, tag: str, timeout: float | None = None) -> None:
+        """End a consumer; what came before the answer has been delivered then."""
+        await self.methods.basic_cancel(tag, timeout=timeout)
 
     async def run(self, method: Coroutine[Any, Any, Result]) -> Result:
         """Await one of the synchronous `methods`; if the caller is cancelled, it goes on, for aiormq does not stand it."""
@@ -227,8 +257,11 @@ class DataChannel:
             self._outlet.before_flush.append(self._acknowledge)
         self._acks.append(delivery_tag)
 
+    def transacted(self, *, committed: bool) -> None:
+        """A transaction has ended on it, and with `committed` its publishes and acknowledgements count."""
+
     def acknowledge_up_to(self, delivery_tag: int) -> None:
-        """Acknowledge all that the channel has received so far, up to this tag."""
+        """Acknowledge all that the channel has received so far, up to this tag; only within a transaction."""
         self._highest = max(self._highest, delivery_tag)
         self._outstanding = {tag for tag in self._outstanding if tag > delivery_tag}
         self._outlet.schedule().append(_ack(self.number, delivery_tag, True))
@@ -287,6 +320,10 @@ def _text(text: str) -> bytes:
 
 def _ack(channel: int, tag: int, multiple: bool) -> bytes:
     return _ACK(1, channel, 13, BASIC, ACK, tag, multiple, 0xCE)
+
+
+async def _unused(message: object) -> None:
+    """aiormq wants a callback; deliveries go to `on_delivery`."""
 
 
 def _heard(task: asyncio.Task[Any]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from warren.sdk.breaker import Circuit
+from warren.sdk.capture.recorder import Recorder
 from warren.sdk.codec import decode, encode_result
 from warren.sdk.dead_letter import dead_letter
 from warren.sdk.delivery import Delivery, handling
@@ -37,6 +38,7 @@ from warren.sdk.rpc.answering import error_reply, reply, wants_reply
 from warren.sdk.telemetry.consuming import Consuming, failed, scope
 from warren.sdk.topology import Queue
 from warren.sdk.workers import Settlement
+from warren.wire.events import DEAD_LETTERED, what
 
 Send = Callable[[Outgoing], Awaitable[None]]
 
@@ -85,6 +87,8 @@ class Endpoint:
         self.statistics: HandlerStatistics = HandlerStatistics()
         self.telemetry: Consuming | None = None
         """Where somebody listens; set for each run."""
+        self.capture: Recorder | None = None
+        """Where events are captured; set for each run."""
         self.redeclare: Callable[[], Awaitable[None]] | None = None
         """Brings back what is gone from the broker; set for each run."""
         self._queue = queue
@@ -347,6 +351,9 @@ class Endpoint:
                 )
             return Settlement.REJECT
         self.statistics.dead_lettered += 1
+        if self.capture is not None:
+            kind = what(DEAD_LETTERED, delivery.exchange, delivery.routing_key, queue.name, reason=reason)
+            self.capture.add(kind, delivery.message_id or "")
         return Settlement.ACK
 
     async def _entomb(self, copy: Outgoing) -> None:

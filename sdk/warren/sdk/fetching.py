@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from warren.sdk.codec import decode
 from warren.sdk.data_channel import DataChannel
@@ -195,11 +195,10 @@ async def _consume_one(
     """Wait as a consumer with a prefetch of one; asking again and again would cost the broker more."""
     arrived: asyncio.Future[tuple[bytes, bytes, bytes]] = asyncio.get_running_loop().create_future()
     channel.on_delivery = lambda *frames: arrived.set_result(frames)
-    await channel.methods.basic_qos(prefetch_count=1, timeout=ANSWER_SECONDS)
-    ok = await channel.methods.basic_consume(queue, _unused, timeout=ANSWER_SECONDS)
+    tag = await channel.consume(queue, prefetch=1, timeout=ANSWER_SECONDS)
     left = max(0.0, deadline - asyncio.get_running_loop().time())
     await asyncio.wait((arrived, channel.ended), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-    await channel.methods.basic_cancel(ok.consumer_tag or "", timeout=ANSWER_SECONDS)
+    await channel.cancel(tag, ANSWER_SECONDS)
     # What came before the cancellation was answered is here as well.
     return arrived.result() if arrived.done() else None
 
@@ -214,7 +213,3 @@ async def _close(channel: DataChannel) -> None:
     """The answer to the close says that what was written before has been read."""
     with translated("the message may be delivered again"):
         await channel.close(ANSWER_SECONDS)
-
-
-async def _unused(message: Any) -> None:
-    """aiormq wants a callback; the data channel has its own."""

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from warren.sdk.capture import Capture
 from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
 from warren.sdk.handlers import Handlers
 from warren.sdk.hosts import Hosts
@@ -28,6 +29,7 @@ class Settings:
     window: int
     replies: ReplyMode
     telemetry: Telemetry
+    capture: Capture | None
     connect_timeout: float
     grace: float
     first_retry: float
@@ -59,6 +61,7 @@ class Lifecycle:
             window=settings.window,
             replies=settings.replies,
             telemetry=settings.telemetry,
+            capture=settings.capture,
             on_return=self._returned,
             on_state=self.listeners.tell,
             first_retry=settings.first_retry,

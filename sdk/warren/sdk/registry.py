@@ -26,6 +26,11 @@ class Registry:
         self._mismatch = mismatch
         self._named: dict[object, Declarable] = {}
 
+    @property
+    def declares(self) -> bool:
+        """What is not there is made; else that is an error."""
+        return self._policy == "always"
+
     def add(self, items: Iterable[Declarable]) -> list[Declarable]:
         """Register; returns what is new or changed.
 

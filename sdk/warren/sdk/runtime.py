@@ -7,8 +7,11 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from warren.sdk.breaker import Circuit
+from warren.sdk.capture import Capture
+from warren.sdk.capture.writer import Capturing
 from warren.sdk.connection import Control, Link
 from warren.sdk.consumer import Subscription
+from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import current_delivery
 from warren.sdk.embedded import EmbeddedBroker, embedded_broker
 from warren.sdk.endpoint import Endpoint
@@ -35,7 +38,7 @@ from warren.sdk.telemetry.instruments import Instruments
 from warren.sdk.telemetry.producing import Traced
 from warren.sdk.topology import Declarable, Queue
 from warren.sdk.transaction import TransactionChannels
-from warren.sdk.transport import Session
+from warren.sdk.transport import Channels, Session
 
 FLUSH_SECONDS = 5.0
 
@@ -56,6 +59,7 @@ class Runtime:
         window: int,
         replies: ReplyMode,
         telemetry: Telemetry,
+        capture: Capture | None,
         on_return: Callable[[Unroutable], None],
         on_state: Callable[[State], None],
         first_retry: float,
@@ -84,7 +88,10 @@ class Runtime:
         self.caller.telemetry = self.consuming
         for endpoint in endpoints.values():
             endpoint.telemetry = self.consuming
+            endpoint.capture = None
             endpoint.redeclare = self._redeclare
+        self._capture = capture
+        self._capturing: Capturing | None = None
         self._replies = replies
         self._publishing: Link | None = None
         self._consuming: Link | None = None
@@ -120,6 +127,14 @@ class Runtime:
             self._broker = embedded_broker()
             await self._broker.__aenter__()
             self.hosts = Hosts([self._broker.url])
+        channels: Channels = DataChannel
+        if self._capture is not None:
+            declares = self._registry.declares
+            capturing = Capturing(self._capture, self.hosts, self.name, declare=declares, **self._retry)
+            self._capturing, channels = capturing, capturing.channels
+            for endpoint in self._endpoints.values():
+                endpoint.capture = capturing.recorder
+            await capturing.start(timeout)
         self._publishing = Link(
             self.hosts,
             f"{self.name} publisher",
@@ -127,6 +142,7 @@ class Runtime:
             went_up=self._publishing_up,
             went_down=self._publishing_down,
             on_blocked=self._blocked,
+            channels=channels,
             **self._retry,
         )
         self._consuming = Link(
@@ -136,9 +152,10 @@ class Runtime:
             went_up=self._consuming_up,
             went_down=self._moved,
             on_blocked=lambda reason: None,
+            channels=channels,
             **self._retry,
         )
-        await self._publishing.start(timeout)
+        await self._publishing.start(max(0.0, deadline - self.loop.time()))
         await self._consuming.start(max(0.0, deadline - self.loop.time()))
         for component in self._components:
             await component.on_start()
@@ -181,6 +198,8 @@ class Runtime:
             self.publisher.close()
             for link in self._links():
                 link.abort()
+            if self._capturing is not None:
+                self._capturing.abort()
             await asyncio.wait((ending,), timeout=FLUSH_SECONDS)
             raise
 
@@ -205,6 +224,8 @@ class Runtime:
         self.caller.detach()
         for link in reversed(self._links()):
             await link.close()
+        if self._capturing is not None:
+            await self._capturing.stop(flush_seconds)
         if self._broker is not None:
             await self._broker.__aexit__(None, None, None)
         self._phase = State.CLOSED
@@ -248,6 +269,8 @@ class Runtime:
     def statistics(self) -> Statistics:
         onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
         components = statistics_of([*self._components, *onces])
+        if self._capturing is not None:
+            components["capture"] = self._capturing.statistics()
         return Statistics(
             state=self.state,
             reconnects=sum(max(0, link.connects - 1) for link in self._links()),

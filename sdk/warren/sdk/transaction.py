@@ -189,6 +189,7 @@ class Transaction:
             ) from None
         except WarrenError as error:
             raise self._judged(channel, error) from error
+        channel.transacted(committed=True)
 
     def _judged(self, channel: DataChannel, error: WarrenError) -> TransactionError:
         """The channel's end before the answer is the answer, but for a part of it (RabbitMQ: `partial tx completion`)."""
@@ -212,6 +213,7 @@ class Transaction:
                     await channel.run(channel.methods.tx_rollback())
         except (TimeoutError, WarrenError):
             channel.leave()
+        channel.transacted(committed=False)
 
     async def _drain(self, channel: DataChannel) -> None:
         try:

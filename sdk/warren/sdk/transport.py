@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 import aiormq
+from aiormq.abc import AbstractChannel
 from aiormq.connection import Connection
 from aiormq.exceptions import AMQPError, ChannelInvalidStateError
 from pamqp.exceptions import PAMQPException
@@ -21,6 +22,7 @@ from yarl import URL
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, WarrenError
 from warren.sdk.stream import Outlet, Socket
+from warren.wire.received import Scanner
 from warren.wire.url import parse_url
 
 CONNECT_SECONDS = 10.0
@@ -33,12 +35,17 @@ FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFErro
 """What aiormq and the socket raise; anything else is a mistake in the program and is not dressed up."""
 
 
+Channels = Callable[[AbstractChannel, Outlet, Scanner, int, bool], DataChannel]
+"""Makes a data channel: `DataChannel`, or one that does more."""
+
+
 class Session:
     """One live connection to the broker."""
 
-    def __init__(self, connection: Connection, socket: Socket) -> None:
+    def __init__(self, connection: Connection, socket: Socket, channels: Channels) -> None:
         assert socket.writer is not None
         self._connection = connection
+        self._channels = channels
         self._scanner = socket.scanner
         self._channel_max = connection.connection_tune.channel_max or MOST_CHANNELS
         self._frame_max = connection.connection_tune.frame_max or UNLIMITED
@@ -49,9 +56,16 @@ class Session:
         """Done when the connection has ended, for whatever reason."""
 
     @classmethod
-    async def open(cls, url: str, name: str, on_blocked: Callable[[str | None], None]) -> Session:
+    async def open(
+        cls,
+        url: str,
+        name: str,
+        on_blocked: Callable[[str | None], None],
+        channels: Channels = DataChannel,
+    ) -> Session:
         """Connect, log in, open the virtual host.
 
+        :param channels: what its channels are.
         :raises TransportUnavailable: if that fails; not retryable where the credentials or the virtual host are at fault.
         """
         _quiet_aiormq()
@@ -66,7 +80,7 @@ class Session:
             if socket.writer is not None:
                 socket.writer.transport.abort()
             raise
-        return cls(connection, socket)
+        return cls(connection, socket, channels)
 
     @property
     def peer(self) -> tuple[str, int] | None:
@@ -109,7 +123,8 @@ class Session:
             channel = await self._connection.channel(number, confirms, timeout=CONNECT_SECONDS)
             if transactions:
                 await channel.tx_select()
-        return DataChannel(channel, self.outlet, self._scanner, self._frame_max)
+        answered = confirms or transactions
+        return self._channels(channel, self.outlet, self._scanner, self._frame_max, answered)
 
     def abort(self) -> None:
         """End the connection without a word to the broker, so that nobody waits for its answers any more."""

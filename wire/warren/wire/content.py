@@ -174,6 +174,38 @@ def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
     return p
 
 
+def message_id(header: bytes) -> bytes:
+    """The property `message-id` in a header frame's payload; empty if it is not set, or if the payload ends before it."""
+    size: i64 = len(header)
+    if size < HEADER_FIXED:
+        return b""
+    flags: i64 = (i64(header[12]) << 8) | i64(header[13])
+    if not flags & MESSAGE_ID:
+        return b""
+    p: i64 = HEADER_FIXED
+    try:
+        if flags & CONTENT_TYPE:
+            p += 1 + i64(header[p])
+        if flags & CONTENT_ENCODING:
+            p += 1 + i64(header[p])
+        if flags & HEADERS:
+            p += 4 + i64(_U32.unpack_from(header, p)[0])
+        if flags & DELIVERY_MODE:
+            p += 1
+        if flags & PRIORITY:
+            p += 1
+        if flags & CORRELATION_ID:
+            p += 1 + i64(header[p])
+        if flags & REPLY_TO:
+            p += 1 + i64(header[p])
+        if flags & EXPIRATION:
+            p += 1 + i64(header[p])
+        length: i64 = header[p]
+    except (IndexError, struct.error):
+        return b""
+    return header[p + 1 : p + 1 + length]
+
+
 def join_content(channel: i64, header: bytes, body: bytes) -> bytes:
     """A header payload and a body as the two frames of `channel`; an empty body has no frame."""
     head = _FRAME.pack(2, channel, len(header)) + header + b"\xce"

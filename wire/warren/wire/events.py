@@ -89,8 +89,8 @@ def what(
     queue: str | None = None,
     redelivered: bool | None = None,
     attempt: int | None = None,
-    reason: str | None = None,
     connection: str | None = None,
+    reason: str | None = None,
     consumer: str | None = None,
     prefetch: int | None = None,
     no_ack: bool | None = None,
@@ -124,29 +124,35 @@ class Batch:
     def __init__(
         self, source: str, by: By, application: str, sequence: int, events: Sequence[Event], stream: str
     ) -> None:
-        self.exchange: str = ""
-        self.routing_key: str = stream
-        self.source: str = source
-        self.sequence: int = sequence
+        self.stream: str = stream
         self.count: int = len(events)
-        self.message_id: str = f"{source}:{sequence}"
         self.body: bytes = encode(events)
-        values: properties.Properties = properties.Properties(
-            content_type=CONTENT_TYPE.encode(),
-            headers=tables.decode_fields(
-                tables.encode({"source": source, "by": by, "sequence": sequence, "count": len(events)})
-            ),
-            delivery_mode=2,
-            message_id=self.message_id.encode(),
-            timestamp=events[0][1] // 1_000_000,
-            type=TYPE.encode(),
-            app_id=application.encode()[:255],
-        )
-        self._header = properties.encode(values, len(self.body))
+        self.headers: dict[str, tables.Value] = {
+            "source": source,
+            "by": by,
+            "sequence": sequence,
+            "count": len(events),
+        }
+        self.properties: dict[str, str | int] = {
+            "content_type": CONTENT_TYPE,
+            "delivery_mode": 2,
+            "message_id": f"{source}:{sequence}",
+            "timestamp": events[0][1] // 1_000_000,
+            "type": TYPE,
+            "app_id": application,
+        }
 
     def header(self) -> bytes:
-        """The payload of the content's header frame."""
-        return self._header
+        """The payload of the content's header frame.
+
+        :raises ValueError: if a name is longer than 255 bytes.
+        """
+        values: dict[str, properties.Property] = {
+            name: value.encode() if isinstance(value, str) else value
+            for name, value in self.properties.items()
+        }
+        table = tables.decode_fields(tables.encode(self.headers))
+        return properties.encode({**values, "headers": table}, len(self.body))
 
 
 def encode(events: Sequence[Event]) -> bytes:

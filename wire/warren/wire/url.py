@@ -54,3 +54,15 @@ def parse_url(text: str) -> AmqpUrl:
         virtual_host=unquote(parts.path[1:]) or "/",
         tls=parts.scheme == "amqps",
     )
+
+
+def connection_name(client: object, server: object) -> str:
+    """A connection as RabbitMQ names it, by the addresses of its ends; what is no internet address has no name."""
+    return f"{_end(client)} -> {_end(server)}"
+
+
+def _end(address: object) -> str:
+    if not isinstance(address, tuple):
+        return ":"
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warren.broker.management.request import Json
 from warren.broker.management.values import channel_id, connection_id, text, typed
+from warren.wire import url
 
 if TYPE_CHECKING:
     from warren.broker.session.channel import Channel
@@ -33,12 +34,8 @@ def address(connection: Connection, own: bool) -> tuple[str, int | str]:
 
 def connection_name(connection: Connection) -> str:
     """As RabbitMQ names it: both ends."""
-    (peer_host, peer_port), (host, port) = address(connection, False), address(connection, True)
-    return f"{_bracketed(peer_host)}:{peer_port} -> {_bracketed(host)}:{port}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    ends = connection.transport.get_extra_info
+    return url.connection_name(ends("peername"), ends("sockname"))
 
 
 def _tcp_info(connection: Connection) -> bytes:

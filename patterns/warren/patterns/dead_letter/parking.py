@@ -106,15 +106,13 @@ class ParkingLot:
         self._arrived.set()
 
     async def _consume(self) -> None:
-        methods = self._usable().methods
+        channel = self._usable()
         with translated(f"cannot read queue {self.queue!r}"):
             async with asyncio.timeout(SECONDS):
                 if self._consumer:
-                    await methods.basic_cancel(self._consumer)
-                await methods.basic_qos(prefetch_count=PAGE)
+                    await channel.cancel(self._consumer)
                 self._room, self._held_before = PAGE, self._last_tag
-                ok = await methods.basic_consume(self.queue, _unused)
-        self._consumer = ok.consumer_tag or ""
+                self._consumer = await channel.consume(self.queue, prefetch=PAGE)
 
     async def _count(self) -> int:
         """How many letters are ready."""
@@ -156,10 +154,6 @@ async def count_letters(url: str, queues: Iterable[str]) -> dict[str, int | None
     finally:
         await session.close()
     return counts
-
-
-async def _unused(message: object) -> None:
-    """aiormq wants a callback; the data channel has its own."""
 
 
 __all__ = ["ParkingLot", "count_letters"]

@@ -134,7 +134,7 @@ class Caller:
         channel.on_delivery = self._reply
         with translated("cannot consume replies"):
             async with asyncio.timeout(SETUP_SECONDS):
-                await channel.methods.basic_consume(name, _unused, no_ack=True)
+                await channel.consume(name, no_ack=True)
         self.address, self._channel = name, channel
         self._active.set()
         channel.ended.add_done_callback(lambda done: self._ended(channel))
@@ -262,7 +262,3 @@ class Caller:
             self.statistics.discarded_replies += 1
         else:
             self.statistics.replies += 1
-
-
-async def _unused(message: object) -> None:
-    """aiormq wants a callback; the data channel has its own."""

@@ -1,0 +1,299 @@
+"""Event capture in the SDK: every step of a message's life is in the stream, once and in order, or known to be missing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sdk.conftest import MakeApp
+from tests.sdk.foreign import Foreign
+from tests.sdk.waiting import until
+from tests.support.client import Connection
+from tests.support.events import Reading, names, of
+from tests.support.proxy import Proxy
+from warren.sdk import (
+    App,
+    Capture,
+    CaptureStatistics,
+    Command,
+    ConfigError,
+    DeadLetter,
+    Queue,
+    Requeue,
+    TopologyMismatch,
+    Unroutable,
+)
+
+
+@pytest.fixture
+def stream(amqp_url: str, name: str) -> Iterator[str]:
+    yield f"{name}.events"
+    with Connection(amqp_url) as connection:
+        connection.channel().delete(f"{name}.events")
+
+
+@pytest.fixture
+def reading(amqp_url: str, stream: str) -> Iterator[list[Reading]]:
+    """Closes what a test has opened by `read`."""
+    opened: list[Reading] = []
+    yield opened
+    for one in opened:
+        one.close()
+
+
+def statistics(app: App) -> CaptureStatistics:
+    found = app.statistics().components["capture"]
+    assert isinstance(found, CaptureStatistics)
+    return found
+
+
+async def read(reading: list[Reading], url: str, stream: str) -> Reading:
+    """All that the App, now stopped, has told."""
+    opened = Reading(url, stream)
+    reading.append(opened)
+    return await asyncio.to_thread(opened.stopped)
+
+
+async def test_every_step_of_a_life_is_told_once_and_in_order(
+    make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], name: str
+) -> None:
+    class Job(Command, queue=name):
+        what: str
+
+    app = make_app(name="shop", capture=Capture(stream=stream))
+    again: set[str] = set()
+    done: asyncio.Queue[str] = asyncio.Queue()
+
+    @app.handle(Job, concurrency=2)
+    async def work(job: Job) -> None:
+        done.put_nowait(job.what)
+        if job.what == "bad":
+            raise DeadLetter("no use")
+        if job.what == "late" and job.what not in again:
+            again.add(job.what)
+            raise Requeue
+
+    async with app:
+        for what in ("good", "bad", "late"):
+            await app.publish(Job(what=what), message_id=f"{name}-{what}")
+        with pytest.raises(Unroutable):
+            await app.publish(b"12345", key=f"{name}.nowhere", message_id=f"{name}-lost")
+        await app.publish(
+            b"123", key=f"{name}.nowhere", message_id=f"{name}-thrown", reliability="at_most_once"
+        )
+        for _ in range(4):
+            await asyncio.wait_for(done.get(), 30)
+
+    found = await read(reading, amqp_url, stream)
+    events = found.events
+    assert found.missing() == 0
+    assert {(batch.by, batch.application) for batch in found.batches} == {("sdk", "shop")}
+    assert (names(events)[0], names(events)[-1]) == ("started", "stopped")
+    good = names(events, message_id=f"{name}-good")
+    # The confirm comes on another connection than the delivery.
+    assert [event for event in good if event != "confirmed"] == ["published", "delivered", "acked"]
+    assert good.count("confirmed") == 1
+    assert sorted(names(events, message_id=f"{name}-late")) == sorted(
+        ["published", "confirmed", "delivered", "requeued", "delivered", "acked"]
+    )
+    assert sorted(names(events, message_id=f"{name}-bad")) == sorted(
+        ["published", "confirmed", "delivered", "published", "confirmed", "dead_lettered", "acked"]
+    )
+    assert names(events, message_id=f"{name}-lost") == ["published", "returned", "confirmed"]
+    assert names(events, message_id=f"{name}-thrown") == ["published"]
+
+    (published,) = of(events, "published", message_id=f"{name}-good")
+    (returned,) = of(events, "returned")
+    (dead,) = of(events, "dead_lettered")
+    (consuming,) = of(events, "consuming", queue=name)
+    (cancelled,) = of(events, "cancelled", queue=name)
+    deliveries = of(events, "delivered", message_id=f"{name}-late")
+    assert (published["exchange"], published["routing_key"], published["bytes"]) == (
+        "",
+        name,
+        len(b'{"what":"good"}'),
+    )
+    assert (returned["reason"], returned["routing_key"]) == ("NO_ROUTE", f"{name}.nowhere")
+    assert (dead["queue"], dead["reason"]) == (name, "rejected")
+    assert (consuming["prefetch"], consuming["no_ack"], consuming["consumer"]) == (
+        4,
+        False,
+        cancelled["consumer"],
+    )
+    assert [one.get("redelivered", False) for one in deliveries] == [False, True]
+    assert {one["consumer"] for one in deliveries} == {consuming["consumer"]}
+    assert {one["connection"] for one in deliveries} == {consuming["connection"]} != {published["connection"]}
+    assert " -> 127.0.0.1:" in published["connection"]
+    times = [
+        event["at"] for event in of(events, "published", "confirmed", "acked", message_id=f"{name}-good")
+    ]
+    assert times == sorted(times)
+
+
+async def test_a_transaction_tells_what_the_commit_made_true(
+    make_app: MakeApp, foreign: Foreign, amqp_url: str, stream: str, reading: list[Reading], name: str
+) -> None:
+    app = make_app(capture=Capture(stream=stream))
+    app.declare(Queue(name))
+    async with app:
+        await foreign.put(name, b"old", message_id="old")
+        async with app.transaction() as tx:
+            await tx.publish(b"new", key=name, message_id="new")
+            while (taken := await tx.get(name)) is None:
+                pass
+            assert taken.message_id == "old"
+        with pytest.raises(ZeroDivisionError):
+            await rolled_back(app, name)
+        async with app.transaction() as tx:
+            await tx.publish(b"next", key=name, message_id="next")
+        held = await app.get(name, timeout=30)
+        assert held is not None
+        await held.requeue()
+    events = (await read(reading, amqp_url, stream)).events
+    assert names(events, message_id="old") == ["delivered", "acked"]
+    assert names(events, message_id="new") == ["published", "confirmed", "delivered", "requeued"]
+    assert names(events, message_id="never") == ["published"]
+    assert names(events, message_id="next") == ["published", "confirmed"]
+
+
+async def rolled_back(app: App, queue: str) -> None:
+    async with app.transaction() as tx:
+        await tx.publish(b"never", key=queue, message_id="never")
+        raise ZeroDivisionError
+
+
+async def test_nothing_is_missing_after_lost_connections(
+    make_app: MakeApp, proxy: Proxy, amqp_url: str, stream: str, reading: list[Reading], name: str
+) -> None:
+    app = make_app(proxy.url, capture=Capture(stream=stream, batch=20, within=0.02))
+    app.declare(Queue(name, type="classic", dead_letter_exchange=None))
+    async with app:
+        for round in range(3):
+            publishes = [
+                await app.submit(b"x", key=name, message_id=f"{round}-{number}") for number in range(100)
+            ]
+            proxy.cut()
+            await asyncio.gather(*publishes)
+        assert statistics(app).dropped == 0
+        republished = app.statistics().publisher.republished
+    found = await read(reading, amqp_url, stream)
+    assert found.missing() == 0
+    confirmed = [event["message_id"] for event in of(found.events, "confirmed")]
+    assert sorted(confirmed) == sorted(f"{round}-{number}" for round in range(3) for number in range(100))
+    published = of(found.events, "published")
+    first = [event["message_id"] for event in published if not event.get("redelivered")]
+    assert sorted(first) == sorted(confirmed)
+    assert len(published) - len(first) == republished > 0
+
+
+async def test_what_cannot_be_written_is_dropped_and_seen_and_stops_nobody(
+    make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], name: str
+) -> None:
+    capture = Capture(stream=stream, batch=10, buffer=20, within=0.01)
+    with Connection(amqp_url) as connection:
+        channel = connection.channel()
+        channel.declare(stream, durable=True, x_queue_type="stream")
+        channel.declare(name)
+        app = make_app(declare="never", capture=capture)
+        async with app:
+            await until(lambda: statistics(app).waiting == 0, "its start is written")
+            gone = statistics(app).written
+            channel.delete(stream)
+            for number in range(50):
+                await app.publish(b"x", key=name, message_id=str(number))
+            assert 0 < statistics(app).dropped <= 101 - 20
+            channel.declare(stream, durable=True, x_queue_type="stream")
+            await until(lambda: statistics(app).waiting == 0, "the stream is used again", 30)
+            await app.publish(b"x", key=name, message_id="last")
+            await until(lambda: statistics(app).waiting == 0, "all is written", 30)
+            dropped = statistics(app).dropped
+        found = await read(reading, amqp_url, stream)
+        channel.delete(name)
+    assert names(found.events, message_id="last") == ["published", "confirmed"]
+    assert found.missing() == dropped + gone
+
+
+async def test_a_stream_that_is_deleted_is_made_again(
+    make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], name: str
+) -> None:
+    app = make_app(capture=Capture(stream=stream, within=0.01))
+    with Connection(amqp_url) as connection:
+        channel = connection.channel()
+        async with app:
+            await until(lambda: statistics(app).written > 0, "it writes")
+            channel.delete(stream)
+            await app.publish(b"x", key=name, message_id="one", reliability="at_most_once")
+    found = await read(reading, amqp_url, stream)
+    assert names(found.events, message_id="one") == ["published"]
+
+
+SCRIPT = """
+import asyncio, sys
+from warren.sdk import App, Capture, Queue
+
+async def main(url, stream, queue):
+    app = App(url, capture=Capture(stream=stream, batch=10))
+    app.declare(Queue(queue, type="classic", dead_letter_exchange=None))
+    async with app:
+        while True:
+            await app.publish(b"x", key=queue)
+            print("published", flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_killed_process_leaves_no_gap_but_says_no_end(
+    foreign: Foreign, amqp_url: str, stream: str, name: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SCRIPT, amqp_url, stream, name, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        for _ in range(60):
+            assert await process.stdout.readline() == b"published\n"
+    finally:
+        process.kill()
+        await process.communicate()
+    reading = Reading(amqp_url, stream)
+    try:
+        await asyncio.to_thread(reading.until, lambda found: len(of(found.events, "published")) >= 10)
+    finally:
+        reading.close()
+    assert names(reading.events)[0] == "started"
+    assert "stopped" not in names(reading.events)
+    assert reading.missing() == 0
+    await foreign.channel.queue_delete(name)
+
+
+async def test_without_capture_there_is_no_connection_for_it(
+    make_app: MakeApp, proxy: Proxy, stream: str
+) -> None:
+    async with make_app(proxy.url):
+        assert proxy.accepted == 2
+    async with make_app(proxy.url, capture=Capture(stream=stream)):
+        assert proxy.accepted == 5
+
+
+async def test_a_stream_that_may_not_be_made_is_named(make_app: MakeApp, name: str) -> None:
+    app = make_app(declare="never", capture=Capture(stream=f"{name}.none"))
+    with pytest.raises(TopologyMismatch, match=rf"cannot capture events to stream '{name}\.none'"):
+        await app.start()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"batch": 0}, "a batch has 1 to 10000 events"),
+        ({"buffer": 999}, "must hold two batches"),
+        ({"within": 0}, "more than 0 seconds"),
+        ({"stream": ""}, "a queue needs a name"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, object], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        Capture(**settings)  # type: ignore[arg-type]
