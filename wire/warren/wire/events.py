@@ -125,7 +125,9 @@ class Batch:
         self, source: str, by: By, application: str, sequence: int, events: Sequence[Event], stream: str
     ) -> None:
         self.stream: str = stream
+        self.sequence: int = sequence
         self.count: int = len(events)
+        self.message_id: str = f"{source}:{sequence}"
         self.body: bytes = encode(events)
         self.headers: dict[str, tables.Value] = {
             "source": source,
@@ -136,7 +138,7 @@ class Batch:
         self.properties: dict[str, str | int] = {
             "content_type": CONTENT_TYPE,
             "delivery_mode": 2,
-            "message_id": f"{source}:{sequence}",
+            "message_id": self.message_id,
             "timestamp": events[0][1] // 1_000_000,
             "type": TYPE,
             "app_id": application,

@@ -107,7 +107,7 @@ class Capturing:
             await control.run(what, form.declare)
 
     def _keep(self, batch: Batch) -> None:
-        task = asyncio.create_task(self._write(batch), name=f"events {batch.properties['message_id']}")
+        task = asyncio.create_task(self._write(batch), name=f"events {batch.message_id}")
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
