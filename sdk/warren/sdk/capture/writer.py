@@ -143,4 +143,4 @@ class Capturing:
         try:
             await self._bring_stream(self._link)
         except WarrenError as error:
-            log.warning("%s", error)
+            log.warning("event stream not made again: stream=%s error=%s", self._options.stream, error)
