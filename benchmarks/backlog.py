@@ -22,7 +22,9 @@ from pathlib import Path
 
 from tests.support.broker import BrokerProcess
 from warren.broker.bench.flow import Batch, Confirms, Deliveries, prefix_of
+from warren.broker.bench.layout import Address
 from warren.wire import tables
+from warren.wire.content import DELIVERY_MODE
 from warren.wire.conversation import CHANNEL, Conversation
 from warren.wire.url import parse_url
 
@@ -88,7 +90,8 @@ def fill(url: str, pid: int, queue: str, arguments: dict[str, str], count: int, 
     table = tables.encode({**arguments})
     connection.call("queue.declare", 0, queue.encode(), False, True, False, False, False, table)
     connection.call("confirm.select", False)
-    batch = Batch(queue.encode(), size, True, WINDOW // 4, connection.frame_max, CHANNEL, prefix_of(0, 0))
+    address = Address(b"", queue.encode(), b"\x02", DELIVERY_MODE)
+    batch = Batch([address], size, WINDOW // 4, connection.frame_max, CHANNEL, prefix_of(0, 0))
     confirms = Confirms()
     view = memoryview(batch.data)
     sent = 0
@@ -136,6 +139,7 @@ def drain(url: str, pid: int, queue: str, count: int, arguments: dict[str, str] 
         data = connection.socket.recv(1 << 18)
         if not data:
             raise ConnectionError("the broker closed the connection")
+    deliveries.note()
     assert deliveries.counts == [count], deliveries.counts
     assert deliveries.sums == [count * (count + 1) // 2]
     assert not deliveries.reordered, f"{deliveries.reordered} out of order"

@@ -12,7 +12,8 @@ import pytest
 from tests.support.broker import BrokerProcess, warren
 from tests.support.frames import RawClient
 from tests.support.processes import free_port
-from warren.broker.bench.flow import Batch, Confirms, Deliveries, bucket, bucket_value, prefix_of
+from warren.broker.bench.flow import Batch, Confirms, Deliveries, bucket, bucket_value, prefix_of, tag_of
+from warren.broker.bench.layout import Address
 from warren.wire.content import join_content, make_header
 from warren.wire.methods import frame
 
@@ -39,13 +40,22 @@ def short_run(url: str, *arguments: str) -> dict[str, object]:
         ("--size", "300000", "--window", "10"),
         ("--size", "0"),
         ("--rate", "500"),
+        ("--queues", "20", "--consumers", "3"),
+        ("--fan-out", "3", "--consumers", "2", "--publishers", "2"),
+        ("--exchange", "topic", "--queues", "3", "--fan-out", "2", "--keys", "5", "--bindings", "50"),
+        ("--exchange", "direct", "--queues", "2", "--keys", "2", "--bindings", "8", "--persistent"),
+        ("--exchange", "headers", "--queues", "3", "--headers", "4", "--bindings", "4"),
+        ("--priorities", "4", "--queue-argument", "x-queue-mode=lazy"),
+        ("--get", "--ack-every", "3"),
+        ("--get", "--auto-ack", "--queues", "2"),
     ],
 )
 def test_every_message_of_a_run_is_accounted_for(amqp_url: str, arguments: tuple[str, ...]) -> None:
     report = short_run(amqp_url, *arguments)
     verdict = report["verdict"]
     assert isinstance(verdict, dict)
-    assert verdict["published"] == verdict["consumed"] > 0
+    copies = int(arguments[arguments.index("--fan-out") + 1]) if "--fan-out" in arguments else 1
+    assert verdict["consumed"] == copies * verdict["published"] > 0
     assert verdict["checked"] == ("0" not in arguments)
     assert (verdict["lost"], verdict["duplicated"], verdict["reordered"]) == (0, 0, 0)
     assert float(str(report["consumed_per_second"])) > 0
@@ -93,6 +103,12 @@ def test_a_named_queue_stays_and_what_was_in_it_is_told_apart(amqp_url: str) -> 
         (("--window", "0"), 2, "--window must be between"),
         (("--seconds", "long"), 2, "argument --seconds: invalid float value: 'long'"),
         (("--publishers", "0", "--consumers", "0"), 2, "nothing to do"),
+        (("--exchange", "default", "--fan-out", "2"), 2, "--exchange default leads to one queue"),
+        (("--queues", "400", "--fan-out", "400"), 2, "must not be more than 100,000"),
+        (("--queues", "20000", "--size", "100000"), 2, "too many different messages"),
+        (("--keys", "2"), 2, "--keys needs --exchange"),
+        (("--queue-argument", "x"), 2, "--queue-argument must be NAME=VALUE"),
+        (("--url", "amqp://HOST", "--queue-argument", "x-max-length=-1"), 2, "406 PRECONDITION_FAILED"),
         (("--prefetch", "10", "--ack-every", "11"), 2, "--ack-every must not be greater than --prefetch"),
     ],
 )
@@ -108,8 +124,8 @@ def test_what_cannot_be_done_is_one_line(
     assert "wrong" not in done.stderr
 
 
-def deliver(number: int, body: bytes, *, redelivered: bool = False) -> bytes:
-    arguments = (b"tag", number, redelivered, b"", b"queue")
+def deliver(number: int, body: bytes, *, redelivered: bool = False, tag: bytes = b"tag") -> bytes:
+    arguments = (tag, number, redelivered, b"", b"queue")
     return frame(1, "basic.deliver", *arguments) + join_content(1, make_header(len(body), b"", 0), body)
 
 
@@ -122,15 +138,27 @@ def test_deliveries_are_checked_wherever_the_bytes_are_cut() -> None:
         deliveries = Deliveries(run=7, publishers=1, ack_every=2, channel=1)
         deliveries.feed(stream[:cut], 0)
         deliveries.feed(stream[cut:], 0)
+        deliveries.note()
         assert (deliveries.count, list(deliveries.counts), list(deliveries.sums)) == (5, [5], [15])
         assert (deliveries.reordered, deliveries.redelivered, deliveries.foreign) == (1, 1, 0)
         assert deliveries.acks == [frame(1, "basic.ack", 2, True), frame(1, "basic.ack", 4, True)]
+
+
+def test_each_queue_of_a_consumer_has_an_order_of_its_own() -> None:
+    numbers = [(0, 2), (4000, 1), (4000, 3), (0, 4), (0, 4), (4000, 5)]
+    deliveries = Deliveries(run=7, publishers=1, ack_every=0, channel=1, queues=4001)
+    for tag, (queue, number) in enumerate(numbers, start=1):
+        body = struct.pack(">QQ", prefix_of(7, 0) + number, 0)
+        deliveries.feed(deliver(tag, body, tag=tag_of(queue)), 0)
+    deliveries.note()
+    assert (deliveries.reordered, deliveries.counts, deliveries.sums) == (1, [6], [19])
 
 
 def test_messages_of_another_run_are_not_mixed_in() -> None:
     deliveries = Deliveries(run=7, publishers=1, ack_every=0, channel=1)
     deliveries.feed(deliver(1, struct.pack(">QQ", prefix_of(8, 0) + 1, 0)), 0)
     deliveries.feed(deliver(2, struct.pack(">QQ", prefix_of(7, 1) + 1, 0)), 0)
+    deliveries.note()
     assert (deliveries.count, deliveries.foreign, list(deliveries.counts)) == (2, 2, [0])
     assert deliveries.acks == []
 
@@ -149,14 +177,17 @@ def test_confirms_in_any_order() -> None:
 
 
 def test_a_batch_numbers_its_messages() -> None:
-    batch = Batch(b"queue", 16, True, capacity=3, frame_max=131072, channel=1, prefix=prefix_of(7, 2))
-    batch.stamp(41, 2, 99)
-    one = frame(1, "basic.publish", 0, b"", b"queue", False, False)
+    turn = [Address(b"ex", key, b"\x02", 0x1000) for key in (b"queue", b"other")]
+    batch = Batch(turn, 16, capacity=3, frame_max=131072, channel=1, prefix=prefix_of(7, 2))
+    assert batch.capacity == 4
+    batch.stamp(41, 2, 99, 1)
     header = make_header(16, b"\x02", 0x1000)
     expected = [
-        one + join_content(1, header, struct.pack(">QQ", prefix_of(7, 2) + number, 99)) for number in (41, 42)
+        frame(1, "basic.publish", 0, b"ex", key, False, False)
+        + join_content(1, header, struct.pack(">QQ", prefix_of(7, 2) + number, 99))
+        for number, key in ((41, b"other"), (42, b"queue"))
     ]
-    assert bytes(batch.data[: 2 * batch.length]) == b"".join(expected)
+    assert bytes(batch.data[batch.length : 3 * batch.length]) == b"".join(expected)
 
 
 def test_latency_buckets_are_narrow() -> None:

@@ -1,4 +1,4 @@
-"""`warren bench`: loads a broker and says how fast it was; its options, and the queue that a run needs."""
+"""`warren bench`: loads a broker and says how fast it was; its options, and what does not fit together."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from warren.broker.bench import processor
+from warren.broker.bench.layout import Layout
 from warren.broker.bench.load import Load
 from warren.broker.bench.report import Report
 from warren.broker.bench.run import Failed, measure
 from warren.command import Exit, UsageError
 from warren.command.arguments import Arguments
-from warren.wire import tables
-from warren.wire.conversation import Conversation, Refused
-from warren.wire.replies import Reply
+from warren.wire.conversation import Refused
 from warren.wire.url import AmqpUrl, parse_url
 
 DESCRIPTION = """Measures an AMQP 0-9-1 broker: publishers and consumers, each a process with one
-connection, through one queue. Verifies that every message came once and in order."""
+connection, through one queue or many. Verifies that every message came once and in order."""
+
+MOST_QUEUES = 100_000
+MOST_TURNS = 200_000
+"""Messages that are prepared, each with its own address, and the bytes that they may take."""
+MOST_PREPARED = 1 << 30
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,10 +49,19 @@ def main(arguments: Sequence[str]) -> int:
         warmup=options.warmup,
         rate=options.rate,
         queue_type=options.queue_type,
+        exchange=_exchange(options),
+        queues=options.queues,
+        fan_out=options.fan_out,
+        keys=options.keys,
+        bindings=options.bindings,
+        headers=options.headers,
+        priorities=options.priorities,
+        arguments=tuple(map(_argument, options.queue_argument)),
+        polls=options.get,
         run=time.time_ns() // 1_000_000 & 0x7FF,
     )
     try:
-        with _Queue(url, load, keep=options.queue is not None):
+        with Layout(url, load, keep=options.queue is not None):
             report = Report.of(load, measure(load, options.pid))
     except (Refused, Failed) as error:
         if error.wrong_use:
@@ -93,7 +106,8 @@ def _parser() -> Arguments:
     add(
         "--queue",
         metavar="NAME",
-        help="use this queue and leave it there (default: a new one, deleted afterwards)",
+        help="use this queue and leave it there (default: a new one, deleted afterwards); with several, how their "
+        "names begin",
     )
     add(
         "--queue-type",
@@ -101,6 +115,31 @@ def _parser() -> Arguments:
         default="classic",
         help="default: %(default)s",
     )
+    add(
+        "--queue-argument",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="of the queues, a number or a text; may be given again",
+    )
+    add("--queues", type=int, default=1, metavar="N", help="messages go to so many queues in turn (1)")
+    add("--fan-out", type=int, default=1, metavar="N", help="each message goes to so many queues (1)")
+    add(
+        "--exchange",
+        choices=("default", "direct", "fanout", "topic", "headers"),
+        help="what the messages go through (default, or fanout or direct for a fan-out)",
+    )
+    add("--keys", type=int, default=1, metavar="N", help="routing keys that lead to each queue (1)")
+    add("--bindings", type=int, default=0, metavar="N", help="further bindings, which match nothing (0)")
+    add("--headers", type=int, default=0, metavar="N", help="headers that each message carries (0)")
+    add(
+        "--priorities",
+        type=int,
+        default=0,
+        metavar="N",
+        help="levels of the queues; messages have each in turn (0)",
+    )
+    add("--get", action="store_true", help="consume with basic.get, one message at a time")
     add("--seconds", type=float, default=3.0, metavar="S", help="that are measured (3)")
     add("--warmup", type=float, default=1.0, metavar="S", help="before that (1)")
     add("--rate", type=float, default=0.0, metavar="R", help="messages a second of all publishers (no limit)")
@@ -128,6 +167,12 @@ def _check(options: Namespace) -> None:
         "seconds": (0.1, 86400),
         "warmup": (0, 86400),
         "rate": (0, 1e9),
+        "queues": (1, 100_000),
+        "fan_out": (1, 100_000),
+        "keys": (1, 100_000),
+        "bindings": (0, 1_000_000),
+        "headers": (0, 1000),
+        "priorities": (0, 255),
     }
     for name, (least, most) in ranges.items():
         value = getattr(options, name)
@@ -141,53 +186,48 @@ def _check(options: Namespace) -> None:
         raise UsageError(
             "--queue-type stream: its consumers acknowledge and have a limit; leave out --auto-ack, --prefetch 0"
         )
+    _check_layout(options)
     if options.pid is not None and not processor.exists(options.pid):
         raise UsageError(f"--pid: there is no process {options.pid} that can be measured")
+
+
+def _check_layout(options: Namespace) -> None:
+    exchange = _exchange(options)
+    if options.exchange == "default" and options.fan_out > 1:
+        raise UsageError(
+            "--exchange default leads to one queue: for a --fan-out take fanout, direct, topic or headers"
+        )
+    if exchange == "fanout" and options.queues > 1:
+        raise UsageError("--exchange fanout leads to all queues: give their number as --fan-out")
+    if options.keys > 1 and exchange not in ("direct", "topic"):
+        raise UsageError("--keys needs --exchange direct or topic")
+    if options.bindings and not exchange:
+        raise UsageError("--bindings needs an --exchange")
+    if options.queues * options.fan_out > MOST_QUEUES:
+        raise UsageError(f"--queues times --fan-out must not be more than {MOST_QUEUES:,}")
+    turns = options.queues * options.keys * max(options.priorities, 1)
+    if turns > MOST_TURNS or turns * (options.size + 1024) > MOST_PREPARED:
+        raise UsageError(
+            "--queues, --keys, --priorities and --size together are too many different messages: "
+            f"{MOST_TURNS:,}, or {MOST_PREPARED:,} bytes of them, are the most"
+        )
+    for text in options.queue_argument:
+        if "=" not in text:
+            raise UsageError(f"--queue-argument must be NAME=VALUE, not {text!r}")
+
+
+def _exchange(options: Namespace) -> str:
+    """The type of exchange; empty for the default one."""
+    if options.exchange is None and options.fan_out > 1:
+        return "fanout" if options.queues == 1 else "direct"
+    return "" if options.exchange in (None, "default") else str(options.exchange)
+
+
+def _argument(text: str) -> tuple[str, int | str]:
+    name, _, value = text.partition("=")
+    return name, int(value) if value.lstrip("-").isdigit() else value
 
 
 def _ack_every(options: Namespace) -> int:
     given: int | None = options.ack_every
     return given if given is not None else max(1, (options.prefetch or 1000) // 2)
-
-
-class _Queue:
-    """The queue of a run: there when it begins, and gone afterwards unless it is kept."""
-
-    def __init__(self, url: AmqpUrl, load: Load, keep: bool) -> None:
-        self._url = url
-        self._name = load.queue.encode()
-        plain = load.queue_type == "classic"
-        self._durable = load.persistent or not plain
-        self._arguments = tables.encode({} if plain else {"x-queue-type": load.queue_type})
-        self._keep = keep
-
-    def __enter__(self) -> None:
-        connection = Conversation(self._url, product="warren bench")
-        if not self._keep or not self._exists(connection):
-            self._declare(connection, passive=False)
-        connection.close()
-
-    def _exists(self, connection: Conversation) -> bool:
-        try:
-            self._declare(connection, passive=True)
-        except Refused as refused:
-            if refused.code != Reply.NOT_FOUND:
-                raise
-            connection.reopen()
-            return False
-        return True
-
-    def _declare(self, connection: Conversation, passive: bool) -> None:
-        flags = (passive, self._durable, False, False, False)
-        connection.call("queue.declare", 0, self._name, *flags, self._arguments)
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        if self._keep:
-            return
-        try:
-            connection = Conversation(self._url, product="warren bench")
-            connection.call("queue.delete", 0, self._name, False, False, False)
-            connection.close()
-        except (OSError, Refused):
-            # If the run failed, that is what to report; else the broker is gone, and the queue with it.
-            return

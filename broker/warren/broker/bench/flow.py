@@ -7,14 +7,17 @@ and no object is made for a frame that only has to be counted.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from warren.wire.content import DELIVERY_MODE, content_frames, join_content, make_header
+from warren.wire.content import HEADER_FIXED, content_frames, join_content, make_header
 from warren.wire.methods import frame
 
-_U32: Final = struct.Struct(">I")
+if TYPE_CHECKING:
+    from warren.broker.bench.layout import Address
+
 _U64: Final = struct.Struct(">Q")
 _STAMP: Final = struct.Struct(">QQ")
 _ACK: Final = struct.Struct(">BHIHHQBB")
@@ -27,37 +30,38 @@ _BUCKETS: Final = 64 * 40
 
 
 class Batch:
-    """Publishes of one size, encoded once; only number and time change from one use to the next."""
+    """Publishes of one size, encoded once, in a ring; only number and time change from one use to the next."""
 
     def __init__(
         self,
-        queue: bytes,
+        addresses: Sequence[Address],
         size: int,
-        persistent: bool,
         capacity: int,
         frame_max: int,
         channel: int,
         prefix: int,
     ) -> None:
         """
-        :param capacity: how many messages it holds
+        :param addresses: of the messages in turn; all encoded as long as each other
+        :param capacity: how many messages it holds at least; rounded up to whole rounds of the addresses
         :param prefix: which run and publisher they belong to (`prefix_of`)
         """
-        method = frame(channel, "basic.publish", 0, b"", queue, False, False)
-        header = make_header(size, b"\x02" if persistent else b"", DELIVERY_MODE if persistent else 0)
-        content = content_frames(join_content(channel, header, bytes(size)), channel, frame_max)
-        self.length: i64 = len(method) + len(content)
+        turn = [publish_frames(each, size, frame_max, channel) for each in addresses]
+        rounds = -(-capacity // len(turn))
+        self.length: i64 = len(turn[0])
         """Bytes of one message, all its frames."""
-        self.capacity = capacity
-        self.data = bytearray((method + content) * capacity)
-        self.body_at: i64 = len(method) + len(header) + 8 + 7
+        self.capacity = rounds * len(turn)
+        self.data = bytearray(b"".join(turn) * rounds)
+        first = addresses[0]
+        method = frame(channel, "basic.publish", 0, first.exchange, first.routing_key, False, False)
+        self.body_at: i64 = len(method) + 8 + HEADER_FIXED + len(first.properties) + 7
         self.size: i64 = size
         self.prefix = prefix
 
-    def stamp(self, first: int, count: i64, now: int) -> None:
-        """Number the batch's first `count` messages from `first` on, and set their time, in nanoseconds."""
+    def stamp(self, first: int, count: i64, now: int, at: i64 = 0) -> None:
+        """Number `count` messages from the one at `at` on, beginning with `first`, and set their time, in nanoseconds."""
         data = self.data
-        at = self.body_at
+        at = at * self.length + self.body_at
         number = self.prefix + first
         if self.size >= 16:
             for _ in range(count):
@@ -69,6 +73,13 @@ class Batch:
                 _U64.pack_into(data, at, number)
                 at += self.length
                 number += 1
+
+
+def publish_frames(address: Address, size: int, frame_max: int, channel: int) -> bytes:
+    """One publish with a body of zeros, all its frames."""
+    method = frame(channel, "basic.publish", 0, address.exchange, address.routing_key, False, False)
+    header = make_header(size, address.properties, address.flags)
+    return method + content_frames(join_content(channel, header, bytes(size)), channel, frame_max)
 
 
 class Confirms:
@@ -95,20 +106,20 @@ class Confirms:
         end: i64 = len(data)
         p: i64 = 0
         while end - p >= 8:
-            size: i64 = _U32.unpack_from(data, p + 3)[0]
+            size: i64 = u32(data, p + 3)
             after: i64 = p + size + 8
             if after > end:
                 break
             # basic.ack is 60.80, basic.nack 60.120; both begin with the tag and a bit for `multiple`.
             kind: i64 = data[p + 10] if size == 13 else 0
             if data[p] == _METHOD and (kind == 80 or kind == 120) and data[p + 8] == 60 and data[p + 7] == 0:
-                self.settle(_U64.unpack_from(data, p + 11)[0], data[p + 19] & 1 == 1, kind == 120)
+                self.settle(u64(data, p + 11), data[p + 19] & 1 == 1, kind == 120)
             else:
                 self.other.append(data[p:after])
             p = after
         self.rest = data[p:] if p < end else b""
 
-    def settle(self, tag: int, multiple: bool, refused: bool) -> None:
+    def settle(self, tag: i64, multiple: bool, refused: bool) -> None:
         before = self.low + len(self.early)
         if multiple:
             if tag > self.low:
@@ -118,10 +129,10 @@ class Confirms:
         elif tag == self.low + 1:
             self.low = tag
         elif tag > self.low:
-            self.early.add(tag)
-        while self.early and self.low + 1 in self.early:
+            self.early.add(int(tag))
+        while self.early and int(self.low + 1) in self.early:
             self.low += 1
-            self.early.discard(self.low)
+            self.early.discard(int(self.low))
         if refused:
             self.nacked += self.low + len(self.early) - before
 
@@ -131,27 +142,53 @@ def prefix_of(run: int, publisher: int) -> int:
     return (run & 0x7FF) << 52 | (publisher & 0xFFF) << 40
 
 
+def u32(data: bytes, at: i64) -> i64:
+    """Four bytes as a number, without an object for it."""
+    return i64(data[at]) << 24 | i64(data[at + 1]) << 16 | i64(data[at + 2]) << 8 | i64(data[at + 3])
+
+
+def u64(data: bytes, at: i64) -> i64:
+    """Eight bytes as a number below 2**63."""
+    return (u32(data, at) & 0x7FFFFFFF) << 32 | u32(data, at + 4)
+
+
+def tag_of(place: int) -> bytes:
+    """The consumer tag of a consumer's queue number `place` (up to 2**18): three printable bytes."""
+    return bytes(48 + (place >> shift & 63) for shift in (12, 6, 0))
+
+
 class Deliveries:
     """Counts, checks and acknowledges a consumer's deliveries."""
 
-    def __init__(self, run: int, publishers: int, ack_every: int, channel: int) -> None:
+    def __init__(self, run: int, publishers: int, ack_every: int, channel: int, queues: int = 1) -> None:
         """
         :param run: messages of other runs are only counted
         :param ack_every: one acknowledgement for this many messages; 0: none (auto-ack)
+        :param queues: how many it consumes from, with the tags of `tag_of`: each has an order of its own
         """
         self.run: i64 = run
         self.publishers: i64 = publishers
         self.ack_every: i64 = ack_every
         self.channel = channel
+        self.queues: i64 = queues
         self.count: i64 = 0
         self.unacked: i64 = 0
         self.tag: i64 = 0
         self.redelivered: i64 = 0
         self.reordered: i64 = 0
         self.foreign: i64 = 0
+        self.empty: i64 = 0
+        """How often basic.get found nothing."""
+        self.queue: i64 = 0
+        """Whose message the current one is."""
         self.counts = [0] * publishers
         self.sums = [0] * publishers
-        self.highest = [0] * publishers
+        self.highest = [0] * (publishers * queues)
+        self.latest: i64 = -1
+        """The place in `highest` of the last message; what follows belongs there, and enters the lists in `note`."""
+        self.latest_count: i64 = 0
+        self.latest_sum: i64 = 0
+        self.latest_highest: i64 = 0
         self.measuring = False
         """Whether latencies are recorded now."""
         self.latencies = [0] * _BUCKETS
@@ -172,20 +209,15 @@ class Deliveries:
         end: i64 = len(data)
         p: i64 = 0
         while end - p >= 8:
-            size: i64 = _U32.unpack_from(data, p + 3)[0]
+            size: i64 = u32(data, p + 3)
             after: i64 = p + size + 8
             if after > end:
                 break
             kind: i64 = data[p]
             if kind == _METHOD:
-                if data[p + 8] == 60 and data[p + 10] == 60 and data[p + 7] == 0:
-                    at: i64 = p + 12 + i64(data[p + 11])
-                    self.tag = _U64.unpack_from(data, at)[0]
-                    self.redelivered += i64(data[at + 8]) & 1
-                else:
-                    self.other.append(data[p:after])
+                self.method(data, p, after)
             elif kind == _HEADER:
-                self.missing = _U64.unpack_from(data, p + 11)[0]
+                self.missing = u64(data, p + 11)
                 self.fresh = True
                 if self.missing == 0:
                     self.complete()
@@ -200,22 +232,56 @@ class Deliveries:
             p = after
         self.rest = data[p:] if p < end else b""
 
+    def method(self, data: bytes, p: i64, after: i64) -> None:
+        """basic.deliver is 60.60, basic.get-ok 60.71, basic.get-empty 60.72."""
+        number: i64 = data[p + 10] if data[p + 8] == 60 and data[p + 7] == 0 else 0
+        if number == 60:
+            length: i64 = data[p + 11]
+            at: i64 = p + 12 + length
+            if self.queues > 1 and length == 3:
+                place = (
+                    (i64(data[p + 12]) - 48) << 12 | (i64(data[p + 13]) - 48) << 6 | i64(data[p + 14]) - 48
+                )
+                self.queue = place if 0 <= place < self.queues else 0
+            self.tag = u64(data, at)
+            self.redelivered += i64(data[at + 8]) & 1
+        elif number == 71:
+            self.tag = u64(data, p + 11)
+            self.redelivered += i64(data[p + 19]) & 1
+        elif number == 72:
+            self.empty += 1
+        else:
+            self.other.append(data[p:after])
+
     def check(self, data: bytes, at: i64, size: i64, now: i64) -> None:
-        number: i64 = _U64.unpack_from(data, at)[0] & 0x7FFFFFFFFFFFFFFF
+        number: i64 = u64(data, at)
         publisher: i64 = (number >> 40) & 0xFFF
         if number >> 52 != self.run or publisher >= self.publishers:
             self.foreign += 1
             return
         number &= 0xFFFFFFFFFF
-        self.counts[publisher] += 1
-        self.sums[publisher] += number
-        if number > self.highest[publisher]:
-            self.highest[publisher] = number
+        place: i64 = self.queue * self.publishers + publisher
+        if place != self.latest:
+            self.note()
+            self.latest = place
+            self.latest_highest = self.highest[place]
+        self.latest_count += 1
+        self.latest_sum += number
+        if number > self.latest_highest:
+            self.latest_highest = number
         else:
             self.reordered += 1
         if self.measuring and size >= 16:
-            sent: i64 = _U64.unpack_from(data, at + 8)[0]
-            self.latencies[bucket((now - sent) // 1000)] += 1
+            self.latencies[bucket((now - u64(data, at + 8)) // 1000)] += 1
+
+    def note(self) -> None:
+        """Enter what is known of the last publisher and queue into the lists."""
+        if self.latest >= 0:
+            publisher = self.latest % self.publishers
+            self.counts[publisher] += self.latest_count
+            self.sums[publisher] += self.latest_sum
+            self.highest[self.latest] = self.latest_highest
+            self.latest_count = self.latest_sum = 0
 
     def complete(self) -> None:
         self.count += 1

@@ -31,13 +31,36 @@ class Load:
     """Messages a second of all publishers together; 0: as many as the broker takes."""
     queue_type: str = "classic"
     """Of a stream every consumer gets every message."""
+    exchange: str = ""
+    """The type of the exchange that messages go through; empty: the default exchange, by the queue's name."""
+    queues: int = 1
+    """Messages are spread over so many groups of queues, in turn."""
+    fan_out: int = 1
+    """Queues in a group; each gets its own copy."""
+    keys: int = 1
+    """Routing keys that lead to each group."""
+    bindings: int = 0
+    """Further bindings of the exchange, which match no message."""
+    headers: int = 0
+    """Headers that each message carries."""
+    priorities: int = 0
+    """Levels of the queues and of the messages, in turn; 0: none."""
+    arguments: tuple[tuple[str, int | str], ...] = ()
+    """Further arguments of the queues."""
+    polls: bool = False
+    """Consumers ask with basic.get, one message at a time."""
     run: int = 0
     """Which run a message belongs to (0-2047), so that leftovers of another are told apart."""
 
     @property
     def copies(self) -> int:
-        """How many consumers get each message."""
-        return self.consumers if self.queue_type == "stream" else 1
+        """How often each message is delivered."""
+        return self.fan_out * (self.consumers if self.queue_type == "stream" else 1)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a queue's consumer gets the messages of one publisher in their order."""
+        return not self.priorities
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ class Report:
     consumed_per_second: float
     latency_ms: Latency | None
     processor_us_per_message: float | None
-    """User and system time of the broker; where more was published than consumed, by the mean of both."""
+    """User and system time of the broker; where more was published than consumed, by the mean of both. In a fan-out, of
+    each copy."""
     broker_cores: float | None
     """How much of one core the broker used."""
     load_tool_cores: float
@@ -63,8 +64,13 @@ class Report:
         consuming = [one.consuming for one in outcome.consumed]
         published = sum(rates.per_second for rates in sending)
         consumed = sum(rates.per_second for rates in consuming)
-        # Where one side is faster, the broker works for it too: a message is half its publish and half its delivery.
-        messages = (published + consumed) / 2 if load.publishers and load.consumers else published + consumed
+        # Where one side is faster, the broker works for it too: a message is half its publish and half its delivery. In
+        # a fan-out each copy is a message.
+        messages = (
+            (published * load.copies + consumed) / 2
+            if load.publishers and load.consumers
+            else published + consumed
+        )
         cores = outcome.processor / outcome.span if outcome.processor is not None else None
         return Report(
             published_per_second=published,

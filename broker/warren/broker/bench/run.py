@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from warren.broker.bench import processor
+from warren.broker.bench.consuming import consumer
 from warren.broker.bench.load import Consumed, Load, Published, Schedule
-from warren.broker.bench.worker import PATIENCE, Progress, Ready, Stop, Trouble, consumer, publisher
+from warren.broker.bench.publishing import publisher
+from warren.broker.bench.worker import PATIENCE, Progress, Ready, Stop, Trouble
 
 _Report = TypeVar("_Report", Published, Consumed)
 
@@ -117,9 +119,9 @@ class _Crew:
                 ours, theirs = spawn.Pipe()
                 process = spawn.Process(target=publisher, args=(theirs, self._load, index))
                 self._publishers.append(_start(process, ours, theirs))
-            for _ in range(self._load.consumers):
+            for index in range(self._load.consumers):
                 ours, theirs = spawn.Pipe()
-                process = spawn.Process(target=consumer, args=(theirs, self._load))
+                process = spawn.Process(target=consumer, args=(theirs, self._load, index))
                 self._consumers.append(_start(process, ours, theirs))
             deadline = time.monotonic() + PATIENCE
             while not all(worker.ready for worker in self._all):
