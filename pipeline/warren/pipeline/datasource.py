@@ -24,6 +24,8 @@ from warren.pipeline.browse import Browse
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.ranges import Ranges, seconds
 from warren.pipeline.rows import SCHEMA, record_batch
+from warren.pipeline.sink.target import Target
+from warren.pipeline.sink.writer import AmqpStreamWriter, AmqpWriter, check_write
 from warren.pipeline.stream_reader import ContinuousReader, StreamReader
 from warren.pipeline.travel import Travels
 
@@ -54,6 +56,17 @@ class AmqpDataSource(DataSource, metaclass=Travels):
         if ranges is None:
             raise PipelineError("a queue is not read continuously: name a stream with the option 'stream'")
         return ContinuousReader(ranges)
+
+    def writer(self, schema: StructType, overwrite: bool) -> AmqpWriter:
+        return AmqpWriter(self._target(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> AmqpStreamWriter:
+        return AmqpStreamWriter(self._target(schema, overwrite))
+
+    def _target(self, schema: StructType, overwrite: bool) -> Target:
+        target = Target.of(self._given())
+        check_write(schema, overwrite, target)
+        return target
 
     def _ranges(self) -> Ranges | None:
         """What is read of a stream; None if a queue is named."""

@@ -101,9 +101,10 @@ class Link:
         """Bytes of the largest frame."""
         self._conversation = conversation
         self._socket = conversation.socket
-        self._readable, self._writable = select.poll(), select.poll()
+        self._readable, self._writable, self._either = select.poll(), select.poll(), select.poll()
         self._readable.register(self._socket, select.POLLIN)
         self._writable.register(self._socket, select.POLLOUT)
+        self._either.register(self._socket, select.POLLIN | select.POLLOUT)
         self._turn = threading.Lock()
         self._sent = time.monotonic()
         self._closed = threading.Event()
@@ -128,6 +129,20 @@ class Link:
         with self._turn:
             self._sent = time.monotonic()
             self._socket.sendall(frames)
+
+    def offer(self, frames: memoryview, wait: float) -> int:
+        """Send as much of it as there is room for; without room, wait so many seconds for some, or for what comes.
+
+        For who publishes: a broker that returns messages may read no further before somebody reads what it returns.
+
+        :return: the bytes that are sent; with 0, see whether something has come
+        :raises OSError: if the connection is lost
+        """
+        if not any(events & select.POLLOUT for _, events in self._either.poll(wait * 1000)):
+            return 0
+        with self._turn:
+            self._sent = time.monotonic()
+            return self._socket.send(frames)
 
     def receive(self, wait: float = 0.0) -> bytes:
         """What has come, up to 256 KiB, not divided into frames; nothing if nothing comes within so many seconds.

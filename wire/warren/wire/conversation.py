@@ -76,7 +76,11 @@ class Conversation:
         client = tables.encode(
             {
                 "product": product,
-                "capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True},
+                "capabilities": {
+                    "authentication_failure_close": True,
+                    "consumer_cancel_notify": True,
+                    "connection.blocked": True,
+                },
             }
         )
         login = b"\0" + url.user.encode() + b"\0" + url.password.encode()

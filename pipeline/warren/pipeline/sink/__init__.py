@@ -1,0 +1,1 @@
+"""Rows of a DataFrame published as messages, each of them confirmed."""
