@@ -9,8 +9,9 @@ import pytest
 from warren.pipeline import report
 from warren.pipeline.durations import parse, words
 from warren.pipeline.jobs.contract import Run
-from warren.pipeline.jobs.order_timeouts.page import page, percent
+from warren.pipeline.jobs.order_timeouts.page import page
 from warren.pipeline.jobs.order_timeouts.summary import Bucket, Delay, Messages, Recount, Summary
+from warren.pipeline.wording import percent
 
 VOID = {"meta", "line", "rect"}
 

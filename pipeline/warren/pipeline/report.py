@@ -217,11 +217,14 @@ svg text{fill:var(--ink);font-variant-numeric:tabular-nums}svg .label{fill:var(-
 svg .label.strong,svg .value.strong{fill:var(--ink);font-weight:650}
 svg rect{fill:var(--tone)}svg .rule{stroke:var(--ink);stroke-width:1.2;stroke-dasharray:2 4}
 svg .ruled{fill:var(--ink);font-weight:650;font-size:12.5px}
+svg .grid{stroke:var(--line)}svg polyline{fill:none;stroke:var(--tone);stroke-width:2.2;stroke-linejoin:round}
+svg circle{fill:var(--tone)}
 svg .inside.good{fill:var(--on-good)}svg .inside.late{fill:var(--on-late)}svg .inside.off{fill:var(--on-off)}
 svg .inside.warn{fill:var(--on-warn)}svg .inside.plain{fill:var(--on-plain)}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{padding:5px 0 5px 10px;border-bottom:1px solid var(--line);text-align:right;font-weight:400}
-th:first-child{text-align:left;padding-left:0}thead th{color:var(--soft);font-size:12.5px;vertical-align:bottom}
+th:first-child{text-align:left;padding-left:0;overflow-wrap:anywhere;min-width:11ch}
+td{white-space:nowrap}thead th{color:var(--soft);font-size:12.5px;vertical-align:bottom}
 details{margin-top:16px;font-size:14px}summary{cursor:pointer;color:var(--soft);margin-bottom:6px}
 tr:last-child>*{border-bottom:0}tr.strong>*{font-weight:650}
 .notice{border-left:5px solid var(--tone)}

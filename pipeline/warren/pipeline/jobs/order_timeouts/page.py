@@ -9,10 +9,11 @@ from warren.pipeline import report
 from warren.pipeline.durations import words
 from warren.pipeline.jobs.order_timeouts.facts import CONTRADICTIONS
 from warren.pipeline.report import Figure, Part, Row, Rule, Table, Tile
+from warren.pipeline.wording import percent, span, trimmed
 
 if TYPE_CHECKING:
     from warren.pipeline.jobs.contract import Run
-    from warren.pipeline.jobs.order_timeouts.summary import Bucket, Summary
+    from warren.pipeline.jobs.order_timeouts.summary import Summary
 
 LEGEND = (("good", "paid in time"), ("late", "paid late, refunded"), ("off", "cancelled, never paid"))
 
@@ -179,22 +180,3 @@ def named(summary: Summary, name: str, count: int) -> str:
 
 def plural(count: int) -> str:
     return "order" if count == 1 else "orders"
-
-
-def percent(count: int, total: int) -> str:
-    """One decimal; what is there is never 0 %, and what is not all is never 100 %."""
-    if not total or count in (0, total):
-        return "100 %" if count else "0 %"
-    return f"{min(max(100 * count / total, 0.1), 99.9):.1f} %"
-
-
-def trimmed(histogram: tuple[Bucket, ...]) -> list[Bucket]:
-    """Without the empty buckets at either end."""
-    filled = [at for at, bucket in enumerate(histogram) if bucket.count]
-    return list(histogram[filled[0] : filled[-1] + 1]) if filled else []
-
-
-def span(bucket: Bucket) -> str:
-    if bucket.up_to is None:
-        return f"over {words(bucket.above or 0)}"
-    return f"to {words(bucket.up_to)}"

@@ -1,0 +1,115 @@
+"""The job `dead-letters`: what died, where, why, how often, how long after it was published, and in which bursts.
+
+It reads a dead letter queue, or streams that dead letters are routed to.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from warren.pipeline import durations
+from warren.pipeline.jobs.contract import EVENTS
+from warren.pipeline.jobs.dead_letters.counts import summary_of
+from warren.pipeline.jobs.dead_letters.letters import letters_of
+from warren.pipeline.jobs.dead_letters.page import page
+from warren.pipeline.jobs.dead_letters.summary import Bursts, Summary
+from warren.pipeline.wording import brief
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from rich.console import Console
+
+NAME = "dead-letters"
+HELP = "what died, where, why, how often, how late, and in which bursts"
+DESCRIPTION = "What died, where, why, how often, how long after its publish, and in which bursts."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--burst-gap",
+        type=durations.argument,
+        default="10s",
+        metavar="TIME",
+        help="a longer one without a death ends a burst (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--burst-least",
+        type=at_least_two,
+        default=10,
+        metavar="N",
+        help="fewer deaths are no burst (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--burst-of",
+        choices=("queue", "reason"),
+        default="queue",
+        help="deaths of one reason in one queue, or of one reason wherever (default: %(default)s)",
+    )
+
+
+def at_least_two(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if count < 2:
+        raise argparse.ArgumentTypeError("a burst has at least 2 deaths")
+    return count
+
+
+def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
+    """One row a letter."""
+    return letters_of(messages)
+
+
+def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
+    """None: the letters are all there is."""
+    return {}
+
+
+streams = tables
+
+
+def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
+    return summary_of(tables[EVENTS], Bursts(options.burst_gap, options.burst_least, options.burst_of))
+
+
+def show(summary: Summary, console: Console) -> None:
+    """The places, and the bursts."""
+    from rich.table import Table
+
+    table = Table(title=f"{summary.deaths:,} deaths of {summary.messages:,} messages", title_justify="left")
+    for column in ("queue", "reason"):
+        table.add_column(column)
+    for column in ("deaths", "messages", "half within", "90 % within"):
+        table.add_column(column, justify="right")
+    for place in summary.places:
+        late = ("-" if each is None else brief(each) for each in (place.median_after, place.p90_after))
+        table.add_row(place.queue, place.reason, f"{place.deaths:,}", f"{place.messages:,}", *late)
+    console.print(table)
+    for burst in summary.largest_bursts:
+        where = burst.reason if burst.queue is None else f"{burst.reason} in {burst.queue}"
+        console.print(
+            f"burst: {burst.deaths:,} {where} in {brief(burst.seconds)} from {burst.began} on", soft_wrap=True
+        )
+    if summary.bursts > len(summary.largest_bursts):
+        console.print(f"and {summary.bursts - len(summary.largest_bursts):,} smaller bursts")
+    if summary.unexplained:
+        console.print(f"{summary.unexplained:,} messages say nothing of a death")
+
+
+__all__ = [
+    "DESCRIPTION",
+    "HELP",
+    "NAME",
+    "Summary",
+    "add_options",
+    "events",
+    "page",
+    "show",
+    "streams",
+    "summarise",
+    "tables",
+]

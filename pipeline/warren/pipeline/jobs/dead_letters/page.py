@@ -1,0 +1,331 @@
+"""The page of the job `dead-letters`: where and why messages died, when, how late, and in which bursts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from warren.pipeline import chart, report
+from warren.pipeline.chart import TONES, Chart, Ranked, Ranking, Series
+from warren.pipeline.durations import words
+from warren.pipeline.jobs.dead_letters.letters import PUBLISHED_FROM
+from warren.pipeline.report import Figure, Part, Row, Table, Tile
+from warren.pipeline.wording import brief, clock, label, percent, span, trimmed
+
+if TYPE_CHECKING:
+    from warren.pipeline.jobs.contract import Run
+    from warren.pipeline.jobs.dead_letters.summary import Bucket, Burst, Group, Place, Summary
+
+SHOWN = 12
+OTHERS = "others"
+
+REASONS = {
+    "expired": "waited longer than a time to live",
+    "rejected": "a consumer rejected it",
+    "maxlen": "the queue was full",
+    "delivery_limit": "was delivered too often",
+    "failed": "the handler failed",
+    "undecodable": "the body could not be read",
+    "unknown_type": "no handler for its type",
+    "unknown_content_type": "no decoder for its content type",
+}
+
+
+def page(summary: Summary, run: Run) -> str:
+    """The whole page as HTML."""
+    return report.page(
+        title=headline(summary),
+        lead=lead(summary, run),
+        tiles=[
+            Tile(f"{summary.deaths:,}", "deaths"),
+            Tile(f"{summary.messages:,}", "messages that died"),
+            Tile(
+                f"{summary.bursts:,}",
+                "bursts" if summary.bursts != 1 else "burst",
+                "warn" if summary.bursts else "good",
+            ),
+            Tile(middle(summary), "after its publish half had died", "late"),
+        ],
+        sections=list(sections(summary)),
+        foot=[
+            f"{summary.letters:,} messages read: {summary.repeated:,} tell of a death that another one tells too, "
+            f"{summary.unexplained:,} say nothing of a death.",
+            *run.foot,
+        ],
+    )
+
+
+def headline(summary: Summary) -> str:
+    if not summary.places:
+        return "No message died"
+    first = summary.places[0]
+    most = "all" if first.deaths == summary.deaths else f"{first.deaths:,} of them"
+    what = "death" if summary.deaths == 1 else "deaths"
+    return f"{summary.deaths:,} {what}: {most} {first.reason} in {first.queue}"
+
+
+def lead(summary: Summary, run: Run) -> str:
+    what = f"What the dead letters in {run.place} say of their deaths"
+    if summary.first is None or summary.last is None:
+        return f"{what}."
+    return f"{what}, from {clock(summary.first)} to {clock(summary.last)} UTC."
+
+
+def middle(summary: Summary) -> str:
+    half = summary.after.quantiles.get("0.50")
+    return "unknown" if half is None else brief(half)
+
+
+def sections(summary: Summary) -> Iterable[str]:
+    if not summary.deaths:
+        yield report.notice(
+            "No death",
+            ["None of the messages has a header that tells of a death: x-death or the SDK's."],
+            "off",
+        )
+        return
+    tones = {
+        reason: TONES[min(at, len(TONES) - 1)] for at, reason in enumerate([*summary.by_reason][: len(TONES)])
+    }
+    yield places(summary, tones)
+    yield timeline(summary, tones)
+    yield bursts(summary)
+    yield after(summary)
+    yield times(summary)
+    yield from grouped(summary)
+
+
+def places(summary: Summary, tones: dict[str, str]) -> str:
+    shown = summary.places[:SHOWN]
+    says = "; ".join(
+        f"{count:,} {reason}" + (f" ({REASONS[reason]})" if reason in REASONS else "")
+        for reason, count in [*summary.by_reason.items()][:SHOWN]
+    )
+    more = len(summary.places) + summary.more_places - len(shown)
+    return chart.ranking(
+        Ranking(
+            title="Where they died, and why",
+            says=f"{says}.",
+            rows=tuple(
+                Ranked(
+                    f"{place.queue}: {place.reason}",
+                    (Part(place.deaths, tones.get(place.reason, "off"), ""),),
+                    f"{place.deaths:,}",
+                )
+                for place in shown
+            ),
+            table=Table(
+                ("queue and reason", "messages", "half within", "90 % within"), tuple(map(place_row, shown))
+            ),
+            note=f"{more:,} more places stand in summary.json and in events." if more else "",
+        ),
+        "places",
+    )
+
+
+def place_row(place: Place) -> tuple[str, ...]:
+    late = ("-" if each is None else brief(each) for each in (place.median_after, place.p90_after))
+    return (f"{place.queue}: {place.reason}", f"{place.messages:,}", *late)
+
+
+def timeline(summary: Summary, tones: dict[str, str]) -> str:
+    if not summary.timeline:
+        return report.notice("When", [f"None of the {summary.deaths:,} deaths says when it happened."], "off")
+    starts = [datetime.fromisoformat(step.at).timestamp() for step in summary.timeline]
+    count = round((starts[-1] - starts[0]) / summary.step_seconds) + 1
+    at = {
+        round((start - starts[0]) / summary.step_seconds): step
+        for start, step in zip(starts, summary.timeline, strict=True)
+    }
+    names = [name for name in (*tones, OTHERS) if any(name in step.deaths for step in summary.timeline)]
+    series = tuple(
+        Series(
+            name,
+            tones.get(name, "off"),
+            tuple(at[each].deaths.get(name, 0) if each in at else 0 for each in range(count)),
+        )
+        for name in names
+    )
+    fullest = max(summary.timeline, key=lambda step: sum(step.deaths.values()))
+    return chart.chart(
+        Chart(
+            title=f"When: deaths in {words(summary.step_seconds)}",
+            says=f"Most died in the {words(summary.step_seconds)} from {clock(fullest.at)} UTC on: "
+            f"{sum(fullest.deaths.values()):,}.",
+            labels=tuple(
+                label(starts[0] + each * summary.step_seconds, summary.step_seconds) for each in range(count)
+            ),
+            series=series,
+            table=Table(
+                ("from (UTC)", *names),
+                tuple(
+                    (clock(step.at), *(f"{step.deaths.get(name, 0):,}" for name in names))
+                    for step in summary.timeline
+                ),
+            ),
+            note="A death stands at the time that the dead letter says: in whole seconds where a broker wrote it, and for a "
+            "message that died there several times for one reason the time of the first.",
+        ),
+        "timeline",
+    )
+
+
+def bursts(summary: Summary) -> str:
+    gap = words(summary.burst_gap_seconds)
+    rule = f"at least {summary.burst_least:,} deaths of one reason" + (
+        " in one queue" if summary.burst_of == "queue" else ""
+    )
+    left_out = (
+        [f"{summary.deaths_left_out:,} deaths without a time of their own were left out."]
+        if summary.deaths_left_out
+        else []
+    )
+    if not summary.bursts:
+        line = f"There was no burst: {rule}, none more than {gap} after the one before."
+        return report.notice("No burst", [line, *left_out], "good")
+    shown = summary.largest_bursts[:SHOWN]
+    more = summary.bursts - len(shown)
+    notes = [f"A burst: {rule}, none more than {gap} after the one before.", *left_out]
+    if more:
+        notes.append(f"{more:,} smaller ones are not shown.")
+    return chart.ranking(
+        Ranking(
+            title=f"{summary.bursts:,} {'burst' if summary.bursts == 1 else 'bursts'}",
+            says=f"{summary.deaths_in_bursts:,} deaths came in bursts, {summary.deaths_beside_bursts:,} beside them.",
+            rows=tuple(
+                Ranked(burst_name(burst), (Part(burst.deaths, "warn", ""),), f"{burst.deaths:,}")
+                for burst in shown
+            ),
+            table=Table(
+                ("began (UTC)", "lasted", "a second", "mostly"),
+                tuple(
+                    (
+                        clock(burst.began),
+                        brief(burst.seconds),
+                        f"{burst.deaths / max(burst.seconds, 1):,.1f}",
+                        chart.clipped(burst.type or "-", 16),
+                    )
+                    for burst in shown
+                ),
+            ),
+            note=" ".join(notes),
+        ),
+        "bursts",
+    )
+
+
+def burst_name(burst: Burst) -> str:
+    where = burst.reason if burst.queue is None else f"{burst.queue}: {burst.reason}"
+    return f"{where}, {clock(burst.began)}"
+
+
+def after(summary: Summary) -> str:
+    late = summary.after
+    if not late.known:
+        lines = [f"None of the {summary.deaths:,} deaths has both times: that of its publish and its own."]
+        if late.least_only:
+            lines.append(f"{late.least_only:,} had died before; when they were published is not known.")
+        lines.append(
+            "Publish with a UUID of version 7 as message id (the SDK does), or set the property timestamp."
+        )
+        return report.notice("How long after the publish", lines, "off")
+    half, slow = late.quantiles["0.50"], late.quantiles["0.90"]
+    told = [f"{count:,} by {PUBLISHED_FROM[name]}" for name, count in late.by_source.items() if count]
+    notes = [
+        f"When they were published is known: {'; '.join(told)}.",
+        f"{late.within_a_second:,} of the {late.known:,} times are true to a second, the others to a millisecond.",
+    ]
+    if late.unknown:
+        notes.append(f"{late.unknown:,} say nothing of it.")
+    if late.before_publish:
+        notes.append(f"{late.before_publish:,} are dated before their publish: two clocks disagree.")
+    spread = [(f"{float(level):.0%} within", brief(value)) for level, value in late.quantiles.items()]
+    if late.minimum is not None and late.maximum is not None:
+        spread = [("first", brief(late.minimum)), *spread, ("last", brief(late.maximum))]
+    rows = trimmed(late.histogram)
+    return report.figure(
+        Figure(
+            title="How long after the publish",
+            says=f"Half of {late.known:,} deaths came within {brief(half)} of the publish, nine in ten within "
+            f"{brief(slow)}.",
+            rows=tuple(
+                Row(span(bucket, brief), (Part(bucket.count, "late", ""),), f"{bucket.count:,}")
+                for bucket in rows
+            ),
+            table=Table(("of all deaths", "after the publish"), tuple(spread)),
+            note=" ".join(notes),
+        ),
+        "after",
+    )
+
+
+def times(summary: Summary) -> str:
+    rows = trimmed(summary.times)
+    once = summary.times[0].count
+    again = summary.messages - once
+    return report.figure(
+        Figure(
+            title="How often one message died",
+            says=f"{once:,} messages died once, {again:,} more than once.",
+            rows=tuple(
+                Row(
+                    often(bucket),
+                    (Part(bucket.count, "plain", ""),),
+                    f"{bucket.count:,}",
+                )
+                for bucket in rows
+            ),
+            table=Table(
+                ("deaths", "messages"),
+                tuple((often(bucket), f"{bucket.count:,}") for bucket in rows),
+            ),
+            note="All deaths that a message's latest letter tells: in other queues and for other reasons too.",
+        ),
+        "times",
+    )
+
+
+def often(bucket: Bucket) -> str:
+    """`1`, `4 to 5`, `over 10`."""
+    if bucket.up_to is None:
+        return f"over {bucket.above:g}"
+    first = 1 if bucket.above is None else bucket.above + 1
+    return f"{first:g}" if first == bucket.up_to else f"{first:g} to {bucket.up_to:g}"
+
+
+def grouped(summary: Summary) -> Iterable[str]:
+    """What the dead have in common."""
+    for title, says, found, name in (
+        ("Where they had been published", "By exchange and routing key.", summary.origins, "origins"),
+        ("What they were", "By the property type.", summary.types, "types"),
+        ("Which errors", "By the exception that the SDK noted.", summary.errors, "errors"),
+    ):
+        if not found or (len(found) == 1 and found[0].words == (None,)):
+            continue
+        shown = found[:SHOWN]
+        yield chart.ranking(
+            Ranking(
+                title=title,
+                says=says,
+                rows=tuple(
+                    Ranked(group_name(group), (Part(group.deaths, "plain", ""),), f"{group.deaths:,}")
+                    for group in shown
+                ),
+                table=Table(
+                    ("", "deaths", "share"),
+                    tuple(
+                        (group_name(group), f"{group.deaths:,}", percent(group.deaths, summary.deaths))
+                        for group in shown
+                    ),
+                ),
+            ),
+            name,
+        )
+
+
+def group_name(group: Group) -> str:
+    if len(group.words) == 2:
+        exchange, key = group.words
+        return f"{exchange or '(default exchange)'} / {key or '(no key)'}"
+    return group.words[0] or "(none)"
