@@ -1,0 +1,76 @@
+"""A streaming job from a stream to Parquet: 500,000 messages arrive while its driver and its executors are killed 20 times
+each; the output holds each message once, in order."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pika
+
+from tests.soak.spark.arrivals import Arrivals, identity
+from tests.soak.spark.committed import rows
+from tests.soak.spark.kills import PATIENCE, Query, survive
+from tests.support.broker import BrokerProcess
+from tests.support.processes import wait_until
+from tests.support.spark_cluster import SparkCluster
+
+MESSAGES = 500_000
+KILLS = 20
+STREAMS = 1
+
+
+def soak(share: float, random: Random, folder: Path) -> list[str]:
+    count, kills = round(MESSAGES * share), max(3, round(KILLS * share))
+    with BrokerProcess(folder / "broker") as broker, SparkCluster(folder / "cluster") as cluster:
+        streams = declare(broker.url, "stream", STREAMS)
+        arrivals = Arrivals(broker.url, streams, count, 2 * kills)
+        source = {
+            "url": broker.url,
+            "stream": ",".join(streams),
+            # Several tasks a batch, and batches that last a while.
+            "maxMessagesPerTrigger": "20000",
+            "messagesPerTask": "5000",
+        }
+        output = folder / "messages"
+        query = Query(cluster, folder / "query", source, {"path": str(output)})
+        try:
+            elapsed, longest = survive(query, cluster, arrivals, kills, random)
+            wait_until(lambda: len(rows(output, "offset")) >= arrivals.count, "all are committed", PATIENCE)
+        finally:
+            query.stop()
+            arrivals.end()
+        batches = query.committed() + 1
+    once_in_order(output, arrivals)
+    return [
+        f"{arrivals.count:,} messages of {len(streams)} streams, {kills} kills of the driver and {kills} of executors: "
+        f"each once, in order; {batches} batches, {elapsed:.0f} s, at most {longest:.0f} s from a kill to the next batch"
+    ]
+
+
+def declare(url: str, kind: str, number: int) -> list[str]:
+    """New durable queues of that type."""
+    names = [f"{kind}.{uuid.uuid4().hex[:8]}" for _ in range(number)]
+    with closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
+        for name in names:
+            connection.channel().queue_declare(name, durable=True, arguments={"x-queue-type": kind})
+    return names
+
+
+def once_in_order(output: Path, arrivals: Arrivals) -> None:
+    """:raises AssertionError: if the committed rows are not what arrived, each once and in order"""
+    found = rows(output, "queue", "offset", "message_id", "body")
+    for queue in arrivals.queues:
+        mine = [row for row in found if row[0] == queue]
+        offsets = [offset for _, offset, _, _ in mine]
+        assert offsets == sorted(set(offsets)), f"{queue}: offsets repeat or are out of order"
+        numbers = [int(body) for *_, body in mine]
+        missing = arrivals.each - len(set(numbers))
+        assert missing == 0, f"{queue}: {missing} of {arrivals.each} messages are lost"
+        assert numbers == list(range(arrivals.each)), (
+            f"{queue}: {len(numbers)} rows, repeated or out of order"
+        )
+        assert [row[2] for row in mine] == [identity(queue, number) for number in numbers], "ids are mixed up"
+    assert len(found) == arrivals.count, "there are rows of no queue"

@@ -1,0 +1,93 @@
+"""Messages that go on arriving while others are killed: numbered, with an id each, no faster than the kills go on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+
+from warren.sdk import App
+
+TICK = 0.1
+"""Seconds between two handfuls."""
+AHEAD = 8.0
+"""Seconds in which what lies between two kills arrives, at the earliest."""
+
+
+def identity(queue: str, number: int) -> str:
+    return f"{queue}:{number}"
+
+
+class Arrivals(threading.Thread):
+    """Publishes to queues or streams, by turns: message `n` of each is `n` in digits, and its id names both.
+
+    Each is confirmed, and on the disk: what the publisher itself could lose or repeat is not the question here.
+    """
+
+    def __init__(self, url: str, queues: Sequence[str], count: int, stages: int) -> None:
+        """
+        :param count: messages in all
+        :param stages: how often `go_on` is called before the last one has arrived
+        """
+        super().__init__(name="arrivals", daemon=True)
+        self.queues = list(queues)
+        self.each = count // len(queues)
+        self.published = 0
+        self._url = url
+        self._stages = stages
+        self._stage = 0
+        self._failed: BaseException | None = None
+        self._stopped = False
+
+    @property
+    def count(self) -> int:
+        """Messages in all, published or to come."""
+        return self.each * len(self.queues)
+
+    def go_on(self) -> None:
+        """What comes in the next stage may arrive as well."""
+        self._stage += 1
+
+    def check(self) -> None:
+        """:raises AssertionError: if publishing has failed"""
+        assert self._failed is None, f"publishing failed: {self._failed!r}"
+
+    def end(self) -> None:
+        """No more is published."""
+        self._stopped = True
+        self.join()
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._publish())
+        except BaseException as error:
+            self._failed = error
+
+    async def _publish(self) -> None:
+        per_stage = -(-self.each // (self._stages + 1))
+        handful = max(1, round(per_stage * TICK / AHEAD))
+        number = 0
+        async with App(self._url, declare="never") as app:
+            while number < self.each and not self._stopped:
+                # Half of the next stage is let in before its kill, so that the kill finds messages that arrive; the other
+                # half comes after it, so that there is another batch.
+                allowed = min(self.each, round(per_stage * (self._stage + 1.5)), number + handful)
+                confirms = []
+                for at in range(number, allowed):
+                    for queue in self.queues:
+                        message_id = identity(queue, at)
+                        confirms.append(await app.submit(b"%d" % at, key=queue, message_id=message_id))
+                await asyncio.gather(*confirms)
+                self.published += len(confirms)
+                number = max(number, allowed)
+                await asyncio.sleep(TICK)
+
+
+def wait_for(arrivals: Arrivals, published: int, seconds: float) -> None:
+    """:raises AssertionError: it failed, or has not got that far after so many seconds"""
+    deadline = time.monotonic() + seconds
+    while arrivals.published < published:
+        arrivals.check()
+        assert time.monotonic() < deadline, f"{arrivals.published} of {published} published after {seconds} s"
+        time.sleep(0.02)
