@@ -18,6 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from warren.pipeline import register
+from warren.pipeline.datasource import source_errors
+from warren.pipeline.errors import PipelineError
 from warren.pipeline.session import spark_session
 
 URL = os.environ.get("AMQP_URL", "")
@@ -36,8 +38,9 @@ def main() -> None:
         for name in names:
             step: Callable[[SparkSession], Any] = globals()[name]
             try:
-                result = {"result": step(spark)}
-            except PySparkException as error:
+                with source_errors():
+                    result = {"result": step(spark)}
+            except (PipelineError, PySparkException) as error:
                 result = {"error": str(error)}
             print(json.dumps({"step": name, **result}), flush=True)
 
@@ -87,8 +90,8 @@ def bare(spark: SparkSession) -> int:
     return elsewhere(spark, "bare")
 
 
-def other(spark: SparkSession) -> int:
-    return elsewhere(spark, "other")
+def without_pyarrow(spark: SparkSession) -> int:
+    return elsewhere(spark, "without_pyarrow")
 
 
 if __name__ == "__main__":

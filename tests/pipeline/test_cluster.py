@@ -18,6 +18,7 @@ from tests.support.spark_cluster import SparkCluster
 from warren.pipeline.travel import own_version
 
 MESSAGES = 200
+SECRET = "not-to-be-seen"
 ROOT = Path(__file__).parents[2]
 
 Results = dict[str, Any]
@@ -35,10 +36,10 @@ def changing_python(folder: Path) -> Path:
 
     Drivers and the Connect server start it too, to plan; SPARK_EXECUTOR_DIRS is set where an executor starts it.
     """
-    elsewhere = {"bare": None, "other": "0.0.1"}
+    lacking: dict[str, tuple[str, ...]] = {"bare": (), "without_pyarrow": ("pyarrow",)}
     cases = "".join(
-        f'{machine}) exec {shlex.quote(str(python_elsewhere(folder / machine, version)))} "$@" ;;\n'
-        for machine, version in elsewhere.items()
+        f'{machine}) exec {shlex.quote(str(python_elsewhere(folder / machine, None, *packages)))} "$@" ;;\n'
+        for machine, packages in lacking.items()
     )
     python = folder / "python"
     python.write_text(
@@ -59,7 +60,7 @@ def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps:
     """Each step of `tests.pipeline.anywhere`, and what came of it."""
     env = {
         **cluster.env,
-        "AMQP_URL": stream.url,
+        "AMQP_URL": f"{stream.url}?secret={SECRET}",
         "STREAM": stream.name,
         "FOLDER": str(folder),
         # What is installed as a package of a checkout is found by a hook, and Spark lists folders.
@@ -69,6 +70,7 @@ def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps:
         [sys.executable, "-W", "ignore", "-m", "tests.pipeline.anywhere", place, *steps], env=env, cwd=ROOT
     ) as child:
         assert child.wait(110) == 0, child.errors[-4000:]
+        assert SECRET not in child.errors
         told = [json.loads(line) for line in child.lines if line.startswith("{")]
     return {result["step"]: result.get("result", result.get("error")) for result in told}
 
@@ -76,7 +78,7 @@ def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps:
 @pytest.fixture(scope="module")
 def on_cluster(cluster: SparkCluster, stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("on-cluster")
-    return run(cluster, cluster.master, stream, folder, "batch", "continuous", "bare", "other")
+    return run(cluster, cluster.master, stream, folder, "batch", "continuous", "bare", "without_pyarrow")
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,19 @@ def test_a_continuous_read_goes_on_from_its_checkpoint(results: Results) -> None
 
 def test_executors_without_warren_say_so(on_cluster: Results) -> None:
     assert "lacks warren: install warren[spark]==" + own_version() in on_cluster["bare"]
+    assert "\n" not in on_cluster["bare"]
 
 
-def test_executors_with_another_warren_say_so(on_cluster: Results) -> None:
-    assert f"has Warren 0.0.1, and this job is of {own_version()}" in on_cluster["other"]
+def test_executors_without_pyarrow_are_told_of(on_cluster: Results) -> None:
+    said = (
+        f"the Python of an executor lacks pyarrow: install warren[spark]=={own_version()} on every executor"
+    )
+    assert on_cluster["without_pyarrow"].startswith(said)
+
+
+def test_no_log_shows_the_url(cluster: SparkCluster, on_cluster: Results, remotely: Results) -> None:
+    logs = [path for path in cluster.folder.rglob("*") if path.is_file()]
+    assert [path for path in logs if path.name == "stderr"], "executors write no logs"
+    shown = [path for path in logs if SECRET in path.read_text(errors="replace")]
+    assert shown == []
+    assert not [text for text in cluster.said() if SECRET in text]

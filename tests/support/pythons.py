@@ -8,15 +8,18 @@ import sysconfig
 from pathlib import Path
 
 
-def python_elsewhere(folder: Path, version: str | None) -> Path:
+def python_elsewhere(folder: Path, version: str | None, *lacks: str) -> Path:
     """An interpreter that sees what is installed here, apart from Warren.
 
     :param folder: for it, does not exist yet
     :param version: of the Warren that it has; None: it has none
+    :param lacks: packages that it has not either
     """
     site = folder / "site"
     site.mkdir(parents=True)
     for package in Path(sysconfig.get_path("purelib")).iterdir():
+        if package.name in lacks:
+            continue
         # An editable install is a hook that brings Warren back.
         if package.name.startswith(("warren", "pyspark_warren", "__editable__")) or package.suffix == ".pth":
             continue

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -54,6 +54,7 @@ class SparkCluster:
         self._patience = patience
         self._stack = ExitStack()
         self._workers: list[Child] = []
+        self._children: list[Child] = []
         conf = folder / "conf"
         conf.mkdir(parents=True)
         settings = "".join(f"{name} {value}\n" for name, value in DEFAULTS.items())
@@ -92,7 +93,12 @@ class SparkCluster:
 
     def _start(self, service: str, *words: str) -> Child:
         command = (HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{service}", "--host", "127.0.0.1")
-        return self._stack.enter_context(Child([*command, *words], env=self.env))
+        return self._child([*command, *words], self.env)
+
+    def _child(self, command: Sequence[str | Path], env: Mapping[str, str]) -> Child:
+        child = self._stack.enter_context(Child(command, env=env))
+        self._children.append(child)
+        return child
 
     def serve_connect(self) -> str:
         """Start a Spark Connect server whose application runs on this cluster: its URL."""
@@ -106,7 +112,7 @@ class SparkCluster:
         # It is a driver: as a daemon it would get a daemon's memory.
         env = {**self.env, "SPARK_DAEMON_MEMORY": DEFAULTS["spark.driver.memory"]}
         command = (HOME / "bin" / "spark-class", "org.apache.spark.deploy.SparkSubmit", "--class", server)
-        child = self._stack.enter_context(Child([*command, "--master", self.master, *words], env=env))
+        child = self._child([*command, "--master", self.master, *words], env)
 
         def listens() -> bool:
             assert child.running, f"the Connect server has ended:\n{child.errors[-4000:]}"
@@ -115,6 +121,10 @@ class SparkCluster:
 
         wait_until(listens, "the Connect server listens", self._patience)
         return f"sc://127.0.0.1:{port}"
+
+    def said(self) -> list[str]:
+        """What master, workers and Connect server have logged so far."""
+        return [child.errors for child in self._children]
 
     def executors(self) -> list[int]:
         """The process ids of all executors, of whichever application."""

@@ -27,7 +27,7 @@ from warren.pipeline.rows import SCHEMA, record_batch
 from warren.pipeline.sink.target import Target
 from warren.pipeline.sink.writer import AmqpStreamWriter, AmqpWriter, check_write
 from warren.pipeline.stream_reader import ContinuousReader, StreamReader
-from warren.pipeline.travel import Travels
+from warren.pipeline.travel import Travels, trouble_elsewhere
 
 OPTIONS = ("url", "queue", "timeout")
 
@@ -113,6 +113,8 @@ def source_errors() -> Iterator[None]:
     except PySparkException as error:
         if found := re.search(rf"{PipelineError.__name__}: (.+)", str(error)):
             raise PipelineError(found[1]) from None
+        if trouble := trouble_elsewhere(str(error)):
+            raise PipelineError(trouble) from None
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import re
 from abc import ABCMeta
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +24,23 @@ def own_version() -> str:
         return version("warren")
     except PackageNotFoundError:
         return ""
+
+
+def trouble_elsewhere(told: str) -> str | None:
+    """What is wrong with the Python of an executor that cannot run anything of the source, in one line.
+
+    :param told: an error of Spark
+    :return: None if it is about something else
+    """
+    wheel = "==".join(filter(None, ("warren[spark]", own_version())))
+    remedy = f"install {wheel} on every executor, in the Python that PYSPARK_PYTHON names"
+    if found := re.search(r"No module named '(pyarrow|pyspark|warren)\b", told):
+        return f"the Python of an executor lacks {found[1]}: {remedy}"
+    if found := re.search(
+        r"Python in worker has different version: (\S+) than that in driver: ([\d.]+)", told
+    ):
+        return f"the Python of an executor is {found[1]}, and the driver's is {found[2]}: {remedy}"
+    return None
 
 
 def loader() -> Callable[[str, str, str], Any]:
