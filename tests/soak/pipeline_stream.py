@@ -3,15 +3,11 @@ each; the output holds each message once, in order."""
 
 from __future__ import annotations
 
-import uuid
-from contextlib import closing
 from pathlib import Path
 from random import Random
 
-import pika
-
-from tests.soak.spark.arrivals import Arrivals, identity
-from tests.soak.spark.committed import rows
+from tests.soak.spark.arrivals import Arrivals, declare
+from tests.soak.spark.committed import once_in_order, rows
 from tests.soak.spark.kills import PATIENCE, Query, survive
 from tests.support.broker import BrokerProcess
 from tests.support.processes import wait_until
@@ -48,29 +44,3 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
         f"{arrivals.count:,} messages of {len(streams)} streams, {kills} kills of the driver and {kills} of executors: "
         f"each once, in order; {batches} batches, {elapsed:.0f} s, at most {longest:.0f} s from a kill to the next batch"
     ]
-
-
-def declare(url: str, kind: str, number: int) -> list[str]:
-    """New durable queues of that type."""
-    names = [f"{kind}.{uuid.uuid4().hex[:8]}" for _ in range(number)]
-    with closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
-        for name in names:
-            connection.channel().queue_declare(name, durable=True, arguments={"x-queue-type": kind})
-    return names
-
-
-def once_in_order(output: Path, arrivals: Arrivals) -> None:
-    """:raises AssertionError: if the committed rows are not what arrived, each once and in order"""
-    found = rows(output, "queue", "offset", "message_id", "body")
-    for queue in arrivals.queues:
-        mine = [row for row in found if row[0] == queue]
-        offsets = [offset for _, offset, _, _ in mine]
-        assert offsets == sorted(set(offsets)), f"{queue}: offsets repeat or are out of order"
-        numbers = [int(body) for *_, body in mine]
-        missing = arrivals.each - len(set(numbers))
-        assert missing == 0, f"{queue}: {missing} of {arrivals.each} messages are lost"
-        assert numbers == list(range(arrivals.each)), (
-            f"{queue}: {len(numbers)} rows, repeated or out of order"
-        )
-        assert [row[2] for row in mine] == [identity(queue, number) for number in numbers], "ids are mixed up"
-    assert len(found) == arrivals.count, "there are rows of no queue"

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import uuid
 from collections.abc import Sequence
+from contextlib import closing
+
+import pika
 
 from warren.sdk import App
 
@@ -13,6 +17,15 @@ TICK = 0.1
 """Seconds between two handfuls."""
 AHEAD = 8.0
 """Seconds in which what lies between two kills arrives, at the earliest."""
+
+
+def declare(url: str, kind: str, number: int) -> list[str]:
+    """New durable queues of that type."""
+    names = [f"{kind}.{uuid.uuid4().hex[:8]}" for _ in range(number)]
+    with closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
+        for name in names:
+            connection.channel().queue_declare(name, durable=True, arguments={"x-queue-type": kind})
+    return names
 
 
 def identity(queue: str, number: int) -> str:

@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
 
+from tests.soak.spark.arrivals import Arrivals, identity
+
 
 def files(output: Path) -> list[Path]:
     """The committed files, batch by batch, in each batch task by task."""
@@ -42,3 +44,20 @@ def rows(output: Path, *columns: str) -> list[tuple[Any, ...]]:
         table = pq.ParquetFile(file).read(list(columns))
         found += zip(*(table.column(name).to_pylist() for name in columns), strict=True)
     return found
+
+
+def once_in_order(output: Path, arrivals: Arrivals) -> None:
+    """:raises AssertionError: if the committed rows are not what arrived, each once and in order"""
+    found = rows(output, "queue", "offset", "message_id", "body")
+    for queue in arrivals.queues:
+        mine = [row for row in found if row[0] == queue]
+        offsets = [offset for _, offset, _, _ in mine]
+        assert offsets == sorted(set(offsets)), f"{queue}: offsets repeat or are out of order"
+        numbers = [int(body) for *_, body in mine]
+        missing = arrivals.each - len(set(numbers))
+        assert missing == 0, f"{queue}: {missing} of {arrivals.each} messages are lost"
+        assert numbers == list(range(arrivals.each)), (
+            f"{queue}: {len(numbers)} rows, repeated or out of order"
+        )
+        assert [row[2] for row in mine] == [identity(queue, number) for number in numbers], "ids are mixed up"
+    assert len(found) == arrivals.count, "there are rows of no queue"

@@ -22,6 +22,7 @@ from warren.pipeline.sink.encoding import Encoder
 from warren.pipeline.sink.identity import Identity
 from warren.pipeline.sink.publisher import Publisher
 from warren.pipeline.sink.target import Target
+from warren.pipeline.travel import Travels
 
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
@@ -35,7 +36,7 @@ class Published(WriterCommitMessage):
     confirmed: int
 
 
-class AmqpWriter(DataSourceArrowWriter):
+class AmqpWriter(DataSourceArrowWriter, metaclass=Travels):
     """Writes a frame once. It is pickled to the executor: plain values only."""
 
     def __init__(self, target: Target) -> None:
@@ -47,7 +48,7 @@ class AmqpWriter(DataSourceArrowWriter):
         return publish(self._target, iterator, self._write)
 
 
-class AmqpStreamWriter(DataSourceStreamArrowWriter):
+class AmqpStreamWriter(DataSourceStreamArrowWriter, metaclass=Travels):
     """Writes the batches of a streaming query."""
 
     def __init__(self, target: Target) -> None:
