@@ -17,7 +17,10 @@ from tests.support.pythons import python_elsewhere, warren_roots
 from tests.support.spark_cluster import SparkCluster
 from warren.pipeline.travel import own_version
 
+# Several Javas start on what may be a busy machine.
+pytestmark = pytest.mark.timeout(400)
 MESSAGES = 200
+PATIENCE = 350
 SECRET = "not-to-be-seen"
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +30,7 @@ Results = dict[str, Any]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    with SparkCluster(folder / "cluster", python=changing_python(folder)) as started:
+    with SparkCluster(folder / "cluster", python=changing_python(folder), patience=PATIENCE) as started:
         yield started
 
 
@@ -69,7 +72,7 @@ def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps:
     with Child(
         [sys.executable, "-W", "ignore", "-m", "tests.pipeline.anywhere", place, *steps], env=env, cwd=ROOT
     ) as child:
-        assert child.wait(110) == 0, child.errors[-4000:]
+        assert child.wait(PATIENCE) == 0, child.errors[-4000:]
         assert SECRET not in child.errors
         told = [json.loads(line) for line in child.lines if line.startswith("{")]
     return {result["step"]: result.get("result", result.get("error")) for result in told}
