@@ -26,6 +26,7 @@ COMPILED = [
     "broker/warren/broker/model/stored.py",
     "broker/warren/broker/model/round.py",
     "broker/warren/broker/model/consumer.py",
+    "broker/warren/broker/model/capture.py",
     "broker/warren/broker/model/queue.py",
     "broker/warren/broker/model/stream_entry.py",
     "broker/warren/broker/model/stream_reader.py",

@@ -19,6 +19,7 @@ from warren.broker.management.control import ControlSocket
 from warren.broker.management.definitions_export import Holdings
 from warren.broker.management.management import Management
 from warren.broker.memory import resident_memory
+from warren.broker.model.capture import Capture
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.compat import COMPAT
 from warren.broker.model.memory import Memory
@@ -84,6 +85,7 @@ class Broker:
         self._seeded = False
         self._definitions: Definitions | None = None
         self._log: Log | None = None
+        self._captures: dict[bytes, Capture] = {}
         self._node: Node | None = None
         self._unwatch: Callable[[], None] | None = None
         self._memory: Memory | None = None
@@ -144,6 +146,7 @@ class Broker:
         """Restore what is on disk and listen.
 
         :raises StoreError: if the data folder is in use, of an unknown version, or cannot be read or written.
+        :raises CaptureError: if events are to go to a queue that is no stream.
         :raises DefinitionsError: if the definitions that the configuration names cannot be loaded.
         :raises ListenError: if an address is taken or not this machine's.
         :raises TlsError: if a certificate or a list of ciphers cannot be used.
@@ -158,8 +161,14 @@ class Broker:
                 self._memory = Memory(loop, self.config.memory_bytes // 2)
             compat = COMPAT[self.config.compat]
             portability = Portability(self.config.strict)
+            self._captures = {
+                vhost.encode(): Capture(stream.encode(), self._clock, loop)
+                for vhost, stream in self.config.captured.items()
+            }
+            for capture in self._captures.values():
+                undo.callback(capture.stop)
             virtual_hosts = VirtualHosts(
-                self._clock, self._log, self._definitions, self._memory, compat, portability
+                self._clock, self._log, self._definitions, self._memory, compat, portability, self._captures
             )
             access = Access(virtual_hosts, self._definitions)
             parameters = Parameters(virtual_hosts, self._definitions)
@@ -179,6 +188,8 @@ class Broker:
             if self._definitions is None or not self._seeded:
                 self._seed(virtual_hosts, access, users=not brings(definitions, "users"))
             load_definitions(definitions, Holdings(virtual_hosts, access, parameters))
+            for event_stream in virtual_hosts.event_streams.values():
+                event_stream.stream()
             node = Node(
                 loop,
                 access,
@@ -189,6 +200,7 @@ class Broker:
                 self._definitions,
                 server_properties(compat.version),
             )
+            virtual_hosts.capture_blocked = lambda: bool(node.alarm)
             access.users.on_deleted.append(
                 lambda name: node.close_connections(f"user '{name}' was deleted", user=name)
             )
@@ -371,6 +383,8 @@ class Broker:
                 connection.cancel_all()
             for connection in list(node.connections):
                 connection.conversation.shut_down(connection, reason)
+            for capture in self._captures.values():
+                capture.end()
             for topology in node.vhosts.values():
                 topology.vhost.dead_letters.stop()
                 for queue in topology.vhost.all_queues():

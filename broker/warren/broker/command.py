@@ -16,6 +16,7 @@ from warren.broker.broker import Broker
 from warren.broker.config import BrokerConfig
 from warren.broker.configuration.load import load, printed
 from warren.broker.management.boot import DefinitionsError
+from warren.broker.model.event_stream import CaptureError
 from warren.broker.server import ListenError
 from warren.broker.store.errors import StoreError
 from warren.broker.tls import TlsError
@@ -51,7 +52,7 @@ async def run(config: BrokerConfig) -> int:
     except StoreError as error:
         print(f"warren broker: {error}", file=sys.stderr)
         return error.status
-    except (ListenError, TlsError, DefinitionsError) as error:
+    except (ListenError, TlsError, DefinitionsError, CaptureError) as error:
         raise UsageError(str(error)) from None
     print(f"warren broker ready: {broker.bound[0]}", flush=True)
     stopping = asyncio.ensure_future(stop.wait())

@@ -51,6 +51,9 @@ class BrokerConfig:
         does so; a broker that shares its process with an application cannot know whose the memory is.
     :param disk_free_limit: publishers are blocked while the data folder's file system has less free: bytes, or a size.
     :param control_socket: where `warren ctl` finds the broker; `control.sock` in the data folder if there is one.
+    :param capture_events: what happens to messages (published, delivered, acknowledged, expired, ...) is written as events to
+        this stream, `STREAM` for the default virtual host or `STREAM@VHOST`; several for several virtual hosts. It is made if
+        it is not there.
     :param load_definitions: a file of definitions in RabbitMQ's format, or a folder of them, taken in at every start. The
         first users are not made if they bring some.
     :param sync: when the log is synced: `"batch"` (each batch before its confirms, acknowledgements within 200 ms),
@@ -84,6 +87,7 @@ class BrokerConfig:
     memory_alarm: bool = False
     disk_free_limit: int | str = "50MB"
     control_socket: Path | None = None
+    capture_events: tuple[str, ...] = ()
     load_definitions: Path | None = None
     sync: str = "batch"
     compat: str = "4"
@@ -115,6 +119,8 @@ class BrokerConfig:
                     f"{name} is {getattr(self, name)!r}; it has to be one of {', '.join(choices)}"
                 )
 
+        if len(self.captured) < len(self.capture_events):
+            raise ValueError("capture_events names two streams for one virtual host")
         if self.sync not in (modes := [mode.value for mode in Sync]):
             raise ValueError(f"sync is {self.sync!r}; it has to be one of {', '.join(modes)}")
         if self.compat not in COMPAT:
@@ -138,6 +144,17 @@ class BrokerConfig:
         if self.control_socket is not None or self.data_dir is None:
             return self.control_socket
         return self.data_dir / "control.sock"
+
+    @property
+    def captured(self) -> dict[str, str]:
+        """The stream of each virtual host whose events are captured."""
+        found = {}
+        for wanted in self.capture_events:
+            stream, _, vhost = wanted.partition("@")
+            if not stream or len(stream.encode()) > 255 or stream.startswith("amq."):
+                raise ValueError(f"capture_events is {wanted!r}; it has to be STREAM or STREAM@VHOST")
+            found[vhost or self.default_vhost] = stream
+        return found
 
     @property
     def memory_bytes(self) -> int:

@@ -174,15 +174,17 @@ def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
     return p
 
 
-def message_id(header: bytes) -> bytes:
-    """The property `message-id` in a header frame's payload; empty if it is not set, or if the payload ends before it."""
-    size: i64 = len(header)
-    if size < HEADER_FIXED:
+def message_id(header: bytes, start: i64 = 0) -> bytes:
+    """The property `message-id` in a header frame's payload; empty if it is not set, or if the payload ends before it.
+
+    :param start: where the payload begins.
+    """
+    if len(header) < start + HEADER_FIXED:
         return b""
-    flags: i64 = (i64(header[12]) << 8) | i64(header[13])
+    flags: i64 = (i64(header[start + 12]) << 8) | i64(header[start + 13])
     if not flags & MESSAGE_ID:
         return b""
-    p: i64 = HEADER_FIXED
+    p: i64 = start + HEADER_FIXED
     try:
         if flags & CONTENT_TYPE:
             p += 1 + i64(header[p])

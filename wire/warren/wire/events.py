@@ -26,6 +26,10 @@ REJECTED: Final = "rejected"
 REQUEUED: Final = "requeued"
 EXPIRED: Final = "expired"
 DEAD_LETTERED: Final = "dead_lettered"
+DROPPED: Final = "dropped"
+"""A queue is done with it, and nothing has taken it instead: no dead letter exchange, or none that routes."""
+PURGED: Final = "purged"
+"""All that was ready in a queue is gone, by an operator or with the queue; of no message."""
 CONSUMING: Final = "consuming"
 CANCELLED: Final = "cancelled"
 STARTED: Final = "started"
@@ -44,6 +48,8 @@ EVENTS: Final = (
     REQUEUED,
     EXPIRED,
     DEAD_LETTERED,
+    DROPPED,
+    PURGED,
     CONSUMING,
     CANCELLED,
     STARTED,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
 from warren.broker.model.message import Message
 
 if TYPE_CHECKING:
+    from warren.broker.model.capture import Told
     from warren.broker.model.queue import Queue
 
 
@@ -26,6 +27,9 @@ class Consumer:
     """Those with a higher one are served first, as long as they have room."""
     raw_arguments: bytes = b""
     """What basic.consume gave, an encoded table."""
+    origin: str = ""
+    """Its connection by name, where events are captured."""
+    told: Optional[Told] = None  # noqa: UP045
     waking: bool = False
     """An acknowledgement that covers several messages will look at it once, at its end."""
 

@@ -17,6 +17,7 @@ from warren.broker.model.message import Message
 from warren.broker.model.stored import message_mark
 from warren.wire import tables
 from warren.wire.content import body_payload, header_payload, join_content
+from warren.wire.events import DEAD_LETTERED, DROPPED
 from warren.wire.properties import Properties, decode, encode
 
 if TYPE_CHECKING:
@@ -127,15 +128,19 @@ class DeadLetters:
             )
             return
         if vhost.move(queue, message, targets, letter):
-            self.lost(queue, reason, "a full queue refused its copy")
+            self.lost(queue, message, reason, "a full queue refused its copy")
+        elif queue.capture is not None:
+            queue.capture.ended(DEAD_LETTERED, queue, message, reason)
 
     def drop(self, queue: Queue, message: Message, reason: str, why: str) -> None:
-        self.lost(queue, reason, why)
+        self.lost(queue, message, reason, why)
         if message.stored:
             queue.forget(message)
 
-    def lost(self, queue: Queue, reason: str, why: str) -> None:
+    def lost(self, queue: Queue, message: Message, reason: str, why: str) -> None:
         self.dropped += 1
+        if queue.capture is not None:
+            queue.capture.ended(DROPPED, queue, message, reason)
         if why:
             logger.info(
                 "event=dead_letter_dropped queue=%r reason=%s why=%r",

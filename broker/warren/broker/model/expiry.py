@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from warren.broker.model.clock import Timer
 from warren.broker.model.delays import delay_of_message
 from warren.broker.model.message import Message
+from warren.wire.events import EXPIRED
 
 if TYPE_CHECKING:
     from warren.broker.model.queue import Queue
@@ -80,6 +81,10 @@ class Expiry:
             self.behind = True
             clock = self.queue.vhost.clock
             clock.call_at(clock.now(), self.catch_up)
+        capture = self.queue.capture
+        if capture is not None:
+            for message in dead:
+                capture.ended(EXPIRED, self.queue, message, None)
         self.queue.vhost.dead_letters.bury(self.queue, dead, "expired")
         return True
 

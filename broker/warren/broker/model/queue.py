@@ -24,6 +24,7 @@ from warren.broker.model.shelf import Shelf
 from warren.broker.model.stored import message_head, message_mark
 
 if TYPE_CHECKING:
+    from warren.broker.model.capture import Capture
     from warren.broker.model.deduplication import Window
     from warren.broker.model.exchange import Exchange
     from warren.broker.model.vhost import VirtualHost
@@ -99,6 +100,8 @@ class Queue:
         """The keys that it has seen, if it deduplicates."""
         self.keeps: Optional[Window] = None  # noqa: UP045
         """The window whose keys these messages are."""
+        self.capture: Optional[Capture] = None  # noqa: UP045
+        """Whom to tell what happens here."""
         self.expiry = Expiry(self)
         self.last_exchange = b""
         self.last_key = b""
@@ -141,6 +144,8 @@ class Queue:
         if self.limited and self.rejects and self.would_overflow(message):
             self.refuse(message)
             return REFUSED
+        if self.capture is not None:
+            self.capture.arrived(self, message)
         message.sequence = self.next_sequence
         self.next_sequence += 1
         if self.message_ttl >= 0 or message.ttl >= 0:
@@ -394,12 +399,16 @@ class Queue:
         """Add a consumer; deliveries start with the next `drain`, after its consume-ok."""
         self.round.add(consumer)
         self.had_consumer = True
+        if self.capture is not None:
+            self.capture.consuming(consumer)
         self.expiry.touch()
 
     def unsubscribe(self, consumer: Consumer) -> None:
         """Take a consumer away; what it has unacknowledged stays with its channel. A `drain` has to follow."""
         if not self.round.remove(consumer):
             return
+        if self.capture is not None:
+            self.capture.cancelled(consumer)
         self.expiry.touch()
         if self.auto_delete and self.had_consumer and not self.consumers and not self.deleted:
             self.vhost.remove_queue(self)
@@ -410,11 +419,15 @@ class Queue:
 
     def purge(self) -> i64:
         """Drop what is ready; what is unacknowledged stays. How many they were."""
+        if self.capture is not None:
+            self.capture.purged(self, "purged")
         return self.waiting.purge()
 
     def ended(self) -> None:
         """The queue is deleted: its messages vanish, its consumers are told."""
         self.deleted = True
+        if self.capture is not None:
+            self.capture.purged(self, "deleted")
         self.expiry.stop()
         if self.retries is not None:
             self.retries.stop()
@@ -424,4 +437,6 @@ class Queue:
         if shelf is not None and not shelf.durable:
             shelf.drop()
         for consumer in self.round.clear():
+            if self.capture is not None:
+                self.capture.cancelled(consumer)
             consumer.cancelled()

@@ -95,6 +95,8 @@ class Stream(Queue):
     # -- publishing
 
     def publish(self, message: Message) -> i64:
+        if self.capture is not None:
+            self.capture.arrived(self, message)
         self.take_in(message)
         return STORED if self.messages.log is not None else TAKEN
 
@@ -294,7 +296,8 @@ class Stream(Queue):
         if not self.readers:
             self.messages.keep_chunks = False
             self.tail.clear()
-        self.round.remove(consumer)
+        if self.round.remove(consumer) and self.capture is not None:
+            self.capture.cancelled(consumer)
 
     def purge(self) -> i64:
         return 0
@@ -304,12 +307,16 @@ class Stream(Queue):
 
     def ended(self) -> None:
         self.deleted = True
+        if self.capture is not None:
+            self.capture.purged(self, "deleted")
         self.stop_timer()
         for reader in self.readers.values():
             reader.leave()
         self.readers.clear()
         self.tail.clear()
         for consumer in self.round.clear():
+            if self.capture is not None:
+                self.capture.cancelled(consumer)
             consumer.cancelled()
 
     def discard(self) -> None:

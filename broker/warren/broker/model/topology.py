@@ -163,6 +163,9 @@ class Topology:
                 queue.log = self.vhost.log
             queue.records = self.vhost.log.queue(incarnation)
             queue.put_on(Shelf(self.vhost.log, queue.records, name))
+        capture = self.vhost.capture
+        if capture is not None and capture.stream != name:
+            queue.capture = capture
         equip_queue(self, queue)
         self.vhost.policies.govern(queue)
         self.vhost.queues[name] = queue

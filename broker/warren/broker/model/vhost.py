@@ -21,6 +21,7 @@ from warren.wire.content import header_payload
 from warren.wire.properties import decode
 
 if TYPE_CHECKING:
+    from warren.broker.model.capture import Capture
     from warren.broker.model.memory import Memory
     from warren.broker.model.portability import Portability
     from warren.broker.model.topology import Topology
@@ -61,6 +62,8 @@ class VirtualHost:
         self.dead_letters = DeadLetters(self)
         self.policies = Policies(self)
         self.topology: Topology | None = None
+        self.capture: Optional[Capture] = None  # noqa: UP045
+        """Who is told what happens to messages; None if nobody wants to know."""
         self.streams: Streams | None = None
         """Where its streams are kept; made with the first one."""
 
@@ -177,6 +180,8 @@ class VirtualHost:
                 refused = True
                 continue
             copy = message.copy()
+            if queue.capture is not None:
+                queue.capture.arrived(queue, copy)
             queue.number(copy)
             copies.append((queue, copy))
             if queue.streamed:

@@ -6,11 +6,14 @@ https://www.rabbitmq.com/docs/vhosts. Their names are text here and UTF-8 on the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
+from warren.broker.model.capture import Capture
 from warren.broker.model.clock import Clock
 from warren.broker.model.compat import COMPAT, Compat
+from warren.broker.model.event_stream import EventStream
 from warren.broker.model.memory import Memory
 from warren.broker.model.portability import Portability
 from warren.broker.model.refusal import Exists, Missing, Refused
@@ -35,7 +38,14 @@ class VirtualHosts:
         memory: Memory | None = None,
         compat: Compat = COMPAT["4"],
         portability: Portability | None = None,
+        captures: Mapping[bytes, Capture] = MappingProxyType({}),
     ) -> None:
+        """:param captures: who is told what happens in the virtual hosts of these names."""
+        self._captures = captures
+        self.event_streams: dict[bytes, EventStream] = {}
+        """Where events go that are captured, by the virtual host's name."""
+        self.capture_blocked: Callable[[], bool] = lambda: False
+        """Whether no more events may be written, as publishers may not write either."""
         self.topologies: dict[bytes, Topology] = {}
         """By the name on the wire."""
         self.on_deleted: list[Callable[[str], None]] = []
@@ -164,11 +174,17 @@ class VirtualHosts:
         for topology in self.topologies.values():
             topology.vhost.epoch += 1
 
+    def _blocked(self) -> bool:
+        return self.capture_blocked()
+
     def _make(self, settings: Settings) -> Topology:
         vhost = VirtualHost(settings.name.encode(), self._clock, self._log, self.compat, self.portability)
         vhost.memory = self._memory
         topology = Topology(vhost, self._definitions)
         topology.settings = settings
+        vhost.capture = self._captures.get(vhost.name)
+        if vhost.capture is not None:
+            self.event_streams[vhost.name] = EventStream(topology, vhost.capture, self._blocked)
         self._settings[settings.name] = settings
         self.topologies[vhost.name] = topology
         return topology

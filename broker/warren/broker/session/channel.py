@@ -20,6 +20,7 @@ from warren.broker.session.incoming import Incoming
 from warren.broker.session.publishing import (
     expiration_ms,
     of_another_user,
+    published,
     route_by_message,
     unroutable,
 )
@@ -30,6 +31,7 @@ from warren.broker.session.transaction import ACKED, REJECTED, REQUEUED, Transac
 from warren.wire.content import Look
 from warren.wire.methods import ACK, BASIC, PUBLISH
 from warren.wire.replies import AmqpError, Reply
+from warren.wire.url import connection_name
 
 if TYPE_CHECKING:
     from warren.broker.session.connection import Connection
@@ -91,6 +93,14 @@ class Channel:
         """Through which answers come to its consumer of direct replies."""
         self.writable: dict[bytes, bool] = {}
         """The exchanges that the user may publish to, as decided since the virtual host's epoch began."""
+        self.capture = vhost.capture
+        self.origin = ""
+        """Its connection by name, where events are captured."""
+        if vhost.capture is not None:
+            end = connection.transport.get_extra_info
+            self.origin = connection_name(end("peername"), end("sockname"))
+        self.identities: dict[int, str] = {}
+        """The ids of what is unacknowledged, by tags, where events are captured."""
         self.last_queue = b""
         """The queue that an empty name stands for."""
 
@@ -164,11 +174,14 @@ class Channel:
         if look.has_user_id and look.user_id != self.connection.user and not self.impersonates():
             raise of_another_user(self, look.user_id)
         queues = target.queues
+        capture = self.capture
         if target.by_message or (look.headers and names_keys(look.headers)):
             queues = route_by_message(self, target, message, look)
         if self.tx is not None:
             self.tx.publish(target, queues, message)
             return
+        if capture is not None:
+            capture.publishing(self.origin, content)
         if not queues:
             if queues is not DUPLICATE:
                 unroutable(self, target, queues, message)
@@ -179,6 +192,8 @@ class Channel:
             outcome = self.vhost.deliver(queues, message)
         if self.confirming:
             self.confirms.add(outcome)
+        if capture is not None:
+            published(self, capture, message, queues, outcome)
 
     def impersonates(self) -> bool:
         """The user may publish as any other (https://www.rabbitmq.com/docs/validated-user-id)."""
@@ -203,6 +218,8 @@ class Channel:
             consumer = message.consumer
             assert consumer is not None
             message.consumer = None
+            if consumer.queue.capture is not None:
+                consumer.queue.capture.acked(consumer, self.identities.pop(int(tag), ""), self.origin)
             consumer.queue.acknowledged(message)
             self.release(consumer)
             if consumer.stalled:
@@ -218,6 +235,9 @@ class Channel:
             consumer = message.consumer
             assert consumer is not None
             message.consumer = None
+            if consumer.queue.capture is not None:
+                identity = self.identities.pop(int(message.tag), "")
+                consumer.queue.capture.acked(consumer, identity, self.origin)
             consumer.queue.acknowledged(message)
             self.release(consumer)
             if consumer.stalled and not consumer.waking:
@@ -261,6 +281,9 @@ class Channel:
             consumer = message.consumer
             assert consumer is not None
             message.consumer = None
+            if consumer.queue.capture is not None:
+                identity = self.identities.pop(int(message.tag), "")
+                consumer.queue.capture.given_back(consumer, identity, self.origin, requeue)
             self.release(consumer)
             consumers.setdefault(consumer, []).append(message)
         order = list(consumers) if len(consumers) == 1 else sorted(consumers, key=tag_of)
@@ -379,6 +402,9 @@ class Channel:
                 consumer = message.consumer
                 assert consumer is not None
                 message.consumer = None
+                if consumer.queue.capture is not None:
+                    identity = self.identities.pop(int(message.tag), "")
+                    consumer.queue.capture.cut_off(consumer, identity, self.origin)
                 by_queue.setdefault(consumer.queue, []).append(message)
             self.unacked.clear()
             for queue, messages in by_queue.items():

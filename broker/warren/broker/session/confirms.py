@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
@@ -46,6 +46,8 @@ class Confirms:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.runs: deque[Run] = deque()
+        self.captured: Optional[deque[tuple[bytes, Optional[str]]]] = None  # noqa: UP045
+        """Exchange and id of what is not settled, in order; None if nobody is told."""
 
     def add(self, outcome: i64) -> None:
         """One more publish: TAKEN, STORED or REFUSED."""
@@ -103,8 +105,21 @@ class Confirms:
         self.sent = last
         self.ready = max(self.ready, last)
         channel = self.channel
+        if self.captured is not None:
+            self.tell(self.captured, count, method == ACK)
         multiple = 1 if count > 1 else 0
         channel.connection.out.append(
             _pack_settled(1, channel.number, 13, BASIC, method, last, multiple, 0xCE)
         )
         channel.connection.out_bytes += 21
+
+    def tell(self, captured: deque[tuple[bytes, Optional[str]]], count: i64, ack: bool) -> None:  # noqa: UP045
+        """The oldest so many publishes are settled."""
+        channel = self.channel
+        capture = channel.capture
+        assert capture is not None
+        while count > 0 and captured:
+            exchange, identity = captured.popleft()
+            if identity is not None:
+                capture.confirmed(exchange, identity, channel.origin, ack)
+            count -= 1

@@ -119,7 +119,11 @@ def take_one(call: Call, queue: Queue) -> None:
         int(queue.waiting.count),
     ) + content_frames(content, channel.number, connection.frame_max)
     connection.send(encoded)
-    if call.arguments.flag("no_ack"):
+    no_ack = call.arguments.flag("no_ack")
+    if queue.capture is not None:
+        channel.identities[tag] = queue.capture.delivered(queue.getter, message, channel.origin, no_ack)
+    if no_ack:
+        channel.identities.pop(tag, None)
         queue.acknowledged(message)
         return
     message.tag = tag

@@ -46,6 +46,7 @@ def consume(call: Call, tag: bytes) -> None:
     name = REPLY_PREFIX + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
     arguments = QueueArguments(max_length_bytes=UNREAD)
     queue = Queue(topology.vhost, name, False, False, None, b"", arguments, topology.new_incarnation(False))
+    queue.capture = topology.vhost.capture
     subscription = Subscription(channel, queue, tag, True, False, 0)
     channel.subscriptions[tag] = subscription
     channel.replies = queue

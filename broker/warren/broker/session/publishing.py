@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from warren.broker.model.checks import MAX_EXPIRY_MS, argument_fields
+from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.headers import further_keys
 from warren.broker.model.message import Message
-from warren.broker.model.queue import Queue
+from warren.broker.model.queue import REFUSED, Queue
 from warren.broker.session.interceptors import stamped
 from warren.broker.session.redelivery import as_returned
 from warren.wire.content import Look, content_frames
@@ -17,6 +19,7 @@ from warren.wire.methods import BASIC, PUBLISH, frame
 from warren.wire.replies import AmqpError, Reply
 
 if TYPE_CHECKING:
+    from warren.broker.model.capture import Capture
     from warren.broker.session.channel import Channel, Target
 
 NOBODY: Final[list[Queue]] = []
@@ -61,6 +64,8 @@ def unroutable(channel: Channel, target: Target, queues: list[Queue], message: M
         exchange.unroutable_dropped += 1
         return
     exchange.unroutable_returned += 1
+    if channel.capture is not None:
+        channel.capture.returned(message, channel.origin, text)
     connection = channel.connection
     number = channel.number
     returned = frame(int(number), "basic.return", code, text, target.exchange, target.routing_key)
@@ -70,6 +75,19 @@ def unroutable(channel: Channel, target: Target, queues: list[Queue], message: M
     connection.out.append(returned)
     connection.out.append(content)
     connection.wrote(len(returned) + len(content))
+
+
+def published(
+    channel: Channel, capture: Capture, message: Message, queues: list[Queue], outcome: i64
+) -> None:
+    """Have a publish told, and its confirm when it comes."""
+    untaken = "" if queues else "duplicate" if queues is DUPLICATE else "unroutable"
+    identity = capture.published(message, "refused" if outcome == REFUSED else untaken)
+    if channel.confirming:
+        confirms = channel.confirms
+        if confirms.captured is None:
+            confirms.captured = deque()
+        confirms.captured.append((message.exchange, identity))
 
 
 def of_another_user(channel: Channel, user: bytes) -> AmqpError:

@@ -31,6 +31,7 @@ class Subscription(Consumer):
         super().__init__(queue, tag, no_ack, exclusive)
         self.channel = channel
         self.prefetch = prefetch
+        self.origin = channel.origin
         self.deadlines: Optional[AckDeadlines] = None  # noqa: UP045
         """By when it has to acknowledge."""
         self.last_exchange: Optional[bytes] = None  # noqa: UP045
@@ -67,6 +68,11 @@ class Subscription(Consumer):
         out.append(self.after_tag)
         out.append(content)
         connection.wrote(self.framing + len(content))
+        capture = self.queue.capture
+        if capture is not None:
+            identity = capture.delivered(self, message, self.origin, self.no_ack)
+            if not self.no_ack:
+                channel.identities[int(tag)] = identity
         if self.no_ack:
             return not connection.choked
         message.tag = tag

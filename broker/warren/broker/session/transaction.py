@@ -14,7 +14,7 @@ from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
 from warren.broker.model.queue import STORED, TAKEN, Queue
 from warren.broker.session.limits import TRANSACTION_ACTIONS, TRANSACTION_BYTES
-from warren.broker.session.publishing import unroutable
+from warren.broker.session.publishing import published, unroutable
 from warren.broker.session.streaming import refuse_return
 from warren.wire.replies import AmqpError, Reply
 
@@ -80,6 +80,7 @@ class Transaction:
         publishes, settled = self.publishes, self.settled
         self.publishes, self.settled, self.bytes = [], [], 0
         vhost = channel.vhost
+        capture = channel.capture
         outcome: i64 = TAKEN
         # Dead letters that a publish or a rejection causes are records of their own; they follow.
         vhost.dead_letters.hold()
@@ -91,10 +92,16 @@ class Transaction:
                 queues = [queue for queue in publish.queues if not queue.deleted]
                 if not queues and publish.queues is DUPLICATE:
                     continue
+                if capture is not None:
+                    capture.publishing(channel.origin, publish.message.content)
+                taken: i64 = TAKEN
                 if not queues:
                     unroutable(channel, publish.target, publish.queues, publish.message)
                 else:
-                    outcome = max(outcome, vhost.deliver(queues, publish.message))
+                    taken = vhost.deliver(queues, publish.message)
+                    outcome = max(outcome, taken)
+                if capture is not None:
+                    published(channel, capture, publish.message, queues, taken)
             by_way: tuple[list[Message], list[Message], list[Message]] = ([], [], [])
             for message, how in settled:
                 by_way[how].append(message)
