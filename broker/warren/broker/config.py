@@ -51,9 +51,9 @@ class BrokerConfig:
         does so; a broker that shares its process with an application cannot know whose the memory is.
     :param disk_free_limit: publishers are blocked while the data folder's file system has less free: bytes, or a size.
     :param control_socket: where `warren ctl` finds the broker; `control.sock` in the data folder if there is one.
-    :param capture_events: what happens to messages (published, delivered, acknowledged, expired, ...) is written as events to
-        this stream, `STREAM` for the default virtual host or `STREAM@VHOST`; several for several virtual hosts. It is made if
-        it is not there.
+    :param capture_events: what happens to messages (published, delivered, acknowledged, expired and so on) is written as
+        events to this stream: `STREAM` for the default virtual host or `STREAM@VHOST`, several for several virtual hosts. It
+        is made if it is not there.
     :param load_definitions: a file of definitions in RabbitMQ's format, or a folder of them, taken in at every start. The
         first users are not made if they bring some.
     :param sync: when the log is synced: `"batch"` (each batch before its confirms, acknowledgements within 200 ms),

@@ -147,10 +147,15 @@ class Capture:
 
     # -- publishing
 
-    def publishing(self, origin: str, content: bytes) -> None:
-        """A connection publishes this; ends with `published`."""
+    def publishing(self, origin: str, message: Message, untaken: str) -> None:
+        """A connection publishes this; ends with `published`.
+
+        :param untaken: why it gets into no queue.
+        """
         self.origin = origin
-        self.quiet = BATCHES in content[: CONTENT + 1024]
+        self.quiet = BATCHES in message.content[: CONTENT + 1024]
+        if untaken and not self.quiet:
+            self.not_taken(message, untaken)
 
     def arrived(self, queue: Queue, message: Message) -> None:
         """A queue has taken a message: a publish, or what was dead-lettered or held back before."""
@@ -174,26 +179,28 @@ class Capture:
             )
         self.add(kind, text(message_id(message.content, CONTENT)), message.body_size)
 
-    def published(self, message: Message, untaken: str) -> str | None:
+    def published(self, message: Message, refused: bool) -> str | None:
         """What `publishing` began is done; the message's id for `confirmed`, None if it is not to be told.
 
-        :param untaken: why no queue, or not every queue, has taken it.
+        :param refused: by a queue that it was routed to.
         """
-        origin, self.origin = self.origin, ""
         if self.quiet:
             self.quiet = False
             return None
-        identity = text(message_id(message.content, CONTENT))
-        if untaken:
-            kind = what(
-                e.PUBLISHED,
-                text(message.exchange),
-                text(message.routing_key),
-                connection=origin,
-                reason=untaken,
-            )
-            self.add(kind, identity, message.body_size)
-        return identity
+        if refused:
+            self.not_taken(message, "refused")
+        self.origin = ""
+        return text(message_id(message.content, CONTENT))
+
+    def not_taken(self, message: Message, reason: str) -> None:
+        kind = what(
+            e.PUBLISHED,
+            text(message.exchange),
+            text(message.routing_key),
+            connection=self.origin,
+            reason=reason,
+        )
+        self.add(kind, text(message_id(message.content, CONTENT)), message.body_size)
 
     def returned(self, message: Message, origin: str, reason: bytes) -> None:
         kind = what(

@@ -102,7 +102,10 @@ class VirtualHosts:
         settings.check()
         self._store(settings)
         logger.debug("event=virtual_host_added name=%r", name)
-        return self._make(settings)
+        topology = self._make(settings)
+        if (event_stream := self.event_streams.get(topology.vhost.name)) is not None:
+            event_stream.stream()
+        return topology
 
     def update(
         self,

@@ -23,6 +23,7 @@ from warren.broker.session.publishing import (
     published,
     route_by_message,
     unroutable,
+    untaken,
 )
 from warren.broker.session.rights import WRITE
 from warren.broker.session.streaming import refuse_return
@@ -181,7 +182,7 @@ class Channel:
             self.tx.publish(target, queues, message)
             return
         if capture is not None:
-            capture.publishing(self.origin, content)
+            capture.publishing(self.origin, message, untaken(queues))
         if not queues:
             if queues is not DUPLICATE:
                 unroutable(self, target, queues, message)
@@ -193,7 +194,7 @@ class Channel:
         if self.confirming:
             self.confirms.add(outcome)
         if capture is not None:
-            published(self, capture, message, queues, outcome)
+            published(self, capture, message, outcome)
 
     def impersonates(self) -> bool:
         """The user may publish as any other (https://www.rabbitmq.com/docs/validated-user-id)."""

@@ -77,12 +77,16 @@ def unroutable(channel: Channel, target: Target, queues: list[Queue], message: M
     connection.wrote(len(returned) + len(content))
 
 
-def published(
-    channel: Channel, capture: Capture, message: Message, queues: list[Queue], outcome: i64
-) -> None:
-    """Have a publish told, and its confirm when it comes."""
-    untaken = "" if queues else "duplicate" if queues is DUPLICATE else "unroutable"
-    identity = capture.published(message, "refused" if outcome == REFUSED else untaken)
+def untaken(queues: list[Queue]) -> str:
+    """Why a message gets into no queue, as events say it; empty if it may get into some."""
+    if queues:
+        return ""
+    return "duplicate" if queues is DUPLICATE else "no consumers" if queues is NOBODY else "unroutable"
+
+
+def published(channel: Channel, capture: Capture, message: Message, outcome: i64) -> None:
+    """A publish is told; have its confirm told when it comes."""
+    identity = capture.published(message, outcome == REFUSED)
     if channel.confirming:
         confirms = channel.confirms
         if confirms.captured is None:

@@ -14,7 +14,7 @@ from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
 from warren.broker.model.queue import STORED, TAKEN, Queue
 from warren.broker.session.limits import TRANSACTION_ACTIONS, TRANSACTION_BYTES
-from warren.broker.session.publishing import published, unroutable
+from warren.broker.session.publishing import published, unroutable, untaken
 from warren.broker.session.streaming import refuse_return
 from warren.wire.replies import AmqpError, Reply
 
@@ -93,7 +93,7 @@ class Transaction:
                 if not queues and publish.queues is DUPLICATE:
                     continue
                 if capture is not None:
-                    capture.publishing(channel.origin, publish.message.content)
+                    capture.publishing(channel.origin, publish.message, untaken(queues))
                 taken: i64 = TAKEN
                 if not queues:
                     unroutable(channel, publish.target, publish.queues, publish.message)
@@ -101,7 +101,7 @@ class Transaction:
                     taken = vhost.deliver(queues, publish.message)
                     outcome = max(outcome, taken)
                 if capture is not None:
-                    published(channel, capture, publish.message, queues, taken)
+                    published(channel, capture, publish.message, taken)
             by_way: tuple[list[Message], list[Message], list[Message]] = ([], [], [])
             for message, how in settled:
                 by_way[how].append(message)
