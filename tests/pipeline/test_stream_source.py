@@ -18,6 +18,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.processes import wait_until
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
+from warren.pipeline.link import Address
 from warren.pipeline.ranges import Ranges
 from warren.pipeline.replay import Replay
 
@@ -84,7 +85,7 @@ def test_a_range_is_read(spark: SparkSession, stream: Stream) -> None:
     assert offsets(load(spark, stream, startingOffset=10, endingOffset=20)) == list(range(10, 20))
     assert offsets(load(spark, stream, startingOffset=45)) == list(range(45, 50))
     assert offsets(load(spark, stream, endingOffset=1000, startingOffset=48)) == [48, 49]
-    assert Ranges(Replay(stream.url, stream.name), starting=60).tasks(60, 50) == []
+    assert Ranges.of({"url": stream.url, "stream": stream.name}).tasks(60, 50) == []
 
 
 def test_a_long_range_is_read_by_several_tasks(spark: SparkSession, stream: Stream) -> None:
@@ -104,7 +105,7 @@ def test_times_lead_to_offsets(spark: SparkSession, stream: Stream, monkeypatch:
     assert offsets(load(spark, stream, startingTimestamp=at)) == list(range(10, 20))
     assert offsets(load(spark, stream, endingTimestamp=at)) == list(range(10))
     monkeypatch.setattr("warren.pipeline.replay.LATE", 0.5)
-    assert Replay(stream.url, stream.name).find(datetime.fromtimestamp(border + 3600, UTC)) is None
+    assert Replay(Address(stream.url), stream.name).find(datetime.fromtimestamp(border + 3600, UTC)) is None
 
 
 def test_the_offset_is_a_column_and_no_header(spark: SparkSession, stream: Stream) -> None:
@@ -120,7 +121,7 @@ def test_what_retention_has_taken_is_an_error_unless_it_may_be(spark: SparkSessi
     arguments = {"x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 4096}
     stream = declared(amqp_url, **arguments)
     stream.publish([Message(b"%d".ljust(1000) % number) for number in range(100)])
-    replay = Replay(stream.url, stream.name)
+    replay = Replay(Address(stream.url), stream.name)
     # RabbitMQ takes its time.
     wait_until(lambda: (replay.find("first") or 0) > 10, "the oldest are gone")
     lossy = load(spark, stream, startingOffset=1)
@@ -129,7 +130,10 @@ def test_what_retention_has_taken_is_an_error_unless_it_may_be(spark: SparkSessi
         source_errors(),
     ):
         lossy.count()
-    found = offsets(load(spark, stream, startingOffset=1, failOnDataLoss="false"))
+    # Not their offsets: RabbitMQ gives some to records of its own, one a segment.
+    found = [
+        int(row["body"]) for row in load(spark, stream, startingOffset=1, failOnDataLoss="false").collect()
+    ]
     assert found == list(range(found[0], 100))
     assert found[0] > 10
     with channel(amqp_url) as deleting:
@@ -204,7 +208,7 @@ def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Pa
         with channel(broker.url) as publishing:
             for number in range(20_000):
                 publishing.basic_publish("", stream.name, b"%d" % number + bytes(1000))
-        replay = Replay(broker.url, stream.name)
+        replay = Replay(Address(broker.url), stream.name)
         wait_until(lambda: replay.end() == 20_000, "all is written")
         batches = replay.batches(0, 20_000)
         next(batches)
@@ -212,4 +216,4 @@ def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Pa
         with pytest.raises(PipelineError, match="the connection was lost"):
             list(batches)
         broker.start()
-        assert sum(len(batch) for batch in replay.batches(0, 20_000)) == 20_000
+        assert sum(len(batch.bodies) for batch in replay.batches(0, 20_000)) == 20_000

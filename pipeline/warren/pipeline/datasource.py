@@ -1,11 +1,11 @@
 """The Spark data source `amqp`: a classic queue is browsed, a stream is read between offsets, into typed columns.
 
 Options: `url` (amqp:// or amqps://, with the credentials), `queue` or `stream`, and `timeout` (seconds without progress
-after which the read fails, 30 by default); for streams those of `bounds`. The schema is fixed: every property of
+after which the read fails, 30 by default); for streams those of `ranges`. The schema is fixed: every property of
 AMQP 0-9-1 (class basic), what the delivery says, and the body as it came.
 
-One queue is one partition, read by one task: its order is the queue's. A range of a stream is read by several tasks if it
-is long. Each action reads again; cache, or write to Parquet, what is used twice.
+One queue is one partition, read by one task: its order is the queue's. Each stream is one, or several if a long range of it
+is read. Each action reads again; cache, or write to Parquet, what is used twice.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from contextlib import contextmanager
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from warren.pipeline.browse import Browse
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.ranges import Ranges, seconds
+from warren.pipeline.link import Address
+from warren.pipeline.options import seconds
+from warren.pipeline.ranges import Ranges
 from warren.pipeline.rows import SCHEMA, record_batch
 from warren.pipeline.sink.target import Target
 from warren.pipeline.sink.writer import AmqpStreamWriter, AmqpWriter, check_write
@@ -71,7 +72,7 @@ class AmqpDataSource(DataSource, metaclass=Travels):
     def _ranges(self) -> Ranges | None:
         """What is read of a stream; None if a queue is named."""
         given = self._given()
-        return Ranges.of(given) if "stream" in given else None
+        return Ranges.of(given) if "stream" in given or "streams" in given else None
 
     def _given(self) -> dict[str, str]:
         return {key.lower(): value for key, value in self.options.items()}
@@ -84,7 +85,8 @@ class AmqpDataSource(DataSource, metaclass=Travels):
             )
         if missing := [name for name in ("url", "queue") if not given.get(name)]:
             raise PipelineError(f"format 'amqp' needs the option {missing[0]!r}")
-        return Browse(given["url"], given["queue"], seconds(given.get("timeout", "30")))
+        address = Address(given["url"], seconds("timeout", given.get("timeout", "30")))
+        return Browse(address, given["queue"])
 
 
 class AmqpReader(DataSourceReader):
@@ -97,11 +99,10 @@ class AmqpReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        schema = to_arrow_schema(SCHEMA, timezone="UTC")
         offset = 0
         for messages in self._browse.batches():
-            following = offset + len(messages)
-            yield record_batch(messages, self._browse.queue, range(offset, following), schema)
+            following = offset + len(messages.bodies)
+            yield record_batch(messages, self._browse.queue, range(offset, following))
             offset = following
 
 

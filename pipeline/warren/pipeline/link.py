@@ -170,7 +170,7 @@ class Link:
         """
         self._conversation.hear(frame)
         if frame[0] == 1 and frame[7:11] == _CANCEL.class_id.to_bytes(2) + _CANCEL.method_id.to_bytes(2):
-            raise PipelineError("it was deleted")
+            raise PipelineError("the queue was deleted")
 
     def reopen(self) -> None:
         """Open the channel again after the broker closed it (`Refused`), nothing else being under way."""
@@ -216,24 +216,30 @@ def telling(what: str) -> Iterator[None]:
         raise PipelineError(f"{what}: {explained(error)}") from None
 
 
-def explained(error: Exception) -> str:
-    """What a failure of an open connection means, in one line."""
+def explained(error: Exception, progress: str = "") -> str:
+    """What a failure of an open connection means, in one line.
+
+    :param progress: how far its owner was, `after 3 of 5 messages`
+    """
+    behind = f" {progress}" if progress else ""
     match error:
         case Refused(code=Reply.NOT_FOUND, text=text):
             kind = "exchange" if " no exchange " in text else "queue"
-            return f"there is no such {kind}; declare it, or check the virtual host and the name"
+            return f"there is no such {kind}{behind}; declare it, or check the virtual host and the name"
         case Refused(code=Reply.RESOURCE_LOCKED):
-            return "the queue is exclusive to another connection"
+            return f"the queue is exclusive to another connection{behind}"
         case Refused(code=Reply.ACCESS_REFUSED, text=text):
-            return f"the user may not do this ({first_line(text)})"
+            return f"the user may not do this{behind} ({first_line(text)})"
         case TimeoutError():
-            return "the broker does not answer any more"
+            return f"the broker stopped answering{behind}"
         case OSError(errno=int(number)):
-            return f"the connection was lost: {os.strerror(number)}"
+            return f"the connection was lost{behind}: {os.strerror(number)}"
+        case OSError() | Refused(code=Reply.CONNECTION_FORCED):
+            return f"the connection was lost{behind}: {first_line(str(error))}"
         case AmqpError() | TableError():
-            return f"the broker sent what is no AMQP 0-9-1: {first_line(str(error))}"
+            return f"the broker sent what is no AMQP 0-9-1{behind}: {first_line(str(error))}"
         case _:
-            return first_line(str(error) or type(error).__name__)
+            return first_line(str(error) or type(error).__name__) + behind
 
 
 def refused_at_start(error: Refused) -> str:

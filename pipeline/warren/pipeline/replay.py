@@ -1,42 +1,36 @@
 """Reads a stream between two offsets, as often as asked: consumes from one on, acknowledges to make room, and stops.
 
-Nothing is taken away. Memory is bounded by the batch: no more is outstanding than the prefetch limit, and what is delivered
-is acknowledged when the next batch is asked for (RabbitMQ delivers whole chunks, somewhat more than the limit).
+Nothing is taken away. Memory is bounded by the batch: the socket is read only while one is being filled, and no more is
+outstanding than the prefetch limit (RabbitMQ delivers whole chunks, somewhat more than the limit).
 
 AMQP has no way to ask a stream for its offsets. Where it begins, and where a time leads, is told by the first delivery from
-there; where it ends, by the last chunk, which comes whole.
+there; where it ends, by the last chunk. A broker delivers a chunk before it answers what was asked afterwards (RabbitMQ:
+handle_event of rabbit_stream_queue), so an answer says that the chunk has come whole.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-import aiormq
-from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
-from pamqp.commands import Basic
-
-from warren.pipeline.browse import (
-    BATCH_BYTES,
-    BATCH_MESSAGES,
-    CLOSE,
-    check_url,
-    explained,
-    redacted,
-    with_heartbeat,
-)
+from warren.pipeline.consuming import Consuming
+from warren.pipeline.contents import OFFSET
+from warren.pipeline.deliveries import Messages
 from warren.pipeline.errors import PipelineError
+from warren.pipeline.link import Address, explained, telling
+from warren.wire.conversation import Refused
+from warren.wire.tables import Timestamp
 
 Start: TypeAlias = int | str | datetime
 """An offset, `first`, `last`, or a time."""
 
-OFFSET = "x-stream-offset"
-QUIET = 0.3
-"""Seconds without a delivery after which the last chunk has come whole. Had it not, the rest were for the next read."""
+PREFETCH = 2048
+"""Messages that the broker sends ahead; what Spark does not take waits in the broker and in sockets."""
 EMPTY = 1.0
 """Seconds after which a stream that counts no message is taken for empty: RabbitMQ counts every few seconds."""
 LATE = 5.0
@@ -45,216 +39,127 @@ LATE = 5.0
 
 @dataclass(frozen=True)
 class Replay:
-    """What to read: a stream of the broker behind a URL.
+    """A stream of a broker.
 
-    :param timeout: seconds without any progress after which reading fails
-    :raises PipelineError: if one of them cannot be meant
+    :raises PipelineError: if it has no name
     """
 
-    url: str = field(repr=False)
+    address: Address
     stream: str
-    timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        check_url(self.url)
         if not self.stream:
             raise PipelineError("no stream is named")
-        if not self.timeout > 0:
-            raise PipelineError(f"timeout is {self.timeout:g}: it must be more than 0 seconds")
 
     def end(self) -> int:
         """The offset behind the last message, 0 if there has never been one.
 
         :raises PipelineError: the stream cannot be read
         """
-        with asyncio.Runner() as runner:
-            return runner.run(self._end())
-
-    async def _end(self) -> int:
-        async with Reading(self, "last", BATCH_MESSAGES) as reading:
-            while await reading.arrives():
-                reading.take()
-            return reading.last + 1
+        with self._telling(), self._consuming("last", PREFETCH) as consuming:
+            if not self._arrives(consuming, "last"):
+                return 0
+            count = 0
+            while consuming.deliveries.count > count:
+                count = consuming.deliveries.count
+                consuming.acknowledge()
+                consuming.waiting()
+            return self._offsets(consuming.deliveries.take())[-1] + 1
 
     def find(self, start: Start) -> int | None:
         """The offset of the first message from there on; None if there is none yet.
 
         :raises PipelineError: the stream cannot be read
         """
+        with self._telling():
+            return self._find(start)
 
-        async def first() -> int | None:
-            async with Reading(self, start, 1) as reading:
-                return offset_of(reading.take()[0]) if await reading.arrives() else None
+    def _find(self, start: Start) -> int | None:
+        with self._consuming(start, 1) as consuming:
+            if not self._arrives(consuming, start):
+                return None
+            return self._offsets(consuming.deliveries.take())[0]
 
-        with asyncio.Runner() as runner:
-            return runner.run(first())
-
-    def batches(self, start: int, stop: int, whole: bool = True) -> Iterator[list[DeliveredMessage]]:
-        """The messages from one offset to before another, in lists of about 4,096 messages or 4 MiB.
+    def batches(self, start: int, stop: int, whole: bool = True) -> Iterator[Messages]:
+        """The messages from one offset to before another, about 4,096 or 4 MiB at a time.
 
         :param whole: fail if retention has removed the first of them
         :raises PipelineError: the stream cannot be read, or not all of it is there any more
         """
         if start >= stop:
             return
-        with asyncio.Runner() as runner:
-            reading = Reading(self, start, BATCH_MESSAGES)
-            try:
-                runner.run(reading.open())
-                following = start
-                while following < stop:
-                    found = runner.run(reading.fill(stop))
-                    if whole and following == start and offset_of(found[0]) > start:
-                        self._assert_whole(start)
-                    following = offset_of(found[-1]) + 1
-                    if kept := [message for message in found if offset_of(message) < stop]:
-                        yield kept
-            finally:
-                runner.run(reading.close())
+        with self._telling(), self._consuming(start, PREFETCH) as consuming:
+            following = start
+            while following < stop:
+                messages = self._fill(consuming, following, stop)
+                found = self._offsets(messages)
+                if whole and following == start and found[0] > start:
+                    self._assert_whole(start)
+                following = found[-1] + 1
+                # A chunk comes whole: its first may be before the range, its last behind it.
+                first, last = bisect_left(found, start), bisect_left(found, stop)
+                if first < last:
+                    yield messages.cut(first, last)
+
+    def _fill(self, consuming: Consuming, following: int, stop: int) -> Messages:
+        """The next batch, at least a message."""
+        deliveries, timeout = consuming.deliveries, self.address.timeout
+        try:
+            while not consuming.full and not (deliveries.offsets and deliveries.offsets[-1] + 1 >= stop):
+                if not consuming.hear(timeout):
+                    if deliveries.bodies:
+                        break
+                    raise PipelineError(f"nothing arrived for {timeout:g} s, at offset {following}")
+        except (OSError, Refused) as error:
+            raise PipelineError(explained(error, f"at offset {following}")) from None
+        return deliveries.take()
 
     def _assert_whole(self, start: int) -> None:
         # A gap is no loss by itself: RabbitMQ gives offsets to records of its own.
-        first = self.find("first")
+        first = self._find("first")
         if first is None or first > start:
-            raise self.error(
+            raise PipelineError(
                 f"messages from offset {start} on are gone, it begins at {first}: retention has removed them; "
                 "read from there on, or set failOnDataLoss to false"
             )
 
-    def error(self, reason: str) -> PipelineError:
-        return PipelineError(f"cannot read stream {self.stream!r} at {redacted(self.url)}: {reason}")
+    def _telling(self) -> AbstractContextManager[None]:
+        return telling(f"cannot read stream {self.stream!r} at {self.address.shown}")
 
-
-class Reading:
-    """One connection that consumes one stream from somewhere on."""
-
-    def __init__(self, replay: Replay, start: Start, prefetch: int) -> None:
-        self._replay = replay
-        self._start = start
-        self._prefetch = prefetch
-        self._connection: AbstractConnection | None = None
-        self._channel: AbstractChannel | None = None
-        self._counted = 0
-        self._arrived: list[DeliveredMessage] = []
-        self._bytes = 0
-        self._lost: Exception | None = None
-        self._wake = asyncio.Event()
-        self._tag = 0
-        self.last = -1
-        """The highest offset that has been taken."""
-
-    async def __aenter__(self) -> Reading:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def open(self) -> None:
-        """Connect, and start the deliveries."""
-        replay = self._replay
+    @contextmanager
+    def _consuming(self, start: Start, prefetch: int) -> Iterator[Consuming]:
+        link = self.address.open()
+        place = Timestamp(start.timestamp()) if isinstance(start, datetime) else start
         try:
-            async with asyncio.timeout(replay.timeout):
-                self._connection = await aiormq.connect(with_heartbeat(replay.url))
-                channel = await self._connection.channel(publisher_confirms=False)
-                declared = await channel.queue_declare(replay.stream, passive=True)
-                self._counted = declared.message_count or 0
-                await channel.basic_qos(prefetch_count=self._prefetch)
-                channel.on_consumer_cancel_callbacks.add(self._on_cancel)
-                self._channel = channel
-                channel.closing.add_done_callback(self._on_closed)
-                await channel.basic_consume(replay.stream, self._on_message, arguments={OFFSET: self._start})
-        except TimeoutError:
-            raise replay.error(f"the broker does not answer (waited {replay.timeout:g} s)") from None
-        except Exception as error:
-            raise replay.error(explained(error)) from None
-
-    async def arrives(self) -> bool:
-        """Whether a message is there, or comes before long."""
-        # At a time there may be none; of a stream that counts some, the first and the last are there.
-        sure = self.last < 0 and self._counted > 0 and self._start in ("first", "last")
-        if sure:
-            limit = self._replay.timeout
-        elif self.last >= 0:
-            limit = QUIET
-        else:
-            limit = LATE if self._counted else EMPTY
-        if await self._wait(lambda: bool(self._arrived), limit):
-            return True
-        if sure:
-            raise self._replay.error(f"nothing arrived for {limit:g} s")
-        return False
-
-    def take(self) -> list[DeliveredMessage]:
-        """What has arrived."""
-        taken, self._arrived, self._bytes = self._arrived, [], 0
-        self._wake.clear()
-        self._tag = taken[-1].delivery_tag or 0
-        self.last = max(self.last, offset_of(taken[-1]))
-        return taken
-
-    async def fill(self, stop: int) -> list[DeliveredMessage]:
-        """The next batch, at least a message; what was taken before is acknowledged."""
-        assert self._channel is not None
-        if self._tag:
-            await self._channel.basic_ack(self._tag, multiple=True)
-            self._tag = 0
-
-        def full() -> bool:
-            arrived = self._arrived
-            return bool(arrived) and (
-                len(arrived) >= BATCH_MESSAGES // 2
-                or self._bytes >= BATCH_BYTES
-                or offset_of(arrived[-1]) + 1 >= stop
+            consuming = Consuming(
+                link, self.stream, prefetch, ack_every=(prefetch + 3) // 4, arguments={OFFSET: place}
             )
+        except BaseException:
+            link.close()
+            raise
+        try:
+            yield consuming
+        finally:
+            consuming.close()
 
-        if not await self._wait(full, self._replay.timeout) and not self._arrived:
-            at = f"at offset {self.last + 1}" if self.last >= 0 else "yet"
-            raise self._replay.error(f"nothing arrived for {self._replay.timeout:g} s, {at}")
-        return self.take()
-
-    async def _wait(self, done: Callable[[], bool], limit: float) -> bool:
-        """Wait for a condition as long as messages arrive; False if none has for so many seconds."""
-        while not done():
-            if self._lost is not None:
-                raise self._replay.error(f"the connection was lost: {explained(self._lost)}")
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(limit):
-                    await self._wake.wait()
-            except TimeoutError:
+    def _arrives(self, consuming: Consuming, start: Start) -> bool:
+        """Whether a message is there, or comes before long."""
+        counted = consuming.waiting()
+        # At a time there may be none; of a stream that counts some, the first and the last are there.
+        sure = counted > 0 and start in ("first", "last")
+        limit = self.address.timeout if sure else LATE if counted else EMPTY
+        deadline = time.monotonic() + limit
+        while not consuming.deliveries.count:
+            if time.monotonic() >= deadline:
+                if sure:
+                    raise PipelineError(f"nothing arrived for {limit:g} s")
                 return False
+            consuming.hear(max(deadline - time.monotonic(), 0))
         return True
 
-    async def close(self) -> None:
-        """End the connection. Never raises: there is nothing to give back."""
-        if self._connection is not None:
-            with suppress(Exception):
-                async with asyncio.timeout(CLOSE):
-                    await self._connection.close()
-
-    async def _on_message(self, message: DeliveredMessage) -> None:
-        self._arrived.append(message)
-        self._bytes += len(message.body)
-        self._wake.set()
-
-    def _on_cancel(self, _: Basic.Cancel) -> None:
-        self._fail(PipelineError("the stream was deleted"))
-
-    def _on_closed(self, closing: asyncio.Future[object]) -> None:
-        error = None if closing.cancelled() else closing.exception()
-        self._fail(error if isinstance(error, Exception) else ConnectionError("closed"))
-
-    def _fail(self, error: Exception) -> None:
-        self._lost = self._lost or error
-        self._wake.set()
-
-
-def offset_of(message: DeliveredMessage) -> int:
-    headers = message.header.properties.headers or {}
-    offset = headers.get(OFFSET)
-    if not isinstance(offset, int):
-        raise PipelineError(
-            "the queue is no stream: its messages have no offset; browse it with the option 'queue'"
-        )
-    return offset
+    def _offsets(self, messages: Messages) -> list[int]:
+        if messages.offsets[-1] < 0:
+            raise PipelineError(
+                "the queue is no stream: its messages have no offset; browse it with the option 'queue'"
+            )
+        return messages.offsets

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Iterable
-from datetime import UTC, datetime
-from decimal import Decimal
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
 
 import pyarrow as pa
-from aiormq.abc import DeliveredMessage
-from pamqp.commands import Basic
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -24,7 +20,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from warren.pipeline.replay import OFFSET
+from warren.pipeline.contents import COLUMNS, Pairs
+from warren.pipeline.deliveries import Messages
+from warren.wire.properties import present
 
 SCHEMA = StructType(
     [
@@ -36,6 +34,7 @@ SCHEMA = StructType(
         StructField("content_type", StringType()),
         StructField("content_encoding", StringType()),
         StructField("headers", MapType(StringType(), StringType())),
+        StructField("headers_raw", BinaryType()),
         StructField("delivery_mode", ShortType()),
         StructField("priority", ShortType()),
         StructField("correlation_id", StringType()),
@@ -52,66 +51,52 @@ SCHEMA = StructType(
 )
 """What a read gives. `offset` is the stream's, or counts from 0 in the queue's order; what is not set is null."""
 
+ARROW: pa.Schema = to_arrow_schema(SCHEMA, timezone="UTC")
 
-def record_batch(
-    messages: list[DeliveredMessage], queue: str, offsets: Iterable[int], schema: pa.Schema
-) -> pa.RecordBatch:
-    """The messages of one batch as columns, in the order of `SCHEMA`.
 
-    :param offsets: one for each message
+def record_batch(messages: Messages, queue: str, offsets: Iterable[int] | None = None) -> pa.RecordBatch:
+    """Messages as columns, in the order of `SCHEMA`.
+
+    :param offsets: one for each message; those of the stream if there are none
     """
-    deliveries = [cast(Basic.Deliver, message.delivery) for message in messages]
-    properties = [message.header.properties for message in messages]
-    columns: dict[str, Iterable[Any]] = {
-        "queue": [queue] * len(messages),
-        "offset": offsets,
-        "exchange": [delivery.exchange for delivery in deliveries],
-        "routing_key": [delivery.routing_key for delivery in deliveries],
-        "redelivered": [delivery.redelivered for delivery in deliveries],
-        "headers": [headers_as_text(each.headers) for each in properties],
-        "type": [each.message_type for each in properties],
-        # pamqp gives "" where it is not set; the specification allows it to hold nothing else.
-        "cluster_id": [each.cluster_id or None for each in properties],
-        "body": [message.body for message in messages],
+    count = len(messages.bodies)
+    redelivered, exchanges, keys = zip(*messages.routings, strict=True) if count else ((), (), ())
+    columns: dict[str, Any] = {
+        "queue": pa.repeat(pa.scalar(queue, pa.string()), count),
+        "offset": messages.offsets if offsets is None else offsets,
+        "exchange": exchanges,
+        "routing_key": keys,
+        "redelivered": redelivered,
+        "body": messages.bodies,
     }
-    for name in schema.names:
-        if name not in columns:
-            columns[name] = [getattr(each, name) for each in properties]
-    arrays = [pa.array(columns[name], schema.field(name).type) for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    found = {name for name, _ in present(messages.flags & ~1)}
+    if "headers" in found:
+        found.add("headers_raw")
+    # Those that nothing has are not looked at: of fifteen properties most messages have few.
+    properties = zip(COLUMNS, zip(*messages.rows, strict=True), strict=True) if count else ()
+    columns.update({name: column for name, column in properties if name in found})
+    return pa.RecordBatch.from_arrays([array(field, columns, count) for field in ARROW], schema=ARROW)
 
 
-def headers_as_text(headers: dict[str, Any] | None) -> list[tuple[str, str | None]] | None:
-    """A header table as Spark's map<string,string>: text as it is, everything else as JSON would write it.
-
-    Times are ISO 8601 in UTC, bytes that are not UTF-8 are base64, a decimal keeps its digits, void is null.
-    """
-    if headers is None:
-        return None
-    # The offset stands in a column of its own; the message had no such header.
-    found = [(name, value_as_text(value)) for name, value in headers.items() if name != OFFSET]
-    return found if found or OFFSET not in headers else None
+def array(field: pa.Field, columns: dict[str, Any], count: int) -> pa.Array:
+    column = columns.get(field.name)
+    if column is None:
+        return pa.nulls(count, field.type)
+    if field.name == "headers":
+        return maps(column, field.type)
+    return column if isinstance(column, pa.Array) else pa.array(column, field.type)
 
 
-def value_as_text(value: Any) -> str | None:
-    plain = as_json_value(value)
-    return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-
-
-def as_json_value(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.astimezone(UTC).isoformat()
-        case bytes() | bytearray():
-            try:
-                return bytes(value).decode()
-            except UnicodeDecodeError:
-                return base64.b64encode(value).decode()
-        case Decimal():
-            return str(value)
-        case dict():
-            return {name: as_json_value(inner) for name, inner in value.items()}
-        case list():
-            return [as_json_value(inner) for inner in value]
-        case _:
-            return value
+def maps(tables: Sequence[Pairs | None], kind: pa.DataType) -> pa.Array:
+    names: list[str] = []
+    values: list[str | None] = []
+    for table in tables:
+        if table is not None:
+            names += table[0]
+            values += table[1]
+    ends = list(accumulate((0 if table is None else len(table[0]) for table in tables), initial=0))
+    starts: list[int | None] = [
+        None if table is None else end for table, end in zip(tables, ends[:-1], strict=True)
+    ]
+    offsets = pa.array([*starts, ends[-1]], pa.int32())
+    return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.string()), kind)

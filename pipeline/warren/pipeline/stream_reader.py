@@ -1,4 +1,4 @@
-"""Spark's readers of a stream: a range of it once, or what comes, from Spark's checkpoint on."""
+"""Spark's readers of streams: a range of each once, or what comes, from Spark's checkpoint on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -16,33 +15,34 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from warren.pipeline.ranges import Ranges
-from warren.pipeline.replay import offset_of
-from warren.pipeline.rows import SCHEMA, record_batch
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.ranges import Offsets, Ranges, shared
+from warren.pipeline.rows import record_batch
 
 
 @dataclass
 class Piece(InputPartition):
-    """What one task reads: from an offset to before another."""
+    """What one task reads: of a stream from an offset to before another."""
 
+    stream: str
     start: int
     stop: int
 
 
 class StreamReader(DataSourceReader):
-    """Reads a range once. It is pickled to the executor: plain values only."""
+    """Reads ranges once. It is pickled to the executor: plain values only."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
 
     def partitions(self) -> list[Piece]:
         ranges = self._ranges
-        end = ranges.replay.end()
         # What arrives from now on is for the next read.
-        start = ranges.start(end)
-        tasks = ranges.tasks(start, ranges.stop(end))
+        ends = ranges.ends()
+        starts, stops = ranges.starts(ends), ranges.stops(ends)
+        found = pieces(ranges, starts, {stream: min(stop, ends[stream]) for stream, stop in stops.items()})
         # Spark asks for one piece in any case.
-        return [Piece(*task) for task in tasks or [(start, start)]]
+        return found or [Piece(ranges.streams[0], 0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._ranges, partition)
@@ -53,32 +53,39 @@ class ContinuousReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
-        self._until: int | None = None
+        self._until: Offsets | None = None
 
-    def initialOffset(self) -> dict[str, int]:
-        return {"offset": self._ranges.start(self._end())}
+    def initialOffset(self) -> Offsets:
+        return self._ranges.starts(self._ranges.ends())
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        end = self._ranges.stop(self._end())
-        if self._until is not None:
-            end = min(end, self._until)
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        ends = self._until or self._reached()
+        begin = self._begin(start)
+        # No end, or one before the place that was reached, is no way back.
+        waiting = {stream: max(ends[stream] - offset, 0) for stream, offset in begin.items()}
+        for stream, offset in begin.items():
+            anew = 0 < ends[stream] < start.get(stream, 0) and self._ranges.ending[stream] == "last"
+            if anew and self._ranges.whole:
+                raise PipelineError(
+                    f"stream {stream!r} ends at offset {ends[stream]}, before the {offset} that was read: it was made "
+                    "anew; begin with another checkpoint, or set failOnDataLoss to false"
+                )
         if isinstance(limit, ReadMaxRows):
-            end = min(end, start["offset"] + limit.max_rows)
-        # A stream never gets shorter; one that was made anew under the same name does.
-        return {"offset": max(end, start["offset"])}
+            waiting = shared(limit.max_rows, waiting)
+        return {stream: offset + waiting[stream] for stream, offset in begin.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._ranges.per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
-    def reportLatestOffset(self) -> dict[str, int]:
-        return {"offset": self._end()}
+    def reportLatestOffset(self) -> Offsets:
+        return self._ranges.ends()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self._end()
+        self._until = self._reached()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Piece]:
-        return [Piece(*task) for task in self._ranges.tasks(start["offset"], end["offset"])]
+    def partitions(self, start: Offsets, end: Offsets) -> list[Piece]:
+        return pieces(self._ranges, self._begin(start), end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._ranges, partition)
@@ -86,14 +93,30 @@ class ContinuousReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the messages stay in any case."""
 
-    def _end(self) -> int:
-        return self._ranges.replay.end()
+    def _begin(self, start: Offsets) -> Offsets:
+        """Where each stream goes on; one that the checkpoint does not know yet begins where the options say."""
+        ranges = self._ranges
+        if all(stream in start for stream in ranges.streams):
+            return {stream: start[stream] for stream in ranges.streams}
+        return {**ranges.starts(ranges.ends()), **{s: start[s] for s in ranges.streams if s in start}}
+
+    def _reached(self) -> Offsets:
+        ends = self._ranges.ends()
+        stops = self._ranges.stops(ends)
+        return {stream: min(end, stops[stream]) for stream, end in ends.items()}
+
+
+def pieces(ranges: Ranges, starts: Offsets, stops: Offsets) -> list[Piece]:
+    return [
+        Piece(stream, *task)
+        for stream in ranges.streams
+        if stream in stops
+        for task in ranges.tasks(starts[stream], stops[stream])
+    ]
 
 
 def read(ranges: Ranges, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one piece."""
     assert isinstance(partition, Piece)
-    schema = to_arrow_schema(SCHEMA, timezone="UTC")
-    replay = ranges.replay
-    for messages in replay.batches(partition.start, partition.stop, ranges.whole):
-        yield record_batch(messages, replay.stream, [offset_of(message) for message in messages], schema)
+    for messages in ranges.replay(partition.stream).batches(partition.start, partition.stop, ranges.whole):
+        yield record_batch(messages, partition.stream)

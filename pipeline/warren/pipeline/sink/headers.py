@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from warren.pipeline.contents import value_as_text
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.rows import value_as_text
 from warren.pipeline.sink.cells import Cells, cells
 from warren.wire import tables
 from warren.wire.content import MalformedProperties, walk_table

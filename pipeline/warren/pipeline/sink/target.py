@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.link import Address
-from warren.pipeline.ranges import count, seconds, truth
+from warren.pipeline.options import count, seconds, truth
 
 OPTIONS = ("url", "exchange", "routingKey", "mandatory", "confirmWindow", "writeId", "timeout")
 SPARKS = frozenset(("checkpointlocation", "queryname"))
@@ -49,7 +49,7 @@ class Target:
         if not given.get("url"):
             raise PipelineError("format 'amqp' needs the option 'url'")
         return Target(
-            Address(given["url"], seconds(given.get("timeout", "30"))),
+            Address(given["url"], seconds("timeout", given.get("timeout", "30"))),
             given.get("exchange"),
             given.get("routingkey"),
             truth(given, "mandatory", True),

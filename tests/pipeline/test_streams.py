@@ -1,0 +1,202 @@
+"""Several streams in one read, what a trigger takes of each, and messages that are out of the ordinary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from tests.pipeline.conftest import channel
+from tests.pipeline.test_stream_source import Stream, declared
+from warren.pipeline.datasource import source_errors
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.link import Address
+from warren.pipeline.ranges import shared
+from warren.pipeline.replay import Replay
+from warren.wire import methods, properties, tables
+from warren.wire.content import content_frames, join_content
+from warren.wire.conversation import Conversation
+from warren.wire.url import parse_url
+
+
+@pytest.fixture
+def streams(amqp_url: str) -> Iterator[list[Stream]]:
+    """Three of them, empty; a test may delete one."""
+    made = [declared(amqp_url) for _ in range(3)]
+    with ExitStack() as ending:
+        for stream in made:
+            ending.callback(delete, stream)
+        yield made
+
+
+def delete(stream: Stream) -> None:
+    with channel(stream.url) as deleting:
+        deleting.queue_delete(stream.name)
+
+
+def read(spark: SparkSession, streams: list[Stream], **options: str) -> DataFrame:
+    names = ", ".join(stream.name for stream in streams)
+    return spark.read.format("amqp").options(url=streams[0].url, stream=names, **options).load()
+
+
+def found(frame: DataFrame) -> dict[str, list[int]]:
+    """The offsets of each stream, in the order of the rows."""
+    offsets: dict[str, list[int]] = {}
+    for row in frame.select("queue", "offset", "body").collect():
+        assert int(row["body"]) == row["offset"]
+        offsets.setdefault(row["queue"], []).append(row["offset"])
+    return offsets
+
+
+def test_several_streams_are_one_frame(spark: SparkSession, streams: list[Stream]) -> None:
+    one, two, three = streams
+    one.numbers(0, 29)
+    two.numbers(0, 9)
+    frame = read(spark, streams)
+    assert frame.rdd.getNumPartitions() == 2, "one a stream that has something"
+    assert found(frame) == {one.name: list(range(30)), two.name: list(range(10))}
+    begin = f'{{"{one.name}": 25, "{three.name}": "next"}}'
+    assert found(read(spark, streams, startingOffset=begin)) == {
+        one.name: list(range(25, 30)),
+        two.name: list(range(10)),
+    }
+    assert found(read(spark, streams, endingOffset=f'{{"{one.name}": 2}}', startingOffset="1")) == {
+        one.name: [1],
+        two.name: list(range(1, 10)),
+    }
+
+
+def test_a_trigger_takes_a_bounded_share_of_each(
+    spark: SparkSession, streams: list[Stream], tmp_path: Path
+) -> None:
+    """What waits in three streams comes in batches of at most 40, each message once; the third is new to the checkpoint."""
+    one, two, three = streams
+
+    def run(*read: Stream) -> list[StreamingQueryProgress]:
+        query = (
+            spark.readStream.format("amqp")
+            .options(url=one.url, stream=",".join(stream.name for stream in read), maxMessagesPerTrigger="40")
+            .load()
+            .writeStream.format("parquet")
+            .options(path=str(tmp_path / "out"), checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        for progress in query.recentProgress:
+            assert int(progress["numInputRows"]) <= 40
+        return query.recentProgress
+
+    one.numbers(0, 59)
+    two.numbers(0, 19)
+    first = run(one, two)
+    taken = [int(progress["numInputRows"]) for progress in first if progress["numInputRows"]]
+    assert taken == [40, 40]
+    assert json.loads(first[0]["sources"][0]["endOffset"]) == {one.name: 30, two.name: 10}
+    two.numbers(20, 24)
+    three.numbers(0, 9)
+    run(one, two, three)
+    offsets = found(spark.read.parquet(str(tmp_path / "out")))
+    assert {name: sorted(each) for name, each in offsets.items()} == {
+        one.name: list(range(60)),
+        two.name: list(range(25)),
+        three.name: list(range(10)),
+    }
+
+
+def test_a_stream_that_was_made_anew_is_an_error(
+    spark: SparkSession, streams: list[Stream], tmp_path: Path
+) -> None:
+    stream = streams[0]
+
+    def run(**options: str) -> None:
+        query = (
+            spark.readStream.format("amqp")
+            .options(url=stream.url, stream=stream.name, **options)
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+
+    stream.numbers(0, 9)
+    run()
+    delete(stream)
+    with channel(stream.url) as declaring:
+        declaring.queue_declare(stream.name, durable=True, arguments={"x-queue-type": "stream"})
+    stream.numbers(0, 4)
+    with (
+        pytest.raises(PipelineError, match="ends at offset 5, before the 10 that was read: it was made anew"),
+        source_errors(),
+    ):
+        run()
+    run(failOnDataLoss="false")
+
+
+def test_what_may_be_read_is_shared_in_proportion() -> None:
+    assert shared(100, {"a": 10, "b": 20}) == {"a": 10, "b": 20}
+    assert shared(30, {"a": 90, "b": 10, "c": 0}) == {"a": 27, "b": 3, "c": 0}
+    assert shared(1, {"a": 5, "b": 7}) == {"a": 0, "b": 1}
+    assert sum(shared(10, {"a": 7, "b": 7, "c": 7}).values()) == 10
+
+
+def publish(url: str, stream: str, messages: list[tuple[dict[str, properties.Property], bytes]]) -> None:
+    """Publish properties as bytes, which no client would let pass."""
+    connection = Conversation(parse_url(url), 30)
+    connection.call("confirm.select", False)
+    for each, body in messages:
+        content = join_content(1, properties.encode(each, len(body)), body)
+        connection.socket.sendall(
+            methods.frame(1, "basic.publish", 0, b"", stream.encode(), False, False)
+            + content_frames(content, 1, connection.frame_max)
+        )
+        connection.expect("basic.ack")
+    connection.close()
+
+
+def test_messages_out_of_the_ordinary_are_read(spark: SparkSession, streams: list[Stream]) -> None:
+    """A header that looks like the stream's own, bodies of none and of many frames, bytes that are no text, no time."""
+    stream = streams[0]
+    mimic = b"\x0fx-stream-offsetl" + bytes(8)
+    one: dict[str, tables.Value] = {"a": mimic.decode(), "z": 1}
+    publish(
+        stream.url,
+        stream.name,
+        [
+            ({"headers": tables.encode(one)}, b""),
+            ({"headers": tables.encode(one)}, bytes(300_000)),
+            ({"correlation_id": b"\xff!", "headers": tables.encode({"b": "\udcff", "t": tables.Timestamp(2**40)})}, b"2"),
+            ({"timestamp": 2**50, "headers": b""}, b"3"),
+            ({"timestamp": 1_700_000_000, "type": b"t"}, b"4"),
+            ({"timestamp": 1_700_000_000, "type": b"t"}, b"5"),
+        ],
+    )  # fmt: skip
+    rows = read(spark, [stream]).orderBy("offset").collect()
+    assert [row["offset"] for row in rows] == list(range(6))
+    assert [len(row["body"]) for row in rows] == [0, 300_000, 1, 1, 1, 1]
+    for row in rows[:2]:
+        assert row["headers"]["a"] == mimic.decode()
+        assert tables.decode(bytes(row["headers_raw"])) == {"a": mimic.decode(), "z": 1}
+    assert rows[2]["correlation_id"] == "\ufffd!"
+    assert rows[2]["headers"] == {"b": "/w==", "t": str(2**40)}
+    assert (rows[3]["timestamp"], rows[3]["correlation_id"]) == (None, None)
+    assert [row["type"] for row in rows] == [None] * 4 + ["t"] * 2
+    assert rows[4]["timestamp"] == rows[5]["timestamp"] is not None
+    assert rows[4]["headers"] is rows[4]["headers_raw"] is None
+
+
+def test_a_batch_is_bounded_whatever_the_stream_holds(streams: list[Stream]) -> None:
+    stream = streams[0]
+    publish(stream.url, stream.name, [({}, bytes(512 * 1024)) for _ in range(40)])
+    replay = Replay(Address(stream.url), stream.name)
+    assert replay.end() == 40
+    sizes = [sum(map(len, batch.bodies)) for batch in replay.batches(3, 37)]
+    assert sum(sizes) == 34 * 512 * 1024
+    assert max(sizes) <= 5 * 1024 * 1024
