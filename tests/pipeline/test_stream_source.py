@@ -28,8 +28,10 @@ class Stream(Audit):
 
     def publish(self, messages: list[Message]) -> None:  # type: ignore[override]
         with channel(self.url) as publishing:
-            publishing.confirm_delivery()
+            # They are written in their order: once the last one is confirmed, all are there.
             for message in messages:
+                if message is messages[-1]:
+                    publishing.confirm_delivery()
                 publishing.basic_publish("", self.name, message.body, message.properties)
 
     def numbers(self, first: int, last: int) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from warren.command import Exit, UsageError
+from warren.pipeline import durations
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.batch import as_json, run_once, source_options, spark_path, write_report
+from warren.pipeline.jobs.continuous import claim, run_on
 from warren.pipeline.jobs.contract import Run, Summary
 from warren.pipeline.jobs.registry import ALL, JOBS
 from warren.pipeline.link import Address
@@ -63,6 +65,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser().parse_args(arguments)
     if options.job is None:
         raise UsageError(f"name a job: {', '.join(JOBS)} (see warren pipeline --help)")
+    options.continuous |= options.available_now
     return options
 
 
@@ -71,8 +74,8 @@ def run(
 ) -> tuple[Summary, Run]:
     """Run a job, from the source to the page.
 
-    `--out` is made if it is missing; what an earlier run left in it is replaced. On a cluster it lies on storage that this
-    process, the driver and the executors share.
+    `--out` is made if it is missing; what an earlier run left in it is replaced, or, with `--continuous`, gone on with. On
+    a cluster it lies on storage that this process, the driver and the executors share.
 
     :param options: made by `parse`
     :param progress: told what begins, in a few words
@@ -84,19 +87,30 @@ def run(
     job = JOBS[options.job]
     check(options)
     options.out.mkdir(parents=True, exist_ok=True)
+    claim(job, options)
     progress("starting Spark" if options.remote is None else f"connecting to {options.remote}")
     from warren.pipeline.datasource import source_errors
 
-    name = f"warren {job.NAME}"
-    with spark_session(name, options.master, options.out / "spark.log", options.remote) as spark:
-        with source_errors():
-            summary = run_once(job, spark, options, progress)
+    def told() -> Run:
         streams = () if options.stream is None else tuple(options.stream.split(","))
-        seconds = round(time.monotonic() - started, 1)
         source = Address(options.source).shown
-        told = Run(job.NAME, source, streams, options.queue, False, seconds)
-        write_report(job, summary, told, options.out)
-    return summary, told
+        seconds = round(time.monotonic() - started, 1)
+        return Run(job.NAME, source, streams, options.queue, options.continuous, seconds)
+
+    def report(summary: Summary) -> None:
+        write_report(job, summary, told(), options.out)
+
+    name = f"warren {job.NAME}"
+    with (
+        spark_session(name, options.master, options.out / "spark.log", options.remote) as spark,
+        source_errors(),
+    ):
+        if options.continuous:
+            summary = run_on(job, spark, options, progress, report)
+        else:
+            summary = run_once(job, spark, options, progress)
+            report(summary)
+    return summary, told()
 
 
 def check(options: argparse.Namespace) -> None:
@@ -148,7 +162,35 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="give up after so long without progress (default: 30)",
     )
+    parser.add_argument(
+        "--continuous",
+        action="store_true",
+        help="go on until Ctrl-C or SIGTERM; once more goes on from there",
+    )
+    parser.add_argument(
+        "--every",
+        type=durations.argument,
+        default="10s",
+        help="with --continuous: how often messages are taken (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--available-now",
+        action="store_true",
+        help="with --continuous: end when everything that is there now has been taken",
+    )
+    parser.add_argument(
+        "--max-messages",
+        type=at_least_one,
+        metavar="NUMBER",
+        help="with --continuous: taken at a time (default: all that there are)",
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def at_least_one(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages: write 1 or more")
+    return int(text)
 
 
 def filled(text: str) -> str:

@@ -36,15 +36,16 @@ def two(seconds: int, large: int, large_name: str, small: int, small_name: str) 
     return f"{whole} {large_name}" + (f" {rest // small} {small_name}" if rest // small else "")
 
 
-def argument(text: str) -> timedelta:
+def argument(text: str, zero: bool = False) -> timedelta:
     """A duration of a command's option.
 
-    :raises argparse.ArgumentTypeError: for what is none, or none at all
+    :param zero: no time at all is one too
+    :raises argparse.ArgumentTypeError: for what is none
     """
     try:
         found = parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if not found:
+    if not found and not zero:
         raise argparse.ArgumentTypeError("it must be longer than nothing")
     return found

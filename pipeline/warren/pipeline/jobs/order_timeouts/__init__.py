@@ -44,6 +44,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="timeouts to count the outcomes again for (default: %(default)s)",
     )
+    parser.add_argument(
+        "--settle",
+        type=lambda text: durations.argument(text, zero=True),
+        default="30s",
+        help="with --continuous: how long nothing new must have been said of an order (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--remember",
+        type=durations.argument,
+        default="30d",
+        help="with --continuous: how long a decided order is kept, for corrections (default: %(default)s)",
+    )
 
 
 def duration_list(text: str) -> tuple[timedelta, ...]:
@@ -57,12 +69,18 @@ def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
     """`orders`: one row an order, its times and its outcome."""
-    return {"orders": decided(folded(facts_of(events)), options.timeout)}
+    from pyspark.sql import functions as F
+
+    orders = folded(facts_of(events)).withColumns({"revision": F.lit(1), "settled_at": F.current_timestamp()})
+    return {"orders": decided(orders, options.timeout)}
 
 
 def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """`orders`, as they are decided."""
-    raise NotImplementedError
+    """`orders`: rows of orders as they are decided, and again when more is said of them."""
+    from warren.pipeline.jobs.order_timeouts.settling import settled
+
+    rows = settled(facts_of(events), options.timeout, options.settle, options.remember)
+    return {"orders": decided(rows, options.timeout)}
 
 
 def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
