@@ -27,6 +27,8 @@ from warren.pipeline.ranges import Ranges
 from warren.pipeline.rows import SCHEMA, record_batch
 from warren.pipeline.sink.target import Target
 from warren.pipeline.sink.writer import AmqpStreamWriter, AmqpWriter, check_write
+from warren.pipeline.spool.reader import SPOOL_SCHEMA, SpoolReader
+from warren.pipeline.spool.settings import Settings
 from warren.pipeline.stream_reader import ContinuousReader, StreamReader
 from warren.pipeline.travel import Travels, trouble_elsewhere
 
@@ -42,20 +44,30 @@ class AmqpDataSource(DataSource, metaclass=Travels):
 
     def schema(self) -> StructType:
         # Spark asks for it in `load()`: what is wrong with the options is said there, not in a task.
+        if self._spool() is not None:
+            return SPOOL_SCHEMA
         if self._ranges() is None:
             self._browse()
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self._spool() is not None:
+            raise PipelineError("a spool is for a continuous read: leave spoolDir out to browse the queue")
         check_schema(schema)
         ranges = self._ranges()
         return AmqpReader(self._browse()) if ranges is None else StreamReader(ranges)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if (settings := self._spool()) is not None:
+            check_schema(schema, SPOOL_SCHEMA)
+            return SpoolReader(settings)
         check_schema(schema)
         ranges = self._ranges()
         if ranges is None:
-            raise PipelineError("a queue is not read continuously: name a stream with the option 'stream'")
+            raise PipelineError(
+                "a queue is not read continuously without a spool: name its folder with the option 'spoolDir', or a "
+                "stream with the option 'stream'"
+            )
         return ContinuousReader(ranges)
 
     def writer(self, schema: StructType, overwrite: bool) -> AmqpWriter:
@@ -73,6 +85,11 @@ class AmqpDataSource(DataSource, metaclass=Travels):
         """What is read of a stream; None if a queue is named."""
         given = self._given()
         return Ranges.of(given) if "stream" in given or "streams" in given else None
+
+    def _spool(self) -> Settings | None:
+        """The spool that a queue is read through; None if none is named."""
+        given = self._given()
+        return Settings.of(given) if "spooldir" in given else None
 
     def _given(self) -> dict[str, str]:
         return {key.lower(): value for key, value in self.options.items()}
@@ -119,7 +136,7 @@ def source_errors() -> Iterator[None]:
         raise
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: StructType, own: StructType = SCHEMA) -> None:
     """:raises PipelineError: if another schema than the source's own was asked for"""
-    if schema != SCHEMA:
+    if schema != own:
         raise PipelineError("the schema of format 'amqp' is fixed: leave .schema(...) out, select and cast")

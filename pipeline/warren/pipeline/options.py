@@ -25,12 +25,12 @@ def seconds(name: str, text: str) -> float:
         raise PipelineError(f"{name} is {text!r}: it must be a number of seconds") from None
 
 
-def count(given: Mapping[str, str], name: str, default: int) -> int:
+def count(given: Mapping[str, str], name: str, default: int, of: str = "messages") -> int:
     text = given.get(name.lower())
     if text is None:
         return default
     if not text.isdecimal() or not int(text):
-        raise PipelineError(f"{name} is {text!r}: it must be a number of messages, at least 1")
+        raise PipelineError(f"{name} is {text!r}: it must be a number of {of}, at least 1")
     return int(text)
 
 

@@ -1,0 +1,1 @@
+"""A classic queue read continuously: each message is on shared storage before it is acknowledged."""

@@ -1,0 +1,66 @@
+"""Deliveries as they come, until they are on the disk: what to keep of them, what has come before, what to acknowledge."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container
+
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.spool.chunks import NO_KEY, Entry
+from warren.pipeline.spool.keys import KeyOf
+from warren.wire.content import join_content
+from warren.wire.conversation import CHANNEL
+from warren.wire.received import received
+
+STREAMS = b"\x0fx-stream-offset"
+"""The name of a header that only streams set."""
+_FRAME = struct.Struct(">BHI")
+
+
+class Arrivals:
+    """The messages of one consumer that are not acknowledged.
+
+    One without a key that is redelivered is doubtful: it may be in the spool already.
+    """
+
+    def __init__(self, key_of: KeyOf) -> None:
+        self.tag = 0
+        """The last one's delivery tag."""
+        self.count = 0
+        self.size = 0
+        """Bytes."""
+        self._entries: list[Entry] = []
+        self._key_of = key_of
+
+    def message(self, method: bytes, header: bytes, body: bytes) -> None:
+        delivery = received(method)
+        if delivery.delivery_tag == 1 and STREAMS in header:
+            raise PipelineError("it is a stream, which needs no spool: name it with the option 'stream'")
+        key = self._key_of(header)
+        frames = b"".join(
+            (_FRAME.pack(1, CHANNEL, len(method)), method, b"\xce", join_content(CHANNEL, header, body))
+        )
+        self._entries.append(Entry(frames, key, delivery.redelivered and key == NO_KEY))
+        self.tag = delivery.delivery_tag
+        self.count += 1
+        self.size += len(frames)
+
+    def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
+        """Nothing is published here."""
+
+    def blocked(self, reason: str | None) -> None:
+        """Who consumes is not blocked."""
+
+    def take(self, known: Container[bytes]) -> list[Entry]:
+        """Those that are new, each once."""
+        entries, self._entries = self._entries, []
+        self.count = self.size = 0
+        new, here = [], set[bytes]()
+        for entry in entries:
+            key = entry.key
+            if key != NO_KEY:
+                if key in known or key in here:
+                    continue
+                here.add(key)
+            new.append(entry)
+        return new

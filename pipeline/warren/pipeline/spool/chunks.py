@@ -1,0 +1,109 @@
+"""The file format of a spool: chunks of messages, each whole or not there at all.
+
+A chunk is written and synced in one go: a header (what it is, position of its first message, how many there are, bytes that
+follow, CRC-32 of all the rest), a byte for each message that says whether it may have come before, the key of each message,
+and then the messages as the broker delivered them: the frames of method, header and body, the body in one piece.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+from warren.pipeline.errors import PipelineError
+
+KEY = 16
+"""Bytes of a message's key; of one that has none all of them are 0."""
+NO_KEY = bytes(KEY)
+HEADER = struct.Struct(">4sQIII")
+LARGEST = 1 << 30
+"""Bytes of a chunk, at most: what says more is damaged."""
+_MAGIC = b"WSP1"
+_CRC = struct.Struct(">I")
+
+
+class Entry(NamedTuple):
+    """A message as it is kept."""
+
+    frames: bytes
+    key: bytes
+    doubtful: bool
+    """Whether it may have come before, and nobody can know."""
+
+
+class Chunk(NamedTuple):
+    """Some messages of a file, one after the other."""
+
+    first: int
+    """Position of the first message."""
+    length: int
+    """Messages."""
+    end: int
+    """Byte of the file behind it."""
+    doubtful: bytes
+    keys: bytes
+    frames: bytes
+
+
+class Torn(Exception):
+    """The file ends in the middle of a chunk: it was being written when the process or the machine died."""
+
+
+def encoded(first: int, entries: Sequence[Entry]) -> bytes:
+    """A chunk, whose first message has that position."""
+    rest = b"".join(
+        (
+            bytes([entry.doubtful for entry in entries]),
+            *(entry.key for entry in entries),
+            *(entry.frames for entry in entries),
+        )
+    )
+    head = HEADER.pack(_MAGIC, first, len(entries), len(rest), 0)[: -_CRC.size]
+    return b"".join((head, _CRC.pack(zlib.crc32(rest, zlib.crc32(head))), rest))
+
+
+def chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
+    """The chunks between two bytes of a file.
+
+    :raises Torn: for one at the end that is not whole
+    :raises PipelineError: for one that is damaged
+    """
+    file.seek(begin)
+    while begin < end:
+        head = file.read(HEADER.size)
+        if len(head) < HEADER.size or not any(head):
+            assert_last(file, begin, end, head)
+        magic, first, count, size, crc = HEADER.unpack(head)
+        if magic != _MAGIC or size > LARGEST or count * (KEY + 1) > size:
+            raise damaged(file, begin)
+        rest = file.read(size)
+        following = begin + HEADER.size + size
+        if len(rest) < size:
+            raise Torn
+        if zlib.crc32(rest, zlib.crc32(head[: -_CRC.size])) != crc:
+            if following == end:
+                raise Torn
+            raise damaged(file, begin)
+        keys_end = count * (KEY + 1)
+        yield Chunk(first, count, following, rest[:count], rest[count:keys_end], rest[keys_end:])
+        begin = following
+
+
+def assert_last(file: BinaryIO, begin: int, end: int, head: bytes) -> None:
+    """A header that is not whole is a torn one; so are zeros up to the end, which a file system leaves after a crash.
+
+    :raises Torn: in these cases
+    :raises PipelineError: in all others
+    """
+    if len(head) < HEADER.size or not any(file.read(end - begin - len(head))):
+        raise Torn
+    raise damaged(file, begin)
+
+
+def damaged(file: BinaryIO, place: int) -> PipelineError:
+    return PipelineError(
+        f"{file.name} is damaged at byte {place}: bring it back from a copy, or move the spool away and "
+        "begin with a new checkpoint"
+    )

@@ -1,0 +1,107 @@
+"""A spool's folder: who it belongs to, one owner at a time, and files that are there after a crash."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+import uuid
+from pathlib import Path
+
+from warren.pipeline.errors import PipelineError
+
+FORMAT = 1
+WAIT = 10.0
+"""Seconds to wait for the owner before: a driver that was killed may take some to end."""
+_NAME = "spool.json"
+
+
+class Folder:
+    """An open spool folder, made if there is none. Nobody else has it open.
+
+    :param queue: the queue whose messages it holds; a spool belongs to one for good
+    :raises PipelineError: if it belongs to another queue, if somebody else has it open, or if it cannot be used
+    """
+
+    def __init__(self, path: Path, queue: str, wait: float = WAIT) -> None:
+        self.path = path
+        try:
+            if not path.is_dir():
+                path.mkdir(parents=True, exist_ok=True)
+                sync(path.parent)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                self._take(wait)
+                self.identity = self._belongs(queue)
+            except BaseException:
+                os.close(self._lock)
+                raise
+        except OSError as error:
+            raise unusable(path, error) from None
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def write(self, name: str, data: bytes) -> None:
+        """A file that is there whole, or as it was before."""
+        beside = self.path / f"{name}.new"
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self.path / name)
+        sync(self.path)
+
+    def _take(self, wait: float) -> None:
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise
+            if time.monotonic() >= deadline:
+                owner = os.pread(self._lock, 200, 0).decode(errors="replace") or "somebody"
+                raise PipelineError(
+                    f"the spool {self.path} is used by another query ({owner}): give each query a spoolDir of its own"
+                )
+            time.sleep(0.1)
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+
+    def _belongs(self, queue: str) -> str:
+        """The spool's identity; a new one gets its own."""
+        try:
+            said = json.loads((self.path / _NAME).read_bytes())
+        except FileNotFoundError:
+            said = {"format": FORMAT, "queue": queue, "spool": uuid.uuid4().hex}
+            self.write(_NAME, json.dumps(said).encode())
+        except ValueError:
+            raise PipelineError(f"{self.path / _NAME} is damaged: it is no JSON") from None
+        if said.get("format") != FORMAT:
+            raise PipelineError(
+                f"the spool {self.path} has format {said.get('format')}: this Warren knows {FORMAT}"
+            )
+        if said.get("queue") != queue:
+            raise PipelineError(
+                f"the spool {self.path} belongs to queue {said.get('queue')!r}: give each queue a spoolDir of its own"
+            )
+        return str(said["spool"])
+
+
+def sync(folder: Path) -> None:
+    """What was made in a folder, or renamed, survives a crash of the machine (fsync(2), NOTES)."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def unusable(path: Path, error: OSError) -> PipelineError:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return PipelineError(f"the spool {path} cannot be used: {reason}")

@@ -1,0 +1,260 @@
+"""The messages of a spool by their positions, in files that only grow, and the keys of what was there before.
+
+A position is a message's number since the spool began. A file is named by the position of its first message; when it is
+large enough the next one begins, its keys are written beside it, and once all its messages are committed it is removed. The
+keys stay: an acknowledgement can be lost with the broker long after the message has left the spool.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.spool.chunks import KEY, NO_KEY, Entry, Torn, chunks, encoded
+from warren.pipeline.spool.folder import Folder, sync, unusable
+
+SEGMENT = 64 * 1024 * 1024
+"""Bytes after which the next file begins."""
+MARK = 256 * 1024
+"""Bytes between two places of a file whose positions are remembered."""
+
+
+class Part(NamedTuple):
+    """Where some messages stand: those of a file's bytes whose positions are from `start` to before `stop`."""
+
+    path: str
+    begin: int
+    end: int
+    start: int
+    stop: int
+
+
+@dataclass
+class Segment:
+    """A file, and the keys of its messages."""
+
+    first: int
+    path: Path
+    keys: list[bytes] = field(default_factory=list)
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """Positions that begin a chunk, and the byte where it does; the first chunk's is among them."""
+    size: int = 0
+    """Bytes; 0 once it is removed."""
+
+    @property
+    def keys_path(self) -> Path:
+        return self.path.with_suffix(".keys")
+
+    def add(self, first: int, keys: bytes, end: int) -> None:
+        """Take note of a chunk behind all others."""
+        if not self.marks or self.size - self.marks[-1][1] >= MARK:
+            self.marks.append((first, self.size))
+        found = (keys[place : place + KEY] for place in range(0, len(keys), KEY))
+        self.keys.extend(key for key in found if key != NO_KEY)
+        self.size = end
+
+
+class Segments:
+    """An open spool. One thread appends, another one reads positions and removes.
+
+    :param window: keys that are remembered of messages that have left the spool, at least
+    :param segment: bytes after which the next file begins
+    :raises PipelineError: if a file is damaged, or cannot be used
+    """
+
+    def __init__(self, folder: Folder, window: int, segment: int = SEGMENT) -> None:
+        self._folder = folder
+        self._window = window
+        self._segment = segment
+        self._turn = threading.Lock()
+        self._segments: list[Segment] = []
+        self.known: set[bytes] = set()
+        """The keys of what is in the spool, and of what was."""
+        self.end = 0
+        """The position behind the last message that is on the disk."""
+        try:
+            self._recover()
+        except OSError as error:
+            raise unusable(folder.path, error) from None
+
+    @property
+    def first(self) -> int:
+        """The position of the first message that is still there, or the end."""
+        with self._turn:
+            return next((each.first for each in self._segments if each.size), self.end)
+
+    def bytes_from(self, position: int) -> int:
+        """About how many bytes the messages from a position on take; exactly none from the end on."""
+        with self._turn:
+            if position >= self.end:
+                return 0
+            return sum(
+                each.size - (place(each, position)[1] if each.first < position else 0)
+                for each, following in zip(self._segments, [*self._segments[1:], None], strict=True)
+                if following is None or following.first > position
+            )
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Messages that are on the disk when this returns.
+
+        :raises PipelineError: if they are not: then they are not in the spool either
+        """
+        segment = self._segments[-1]
+        chunk = encoded(self.end, entries)
+        try:
+            write_all(self._file, chunk)
+            os.fdatasync(self._file)
+        except OSError as error:
+            # What a failed sync has left in the page cache would be taken for written when the file is read again.
+            os.ftruncate(self._file, segment.size)
+            raise unusable(self._folder.path, error) from None
+        keys = b"".join(entry.key for entry in entries)
+        with self._turn:
+            segment.add(self.end, keys, segment.size + len(chunk))
+            self.end += len(entries)
+        self.known.update(entry.key for entry in entries if entry.key != NO_KEY)
+        if segment.size >= self._segment:
+            try:
+                self._roll()
+            except OSError as error:
+                raise unusable(self._folder.path, error) from None
+
+    def parts(self, start: int, stop: int) -> list[Part]:
+        """Where the messages of a range stand.
+
+        :raises PipelineError: if they are not all there
+        """
+        with self._turn:
+            self._assert_there(start, stop)
+            found = []
+            for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
+                last = self.end if following is None else following.first
+                begin, end = max(start, segment.first), min(stop, last)
+                if begin < end:
+                    found.append(Part(str(segment.path), place(segment, begin)[1], segment.size, begin, end))
+            return found
+
+    def remove_before(self, position: int) -> None:
+        """Remove the files all of whose messages are before that; the newest one stays, empty or not."""
+        with self._turn:
+            for segment, following in zip(self._segments, self._segments[1:], strict=False):
+                if following.first <= position and segment.size:
+                    segment.path.unlink(missing_ok=True)
+                    segment.size = 0
+                    segment.marks.clear()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _assert_there(self, start: int, stop: int) -> None:
+        first = next((each.first for each in self._segments if each.size), self.end)
+        if stop > self.end:
+            raise PipelineError(
+                f"the checkpoint is at position {stop} and the spool {self._folder.path} ends at {self.end}: "
+                "it is another one, or not all of it is there; begin with a new checkpoint, or bring the spool back"
+            )
+        if start < stop and start < first:
+            raise PipelineError(
+                f"the checkpoint is at position {start} and the spool {self._folder.path} begins at {first}: "
+                "another query has read it in between; begin with a new checkpoint"
+            )
+
+    def _recover(self) -> None:
+        paths = {int(path.stem): path for path in self._folder.path.glob("*.spool")}
+        firsts = sorted({*paths, *(int(path.stem) for path in self._folder.path.glob("*.keys"))})
+        newest = max(paths, default=None)
+        for first in firsts:
+            segment = Segment(first, self._folder.path / f"{first:020}.spool")
+            if first in paths:
+                self._scan(segment, first == newest)
+            else:
+                segment.keys = read_keys(segment.keys_path)
+            self._segments.append(segment)
+            self.known.update(segment.keys)
+        if newest is None:
+            self._begin()
+        elif newest != firsts[-1]:
+            raise PipelineError(f"the spool {self._folder.path} is damaged: its newest file is missing")
+        else:
+            self._file = os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND)
+            # A chunk that was written when the process died, and not synced: from now on it counts.
+            os.fsync(self._file)
+            sync(self._folder.path)
+
+    def _scan(self, segment: Segment, newest: bool) -> None:
+        position = segment.first
+        with segment.path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            try:
+                for chunk in chunks(file, 0, size):
+                    if chunk.first != position:
+                        raise PipelineError(f"{segment.path} is damaged: position {position} is missing")
+                    segment.add(chunk.first, chunk.keys, chunk.end)
+                    position += chunk.length
+            except Torn:
+                if not newest:
+                    raise PipelineError(f"{segment.path} is damaged: its end is missing") from None
+                os.truncate(segment.path, segment.size)
+        self.end = position
+        if not newest and not segment.keys_path.exists():
+            self._write_keys(segment)
+
+    def _begin(self) -> None:
+        """A new file at the end."""
+        segment = Segment(self.end, self._folder.path / f"{self.end:020}.spool")
+        self._file = os.open(segment.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        sync(self._folder.path)
+        with self._turn:
+            self._segments.append(segment)
+
+    def _roll(self) -> None:
+        self._write_keys(self._segments[-1])
+        os.close(self._file)
+        self._begin()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of keys that are older than the window."""
+        with self._turn:
+            newer = sum(len(each.keys) for each in self._segments)
+            while self._segments and not (oldest := self._segments[0]).size:
+                newer -= len(oldest.keys)
+                if newer < self._window or oldest is self._segments[-1]:
+                    break
+                oldest.keys_path.unlink(missing_ok=True)
+                self.known.difference_update(oldest.keys)
+                del self._segments[0]
+
+    def _write_keys(self, segment: Segment) -> None:
+        joined = b"".join(segment.keys)
+        self._folder.write(segment.keys_path.name, joined + zlib.crc32(joined).to_bytes(4))
+
+
+def place(segment: Segment, position: int) -> tuple[int, int]:
+    """The last remembered place of a file that is not behind a position."""
+    if not segment.marks:
+        return segment.first, 0
+    return segment.marks[max(bisect_right(segment.marks, (position, 1 << 62)) - 1, 0)]
+
+
+def read_keys(path: Path) -> list[bytes]:
+    data = path.read_bytes()
+    joined, crc = data[:-4], data[-4:]
+    if len(joined) % KEY or zlib.crc32(joined).to_bytes(4) != crc:
+        raise PipelineError(
+            f"{path} is damaged: remove it, and what was committed long ago may come a second time, if it is redelivered"
+        )
+    return [joined[at : at + KEY] for at in range(0, len(joined), KEY)]
+
+
+def write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
