@@ -1,15 +1,21 @@
-"""Warren's SDK as a contender."""
+"""Warren's SDK as a contender; with the environment's `CAPTURE`, a stream, it captures its events there."""
 
 from __future__ import annotations
 
+import os
 from decimal import Decimal
 
 from benchmarks.sdk.load import CALLS, WINDOW, Handled, Task, in_parallel, main
-from warren.sdk import App, Command, Queue, Request
+from warren.sdk import App, Capture, Command, Queue, Request
 
 
 def queue_of(task: Task) -> Queue:
     return Queue(task.queue, type="classic", dead_letter_exchange=None)
+
+
+def app_of(task: Task) -> App:
+    stream = os.environ.get("CAPTURE")
+    return App(task.url, capture=Capture(stream=stream) if stream else None)
 
 
 async def publish(task: Task) -> int:
@@ -17,7 +23,7 @@ async def publish(task: Task) -> int:
         order_id: str
         total: Decimal
 
-    async with App(task.url) as app:
+    async with app_of(task) as app:
         return await in_parallel(
             WINDOW, task.seconds, lambda: app.publish(Placed(order_id="42", total=Decimal("9.90")))
         )
@@ -28,7 +34,7 @@ async def handle(task: Task) -> int:
         order_id: str
         total: Decimal
 
-    app, handled = App(task.url), Handled()
+    app, handled = app_of(task), Handled()
 
     @app.handle(Placed, concurrency=WINDOW)
     async def placed(order: Placed) -> None:
@@ -46,7 +52,7 @@ async def call(task: Task) -> int:
     class GetLength(Request[int], queue=queue_of(task)):
         text: str
 
-    app = App(task.url)
+    app = app_of(task)
 
     @app.handle(GetLength, concurrency=CALLS)
     async def length(request: GetLength) -> int:

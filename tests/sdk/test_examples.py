@@ -17,6 +17,10 @@ PROMISED = {
         "in one trace: True",
         "spans: ['ack charges', 'process charges', 'publish charges']",
     ],
+    "capture": [
+        "charge-42 acked confirmed delivered published",
+        "charge-43 acked confirmed confirmed dead_lettered delivered published published",
+    ],
     "replies": [
         "chandelier: in 30 days",
         "lamp: 9.90",
