@@ -32,8 +32,12 @@ MORE_FLAGS: Final = 0x0001
 HEADER_FIXED: Final = 14
 """Bytes of a header frame's payload before its properties: class, weight, body size, flags."""
 
+BEFORE_ID: Final = PRIORITY | CORRELATION_ID | REPLY_TO | EXPIRATION
+"""The rarer ones that stand before the message id."""
+
 _FRAME: Final = struct.Struct(">BHI")
 _HEADER: Final = struct.Struct(">HHQH")
+_U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
 _WIDTHS: Final = {ord(kind): width for kind, width in VALUE_WIDTHS.items()}
@@ -179,33 +183,35 @@ def message_id(header: bytes, start: i64 = 0) -> bytes:
 
     :param start: where the payload begins.
     """
-    if len(header) < start + HEADER_FIXED:
-        return b""
-    flags: i64 = (i64(header[start + 12]) << 8) | i64(header[start + 13])
-    if not flags & MESSAGE_ID:
-        return b""
-    p: i64 = start + HEADER_FIXED
     try:
+        flags: i64 = _U16.unpack_from(header, start + 12)[0]
+        if not flags & MESSAGE_ID:
+            return b""
+        p: i64 = start + HEADER_FIXED
+        # Assigned and not converted: where this is not compiled, a call of i64 takes as long as all the rest.
+        size: i64
         if flags & CONTENT_TYPE:
-            p += 1 + i64(header[p])
+            size = header[p]
+            p += 1 + size
         if flags & CONTENT_ENCODING:
-            p += 1 + i64(header[p])
+            size = header[p]
+            p += 1 + size
         if flags & HEADERS:
-            p += 4 + i64(_U32.unpack_from(header, p)[0])
+            size = _U32.unpack_from(header, p)[0]
+            p += 4 + size
         if flags & DELIVERY_MODE:
             p += 1
-        if flags & PRIORITY:
-            p += 1
-        if flags & CORRELATION_ID:
-            p += 1 + i64(header[p])
-        if flags & REPLY_TO:
-            p += 1 + i64(header[p])
-        if flags & EXPIRATION:
-            p += 1 + i64(header[p])
-        length: i64 = header[p]
+        if flags & BEFORE_ID:
+            if flags & PRIORITY:
+                p += 1
+            for flag in (CORRELATION_ID, REPLY_TO, EXPIRATION):
+                if flags & flag:
+                    size = header[p]
+                    p += 1 + size
+        size = header[p]
     except (IndexError, struct.error):
         return b""
-    return header[p + 1 : p + 1 + length]
+    return header[p + 1 : p + 1 + size]
 
 
 def join_content(channel: i64, header: bytes, body: bytes) -> bytes:
