@@ -205,9 +205,9 @@ def settled(orders: int, payments: int, done: Done) -> bool:
 
 
 def count(url: str, timeout: timedelta, out: Path, console: Console) -> Mapping[str, str]:
-    """Have Spark read the audit queue; the outcome of each order as it found it."""
+    """Have Spark read the audit stream; the outcome of each order as it found it."""
     with console.status("Spark") as status:
-        words = ["--source", url, "--queue", AUDIT.name, "--out", str(out)]
+        words = ["--source", url, "--stream", AUDIT.name, "--out", str(out)]
         options = pipeline.parse(["order-timeouts", *words])
         options.timeout = timeout
         _, told = pipeline.run(options, lambda step: status.update(f"Spark: {step}"))

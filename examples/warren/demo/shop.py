@@ -11,8 +11,8 @@ from warren.patterns.idempotency import Once
 from warren.patterns.store import Store
 from warren.sdk import App, Command, Event, Queue
 
-AUDIT = Queue("orders.audit", type="classic", dead_letter_exchange=None)
-"""Everything that happens to an order, for the pipeline. It is browsed again and again, so it counts no deliveries."""
+AUDIT = Queue("orders.audit", type="stream")
+"""Everything that happens to an order, for the pipeline: it stays, and is read as often as anybody likes."""
 
 
 class PlaceOrder(Command, queue="orders.place"):
