@@ -200,7 +200,7 @@ def test_nothing_is_told_of_events(capturing: BrokerProcess, channel: Channel) -
     readers[1].until(lambda found: len(found.events) > 2)
     for reader in readers:
         reader.close()
-    channel.publish("plain", message_id="streamed")
+    channel.publish("plain", b"\x0dwarren.events", message_id="streamed")
     channel.qos(1)
     channel.consume("plain")
     events = told(capturing)

@@ -18,7 +18,7 @@ from warren.broker.model.clock import Clock
 from warren.broker.model.consumer import Consumer
 from warren.broker.model.message import Message
 from warren.wire import events as e
-from warren.wire.content import message_id
+from warren.wire.content import header_payload, message_id
 from warren.wire.events import Batch, Event, what
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Capture:
         :param untaken: why it gets into no queue.
         """
         self.origin = origin
-        self.quiet = BATCHES in message.content[: CONTENT + 1024]
+        self.quiet = BATCHES in header_payload(message.content)
         if untaken and not self.quiet:
             self.not_taken(message, untaken)
 
