@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pamqp.commands import Basic, Tx
 
+from tests.sdk.waiting import until
 from tests.support.broker import BrokerProcess, warren
 from tests.support.client import Channel, Connection
 from tests.support.events import Event, Reading, names, of
@@ -271,6 +272,35 @@ async def test_a_broker_in_memory_tells_one_virtual_host_and_not_the_other() -> 
         events = await asyncio.to_thread(act)
     assert names(events) == ["started", "published"]
     assert events[1]["message_id"] == "b"
+
+
+async def test_under_an_alarm_events_are_dropped_and_that_is_seen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = BrokerConfig(data_dir=tmp_path, disk_free_limit=0, capture_events=(STREAM,))
+    async with Broker(config) as broker:
+
+        def act(identity: str) -> None:
+            with Connection(broker.url) as connection:
+                channel = connection.channel()
+                channel.declare("q", durable=True)
+                channel.cancel(channel.consume("q"))
+                if identity:
+                    channel.publish("q", message_id=identity)
+
+        broker.resources.disk_free_limit = 2**62
+        await asyncio.to_thread(act, "")
+        await until(lambda: "event=capture_drops" in caplog.text, "events are dropped", 30)
+        broker.resources.disk_free_limit = 0
+        await asyncio.to_thread(act, "after")
+
+        def read() -> Reading:
+            reading = Reading(broker.url, STREAM)
+            reading.until(lambda found: bool(of(found.events, "published", message_id="after"))).close()
+            return reading
+
+        reading = await asyncio.to_thread(read)
+    assert reading.missing() >= 2
 
 
 @pytest.mark.parametrize("wanted", [("",), ("@b",), ("amq.x",), ("x" * 256,), ("a", "b"), ("a", "b@/")])
