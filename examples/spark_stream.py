@@ -1,14 +1,20 @@
-"""Reading a stream with Spark: `spark_stream.py STREAM` counts its messages by routing key and shows the last three."""
+"""Reading a stream with Spark: `spark_stream.py STREAM` counts messages by routing key and shows the last three orders."""
 
 import os
 import sys
 
+from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
-from warren.pipeline import register
+from warren.pipeline import body_as, register
 
 # Spark's workers are otherwise the first python3 on the PATH, which may not have Warren.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+class Order(BaseModel):
+    number: int
+    paid: bool = False
 
 
 def main(stream: str) -> None:
@@ -25,8 +31,9 @@ def main(stream: str) -> None:
     )
     for row in messages.groupBy("routing_key").count().orderBy("routing_key").collect():
         print(row.routing_key, row["count"])
-    for row in messages.orderBy("offset", ascending=False).limit(3).collect():
-        print(row.offset, row.body.decode())
+    orders = messages.select("offset", body_as(Order).alias("order"))
+    for row in orders.orderBy("offset", ascending=False).limit(3).collect():
+        print(row.offset, row.order.number, row.order.paid)
     spark.stop()
 
 

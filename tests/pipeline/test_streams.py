@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -200,3 +201,61 @@ def test_a_batch_is_bounded_whatever_the_stream_holds(streams: list[Stream]) -> 
     sizes = [sum(map(len, batch.bodies)) for batch in replay.batches(3, 37)]
     assert sum(sizes) == 34 * 512 * 1024
     assert max(sizes) <= 5 * 1024 * 1024
+
+
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[None]:
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    yield
+    spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("pushing")
+def test_filters_decide_what_is_read(spark: SparkSession, streams: list[Stream]) -> None:
+    one, two, _ = streams
+    one.numbers(0, 49)
+    two.numbers(0, 49)
+
+    def tasks(where: str) -> tuple[int, dict[str, list[int]]]:
+        """How many tasks a query takes, of ten offsets each, and what it finds; each with a frame of its own."""
+        frame = read(spark, [one, two], messagesPerTask="10", pushFilters="true").where(where)
+        return frame.rdd.getNumPartitions(), found(frame)
+
+    few = f"queue = '{one.name}' and offset >= 15 and offset < 30 and body is not null"
+    assert tasks(few) == (2, {one.name: list(range(15, 30))})
+    assert tasks("offset > 49") == (1, {})
+    assert tasks(f"queue in ('{two.name}', 'elsewhere') and offset <= 3") == (1, {two.name: list(range(4))})
+    ends = [0, 1, 48, 49]
+    assert tasks("offset < 2 or offset > 47") == (10, {one.name: ends, two.name: ends})
+
+
+@pytest.mark.usefixtures("pushing")
+def test_a_frame_of_several_queries_pushes_nothing(spark: SparkSession, streams: list[Stream]) -> None:
+    """Spark would read for each of them what the filters of the last one left."""
+    streams[0].numbers(0, 99)
+    frame = read(spark, [streams[0]])
+    low, high = frame.where("offset < 3"), frame.where("offset > 97")
+    assert found(low.unionAll(high)) == {streams[0].name: [0, 1, 2, 98, 99]}
+    assert frame.count() == 100
+
+
+@pytest.mark.usefixtures("pushing")
+def test_times_of_messages_lead_to_times_of_writing_where_they_are_said_to_be_near(
+    spark: SparkSession, streams: list[Stream]
+) -> None:
+    """A message with a timestamp of long ago was written now: it is found, unless the options say that this cannot be."""
+    stream = streams[0]
+    publish(
+        stream.url,
+        stream.name,
+        [({"timestamp": 1_500_000_000}, b"0"), ({"timestamp": int(time.time())}, b"1")],
+    )
+    old, new = "timestamp < '2020-01-01'", "timestamp >= '2020-01-01'"
+    assert found(read(spark, [stream]).where(old)) == {stream.name: [0]}
+
+    def near(where: str) -> dict[str, list[int]]:
+        return found(read(spark, [stream], pushFilters="true", timestampTolerance="60").where(where))
+
+    assert near(old) == {}
+    assert near(new) == {stream.name: [1]}

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from warren.pipeline.body import body_as
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -28,4 +30,4 @@ def register(spark: SparkSession) -> None:
             raise
 
 
-__all__ = ["register"]
+__all__ = ["body_as", "register"]

@@ -26,6 +26,7 @@ OPTIONS = (
     "messagesPerTask",
     "maxMessagesPerTrigger",
     "failOnDataLoss",
+    "pushFilters",
     "timestampTolerance",
 )
 MESSAGES_PER_TASK = 1_000_000
@@ -47,6 +48,7 @@ class Ranges:
     :param per_task: a longer range is cut into several tasks
     :param per_trigger: of a continuous read, of all streams together; 0 is all that there is
     :param whole: fail if retention has removed what was to be read
+    :param pushing: let the filters of a query decide what is read
     :param tolerance: seconds by which a message's timestamp and the time of its writing may differ; None is not known
     """
 
@@ -56,6 +58,7 @@ class Ranges:
     per_task: int = MESSAGES_PER_TASK
     per_trigger: int = 0
     whole: bool = True
+    pushing: bool = False
     tolerance: float | None = None
 
     @classmethod
@@ -77,6 +80,7 @@ class Ranges:
             count(given, "messagesPerTask", MESSAGES_PER_TASK),
             count(given, "maxMessagesPerTrigger", 0),
             truth(given, "failOnDataLoss", True),
+            truth(given, "pushFilters", False),
             None if tolerance is None else seconds("timestampTolerance", tolerance),
         )
 

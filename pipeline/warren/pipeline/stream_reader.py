@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from warren.pipeline.errors import PipelineError
+from warren.pipeline.pushed import Limits, bounded, narrowed
 from warren.pipeline.ranges import Offsets, Ranges, shared
 from warren.pipeline.rows import record_batch
 
@@ -34,13 +35,24 @@ class StreamReader(DataSourceReader):
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
+        self._limits = Limits()
+        if ranges.pushing:
+            # Only where it is asked for: Spark 4.3 keeps, with the frame, what the filters of its last query have left to
+            # read, and reads the same for its next query, whose filters are others.
+            self.pushFilters = self._push  # type: ignore[method-assign]
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._limits = narrowed(self._limits, filters, self._ranges.tolerance)
+        # Spark looks at all of them again, which costs it little.
+        return filters
 
     def partitions(self) -> list[Piece]:
         ranges = self._ranges
         # What arrives from now on is for the next read.
         ends = ranges.ends()
         starts, stops = ranges.starts(ends), ranges.stops(ends)
-        found = pieces(ranges, starts, {stream: min(stop, ends[stream]) for stream, stop in stops.items()})
+        stops = {stream: min(stop, ends[stream]) for stream, stop in stops.items()}
+        found = pieces(ranges, *bounded(self._limits, ranges, starts, stops))
         # Spark asks for one piece in any case.
         return found or [Piece(ranges.streams[0], 0, 0)]
 
