@@ -193,6 +193,17 @@ def test_messages_out_of_the_ordinary_are_read(spark: SparkSession, streams: lis
     assert rows[4]["headers"] is rows[4]["headers_raw"] is None
 
 
+def test_an_end_is_found_whose_messages_are_acknowledged_already(
+    streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a chunk that is as long as what is acknowledged at a time; twice would end the channel."""
+    monkeypatch.setattr("warren.pipeline.replay.PREFETCH", 1)
+    streams[0].numbers(0, 4)
+    replay = Replay(Address(streams[0].url), streams[0].name)
+    assert replay.end() == 5
+    assert sum(len(batch.bodies) for batch in replay.batches(1, 5)) == 4
+
+
 def test_a_batch_is_bounded_whatever_the_stream_holds(streams: list[Stream]) -> None:
     stream = streams[0]
     publish(stream.url, stream.name, [({}, bytes(512 * 1024)) for _ in range(40)])

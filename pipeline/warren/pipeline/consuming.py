@@ -73,6 +73,9 @@ class Consuming:
 
     def acknowledge(self) -> None:
         """Acknowledge everything that has arrived."""
+        if self.deliveries.count == self._acknowledged:
+            # A tag that is acknowledged twice ends the channel.
+            return
         self._acknowledged = self.deliveries.count
         self.link.send(methods.frame(1, "basic.ack", self.deliveries.tag, True))
 
