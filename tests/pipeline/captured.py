@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,15 +26,20 @@ class Source:
         self.app = app
         self.name = name or f"{app}-{uuid.uuid4().hex[:8]}"
         self.batches: list[Batch] = []
+        self.told: list[dict[str, Any]] = []
+        """All of it that is not lost, for whoever computes the same another way."""
         self._sequence = 1
         self._told: list[Event] = []
 
-    def tell(self, event: str, at: int, message_id: str = "", size: int = -1, **known: Any) -> None:
+    def tell(self, event: str, at: int, message_id: str = "", *, size: int = -1, **known: Any) -> None:
         self._told.append((what(event, **known), at, message_id, size))
 
     def flush(self) -> None:
         """What was told since the last time becomes a batch."""
         if self._told:
+            for number, (beginning, at, message_id, _) in enumerate(self._told, self._sequence):
+                known = {"source": self.name, "by": self.by, "sequence": number, "at": at}
+                self.told.append({**known, "message_id": message_id or None, **json.loads(f"{beginning}}}")})
             self.batches.append(
                 Batch(self.name, self.by, self.app, self._sequence, self._told, "warren.events")
             )

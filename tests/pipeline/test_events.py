@@ -25,7 +25,7 @@ def test_every_key_is_a_typed_column(spark: SparkSession) -> None:
         "delivered",
         AT + 1,
         "m",
-        12,
+        size=12,
         exchange="x",
         routing_key="k",
         queue="q",

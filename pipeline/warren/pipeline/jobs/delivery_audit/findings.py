@@ -1,0 +1,159 @@
+"""What is wrong with which message: lost, duplicated, reordered, late; or unknown, where capture left something out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from warren.pipeline.jobs.delivery_audit.losses import ABOUT, Rules, losses_of
+from warren.pipeline.jobs.delivery_audit.order import with_best_before
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KINDS = {
+    "lost": "no end was told, and others that came after it have passed",
+    "duplicated": "acknowledged more than once in one queue",
+    "reordered": "delivered after a message that was published after it",
+    "late": "acknowledged later than the threshold",
+    "unknown": "lost, or not told: capture left something out where it should have passed",
+}
+
+
+TOLD = {"place": "string", "since": "timestamp", "until": "timestamp", "times": "bigint", "seconds": "double"}
+
+
+def findings_of(
+    messages: DataFrame, blind: DataFrame | None, rules: Rules, horizon: Column, fates: Collection[str]
+) -> DataFrame:
+    """One row a finding: `finding` (of `KINDS`), the message and queue, and what is known of the way.
+
+    :param messages: as `lives.lives_of` gives them
+    :param blind: `queue`, `since` and `until`: when something is missing of what was told of a queue; None if nothing is
+    :param horizon: the last time that counts
+    :param fates: those that there are among the messages
+    """
+    losses = [lost_or_unknown(part, blind) for part in losses_of(messages, rules, horizon, fates)]
+    parts = [*losses, duplicates_of(messages), reordered_of(messages, rules), late_of(messages, rules)]
+    return reduce(lambda one, other: one.unionByName(other), [completed(part) for part in parts])
+
+
+def completed(part: DataFrame) -> DataFrame:
+    """With every column; null is what this kind does not tell."""
+    from pyspark.sql import functions as F
+
+    told = [
+        F.col(name) if name in part.columns else F.lit(None).cast(kind).alias(name)
+        for name, kind in TOLD.items()
+    ]
+    return part.select("finding", *ABOUT, *told)
+
+
+def lost_or_unknown(lost: DataFrame, blind: DataFrame | None) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    if blind is None:
+        return lost.withColumn("finding", F.lit("lost"))
+    hidden = hidden_of(lost, blind).withColumn("hidden", F.lit(True))
+    known = F.when(F.col("hidden"), "unknown").otherwise("lost")
+    return lost.join(hidden, ["message_id", "queue"], "left").withColumn("finding", known)
+
+
+def hidden_of(lost: DataFrame, gaps: DataFrame) -> DataFrame:
+    """Message and queue of the losses at whose time something is missing of what a source told of this queue."""
+    from pyspark.sql import functions as F
+
+    def minutes(rows: DataFrame) -> DataFrame:
+        """A row a minute that is touched, so that they can be joined by it."""
+        begin, end = (F.date_trunc("minute", F.col(name)) for name in ("since", "until"))
+        return rows.withColumn("minute", F.explode(F.sequence(begin, end, F.expr("INTERVAL 1 MINUTE"))))
+
+    inner = gaps.where(F.col("since").isNotNull()).select("queue", "since", "until")
+    silent = minutes(inner).withColumnsRenamed({"since": "silent_since", "until": "silent_until"})
+    meets = (F.col("silent_since") <= F.col("until")) & (F.col("silent_until") >= F.col("since"))
+    within = minutes(lost).join(silent, ["queue", "minute"]).where(meets)
+    begun = gaps.where(F.col("since").isNull()).groupBy("queue").agg(F.max("until").alias("begun"))
+    before = lost.join(begun, "queue").where(F.col("since") <= F.col("begun"))
+    keys = ("message_id", "queue")
+    return within.select(*keys).unionByName(before.select(*keys)).distinct()
+
+
+def duplicates_of(messages: DataFrame) -> DataFrame:
+    """What was acknowledged more often than attempts and dead-letterings account for; `times` in all.
+
+    With automatic acknowledgement, where no end is told, being handed over counts.
+    """
+    from pyspark.sql import functions as F
+
+    times = F.when(F.col("acks") > 0, F.col("acks")).otherwise(F.col("automatic"))
+    allowed = F.col("attempts") + F.col("dead_letters")
+    return (
+        messages.where(F.col("queue").isNotNull())
+        .select(F.lit("duplicated").alias("finding"), *ABOUT, times.alias("times"), allowed.alias("allowed"))
+        .where(F.col("times") > F.col("allowed"))
+        .drop("allowed")
+    )
+
+
+def reordered_of(messages: DataFrame, rules: Rules) -> DataFrame:
+    """What was delivered for the first time when the same queue had already delivered something that the same connection
+    published after it, to the same exchange with the same routing key.
+
+    The order of deliveries is that in which one broker tells of a queue, or one process of a consumer. Left out: what
+    comes as redelivered, what was published again (after a lost connection, or for a retry) and dead letters.
+    """
+    from pyspark.sql import functions as F
+
+    here = ["publisher", "connection", "exchange", "routing_key", "queue"]
+    seen = F.explode(
+        F.array(
+            F.struct("first_sdk.*", F.lit(1).alias("side")),
+            F.struct("first_broker.*", F.lit(2).alias("side")),
+        )
+    )
+    unmoved = (F.col("seen.exchange") == F.col("exchange")) & (
+        F.col("seen.routing_key") == F.col("routing_key")
+    )
+    consumer = F.when(
+        F.col("seen.side") == "sdk", F.concat_ws(" ", "seen.connection", "seen.consumer")
+    ).otherwise("")
+    ordered = ~F.col("exchange").isin(list(rules.unordered)) & ~F.col("queue").isin(list(rules.unordered))
+    deliveries = (
+        messages.where(
+            F.col("queue").isNotNull() & F.col("publication").isNotNull() & (F.col("sends") <= 1) & ordered
+        )
+        .select("*", seen.alias("seen"))
+        .where(F.col("seen.at").isNotNull() & ~F.coalesce("seen.redelivered", F.lit(False)) & unmoved)
+        .select(
+            *ABOUT,
+            "publication",
+            *[F.coalesce(name, F.lit("")).alias(f"way_{name}") for name in here],
+            F.col("seen.source").alias("way_observer"),
+            consumer.alias("way_consumer"),
+            F.col("seen.sequence").alias("step"),
+            F.col("seen.at").alias("until"),
+        )
+    )
+    group = [name for name in deliveries.columns if name.startswith("way_")]
+    judged = with_best_before(deliveries, group, "step", "publication", "newest")
+    late = judged.where(F.col("newest") > F.col("publication"))
+    return late.groupBy(*ABOUT).agg(F.min("until").alias("until")).withColumn("finding", F.lit("reordered"))
+
+
+def late_of(messages: DataFrame, rules: Rules) -> DataFrame:
+    """What took longer than allowed from its publication to its acknowledgement (to its delivery, if that is all that can
+    be told); `seconds` says how long. Dead letters in the queue they went to are left out."""
+    from pyspark.sql import functions as F
+
+    ended = F.when(F.col("fate") == "acknowledged", F.col("acked_at")).when(
+        F.col("fate") == "handed_over", F.col("delivered_at")
+    )
+    first = F.coalesce("first_sdk", "first_broker")
+    unmoved = (first["exchange"] == F.col("exchange")) & (first["routing_key"] == F.col("routing_key"))
+    seconds = (F.unix_micros(ended) - F.unix_micros("published_at")) / 1_000_000
+    return (
+        messages.where(F.coalesce(unmoved, F.lit(True)))
+        .select(F.lit("late").alias("finding"), *ABOUT, seconds.alias("seconds"))
+        .where(F.col("seconds") > rules.late.total_seconds())
+    )

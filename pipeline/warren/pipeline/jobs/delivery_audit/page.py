@@ -1,0 +1,181 @@
+"""The page of the job `delivery-audit`: what is wrong with which messages, how far they came, and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from warren.pipeline import report
+from warren.pipeline.durations import words
+from warren.pipeline.jobs.delivery_audit.findings import KINDS
+from warren.pipeline.jobs.delivery_audit.lives import FATES
+from warren.pipeline.jobs.delivery_audit.losses import PLACES
+from warren.pipeline.report import Figure, Part, Row, Table, Tile
+from warren.pipeline.wording import brief
+
+if TYPE_CHECKING:
+    from warren.pipeline.jobs.contract import Run
+    from warren.pipeline.jobs.delivery_audit.summary import Capture, Latency, Queue, Summary
+
+SHOWN = 12
+"""Queues that a figure shows; summary.json has more."""
+TONES = {
+    "acknowledged": "good",
+    "handed_over": "good",
+    "dead_lettered": "late",
+    "expired": "late",
+    "rejected": "late",
+    "dropped": "late",
+    "purged": "late",
+    "returned": "late",
+    "refused": "late",
+    "unroutable": "warn",
+    "nowhere": "warn",
+    "in_hand": "off",
+    "waiting": "off",
+}
+SPEED = (("good", "half within"), ("plain", "90 % within"), ("off", "99 % within"))
+
+
+def page(summary: Summary, run: Run) -> str:
+    """The whole page as HTML."""
+    numbers = summary.messages
+    found = summary.findings
+    return report.page(
+        title=headline(summary),
+        lead=f"{numbers.published:,} messages published, {numbers.delivered:,} delivered, "
+        f"{numbers.acknowledged:,} acknowledged, {numbers.dead_lettered:,} dead-lettered, "
+        f"{numbers.expired:,} expired, as {run.place} tells.",
+        tiles=[
+            Tile(f"{found['lost']:,}", "lost", "warn" if found["lost"] else "good"),
+            Tile(f"{found['duplicated']:,}", "duplicated", "late" if found["duplicated"] else "good"),
+            Tile(f"{found['reordered']:,}", "reordered", "late" if found["reordered"] else "good"),
+            Tile(
+                f"{found['late']:,}",
+                f"late: after {words(summary.late_seconds)}",
+                "late" if found["late"] else "good",
+            ),
+        ],
+        sections=[
+            *incomplete(summary.capture, found["unknown"]),
+            *wrong(summary),
+            stays(summary),
+            *speeds(summary.queues),
+        ],
+        foot=[
+            *run.foot,
+            f"{summary.capture.events:,} events of {summary.capture.sources:,} sources, from "
+            f"{summary.capture.first_at or 'never'} to {summary.capture.last_at or 'never'}; nothing is judged by the last "
+            f"{words(summary.settle_seconds)} of them.",
+            "messages and findings, beside this page, have a row for each message and queue, and for each finding.",
+        ],
+    )
+
+
+def headline(summary: Summary) -> str:
+    if count := summary.findings["lost"]:
+        return f"{count:,} {'message was' if count == 1 else 'messages were'} lost"
+    if summary.capture.missing:
+        return "No loss to be seen, but events are missing"
+    return "Nothing was lost" if summary.messages.published else "There was nothing to audit"
+
+
+def incomplete(capture: Capture, unknown: int) -> Iterable[str]:
+    """What capture did not tell; nothing if it told all."""
+    if capture.missing:
+        lines = [
+            f"{capture.missing:,} events of {capture.sources:,} sources are missing. What they would have told is "
+            f"not counted as lost: {unknown:,} messages may be, or not."
+        ]
+        lines += [
+            f"{gap.source}: {gap.missing:,} events missing, "
+            + (f"between {gap.since} and {gap.until}" if gap.since else f"before {gap.until}")
+            for gap in capture.gaps
+        ]
+        yield report.notice("What was captured is incomplete", lines, "warn")
+    if capture.without_id:
+        line = f"{capture.without_id:,} messages were published without a message id and cannot be followed."
+        yield report.notice("Messages without an id", [line], "late")
+
+
+def wrong(summary: Summary) -> Iterable[str]:
+    """A notice for each kind of finding that there is."""
+    for kind, count in summary.findings.items():
+        if not count:
+            continue
+        ids = summary.examples[kind]
+        lines = [f"{', '.join(ids)}{', …' if count > len(ids) else ''}"]
+        if kind == "lost":
+            lines += [f"{lost:,} {PLACES[place]}" for place, lost in summary.places.items() if lost]
+            if summary.lost_after_confirm:
+                lines.append(f"{summary.lost_after_confirm:,} of them although the broker had confirmed them")
+        tone = "warn" if kind in ("lost", "unknown") else "late"
+        yield report.notice(f"{count:,} {kind}: {KINDS[kind]}", lines, tone)
+
+
+def stays(summary: Summary) -> str:
+    there = {fate: count for fate, count in summary.stays.items() if count}
+    total = sum(there.values())
+    done = there.get("acknowledged", 0) + there.get("handed_over", 0)
+    return report.figure(
+        Figure(
+            title="How far the messages came",
+            says=f"{done:,} of {total:,} reached a consumer that took them; a message counts once for each queue it was in."
+            if total
+            else "No message was seen.",
+            rows=tuple(
+                Row(FATES[fate], (Part(count, TONES[fate], ""),), f"{count:,}")
+                for fate, count in there.items()
+            ),
+            table=Table(
+                ("messages", "number"),
+                tuple(
+                    (name.replace("_", " "), f"{count:,}") for name, count in vars(summary.messages).items()
+                ),
+            ),
+            note="The table counts each message once: a fan-out to three queues is one message, and three stays.",
+        ),
+        "stays",
+    )
+
+
+def speeds(queues: tuple[Queue, ...]) -> Iterable[str]:
+    for name, title, what in (
+        ("to_delivery", "From publication to delivery", "published"),
+        ("to_acknowledgement", "From delivery to acknowledgement", "delivered"),
+    ):
+        timed = [(queue.queue, getattr(queue, name)) for queue in queues if getattr(queue, name).count]
+        if timed:
+            yield report.figure(speed(timed[:SHOWN], title, what), name.replace("_", "-"))
+
+
+def speed(timed: list[tuple[str, Latency]], title: str, what: str) -> Figure:
+    slowest = max(timed, key=lambda each: each[1].quantiles["0.99"])
+    rare = brief(slowest[1].quantiles["0.99"])
+    rows = []
+    for queue, latency in timed:
+        half, most, nearly = (max(latency.quantiles[level], 0.0) for level in ("0.50", "0.90", "0.99"))
+        parts = (Part(half, "good", ""), Part(most - half, "plain", ""), Part(nearly - most, "off", ""))
+        rows.append(Row(shortened(queue), parts, brief(nearly)))
+    return Figure(
+        title=title,
+        says=f"Slowest is {slowest[0]}: one in a hundred takes longer than {rare} from when it is {what}.",
+        rows=tuple(rows),
+        legend=SPEED,
+        table=Table(
+            ("queue", "half", "90 %", "99 %", "longest"),
+            tuple(
+                (
+                    queue,
+                    *(brief(latency.quantiles[level]) for level in ("0.50", "0.90", "0.99")),
+                    brief(latency.maximum or 0.0),
+                )
+                for queue, latency in timed
+            ),
+        ),
+        note="Times of different machines are as exact as their clocks agree.",
+    )
+
+
+def shortened(name: str, longest: int = 18) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"

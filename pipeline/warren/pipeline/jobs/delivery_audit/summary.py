@@ -1,0 +1,337 @@
+"""The numbers of the job `delivery-audit`: what became of the messages, what is wrong with which, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from warren.pipeline.jobs.delivery_audit import gaps
+from warren.pipeline.jobs.delivery_audit.facts import folded
+from warren.pipeline.jobs.delivery_audit.findings import KINDS, findings_of
+from warren.pipeline.jobs.delivery_audit.lives import FATES, lives_of
+from warren.pipeline.jobs.delivery_audit.losses import PLACES, Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LEVELS = (0.50, 0.90, 0.99)
+ACCURACY = 10_000
+"""A percentile's rank is off by at most one in so many."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EXAMPLES = 20
+QUEUES = 100
+GAPS = 20
+
+
+@dataclass(frozen=True)
+class Capture:
+    """How complete the events are."""
+
+    events: int
+    sources: int
+    stopped: int
+    """Sources that said that they end. Of the others the last moments before their end, if they had one, may be missing."""
+    missing: int
+    """Events that sources numbered and that never came."""
+    without_id: int
+    """Publications without a message id: they cannot be followed."""
+    first_at: str | None
+    last_at: str | None
+    gaps: tuple[Gap, ...]
+    """The largest ones."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Events of a source that are missing; it told something before `since` (None: nothing) and after `until`."""
+
+    source: str
+    app: str | None
+    missing: int
+    since: str | None
+    until: str
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Messages, each counted once, however many queues it came to."""
+
+    published: int
+    confirmed: int
+    delivered: int
+    acknowledged: int
+    dead_lettered: int
+    expired: int
+    rejected: int
+    returned: int
+    refused: int
+    redelivered: int
+    under_way: int
+    """Without an end so far, and younger than what is judged."""
+    unpublished: int
+    """Seen, but nobody told of their publication."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds, over `count` messages; quantiles by level ("0.50")."""
+
+    count: int
+    quantiles: dict[str, float]
+    maximum: float | None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What became of the messages of one queue."""
+
+    queue: str
+    messages: int
+    acknowledged: int
+    redelivered: int
+    findings: dict[str, int]
+    to_delivery: Latency
+    """From the publication to the first delivery."""
+    to_acknowledgement: Latency
+    """From there to the first acknowledgement."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the audit says. A loss is counted once a queue it was lost to; `stays` adds up to all."""
+
+    settle_seconds: float
+    late_seconds: float
+    capture: Capture
+    messages: Messages
+    stays: dict[str, int]
+    """How far messages came, a queue at a time; and, where they came to none, as they are."""
+    findings: dict[str, int]
+    examples: dict[str, tuple[str, ...]]
+    """Message ids of each finding, in the order of their publication."""
+    places: dict[str, int]
+    """Where the lost ones were lost."""
+    lost_after_confirm: int
+    queues: tuple[Queue, ...]
+    """Those with the most messages."""
+    queues_in_all: int
+
+    @property
+    def clean(self) -> bool:
+        """Nothing was found, and nothing was left out."""
+        return not self.capture.missing and not any(self.findings.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Stored = Callable[["DataFrame", str], "DataFrame"]
+"""Writes a table of this name, and gives it as it is on disk."""
+
+
+def summary_of(
+    events: DataFrame, facts: DataFrame, capture: DataFrame, rules: Rules, stored: Stored
+) -> Summary:
+    """Every number, from what has been written; `messages` and `findings` are written on the way.
+
+    :param facts: rows of facts; those with the same key count together
+    :param capture: rows of pieces of the sources' sequences, likewise
+    """
+    from pyspark.sql import functions as F
+
+    pieces = gaps.folded(capture)
+    end = pieces.agg(F.unix_micros(F.max("ended")).alias("end")).collect()[0]["end"] or 0
+    messages = stored(lives_of(folded(facts), events), "messages")
+    stays = stays_of(messages)
+    # The same for every judgement, so that it is made at one time.
+    horizon = F.timestamp_micros(F.lit(end - rules.settle // timedelta(microseconds=1)))
+    told, blind = capture_of(events, pieces)
+    fates = [fate for fate, count in stays.items() if count]
+    findings = stored(findings_of(messages, blind, rules, horizon, fates), "findings")
+    counted = findings.groupBy("finding", "place").agg(
+        F.count(F.lit(1)).alias("count"), F.count("confirmed_at").alias("confirmed")
+    )
+    found = counted.collect()
+    lost = [row for row in found if row["finding"] == "lost"]
+    queues, queues_in_all = queues_of(messages, findings)
+    return Summary(
+        settle_seconds=rules.settle.total_seconds(),
+        late_seconds=rules.late.total_seconds(),
+        capture=told,
+        messages=messages_of(messages, horizon),
+        stays=stays,
+        findings={kind: sum(row["count"] for row in found if row["finding"] == kind) for kind in KINDS},
+        examples=examples_of(findings, [row["finding"] for row in found]),
+        places={place: sum(row["count"] for row in lost if row["place"] == place) for place in PLACES},
+        lost_after_confirm=sum(row["confirmed"] for row in lost),
+        queues=queues,
+        queues_in_all=queues_in_all,
+    )
+
+
+def capture_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, DataFrame | None]:
+    """How complete it is, and when something is missing of what was told of which queue; None if nothing is."""
+    from pyspark.sql import functions as F
+
+    of_sources = pieces.groupBy("source").agg(
+        F.sum("events").alias("events"),
+        F.max("last").alias("last"),
+        F.max("stopped").alias("stopped"),
+        F.sum("without_id").alias("without_id"),
+        F.min("began").alias("began"),
+        F.max("ended").alias("ended"),
+    )
+    row = of_sources.agg(
+        F.count(F.lit(1)).alias("sources"),
+        F.sum("events").alias("events"),
+        F.sum("last").alias("numbered"),
+        F.count_if("stopped").alias("stopped"),
+        F.sum("without_id").alias("without_id"),
+        F.unix_micros(F.min("began")).alias("began"),
+        F.unix_micros(F.max("ended")).alias("ended"),
+    ).collect()[0]
+    missing = (row["numbered"] or 0) - (row["events"] or 0)
+    largest: tuple[Gap, ...] = ()
+    blind = None
+    if missing:
+        every = gaps.gaps_of(events, gaps.incomplete_of(pieces))
+        largest, blind = largest_of(every), gaps.blind_of(pieces, every)
+    told = Capture(
+        events=row["events"] or 0,
+        sources=row["sources"],
+        stopped=row["stopped"],
+        missing=missing,
+        without_id=row["without_id"] or 0,
+        first_at=text(row["began"]),
+        last_at=text(row["ended"]),
+        gaps=largest,
+    )
+    return told, blind
+
+
+def largest_of(every: DataFrame) -> tuple[Gap, ...]:
+    from pyspark.sql import functions as F
+
+    times = [F.unix_micros(name).alias(name) for name in ("since", "until")]
+    largest = (
+        every.orderBy(F.desc("missing"), "source", "until")
+        .limit(GAPS)
+        .select("source", "app", "missing", *times)
+    )
+    return tuple(
+        Gap(row["source"], row["app"], row["missing"], text(row["since"]), text(row["until"]) or "")
+        for row in largest.collect()
+    )
+
+
+def messages_of(messages: DataFrame, horizon: Column) -> Messages:
+    """Each message once: it was what any of its stays was."""
+    from pyspark.sql import functions as F
+
+    open_ends = F.col("fate").isin("in_hand", "waiting", "nowhere")
+    flags: dict[str, Column] = {
+        "published": F.col("published_at").isNotNull(),
+        "confirmed": F.col("confirmed_at").isNotNull(),
+        "delivered": F.col("delivered_at").isNotNull(),
+        "redelivered": F.col("redeliveries") > 0,
+        "under_way": open_ends & (F.coalesce("delivered_at", "published_at") > horizon),
+        "unpublished": F.col("published_at").isNull(),
+        **{
+            fate: F.col("fate") == fate
+            for fate in ("acknowledged", "dead_lettered", "expired", "rejected", "returned", "refused")
+        },
+    }
+    each = messages.groupBy("message_id").agg(*[F.max(flag).alias(name) for name, flag in flags.items()])
+    row = each.agg(*[F.count_if(name).alias(name) for name in flags]).collect()[0]
+    return Messages(**row.asDict())
+
+
+def stays_of(messages: DataFrame) -> dict[str, int]:
+    counted = {row["fate"]: row["count"] for row in messages.groupBy("fate").count().collect()}
+    return {fate: counted.get(fate, 0) for fate in FATES}
+
+
+def examples_of(findings: DataFrame, there: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The first of each kind."""
+    from pyspark.sql import functions as F
+
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(KINDS, ())
+    for kind in set(there):
+        rows = (
+            findings.where(F.col("finding") == kind)
+            .groupBy("message_id")
+            .agg(F.min("published_at").alias("at"))
+            .orderBy(F.asc_nulls_last("at"), "message_id")
+            .limit(EXAMPLES)
+            .collect()
+        )
+        found[kind] = tuple(row["message_id"] for row in rows)
+    return found
+
+
+def queues_of(messages: DataFrame, findings: DataFrame) -> tuple[tuple[Queue, ...], int]:
+    """The queues with the most messages, and how many there are."""
+    from pyspark.sql import functions as F
+
+    spans = {
+        "to_delivery": span("published_at", "delivered_at"),
+        "to_acknowledgement": span("delivered_at", "acked_at"),
+    }
+    numbers = (
+        messages.where(F.col("queue").isNotNull())
+        .groupBy("queue")
+        .agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.count_if(F.col("fate") == "acknowledged").alias("acknowledged"),
+            F.count_if(F.col("redeliveries") > 0).alias("redelivered"),
+            *[
+                column
+                for name, seconds in spans.items()
+                for column in (
+                    F.count(seconds).alias(f"{name}_count"),
+                    F.percentile_approx(seconds, list(LEVELS), ACCURACY).alias(f"{name}_quantiles"),
+                    F.max(seconds).alias(f"{name}_maximum"),
+                )
+            ],
+        )
+    )
+    wrong = (
+        findings.where(F.col("queue").isNotNull())
+        .groupBy("queue")
+        .agg(*[F.count_if(F.col("finding") == kind).alias(kind) for kind in KINDS])
+    )
+    both = numbers.join(wrong, "queue", "left")
+    rows = both.orderBy(F.desc("messages"), "queue").limit(QUEUES).collect()
+    in_all = len(rows) if len(rows) < QUEUES else numbers.count()
+    return tuple(queue(row.asDict()) for row in rows), in_all
+
+
+def queue(row: dict[str, Any]) -> Queue:
+    def latency(name: str) -> Latency:
+        found: Sequence[float] = row[f"{name}_quantiles"] or ()
+        quantiles = {f"{level:.2f}": value for level, value in zip(LEVELS, found, strict=False)}
+        return Latency(row[f"{name}_count"], quantiles, row[f"{name}_maximum"])
+
+    return Queue(
+        queue=row["queue"],
+        messages=row["messages"],
+        acknowledged=row["acknowledged"],
+        redelivered=row["redelivered"],
+        findings={kind: row[kind] or 0 for kind in KINDS},
+        to_delivery=latency("to_delivery"),
+        to_acknowledgement=latency("to_acknowledgement"),
+    )
+
+
+def span(since: str, until: str) -> Column:
+    """In seconds."""
+    from pyspark.sql import functions as F
+
+    return (F.unix_micros(until) - F.unix_micros(since)) / 1_000_000
+
+
+def text(at: int | None) -> str | None:
+    """Microseconds since 1970 as ISO 8601 in UTC."""
+    return None if at is None else (EPOCH + timedelta(microseconds=at)).isoformat()

@@ -1,0 +1,239 @@
+"""The job delivery-audit against an independent computation, and each of its words on a small story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.pipeline.captured import Source, batches, messages_of
+from tests.pipeline.deliveries import SECOND, Expected, Shop, quantile
+from warren.pipeline.jobs.batch import stored
+from warren.pipeline.jobs.delivery_audit.facts import facts_of
+from warren.pipeline.jobs.delivery_audit.gaps import capture_of
+from warren.pipeline.jobs.delivery_audit.losses import Rules
+from warren.pipeline.jobs.delivery_audit.summary import Summary, summary_of
+from warren.pipeline.jobs.events import events_of
+
+RULES = Rules(timedelta(seconds=1), timedelta(minutes=1))
+
+
+def audited(
+    spark: SparkSession, sources: Iterable[Source], folder: Path, rules: Rules = RULES
+) -> tuple[Summary, DataFrame]:
+    """The summary, and the findings."""
+    events = stored(events_of(messages_of(spark, batches(sources))), str(folder / "events"))
+    facts, capture = facts_of(events), capture_of(events)
+    summary = summary_of(events, facts, capture, rules, lambda frame, name: stored(frame, str(folder / name)))
+    return summary, spark.read.parquet(str(folder / "findings"))
+
+
+def found(findings: DataFrame, kind: str) -> set[tuple[str, str]]:
+    rows = findings.where(findings["finding"] == kind).select("message_id", "queue").collect()
+    return {(row["message_id"], row["queue"]) for row in rows}
+
+
+@pytest.mark.parametrize("broker", [False, True])
+def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path, broker: bool) -> None:
+    shop = Shop(5, 700, broker=broker)
+    summary, findings = audited(spark, shop.sources, tmp_path)
+    expected = Expected(shop.sources, SECOND, 60 * SECOND)
+
+    assert {message_id for message_id, _ in found(findings, "lost")} == expected.lost()
+    assert found(findings, "duplicated") == expected.duplicated()
+    assert found(findings, "reordered") == expected.reordered()
+    assert found(findings, "late") == expected.late_ones()
+    assert found(findings, "unknown") == set()
+    assert min(summary.findings[kind] for kind in ("lost", "duplicated", "reordered", "late")) >= 10
+    assert summary.messages.published == len(expected.published) == 700
+    assert summary.messages.delivered == expected.delivered["message_id"].nunique()
+    assert summary.messages.acknowledged == expected.acked["message_id"].nunique()
+    assert summary.capture.events == len(expected.events)
+    took = expected.took()
+    assert {queue.queue for queue in summary.queues} == set(took)
+    for queue in summary.queues:
+        for latency, seconds in zip(
+            (queue.to_delivery, queue.to_acknowledgement), took[queue.queue], strict=True
+        ):
+            assert latency.count == len(seconds)
+            assert latency.maximum == pytest.approx(seconds[-1])
+            assert latency.quantiles == {
+                level: pytest.approx(quantile(seconds, float(level))) for level in ("0.50", "0.90", "0.99")
+            }
+
+
+class Story:
+    """Single messages of one publisher to one queue, a second apart, and their consumer."""
+
+    def __init__(self, name: str) -> None:
+        self.queue = name
+        self.way: dict[str, Any] = {"exchange": "x", "routing_key": name, "connection": f"{name}-c"}
+        self.publisher = Source(name=f"publisher-{name}")
+        self.consumer = Source(name=f"consumer-{name}")
+        self.broker = Source("broker", name=f"broker-{name}")
+        self.here: dict[str, Any] = {"queue": name, "connection": f"{name}-d", "consumer": f"{name}-t"}
+        self.at = 1_700_000_000 * SECOND
+
+    @property
+    def sources(self) -> list[Source]:
+        return [self.publisher, self.consumer, self.broker]
+
+    def published(self, *numbers: int) -> None:
+        for number in numbers:
+            self.publisher.tell("published", self.at + number * SECOND, self.id(number), **self.way)
+
+    def taken(self, *numbers: int) -> None:
+        for number in numbers:
+            at = self.at + number * SECOND + 10
+            self.broker.tell("published", at, self.id(number), **self.way, queue=self.queue)
+
+    def delivered(self, *numbers: int, by: Source | None = None, **known: Any) -> None:
+        for number in numbers:
+            at = self.at + number * SECOND + 1000
+            (by or self.consumer).tell("delivered", at, self.id(number), **{**self.way, **self.here, **known})
+
+    def acked(self, *numbers: int) -> None:
+        for number in numbers:
+            self.consumer.tell("acked", self.at + number * SECOND + 2000, self.id(number), **self.here)
+
+    def done(self, *numbers: int) -> None:
+        """Published, delivered, acknowledged."""
+        for number in numbers:
+            self.published(number)
+            self.delivered(number)
+            self.acked(number)
+
+    def id(self, number: int) -> str:
+        return f"{self.queue}-{number}"
+
+
+def of_story(pairs: set[tuple[str, str]], story: Story) -> set[int]:
+    return {int(each.rpartition("-")[2]) for each, _ in pairs if each.rpartition("-")[0] == story.queue}
+
+
+def test_what_the_words_mean(spark: SparkSession, tmp_path: Path) -> None:
+    """Each story has its own queue, so that one run judges them all."""
+    plain = Story("plain")
+    plain.done(0, 1)
+    plain.published(2)
+    plain.done(3)
+    plain.published(4, 5)  # Nothing has come after them: they may wait.
+
+    first = Story("first")
+    first.published(0)  # Nothing was ever seen before it: nobody knows where it would have come out.
+    first.done(1, 2)
+
+    silent = Story("silent")
+    silent.done(0)
+    silent.published(1, 2)
+    silent.done(3)
+    silent.consumer.flush()
+    silent.delivered(4)
+    assert silent.consumer.lose() == 1
+    silent.published(4)
+    silent.done(
+        6
+    )  # Its consumer lost an event between 3 and 6: 4 may be what it did not tell; 1 and 2 were passed before.
+
+    headless = Story("headless")
+    earlier = Source(name="earlier")
+    headless.published(0, 1)
+    headless.delivered(0, by=earlier)
+    headless.delivered(1)
+    assert headless.consumer.lose() == 1
+    headless.done(2)  # The first that this consumer tells of; 1 may be what it did not tell before.
+    headless.published(3)
+    headless.done(4)
+
+    delayed = Story("delayed")
+    delayed.done(0)
+    delayed.published(1)
+    delayed.done(2)
+
+    held = Story("held")
+    held.published(0, 1, 2, 3)
+    held.taken(0, 1, 2, 3)
+    held.delivered(0, 2)
+    held.acked(0, 2)  # The queue had 1, gave 2, and still has 3.
+
+    unbound = Story("unbound")
+    unbound.published(0)
+    unbound.broker.tell("published", unbound.at, unbound.id(0), **unbound.way)
+
+    automatic = Story("automatic")
+    automatic.published(*range(8))
+    automatic.taken(*range(8))
+    automatic.delivered(*range(6), by=automatic.broker, no_ack=True)
+    automatic.delivered(0, 1, 2, no_ack=True)
+    automatic.acked(0, 1)  # Killed with 2 in its hands, and 3, 4, 5 on the way to it.
+
+    careless = Story("careless")
+    careless.published(0, 1)
+    careless.taken(0, 1)
+    careless.delivered(0, 1, by=careless.broker, no_ack=True)  # Nobody tells what became of them there.
+
+    again = Story("again")
+    again.done(0, 1, 2)
+    again.delivered(0, redelivered=True)
+    again.acked(0)
+    again.delivered(1, attempt=2)
+    again.acked(1)
+    again.consumer.tell("requeued", again.at, again.id(2), **again.here)
+    again.delivered(2, redelivered=True)
+
+    swapped = Story("swapped")
+    swapped.published(0, 1, 2, 3, 4)
+    swapped.delivered(0, 2, 1, 4)
+    swapped.delivered(3, redelivered=True)
+    swapped.acked(0, 1, 2, 3, 4)
+
+    gone = Story("gone")
+    gone.published(0, 1, 2, 3, 4)
+    gone.taken(0, 1, 2, 3)
+    gone.broker.tell("dropped", gone.at, gone.id(0), queue="gone", reason="maxlen")
+    gone.broker.tell("purged", gone.at + 5 * SECOND // 2, queue="gone", reason="purged")
+    gone.broker.tell("published", gone.at + 4 * SECOND, gone.id(4), **gone.way, reason="duplicate")
+    gone.delivered(3)
+    gone.acked(3)
+
+    end = Story("end")
+    end.published(600)
+
+    stories = [
+        plain, first, silent, headless, delayed, held, unbound, automatic, careless, again, swapped, gone, end,
+    ]  # fmt: skip
+    rules = Rules(RULES.settle, RULES.late, ("delayed",))
+    summary, findings = audited(
+        spark, [earlier, *(source for story in stories for source in story.sources)], tmp_path, rules
+    )
+    lost, unknown = found(findings, "lost"), found(findings, "unknown")
+    assert {story.queue: of_story(lost, story) for story in stories if of_story(lost, story)} == {
+        "plain": {2},
+        "silent": {1, 2},
+        "headless": {3},
+        "held": {1},
+        "unbound": {0},
+        "automatic": {2, 3, 4, 5},
+    }
+    assert unknown == {("silent-4", "silent"), ("headless-1", "headless")}
+    assert found(findings, "duplicated") == {("again-0", "again")}
+    assert found(findings, "reordered") == {("swapped-1", "swapped")}
+    assert summary.places == {
+        "on the way": 4,
+        "in the queue": 1,
+        "to the consumer": 3,
+        "at the consumer": 1,
+        "no queue": 1,
+    }
+    assert summary.capture.missing == 2
+    assert {(gap.source, gap.missing, gap.since is None) for gap in summary.capture.gaps} == {
+        ("consumer-silent", 1, False),
+        ("consumer-headless", 1, True),
+    }
+    assert summary.messages.under_way == 1
+    assert summary.messages.redelivered == 3
+    assert (summary.stays["handed_over"], summary.stays["dropped"], summary.stays["purged"]) == (6, 2, 2)
