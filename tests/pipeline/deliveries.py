@@ -7,6 +7,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,8 @@ from tests.pipeline.captured import Source
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
 ROUTES = {"placed": ("handling", "archive"), "paid": ("handling",), "shipped": ("shipping",)}
+BATCH = 300
+"""After so many events whatever each source has told becomes a batch."""
 
 
 class Shop:
@@ -33,8 +36,17 @@ class Shop:
         self.events: list[tuple[int, Source, str, str, dict[str, Any]]] = []
         for number in range(messages):
             self.message(f"m{number:04}", START + number * SECOND // 20)
-        for _, source, event, message_id, known in sorted(self.events, key=lambda each: each[0]):
-            source.tell(event, _, message_id, **known)
+        for place, (at, source, event, message_id, known) in enumerate(
+            sorted(self.events, key=itemgetter(0))
+        ):
+            source.tell(event, at, message_id, **known)
+            if place % BATCH == 0:
+                self.flush()
+        self.flush()
+
+    def flush(self) -> None:
+        for source in self.sources:
+            source.flush()
 
     @property
     def sources(self) -> list[Source]:

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from warren.pipeline.jobs.delivery_audit.losses import ABOUT, Rules, losses_of
+from warren.pipeline.jobs.delivery_audit.facts import SIDES
+from warren.pipeline.jobs.delivery_audit.losses import ABOUT, Rules, in_order, losses_of
 from warren.pipeline.jobs.delivery_audit.order import with_best_before
 
 if TYPE_CHECKING:
@@ -106,39 +107,29 @@ def reordered_of(messages: DataFrame, rules: Rules) -> DataFrame:
     from pyspark.sql import functions as F
 
     here = ["publisher", "connection", "exchange", "routing_key", "queue"]
-    seen = F.explode(
-        F.array(
-            F.struct("first_sdk.*", F.lit(1).alias("side")),
-            F.struct("first_broker.*", F.lit(2).alias("side")),
-        )
-    )
+    seen = F.explode(F.array(*[F.struct(f"first_{side}.*", F.lit(side).alias("side")) for side in SIDES]))
     unmoved = (F.col("seen.exchange") == F.col("exchange")) & (
         F.col("seen.routing_key") == F.col("routing_key")
     )
-    consumer = F.when(
-        F.col("seen.side") == "sdk", F.concat_ws(" ", "seen.connection", "seen.consumer")
-    ).otherwise("")
-    ordered = ~F.col("exchange").isin(list(rules.unordered)) & ~F.col("queue").isin(list(rules.unordered))
+    consumer = F.when(F.col("seen.side") == "sdk", F.concat_ws(" ", "seen.connection", "seen.consumer"))
+    parts = [*map(F.col, here), F.col("seen.source"), consumer]
+    way = F.array(*[F.coalesce(part, F.lit("")) for part in parts])
     deliveries = (
-        messages.where(
-            F.col("queue").isNotNull() & F.col("publication").isNotNull() & (F.col("sends") <= 1) & ordered
-        )
+        messages.where(F.col("queue").isNotNull() & F.col("publication").isNotNull())
+        .where((F.col("sends") <= 1) & in_order(rules))
         .select("*", seen.alias("seen"))
         .where(F.col("seen.at").isNotNull() & ~F.coalesce("seen.redelivered", F.lit(False)) & unmoved)
         .select(
             *ABOUT,
             "publication",
-            *[F.coalesce(name, F.lit("")).alias(f"way_{name}") for name in here],
-            F.col("seen.source").alias("way_observer"),
-            consumer.alias("way_consumer"),
+            way.alias("way"),
             F.col("seen.sequence").alias("step"),
             F.col("seen.at").alias("until"),
         )
     )
-    group = [name for name in deliveries.columns if name.startswith("way_")]
-    judged = with_best_before(deliveries, group, "step", "publication", "newest")
-    late = judged.where(F.col("newest") > F.col("publication"))
-    return late.groupBy(*ABOUT).agg(F.min("until").alias("until")).withColumn("finding", F.lit("reordered"))
+    judged = with_best_before(deliveries, ["way"], "step", "publication", "newest")
+    behind = judged.where(F.col("newest") > F.col("publication"))
+    return behind.groupBy(*ABOUT).agg(F.min("until").alias("until")).withColumn("finding", F.lit("reordered"))
 
 
 def late_of(messages: DataFrame, rules: Rules) -> DataFrame:

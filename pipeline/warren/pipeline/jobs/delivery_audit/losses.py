@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from warren.pipeline.jobs.delivery_audit.order import with_best_before
@@ -31,7 +32,6 @@ PLACES = {
     "at the consumer": "at a consumer with automatic acknowledgement that did not finish",
     "no queue": "at an exchange from which no queue took them",
 }
-WAY = ("publisher", "connection", "exchange", "routing_key", "queue")
 ABOUT = ("message_id", "queue", "exchange", "routing_key", "publisher", "published_at", "confirmed_at")
 
 
@@ -56,114 +56,122 @@ def losses_of(messages: DataFrame, rules: Rules, horizon: Column, fates: Collect
     :param horizon: the last time that counts
     :param fates: those that there are: what needs no question is not asked, which with all well spares most of the work
     """
-    parts = []
+    steps = []
     if "nowhere" in fates:
-        parts.append(on_the_way(messages, rules, horizon))
+        steps.append(on_the_way(messages, rules, horizon))
     if "waiting" in fates:
-        parts.append(in_the_queue(messages, rules, horizon))
+        steps.append(in_the_queue(messages, rules, horizon))
+    parts = [overtaken(reduce(lambda one, other: one.unionByName(other), steps), horizon)] if steps else []
     if "handed_over" in fates:
-        parts += [to_the_consumer(messages, rules, horizon), at_the_consumer(messages, rules, horizon)]
+        parts.append(handed_over(messages, rules, horizon))
     if "unroutable" in fates:
         parts.append(without_queue(messages))
     return parts
 
 
 def on_the_way(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
+    """The steps of publishers to queues: those not seen again, to each queue that was open to them, and those that came."""
     from pyspark.sql import functions as F
 
-    ordered = ~F.col("exchange").isin(list(rules.unordered)) & ~F.col("queue").isin(list(rules.unordered))
     came = messages.where(
-        F.col("queue").isNotNull() & F.col("published_at").isNotNull() & ordered
+        F.col("queue").isNotNull() & F.col("published_at").isNotNull() & in_order(rules)
     ).withColumn("came_at", F.least("delivered_at", "taken.at"))
     routes = came.groupBy("exchange", "routing_key", "queue").agg(F.min("published_at").alias("open_since"))
     missing = messages.where((F.col("fate") == "nowhere") & (F.col("published_at") <= horizon)).drop("queue")
-    asked = missing.join(routes, ["exchange", "routing_key"]).where(
-        F.col("open_since") < F.col("published_at")
-    )
-    return overtaken(asked, came, WAY, "publication", "published_at", "came_at", horizon).withColumn(
-        "place", F.lit("on the way")
+    to_each = missing.join(routes, ["exchange", "routing_key"])
+    asked = to_each.where(F.col("open_since") < F.col("published_at"))
+    place = F.lit("on the way")
+    way = F.array(place, "publisher", "connection", "exchange", "routing_key", "queue")
+    return steps_of(
+        asked.withColumn("came_at", F.lit(None).cast("timestamp")),
+        came,
+        place,
+        way,
+        "publication",
+        "published_at",
     )
 
 
 def in_the_queue(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
+    """The steps of queues that the broker tells of: those that it took and did not deliver, and those that it did."""
     from pyspark.sql import functions as F
 
-    taken = messages.where(
-        F.col("taken").isNotNull() & F.col("queue").isNotNull() & ~F.col("queue").isin(list(rules.unordered))
-    ).select("*", F.col("taken.source").alias("broker"), F.col("taken.sequence").alias("arrival"), "taken.at")
-    asked = taken.where((F.col("fate") == "waiting") & (F.col("at") <= horizon))
-    came = taken.where(~F.coalesce(F.coalesce("first_broker", "first_sdk")["redelivered"], F.lit(False)))
-    return overtaken(asked, came, ("broker", "queue"), "arrival", "at", "delivered_at", horizon).withColumn(
-        "place", F.lit("in the queue")
+    taken = messages.where(F.col("taken").isNotNull() & F.col("queue").isNotNull() & in_order(rules)).select(
+        "*",
+        F.col("taken.source").alias("broker"),
+        F.col("taken.sequence").alias("arrival"),
+        F.col("taken.at").alias("taken_at"),
+        F.col("delivered_at").alias("came_at"),
     )
+    asked = taken.where((F.col("fate") == "waiting") & (F.col("taken_at") <= horizon))
+    again = F.coalesce("first_broker", "first_sdk")["redelivered"]
+    came = taken.where(F.col("came_at").isNotNull() & ~F.coalesce(again, F.lit(False)))
+    place = F.lit("in the queue")
+    return steps_of(asked, came, place, F.array(place, "broker", "queue"), "arrival", "taken_at")
 
 
-def overtaken(
-    asked: DataFrame,
-    came: DataFrame,
-    way: tuple[str, ...],
-    place: str,
-    since: str,
-    came_at: str,
-    horizon: Column,
-) -> DataFrame:
-    """The rows of `asked` that something came after which began later on the same way."""
+def in_order(rules: Rules) -> Column:
     from pyspark.sql import functions as F
 
-    def steps(rows: DataFrame, at: Column, *, asks: bool) -> DataFrame:
+    unordered = list(rules.unordered)
+    return ~F.coalesce(F.col("exchange").isin(unordered) | F.col("queue").isin(unordered), F.lit(False))
+
+
+def steps_of(
+    asked: DataFrame, came: DataFrame, place: Column, way: Column, number: str, since: str
+) -> DataFrame:
+    """Backwards: what began later on a way comes first."""
+    from pyspark.sql import functions as F
+
+    def steps(rows: DataFrame, *, asks: bool) -> DataFrame:
         return rows.select(
             *ABOUT,
-            *[F.coalesce(name, F.lit("")).alias(f"way_{name}") for name in way],
+            place.alias("place"),
+            F.transform(way, lambda name: F.coalesce(name, F.lit(""))).alias("way"),
             F.col(since).alias("since"),
-            (-F.col(place)).alias("step"),
-            (-F.unix_micros(at)).alias("came"),
+            (-F.col(number)).alias("step"),
+            (-F.unix_micros("came_at")).alias("came"),
             F.lit(asks).alias("asks"),
         )
 
-    keys = [f"way_{name}" for name in way]
-    questions = steps(asked, F.lit(None).cast("timestamp"), asks=True)
-    answers = steps(came, F.col(came_at), asks=False).join(
-        questions.select(*keys).distinct(), keys, "left_semi"
+    questions = steps(asked, asks=True)
+    return questions.unionByName(
+        steps(came, asks=False).join(questions.select("way").distinct(), "way", "left_semi")
     )
-    judged = with_best_before(questions.unionByName(answers), keys, "step", "came", "earliest")
+
+
+def overtaken(steps: DataFrame, horizon: Column) -> DataFrame:
+    """Those that ask, and that something came after which began later on the same way."""
+    from pyspark.sql import functions as F
+
+    judged = with_best_before(steps, ["way"], "step", "came", "earliest")
     until = F.timestamp_micros(-F.col("earliest"))
-    return judged.where("asks").select(*ABOUT, "since", until.alias("until")).where(F.col("until") <= horizon)
-
-
-def to_the_consumer(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
-    """Handed over by the broker with automatic acknowledgement, and not told of by a consumer that tells of others."""
-    from pyspark.sql import functions as F
-
-    received = messages.where(F.col("deliveries_sdk") > 0).select(consumer().alias("of")).distinct()
-    unseen = messages.where((F.col("fate") == "handed_over") & (F.col("deliveries_sdk") == 0))
-    return unfinished(unseen, received, rules, horizon).withColumn("place", F.lit("to the consumer"))
-
-
-def at_the_consumer(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
-    """Received with automatic acknowledgement, and not finished by a consumer that tells what it has finished."""
-    from pyspark.sql import functions as F
-
-    ends = (F.col("acks_sdk") > 0) & (F.col("automatic") > 0)
-    finishing = messages.where(ends).select(consumer().alias("of")).distinct()
-    begun = messages.where((F.col("fate") == "handed_over") & (F.col("deliveries_sdk") > 0))
-    return unfinished(begun, finishing, rules, horizon).withColumn("place", F.lit("at the consumer"))
-
-
-def unfinished(given: DataFrame, telling: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
-    """What was given to those consumers, long enough ago."""
-    from pyspark.sql import functions as F
-
-    of_them = given.where(F.col("delivered_at") <= horizon).withColumn("of", consumer())
-    until = F.col("delivered_at") + F.lit(rules.settle)
-    return of_them.join(telling, "of", "left_semi").select(
-        *ABOUT, F.col("delivered_at").alias("since"), until.alias("until")
+    return judged.where(F.col("asks") & (until <= horizon)).select(
+        *ABOUT, "since", until.alias("until"), "place"
     )
 
 
-def consumer() -> Column:
+def handed_over(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
+    """With automatic acknowledgement, to a consumer of whom more would be known if it had received, or finished it."""
     from pyspark.sql import functions as F
 
-    return F.struct("queue", F.coalesce("first_sdk", "first_broker")["consumer"].alias("consumer"))
+    seen = F.col("deliveries_sdk") > 0
+    consumer = F.struct("queue", F.coalesce("first_sdk", "first_broker")["consumer"].alias("consumer"))
+    by_consumer = messages.where(F.col("deliveries") > 0).withColumn("of", consumer)
+    told = by_consumer.groupBy("of").agg(
+        F.max(seen).alias("receives"),
+        F.max((F.col("acks_sdk") > 0) & (F.col("automatic") > 0)).alias("finishes"),
+    )
+    given = by_consumer.where((F.col("fate") == "handed_over") & (F.col("delivered_at") <= horizon)).join(
+        told, "of"
+    )
+    place = F.when(~seen & F.col("receives"), "to the consumer").when(
+        seen & F.col("finishes"), "at the consumer"
+    )
+    until = F.col("delivered_at") + F.lit(rules.settle)
+    return given.select(
+        *ABOUT, F.col("delivered_at").alias("since"), until.alias("until"), place.alias("place")
+    ).where(F.col("place").isNotNull())
 
 
 def without_queue(messages: DataFrame) -> DataFrame:
