@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pika
-from pyspark.sql import DataFrame, SparkSession
 
-from tests.pipeline.conftest import Message
 from warren.wire import properties
 from warren.wire.events import TYPE, Batch, By, Event, what
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = "type STRING, app_id STRING, headers MAP<STRING, STRING>, body BINARY"
 """What `events_of` reads of a message."""
@@ -71,13 +72,10 @@ def row(batch: Batch) -> tuple[str, str, dict[str, str], bytes]:
     return TYPE, (values.data("app_id") or b"").decode(), headers, batch.body
 
 
-def message(batch: Batch) -> Message:
-    """For a broker, by another library than Warren's own."""
+def published(batch: Batch) -> tuple[bytes, pika.BasicProperties]:
+    """Body and properties for a broker, by another library than Warren's own."""
     kind, app, headers, body = row(batch)
     typed = {**headers, "sequence": batch.sequence, "count": batch.count}
-    return Message(
-        body,
-        pika.BasicProperties(
-            type=kind, app_id=app, message_id=batch.message_id, headers=typed, delivery_mode=2
-        ),
+    return body, pika.BasicProperties(
+        type=kind, app_id=app, message_id=batch.message_id, headers=typed, delivery_mode=2
     )

@@ -35,7 +35,7 @@ class Shop:
         self.broker = Source("broker", "rabbit", "rabbit-0") if broker else None
         self.events: list[tuple[int, Source, str, str, dict[str, Any]]] = []
         for number in range(messages):
-            self.message(f"m{number:04}", START + number * SECOND // 20)
+            self.message(f"m{number:04}", START + number * SECOND // 5)
         for place, (at, source, event, message_id, known) in enumerate(
             sorted(self.events, key=itemgetter(0))
         ):
@@ -85,7 +85,7 @@ class Shop:
         self.add(at, self.broker, "published", message_id, queue=queue, **way)
         consumer = draw.choice(self.consumers[queue])
         # Now and then something is held up for so long that others pass it.
-        wait = draw.randrange(1000, 20_000) if draw.random() < 0.9 else draw.randrange(20_000, 300_000)
+        wait = draw.randrange(1000, 20_000) if draw.random() < 0.9 else draw.randrange(20_000, 3_000_000)
         given = at + wait
         if fault < 0.02:
             self.add(given, self.broker, "expired", message_id, queue=queue, reason="expired")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.pipeline.captured import Source, batches, message, messages_of
+from tests.pipeline.captured import Source, batches, messages_of, published
+from tests.pipeline.conftest import Message
 from tests.pipeline.deliveries import SECOND, START, Expected, Shop, quantile
 from tests.pipeline.jobs import run_job
 from tests.pipeline.test_stream_source import declared
@@ -262,10 +263,10 @@ def test_runs_that_go_on_come_to_the_numbers_of_pandas(
     stream = declared(amqp_url)
     words = ("--stream", stream.name, "--available-now", "--settle", "1s")
     half = len(sent) // 2
-    stream.publish([message(batch) for batch in sent[:half]])
+    stream.publish([Message(*published(batch)) for batch in sent[:half]])
     first = run_job("delivery-audit", amqp_url, tmp_path, *words)
     assert 0 < first.messages.published < 700
-    stream.publish([message(batch) for batch in (*sent[half - 3 :], *batches([later]))])
+    stream.publish([Message(*published(batch)) for batch in (*sent[half - 3 :], *batches([later]))])
 
     summary = run_job("delivery-audit", amqp_url, tmp_path, *words)
 

@@ -14,6 +14,10 @@ Watch = Callable[[bytes], "tuple[int, Callable[[], End | None]] | None"]
 """Looks at a piece, and says after which byte of it what is to be called, if anything."""
 
 
+Rewrite = Callable[[bytes], bytes]
+"""Gives what passes on instead of a piece; it may keep back a part for the next one."""
+
+
 class End(Enum):
     """How a direction of a connection ends there; the rest of its bytes is lost."""
 
@@ -33,6 +37,8 @@ class Lane:
         """Bytes passed on so far."""
         self.watch: Callable[[], Watch] | None = None
         """Makes what looks at the bytes of each connection that is made from now on."""
+        self.rewrite: Callable[[], Rewrite] | None = None
+        """Makes what changes the bytes of each connection that is made from now on."""
         self._cut_after: int | None = None
         self._open = asyncio.Event()
         self._open.set()
@@ -145,8 +151,10 @@ class Proxy:
         pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
     ) -> None:
         look = None if lane.watch is None else lane.watch()
+        change = None if lane.rewrite is None else lane.rewrite()
         try:
             while data := await reader.read(CHUNK):
+                data = data if change is None else change(data)
                 due = None if look is None else look(data)
                 if due is not None:
                     after, happen = due
