@@ -23,6 +23,7 @@ from tests.pipeline.test_stream_source import Stream, declared
 from tests.support.broker import warren
 from tests.support.processes import wait_until
 from warren.command import UsageError
+from warren.pipeline.errors import PipelineError
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -63,17 +64,17 @@ def test_runs_one_after_another_come_to_the_numbers_of_one(
     assert events.count() == events.select("offset").distinct().count() == len(messages) + 20
 
 
-def test_what_is_said_late_corrects_what_was_told(
-    spark: SparkSession, stream: Stream, tmp_path: Path
-) -> None:
+def test_what_is_said_late_corrects_what_was_told(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+    """From a queue, which is empty afterwards: its messages have gone through the spool."""
+
     def outcomes() -> dict[str, list[tuple[int, str]]]:
         told: dict[str, list[tuple[int, str]]] = {}
         for row in spark.read.parquet(str(tmp_path / "orders")).orderBy("order_id", "revision").collect():
             told.setdefault(row.order_id, []).append((row.revision, row.outcome))
         return told
 
-    words = ("--stream", stream.name, *DONE)
-    stream.publish(
+    words = ("--queue", audit.name, *DONE)
+    audit.publish(
         [
             fact("order_placed", "fine", placed_at=NOON),
             fact("order_paid", "fine", paid_at=NOON + timedelta(minutes=10)),
@@ -83,14 +84,14 @@ def test_what_is_said_late_corrects_what_was_told(
             fact("order_paid", "early", paid_at=NOON + timedelta(minutes=3)),
         ]
     )
-    summary = run_job("order-timeouts", stream.url, tmp_path, *words)
+    summary = run_job("order-timeouts", audit.url, tmp_path, *words)
     assert outcomes() == {
         "fine": [(1, "paid_in_time")],
         "late": [(1, "cancelled")],
         "early": [(1, "not_placed")],
     }
     assert (summary.orders, summary.undecided) == (3, 1)
-    stream.publish(
+    audit.publish(
         [
             fact("order_paid", "fine", paid_at=NOON + timedelta(minutes=10)),
             fact("order_paid", "late", paid_at=NOON + timedelta(hours=1)),
@@ -98,7 +99,7 @@ def test_what_is_said_late_corrects_what_was_told(
             fact("order_placed", "early", placed_at=NOON),
         ]
     )
-    summary = run_job("order-timeouts", stream.url, tmp_path, *words)
+    summary = run_job("order-timeouts", audit.url, tmp_path, *words)
     assert outcomes() == {
         "fine": [(1, "paid_in_time")],
         "late": [(1, "cancelled"), (2, "paid_late")],
@@ -106,8 +107,9 @@ def test_what_is_said_late_corrects_what_was_told(
     }
     assert (summary.paid_in_time, summary.paid_late, summary.cancelled, summary.undecided) == (2, 1, 0, 1)
     assert (set(summary.contradictions.values()), summary.delay.maximum) == ({0}, 3600)
-    again = run_job("order-timeouts", stream.url, tmp_path, *words)
+    again = run_job("order-timeouts", audit.url, tmp_path, *words)
     assert again == summary, "nothing was there: nothing has changed"
+    assert audit.ready() == 0
 
 
 @contextmanager
@@ -162,17 +164,19 @@ def test_a_signal_ends_it_cleanly_and_it_goes_on_from_there(
     assert sorted(row.offset for row in events.collect()) == list(range(6))
 
 
-def test_a_folder_belongs_to_one_run(
-    spark: SparkSession, stream: Stream, audit: Audit, tmp_path: Path
-) -> None:
+def test_a_folder_belongs_to_one_run(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"cannot read stream 'nowhere' at [^\n]+$"):
+        run_job("order-timeouts", stream.url, tmp_path, "--stream", "nowhere", *DONE)
     words = ("--stream", stream.name)
-    run_job("order-timeouts", stream.url, tmp_path / "on", *words, *DONE)
+    stream.publish([fact("order_placed", "one", placed_at=NOON)])
+    run_job("order-timeouts", stream.url, tmp_path, *words, *DONE)  # what failed has not claimed the folder
     with pytest.raises(UsageError, match="belongs to a continuous run: choose another --out, or go on with"):
-        run_job("order-timeouts", stream.url, tmp_path / "on", *words)
+        run_job("order-timeouts", stream.url, tmp_path, *words)
     with pytest.raises(
         UsageError, match=f"continuous run of order-timeouts on {stream.name}: choose another"
     ):
-        run_job("order-timeouts", stream.url, tmp_path / "on", "--stream", "other", *DONE)
-    run_job("order-timeouts", audit.url, tmp_path / "once", "--queue", audit.name)
+        run_job("order-timeouts", stream.url, tmp_path, "--stream", "other", *DONE)
+    (tmp_path / "once" / "events").mkdir(parents=True)
+    (tmp_path / "once" / "events" / "part-0.parquet").touch()
     with pytest.raises(UsageError, match="holds the tables of a run that is over: choose another --out"):
         run_job("order-timeouts", stream.url, tmp_path / "once", *words, *DONE)

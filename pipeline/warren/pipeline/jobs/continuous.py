@@ -258,19 +258,21 @@ def claim(job: Job, options: argparse.Namespace) -> None:
     out: Path = options.out
     streams = None if options.stream is None else sorted(options.stream.split(","))
     mine = {"job": job.NAME, "streams": streams, "queue": options.queue}
-    if not (out / RUN).exists():
-        if options.continuous:
-            if (out / EVENTS).exists():
-                raise UsageError(f"{out} holds the tables of a run that is over: choose another --out")
-            replace(out / RUN, json.dumps(mine) + "\n")
-        return
-    if not options.continuous:
-        raise UsageError(
-            f"{out} belongs to a continuous run: choose another --out, or go on with --continuous"
-        )
-    theirs = json.loads((out / RUN).read_text(encoding="utf-8"))
-    if theirs != mine:
-        read = theirs["queue"] or ",".join(theirs["streams"])
-        raise UsageError(
-            f"{out} belongs to a continuous run of {theirs['job']} on {read}: choose another --out"
-        )
+    if any((out / CHECKPOINTS / EVENTS / "offsets").glob("[0-9]*")):
+        if not options.continuous:
+            raise UsageError(
+                f"{out} belongs to a continuous run: choose another --out, or go on with --continuous"
+            )
+        theirs = json.loads((out / RUN).read_text(encoding="utf-8"))
+        if theirs != mine:
+            read = theirs["queue"] or ",".join(theirs["streams"])
+            raise UsageError(
+                f"{out} belongs to a continuous run of {theirs['job']} on {read}: choose another --out"
+            )
+    elif options.continuous:
+        if any((out / EVENTS).glob("*.parquet")):
+            raise UsageError(f"{out} holds the tables of a run that is over: choose another --out")
+        replace(out / RUN, json.dumps(mine) + "\n")
+    else:
+        # One that never began, of a mistyped name for example.
+        (out / RUN).unlink(missing_ok=True)
