@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.pipeline.conftest import Audit, Message
 from tests.pipeline.test_stream_source import declared
 from tests.support.examples import run
@@ -22,3 +24,17 @@ def test_a_stream_is_counted_and_its_last_messages_shown(amqp_url: str) -> None:
     ran = run("spark_stream", stream.name, AMQP_URL=amqp_url)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [f"{stream.name} 10", "9 9 True", "8 8 True", "7 7 True"], ran.stderr
+
+
+def test_what_is_written_is_taken_through_a_spool(audit: Audit, tmp_path: Path) -> None:
+    written = run("spark_write", audit.name, AMQP_URL=audit.url)
+    assert written.returncode == 0, written.stderr
+    assert audit.ready() == 3
+    ran = run("spark_spool", audit.name, str(tmp_path), AMQP_URL=audit.url)
+    assert ran.returncode == 0, ran.stderr
+    spent = [("ada", 2, 42), ("bob", 1, 5), ("eve", 1, 7)]
+    assert ran.stdout.splitlines() == [
+        f'customer_summary {{"customer":"{name}","orders":{orders},"spent":{price}}}'
+        for name, orders, price in spent
+    ], ran.stderr
+    assert audit.ready() == 0

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,11 @@ def content(segments: Segments, start: int, stop: int) -> list[tuple[int, bytes]
     return [(first, frames) for first, frames in found if first < stop]
 
 
+def knows(segments: Segments, *numbers: int) -> set[int]:
+    """Which of the messages it remembers."""
+    return {int.from_bytes(key) for key in segments.known([number.to_bytes(16) for number in numbers])}
+
+
 def filled(path: Path, batches: int, segment: int = 1 << 20) -> list[tuple[int, bytes]]:
     with opened(path, segment=segment) as segments:
         for number in range(batches):
@@ -58,7 +64,7 @@ def test_what_was_appended_is_there_after_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as segments:
         assert (segments.first, segments.end) == (0, 10)
         assert content(segments, 0, 10) == written
-        assert all(number.to_bytes(16) in segments.known for number in range(1, 11))
+        assert knows(segments, *range(1, 20)) == set(range(1, 11))
         segments.append([entry(11)])
         assert segments.end == 11
 
@@ -78,7 +84,7 @@ def test_a_file_that_ends_anywhere_in_its_last_chunk_loses_only_that(tmp_path: P
         (path / name).write_bytes(left)
         with opened(path) as segments:
             assert segments.end == 4
-            assert (5).to_bytes(16) not in segments.known
+            assert knows(segments, 4, 5) == {4}
             segments.append([entry(7)])
             assert content(segments, 0, 5)[:2] == written[:2]
         with opened(path) as segments:
@@ -113,13 +119,25 @@ def test_what_is_committed_goes_and_its_keys_stay_for_a_while(tmp_path: Path) ->
             segments.parts(17, 20)
         with pytest.raises(PipelineError, match=r"is at position 21 and the spool .* ends at 20"):
             segments.parts(20, 21)
-        remembered = {number for number in range(1, 21) if number.to_bytes(16) in segments.known}
+        remembered = knows(segments, *range(1, 21))
     assert len(remembered) <= 10
     assert set(range(15, 21)) <= remembered
     with opened(tmp_path, window=6) as again:
         assert (again.first, again.end) == (18, 20)
-        assert {number for number in range(1, 21) if number.to_bytes(16) in again.known} == remembered
+        assert knows(again, *range(1, 21)) == remembered
     assert len(list(tmp_path.iterdir())) < 12, "old files go"
+
+
+def test_a_crash_between_two_files_forgets_no_key(tmp_path: Path) -> None:
+    """The keys of a full file were written, the next file was not begun, and the full one grew."""
+    filled(tmp_path, 1)
+    (tmp_path / f"{0:020}.keys").write_bytes((1).to_bytes(16) + zlib.crc32((1).to_bytes(16)).to_bytes(4))
+    with opened(tmp_path, segment=1) as segments:
+        segments.append([entry(3), entry(4)])
+        segments.remove_before(4)
+        assert segments.first == 4
+    with opened(tmp_path) as segments:
+        assert knows(segments, 1, 2, 3, 4, 5) == {1, 2, 3, 4}
 
 
 def test_the_newest_file_stays_so_that_positions_go_on(tmp_path: Path) -> None:
@@ -143,11 +161,11 @@ def test_a_failed_sync_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
             with pytest.raises(PipelineError, match="cannot be used: No space left on device"):
                 segments.append([entry(2)])
         assert segments.end == 1
-        assert (2).to_bytes(16) not in segments.known
+        assert not knows(segments, 2)
         segments.append([entry(3)])
     with opened(tmp_path) as segments:
         assert segments.end == 2
-        assert (3).to_bytes(16) in segments.known
+        assert knows(segments, 2, 3) == {3}
 
 
 def test_a_spool_has_one_owner_and_one_queue(tmp_path: Path) -> None:
@@ -170,5 +188,5 @@ def test_a_spool_has_one_owner_and_one_queue(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(PipelineError, match=r"the spool .*/file/spool cannot be used: Not a directory"):
+    with pytest.raises(PipelineError, match=r"the spool .*/file/spool cannot be used: File exists"):
         Folder(tmp_path / "file" / "spool", "q", wait=0)

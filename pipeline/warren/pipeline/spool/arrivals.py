@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Container
+from collections.abc import Callable, Sequence
 
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.spool.chunks import NO_KEY, Entry
@@ -51,16 +51,19 @@ class Arrivals:
     def blocked(self, reason: str | None) -> None:
         """Who consumes is not blocked."""
 
-    def take(self, known: Container[bytes]) -> list[Entry]:
-        """Those that are new, each once."""
+    def take(self, known: Callable[[Sequence[bytes]], set[bytes]]) -> list[Entry]:
+        """Those that are new, each once.
+
+        :param known: tells which of some keys have come before
+        """
         entries, self._entries = self._entries, []
         self.count = self.size = 0
-        new, here = [], set[bytes]()
+        old = known([entry.key for entry in entries if entry.key != NO_KEY])
+        new = []
         for entry in entries:
-            key = entry.key
-            if key != NO_KEY:
-                if key in known or key in here:
+            if entry.key != NO_KEY:
+                if entry.key in old:
                     continue
-                here.add(key)
+                old.add(entry.key)
             new.append(entry)
         return new

@@ -110,6 +110,9 @@ class Consumer:
                         self._reconnect(error)
         except PipelineError as error:
             self._error = error
+        except Exception as error:
+            # Whoever waits must hear of it: a thread that ends in silence looks like a queue without messages.
+            self._error = PipelineError(f"cannot read {self._settings.shown}: {error!r}")
         finally:
             self._link.close()
             with self._changed:

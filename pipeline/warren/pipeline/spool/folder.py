@@ -29,9 +29,7 @@ class Folder:
     def __init__(self, path: Path, queue: str, wait: float = WAIT) -> None:
         self.path = path
         try:
-            if not path.is_dir():
-                path.mkdir(parents=True, exist_ok=True)
-                sync(path.parent)
+            make(path)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 self._take(wait)
@@ -91,6 +89,14 @@ class Folder:
                 f"the spool {self.path} belongs to queue {said.get('queue')!r}: give each queue a spoolDir of its own"
             )
         return str(said["spool"])
+
+
+def make(path: Path) -> None:
+    """A folder, and those that it is in, there after a crash as well."""
+    if not path.is_dir():
+        make(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
 
 
 def sync(folder: Path) -> None:

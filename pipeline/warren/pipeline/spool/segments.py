@@ -19,6 +19,7 @@ from typing import NamedTuple
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.spool.chunks import KEY, NO_KEY, Entry, Torn, chunks, encoded
 from warren.pipeline.spool.folder import Folder, sync, unusable
+from warren.pipeline.spool.known import KeySet
 
 SEGMENT = 64 * 1024 * 1024
 """Bytes after which the next file begins."""
@@ -42,7 +43,10 @@ class Segment:
 
     first: int
     path: Path
-    keys: list[bytes] = field(default_factory=list)
+    keys: bytearray = field(default_factory=bytearray)
+    """Joined; of a file that is still written to."""
+    sealed: KeySet | None = None
+    """The keys of a file that is full."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """Positions that begin a chunk, and the byte where it does; the first chunk's is among them."""
     size: int = 0
@@ -56,15 +60,14 @@ class Segment:
         """Take note of a chunk behind all others."""
         if not self.marks or self.size - self.marks[-1][1] >= MARK:
             self.marks.append((first, self.size))
-        found = (keys[place : place + KEY] for place in range(0, len(keys), KEY))
-        self.keys.extend(key for key in found if key != NO_KEY)
+        self.keys += keys if NO_KEY not in keys else b"".join(key for key in apart(keys) if key != NO_KEY)
         self.size = end
 
 
 class Segments:
     """An open spool. One thread appends, another one reads positions and removes.
 
-    :param window: keys that are remembered of messages that have left the spool, at least
+    :param window: keys that are remembered, at least; those of what is in the spool are in any case
     :param segment: bytes after which the next file begins
     :raises PipelineError: if a file is damaged, or cannot be used
     """
@@ -75,8 +78,8 @@ class Segments:
         self._segment = segment
         self._turn = threading.Lock()
         self._segments: list[Segment] = []
-        self.known: set[bytes] = set()
-        """The keys of what is in the spool, and of what was."""
+        self._recent: set[bytes] = set()
+        """The keys of the newest file."""
         self.end = 0
         """The position behind the last message that is on the disk."""
         try:
@@ -101,6 +104,14 @@ class Segments:
                 if following is None or following.first > position
             )
 
+    def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Those of some keys that have come: all that are in the spool, and the last ones of what has left it."""
+        found = self._recent.intersection(keys)
+        for segment in self._segments:
+            if segment.sealed is not None:
+                found |= segment.sealed.found(keys)
+        return found
+
     def append(self, entries: Sequence[Entry]) -> None:
         """Messages that are on the disk when this returns.
 
@@ -119,7 +130,7 @@ class Segments:
         with self._turn:
             segment.add(self.end, keys, segment.size + len(chunk))
             self.end += len(entries)
-        self.known.update(entry.key for entry in entries if entry.key != NO_KEY)
+        self._recent.update(entry.key for entry in entries if entry.key != NO_KEY)
         if segment.size >= self._segment:
             try:
                 self._roll()
@@ -175,9 +186,8 @@ class Segments:
             if first in paths:
                 self._scan(segment, first == newest)
             else:
-                segment.keys = read_keys(segment.keys_path)
+                segment.sealed = KeySet(read_keys(segment.keys_path))
             self._segments.append(segment)
-            self.known.update(segment.keys)
         if newest is None:
             self._begin()
         elif newest != firsts[-1]:
@@ -203,8 +213,10 @@ class Segments:
                     raise PipelineError(f"{segment.path} is damaged: its end is missing") from None
                 os.truncate(segment.path, segment.size)
         self.end = position
-        if not newest and not segment.keys_path.exists():
-            self._write_keys(segment)
+        if newest:
+            self._recent = set(apart(segment.keys))
+        else:
+            self._seal(segment, again=False)
 
     def _begin(self) -> None:
         """A new file at the end."""
@@ -215,7 +227,9 @@ class Segments:
             self._segments.append(segment)
 
     def _roll(self) -> None:
-        self._write_keys(self._segments[-1])
+        # Again, if a crash came right after the first time: the file went on growing.
+        self._seal(self._segments[-1], again=True)
+        self._recent = set()
         os.close(self._file)
         self._begin()
         self._forget()
@@ -223,18 +237,20 @@ class Segments:
     def _forget(self) -> None:
         """Let go of keys that are older than the window."""
         with self._turn:
-            newer = sum(len(each.keys) for each in self._segments)
-            while self._segments and not (oldest := self._segments[0]).size:
-                newer -= len(oldest.keys)
-                if newer < self._window or oldest is self._segments[-1]:
+            newer = sum(len(each.sealed) for each in self._segments if each.sealed is not None)
+            while (oldest := self._segments[0]).sealed is not None and not oldest.size:
+                newer -= len(oldest.sealed)
+                if newer < self._window:
                     break
                 oldest.keys_path.unlink(missing_ok=True)
-                self.known.difference_update(oldest.keys)
                 del self._segments[0]
 
-    def _write_keys(self, segment: Segment) -> None:
-        joined = b"".join(segment.keys)
-        self._folder.write(segment.keys_path.name, joined + zlib.crc32(joined).to_bytes(4))
+    def _seal(self, segment: Segment, again: bool) -> None:
+        """The keys of a file that is full, beside it: they are needed when it is gone."""
+        joined = bytes(segment.keys)
+        if again or not segment.keys_path.exists():
+            self._folder.write(segment.keys_path.name, joined + zlib.crc32(joined).to_bytes(4))
+        segment.sealed, segment.keys = KeySet(joined), bytearray()
 
 
 def place(segment: Segment, position: int) -> tuple[int, int]:
@@ -244,14 +260,18 @@ def place(segment: Segment, position: int) -> tuple[int, int]:
     return segment.marks[max(bisect_right(segment.marks, (position, 1 << 62)) - 1, 0)]
 
 
-def read_keys(path: Path) -> list[bytes]:
+def apart(keys: bytes | bytearray) -> list[bytes]:
+    return [bytes(keys[at : at + KEY]) for at in range(0, len(keys), KEY)]
+
+
+def read_keys(path: Path) -> bytes:
     data = path.read_bytes()
     joined, crc = data[:-4], data[-4:]
     if len(joined) % KEY or zlib.crc32(joined).to_bytes(4) != crc:
         raise PipelineError(
             f"{path} is damaged: remove it, and what was committed long ago may come a second time, if it is redelivered"
         )
-    return [joined[at : at + KEY] for at in range(0, len(joined), KEY)]
+    return joined
 
 
 def write_all(file: int, data: bytes) -> None:

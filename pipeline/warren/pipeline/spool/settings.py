@@ -36,7 +36,7 @@ class Settings:
     """A queue, and the folder that its messages go to.
 
     :param key: what a redelivered message is recognised by: a property, or `header:NAME`
-    :param window: how many keys are remembered of messages that have left the spool
+    :param window: how many keys are remembered, at least, whether or not their messages have left the spool
     :param per_trigger: messages of a batch, at most; None is no limit
     :param max_bytes: with so much in the spool that is not read yet, nothing more is acknowledged
     :param prefetch: messages that the broker hands out before they are acknowledged
