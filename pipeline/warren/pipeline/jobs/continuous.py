@@ -141,9 +141,14 @@ def done(query: StreamingQuery) -> bool:
 
 def acted(batch: Any) -> bool:
     """Whether a batch took rows, or changed what is remembered: a timer does, when it writes rows of nothing that came."""
-    return batch["numInputRows"] > 0 or any(
+    return taken(batch) > 0 or any(
         store["numRowsUpdated"] or store["numRowsRemoved"] for store in batch["stateOperators"]
     )
+
+
+def taken(batch: Any) -> int:
+    """The rows that came in. Spark Connect leaves their sum out."""
+    return sum(each["numInputRows"] or 0 for each in batch["sources"])
 
 
 def follow(
@@ -194,7 +199,7 @@ class Told:
         return changed
 
     def _tell(self, name: str, batch: Any) -> bool:
-        rows = batch["numInputRows"]
+        rows = taken(batch)
         if rows:
             rate = rows / max(batch["durationMs"]["triggerExecution"] / 1000, 0.001)
             what = "messages" if name == EVENTS else "events"
