@@ -20,12 +20,15 @@ from tests.pipeline.conftest import Audit, Message, audit_queue, channel
 from tests.pipeline.jobs import run_job
 from tests.pipeline.letters import COLUMNS, NOON, Death, agrees, expected, made_up, uuid7
 from tests.pipeline.orders import Order, from_file, generated
+from tests.pipeline.test_stream_source import declared
 from tests.support.processes import wait_until
 from warren.command import UsageError
 from warren.pipeline.command import parse
 from warren.pipeline.jobs import dead_letters
 from warren.pipeline.jobs.contract import EVENTS
 from warren.pipeline.jobs.dead_letters import Summary
+
+pytestmark = pytest.mark.timeout(600)
 
 
 def summarised(letters: DataFrame, *words: str) -> Summary:
@@ -249,6 +252,27 @@ def test_what_brokers_say_of_the_deadlines_of_orders(
     assert (written["job"], written["deaths"]) == ("dead-letters", total)
     assert spark.read.parquet(str(tmp_path / "events")).count() == total
     assert f"{total:,} deaths: " in (tmp_path / "report.html").read_text()
+
+
+def test_a_run_that_goes_on_comes_to_the_same_numbers(
+    spark: SparkSession, amqp_url: str, dying: Callable[..., str], tmp_path: Path
+) -> None:
+    """Dead letters routed to a stream, taken in two runs, and in one."""
+    stream = declared(amqp_url)
+    table = {"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": stream.name}
+    with channel(amqp_url) as declaring:
+        queue = declaring.queue_declare("", exclusive=False, auto_delete=False, arguments=table).method.queue
+    messages = deadlines(generated(60, seed=9))
+    words = ("--stream", stream.name, "--burst-gap", "2s")
+    for some in (messages[:35], messages[35:]):
+        Audit(amqp_url, queue).publish(some)
+        wait_until(lambda: not Audit(amqp_url, queue).ready(), "all have died")
+        on = run_job("dead-letters", amqp_url, tmp_path / "on", *words, "--continuous", "--available-now")
+    with channel(amqp_url) as deleting:
+        deleting.queue_delete(queue)
+    once = run_job("dead-letters", amqp_url, tmp_path / "once", *words)
+    assert (once.deaths, once.by_reason) == (60, {"expired": 60})
+    assert on == once
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,7 @@ body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,-
 main{max-width:1060px;margin:0 auto;padding:48px 24px 40px}
 h1{font-size:clamp(28px,5vw,42px);line-height:1.12;letter-spacing:-.02em;margin:0;font-weight:700;text-wrap:balance}
 .lead{font-size:18px;color:var(--soft);margin:14px 0 0;max-width:62ch}
+h1,.lead,.says,.note{overflow-wrap:anywhere}
 .tiles{list-style:none;display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;
 margin:32px 0 20px;padding:0}
 .tile{background:var(--card);border:1px solid var(--line);border-top:4px solid var(--tone);
@@ -211,6 +212,7 @@ h2{font-size:21px;letter-spacing:-.01em;line-height:1.25;margin:0}
 .key li::before{content:"";display:inline-block;width:12px;height:12px;border-radius:3px;
 background:var(--tone);margin-right:7px}
 .pair{display:grid;grid-template-columns:minmax(0,1.65fr) minmax(250px,1fr);gap:32px;align-items:start}
+.pair>div,details{overflow-x:auto}
 figure{margin:0}svg{display:block;width:100%;height:auto;font:13.5px system-ui,-apple-system,"Segoe UI",sans-serif}
 svg.narrow{display:none}
 svg text{fill:var(--ink);font-variant-numeric:tabular-nums}svg .label{fill:var(--soft)}
@@ -230,8 +232,8 @@ tr:last-child>*{border-bottom:0}tr.strong>*{font-weight:650}
 .notice{border-left:5px solid var(--tone)}
 .notice ul{margin:10px 0 0;padding-left:20px}.notice li{margin:4px 0;overflow-wrap:anywhere}
 footer{color:var(--soft);font-size:13.5px;margin-top:28px}footer p{margin:3px 0;overflow-wrap:anywhere}
-@media(max-width:820px){main{padding:28px 14px}section{padding:20px 16px}.pair{grid-template-columns:1fr;gap:18px}
+@media(max-width:820px){main{padding:28px 14px}section{padding:20px 16px}.pair{grid-template-columns:minmax(0,1fr);gap:18px}
 .tiles{grid-template-columns:1fr 1fr;margin:22px 0 14px}.tile strong{font-size:25px}}
-@media(max-width:560px){svg.wide{display:none}svg.narrow{display:block}}
+@media(max-width:560px){th,td{padding-left:6px}th:first-child{min-width:8ch}svg.wide{display:none}svg.narrow{display:block}}
 @media print{body{background:#fff}section,.tile{break-inside:avoid}}
 """.strip()

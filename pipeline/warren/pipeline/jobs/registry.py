@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from warren.pipeline.jobs import dead_letters, delivery_audit, order_timeouts
+from warren.pipeline.jobs import dead_letters, delivery_audit, flow, order_timeouts
 from warren.pipeline.jobs.contract import Job
 
-ALL: tuple[Job, ...] = (order_timeouts, dead_letters, delivery_audit)
+ALL: tuple[Job, ...] = (order_timeouts, dead_letters, delivery_audit, flow)
 JOBS = {job.NAME: job for job in ALL}

@@ -1,0 +1,122 @@
+"""The job `flow`: rates, backlogs and how they grow, how consumers use their windows, what helps, and when a queue is full.
+
+It reads the streams that captured life-cycle events go to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from warren.pipeline import durations
+from warren.pipeline.jobs.events import events_of
+from warren.pipeline.jobs.flow.counts import summary_of
+from warren.pipeline.jobs.flow.page import page, trend_words
+from warren.pipeline.jobs.flow.steps import routes_of, steps_of
+from warren.pipeline.jobs.flow.summary import Limit, Options, Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from rich.console import Console
+
+NAME = "flow"
+HELP = "rates, backlogs, use of prefetch windows, what helps, and when a queue is full"
+DESCRIPTION = "Rates, backlogs and how they grow, how far consumers use their windows, what helps, and when a queue is full."
+
+UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--step",
+        type=durations.argument,
+        default="1m",
+        metavar="TIME",
+        help="width of a step of time, between 10 and 120 of them (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--trend",
+        type=durations.argument,
+        default="1h",
+        metavar="TIME",
+        help="how far back the trend looks (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=limit,
+        metavar="N",
+        help="what a queue holds at most, in messages (100000) or bytes (2GB): forecast when it is full",
+    )
+
+
+def limit(text: str) -> Limit:
+    found = re.fullmatch(rf"(\d+)({'|'.join(UNITS)})?", text)
+    if found is None or not int(found[1]):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no limit: write messages (100000) or bytes (500MB, 2GiB; {', '.join(UNITS)})"
+        )
+    if found[2] is None:
+        return Limit(float(found[1]), "messages")
+    return Limit(float(int(found[1]) * UNITS[found[2]]), "bytes")
+
+
+def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
+    """One row an event, each once."""
+    return events_of(messages)
+
+
+def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
+    """`steps`: sums for each second, queue and consumer; `routes`: which address led to which queue. Rows add up."""
+    return {"steps": steps_of(events), "routes": routes_of(events)}
+
+
+streams = tables
+
+
+def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
+    return summary_of(tables, Options(options.step, options.trend, options.limit))
+
+
+def show(summary: Summary, console: Console) -> None:
+    """The queues, and what helps them."""
+    from rich.table import Table
+
+    table = Table(title=f"{summary.events:,} events in {summary.seconds:,.0f} s", title_justify="left")
+    table.add_column("queue")
+    for column in ("in/s", "out/s", "redelivered", "waiting", "trend/s", "window used", "idle"):
+        table.add_column(column, justify="right")
+    for queue in summary.queues:
+        shares = ("-" if each is None else f"{each:.0%}" for each in (queue.window_used, queue.idle))
+        table.add_row(
+            queue.queue,
+            f"{queue.published_a_second:,.1f}",
+            f"{queue.settled_a_second:,.1f}",
+            f"{queue.redelivered_share:.1%}",
+            f"{queue.ready:,}",
+            trend_words(queue.growth),
+            *shares,
+        )
+    console.print(table)
+    for queue in summary.queues:
+        for measure in queue.measures:
+            if measure.kind != "nothing":
+                console.print(f"{queue.queue}: {measure.words}", soft_wrap=True)
+    if summary.missing:
+        console.print(f"capture lost {summary.missing:,} events: levels may be off by as many")
+
+
+__all__ = [
+    "DESCRIPTION",
+    "HELP",
+    "NAME",
+    "Summary",
+    "add_options",
+    "events",
+    "page",
+    "show",
+    "streams",
+    "summarise",
+    "tables",
+]

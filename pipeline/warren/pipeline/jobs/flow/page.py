@@ -1,0 +1,296 @@
+"""The page of the job `flow`: what grows and what helps, backlogs and rates over time, and how windows are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from warren.pipeline import chart, report
+from warren.pipeline.chart import Chart, Level, Ranked, Ranking, Series
+from warren.pipeline.durations import words
+from warren.pipeline.report import Part, Table, Tile
+from warren.pipeline.wording import clock, label
+
+if TYPE_CHECKING:
+    from warren.pipeline.jobs.contract import Run
+    from warren.pipeline.jobs.flow.summary import Queue, Step, Summary
+    from warren.pipeline.jobs.flow.trend import Forecast, Growth
+
+DRAWN, LISTED = 4, 12
+"""Queues with drawings of their own, and rows of a list."""
+
+
+def page(summary: Summary, run: Run) -> str:
+    """The whole page as HTML."""
+    needy = [queue for queue in summary.queues if helped(queue)]
+    published = sum(queue.published_a_second for queue in summary.queues)
+    settled = sum(queue.settled_a_second for queue in summary.queues)
+    waiting = sum(queue.ready for queue in summary.queues)
+    return report.page(
+        title=headline(summary, needy),
+        lead=lead(summary, run),
+        tiles=[
+            Tile(rate(published), "messages a second into queues"),
+            Tile(rate(settled), "a second out of them, handled", "good"),
+            Tile(f"{waiting:,}", "waiting at the end", "late" if waiting else "good"),
+            Tile(
+                f"{len(needy):,}",
+                "queue needs help" if len(needy) == 1 else "queues need help",
+                "warn" if needy else "good",
+            ),
+        ],
+        sections=list(sections(summary, needy)),
+        foot=[
+            f"{summary.events:,} events of {summary.sources:,} sources, {summary.missing:,} missing.",
+            *run.foot,
+        ],
+    )
+
+
+def headline(summary: Summary, needy: list[Queue]) -> str:
+    if not summary.queues:
+        return "No queue was told of"
+    growing = [queue for queue in summary.queues if queue.growth is not None and queue.growth.low > 0]
+    if growing:
+        worst = max(growing, key=lambda queue: queue.growth.slope if queue.growth else 0.0)
+        assert worst.growth is not None
+        others = f", and {len(growing) - 1:,} more" if len(growing) > 1 else ""
+        return f"{worst.queue} grows by {rate(worst.growth.slope)} messages a second{others}"
+    if needy:
+        return f"{needy[0].queue} keeps a backlog of {needy[0].ready:,} messages"
+    return "The consumers keep up"
+
+
+def lead(summary: Summary, run: Run) -> str:
+    if summary.began is None or summary.ended is None:
+        return f"There are no events of a queue in {run.place}."
+    return (
+        f"What the events in {run.place} tell of {len(summary.queues) + summary.more_queues:,} queues, from "
+        f"{clock(summary.began)} to {clock(summary.ended)} UTC."
+    )
+
+
+def sections(summary: Summary, needy: list[Queue]) -> Iterable[str]:
+    yield from doubts(summary)
+    if needy:
+        lines = [f"{queue.queue}: {each.words}" for queue in needy for each in queue.measures]
+        yield report.notice("What helps", lines, "warn")
+    elif summary.queues:
+        yield report.notice(
+            "What helps", ["Nothing is needed: no queue has a backlog that grows or stays."], "good"
+        )
+    if not summary.queues:
+        return
+    yield queues(summary)
+    yield from forecasts(summary)
+    for at, queue in enumerate(summary.queues[:DRAWN]):
+        yield backlog(queue, summary.step_seconds, f"backlog{at}")
+        yield rates(queue, summary.step_seconds, f"rates{at}")
+    if summary.consumers:
+        yield consumers(summary)
+
+
+def doubts(summary: Summary) -> Iterable[str]:
+    """What the events cannot tell."""
+    lines = []
+    if summary.missing:
+        lines.append(
+            f"Capture lost {summary.missing:,} events; their numbers are missing. Levels may be off by as many."
+        )
+    if summary.cut_off:
+        lines.append(f"The first {summary.cut_off:,} events of the sources are not in what was read.")
+    if summary.unrouted:
+        lines.append(
+            f"Of {summary.unrouted:,} publishes nobody tells the queue: no delivery had their exchange and routing key. "
+            "The broker's own events would."
+        )
+    before = [f"{queue.queue} {queue.began_with:,}" for queue in summary.queues if queue.began_with]
+    if before:
+        lines.append(f"Before the first event they held at least: {', '.join(before[:LISTED])}.")
+    if lines:
+        yield report.notice("What the events leave open", lines, "late")
+
+
+def queues(summary: Summary) -> str:
+    shown = summary.queues[:LISTED]
+    more = len(summary.queues) + summary.more_queues - len(shown)
+    return chart.ranking(
+        Ranking(
+            title="Waiting and unacknowledged, at the end",
+            says="Messages that wait for a consumer, and messages that consumers hold.",
+            rows=tuple(
+                Ranked(
+                    queue.queue,
+                    (Part(queue.ready, "late", ""), Part(queue.unacked, "plain", "")),
+                    f"{queue.ready:,} + {queue.unacked:,}",
+                )
+                for queue in shown
+            ),
+            table=Table(
+                ("queue", "in/s", "out/s", "again", "trend/s"),
+                tuple(
+                    (
+                        queue.queue,
+                        rate(queue.published_a_second),
+                        rate(queue.settled_a_second),
+                        f"{queue.redelivered_share:.1%}",
+                        trend_words(queue.growth),
+                    )
+                    for queue in shown
+                ),
+            ),
+            legend=(("late", "waiting"), ("plain", "unacknowledged")),
+            note=f"in and out: published and settled messages a second, over the whole time; again: share of redeliveries; "
+            f"trend: of the waiting ones over the last {words(summary.trend_seconds)}, with its 95 % interval."
+            + (f" {more:,} more queues stand in the tables." if more else ""),
+        ),
+        "queues",
+    )
+
+
+def forecasts(summary: Summary) -> Iterable[str]:
+    lines = [f"{queue.queue}: {forecast_words(queue.forecast)}" for queue in summary.queues if queue.forecast]
+    if lines:
+        soon = any(queue.forecast and queue.forecast.full_in is not None for queue in summary.queues)
+        yield report.notice("When they are full, if it goes on like this", lines, "warn" if soon else "good")
+
+
+def forecast_words(ahead: Forecast) -> str:
+    limit = f"{ahead.limit:,.0f} {ahead.unit}"
+    if ahead.level >= ahead.limit:
+        return f"it is full: {ahead.level:,.0f} of {limit}."
+    holds = f"holds {ahead.level:,.0f} of {limit}"
+    if ahead.full_in is not None:
+        first = "" if ahead.earliest is None else f", {words(ahead.earliest)} at the earliest"
+        last = "" if ahead.latest is None else f", {words(ahead.latest)} at the latest"
+        return f"full in {words(ahead.full_in)}{first}{last}; it {holds}."
+    if ahead.earliest is not None:
+        return (
+            f"it {holds}. There is no trend that is not chance; at the fastest that it may be growing it would be full in "
+            f"{words(ahead.earliest)}."
+        )
+    return f"it {holds}, and will not be full: it does not grow."
+
+
+def backlog(queue: Queue, step: int, name: str) -> str:
+    ahead = queue.forecast
+    highest = max((each.ready + each.unacked for each in queue.timeline), default=0)
+    levels = (
+        (Level(ahead.limit, f"limit {ahead.limit:,.0f}"),)
+        if ahead is not None and ahead.unit == "messages" and ahead.limit <= 3 * max(highest, 1)
+        else ()
+    )
+    return chart.chart(
+        Chart(
+            title=f"{queue.queue}: backlog",
+            says=f"{queue.ready:,} wait at the end, {queue.peak:,} at most; {queue.unacked:,} are unacknowledged. "
+            f"Trend of the waiting ones: {trend_words(queue.growth)} a second.",
+            labels=labels(queue.timeline, step, end=True),
+            series=(
+                Series("waiting", "late", tuple(float(each.ready) for each in queue.timeline)),
+                Series("unacknowledged", "plain", tuple(float(each.unacked) for each in queue.timeline)),
+            ),
+            table=Table(
+                ("at (UTC)", "waiting", "unacknowledged"),
+                tuple((clock(each.at), f"{each.ready:,}", f"{each.unacked:,}") for each in queue.timeline),
+            ),
+            lines=True,
+            levels=levels,
+            note=f"At the end of each {words(step)}.",
+        ),
+        name,
+    )
+
+
+def rates(queue: Queue, step: int, name: str) -> str:
+    kinds: tuple[tuple[str, str, Callable[[Step], int]], ...] = (
+        ("published", "plain", lambda each: each.published),
+        ("delivered", "late", lambda each: each.delivered),
+        ("settled", "good", lambda each: each.settled),
+        ("redelivered", "warn", lambda each: each.redelivered),
+    )
+    return chart.chart(
+        Chart(
+            title=f"{queue.queue}: messages a second",
+            says=f"{rate(queue.published_a_second)} published, {rate(queue.delivered_a_second)} delivered, "
+            f"{rate(queue.settled_a_second)} settled; {queue.redelivered_share:.1%} of the deliveries were redeliveries.",
+            labels=labels(queue.timeline, step),
+            series=tuple(
+                Series(kind, tone, tuple(count(each) / step for each in queue.timeline))
+                for kind, tone, count in kinds
+            ),
+            table=Table(
+                ("from (UTC)", *(kind for kind, _, _ in kinds)),
+                tuple(
+                    (clock(each.at), *(f"{count(each):,}" for _, _, count in kinds))
+                    for each in queue.timeline
+                ),
+            ),
+            lines=True,
+            note=f"Over each {words(step)}; the table counts messages.",
+        ),
+        name,
+    )
+
+
+def consumers(summary: Summary) -> str:
+    shown = summary.consumers[:LISTED]
+    more = len(summary.consumers) + summary.more_consumers - len(shown)
+    return chart.ranking(
+        Ranking(
+            title="How far consumers use their prefetch windows",
+            says="Messages that a consumer holds on average, of those that it may hold.",
+            rows=tuple(
+                Ranked(
+                    f"{each.queue}: {each.consumer}",
+                    (
+                        Part(each.window_used or 0, "plain", ""),
+                        Part(max(1 - (each.window_used or 0), 0), "off", ""),
+                    )
+                    if each.prefetch
+                    else (),
+                    f"{each.held:,.1f} of {each.prefetch:,}"
+                    if each.prefetch
+                    else f"{each.held:,.1f}, no limit known",
+                )
+                for each in shown
+            ),
+            table=Table(
+                ("consumer", "settled/s", "full", "idle"),
+                tuple(
+                    (
+                        f"{each.queue}: {each.consumer}",
+                        rate(each.settled / each.seconds),
+                        "-" if each.full is None else f"{each.full:.0%}",
+                        "-" if each.idle is None else f"{each.idle:.0%}",
+                    )
+                    for each in shown
+                ),
+            ),
+            legend=(("plain", "held"), ("off", "free")),
+            note="full and idle: shares of its time with a full window, and without a message."
+            + (f" {more:,} more consumers stand in the tables." if more else ""),
+        ),
+        "consumers",
+    )
+
+
+def labels(timeline: tuple[Step, ...], step: int, *, end: bool = False) -> tuple[str, ...]:
+    late = timedelta(seconds=step if end else 0)
+    return tuple(label((datetime.fromisoformat(each.at) + late).timestamp(), step) for each in timeline)
+
+
+def helped(queue: Queue) -> bool:
+    return any(each.kind != "nothing" for each in queue.measures)
+
+
+def rate(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 1 else f"{value:.2g}"
+
+
+def trend_words(growth: Growth | None) -> str:
+    """`+12.3 ± 2.2`: the slope, and how far its 95 % interval reaches to either side."""
+    if growth is None:
+        return "unknown"
+    return f"{growth.slope:+,.1f} ± {growth.high - growth.slope:,.1f}"
