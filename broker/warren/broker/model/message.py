@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Optional
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
     from warren.broker.model.consumer import Consumer
 
 
+# What waits by the million is not for the garbage collector to look through: a message refers to its consumer only while
+# that has it unacknowledged, and whoever settles it, or closes the channel, ends that.
+@mypyc_attr(acyclic=True)
 class Message:
     """One message in one queue. A fan-out makes one for each queue; they share the bytes.
 

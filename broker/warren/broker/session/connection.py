@@ -103,7 +103,10 @@ class Connection:
         self.received = True
         self.buffer = self.buffer + data if self.buffer else data
         if not self.stalled:
+            node = self.node
+            node.working = True
             self.work()
+            node.worked(self)
 
     def work(self) -> None:
         """Work off the buffer until it holds no whole frame, or until a reply has to wait for the disk."""
@@ -309,12 +312,7 @@ class Connection:
         if self.out_bytes >= FLUSH_BYTES:
             self.flush()
         elif not self.flushing:
-            self.flushing = True
-            self.node.loop.call_soon(self.flush_soon)
-
-    def flush_soon(self) -> None:
-        self.flushing = False
-        self.flush()
+            self.node.flush_soon(self)
 
     def flush(self) -> None:
         """Write what has been collected; confirms come last, so that they cover all that came before."""
@@ -339,8 +337,7 @@ class Connection:
         confirms.listed = True
         self.confirms.append(confirms)
         if not self.flushing:
-            self.flushing = True
-            self.node.loop.call_soon(self.flush_soon)
+            self.node.flush_soon(self)
 
     def choke(self) -> None:
         """The client does not read as fast as it is sent to."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sized
 from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
@@ -57,6 +58,14 @@ class Node:
         self.definitions = definitions
         self.server_properties = server_properties
         self.connections: dict[Connection, bool] = {}
+        self.unflushed: list[Connection] = []
+        """Those with output that has yet to be written."""
+        self.flushes = False
+        """A call of `flush_all` is on its way."""
+        self.working = False
+        """What a client has sent is being worked off."""
+        self.callbacks: Optional[Sized] = getattr(loop, "_ready", None)  # noqa: UP045
+        """What the loop calls before it looks at the sockets again; None if it does not say (asyncio's own does)."""
         self.confirm_waiters: list[Confirms] = []
         self.paused: dict[Connection, bool] = {}
         self.commit_waiters: deque[tuple[int, Connection, bytes]] = deque()
@@ -68,6 +77,43 @@ class Node:
         """Why publishers are blocked: the reason that connection.blocked gives; empty if they are not."""
         self.alarms: dict[str, str] = {}
         """Who has raised an alarm, and over which resource."""
+
+    # -- output
+
+    def flush_soon(self, connection: Connection) -> None:
+        """It has output: written when what is being worked off is done, or the loop would sleep."""
+        connection.flushing = True
+        self.unflushed.append(connection)
+        if not self.working:
+            self.have_flushed()
+
+    def have_flushed(self) -> None:
+        if not self.flushes:
+            self.flushes = True
+            self.loop.call_soon(self.flush_all)
+
+    def worked(self, connection: Connection) -> None:
+        """All that a client has sent is worked off. If no other socket has something, waiting would gather nothing more.
+
+        The client itself comes first: who waits for each confirm goes on while the others are written to.
+        """
+        self.working = False
+        if not self.unflushed:
+            return
+        if self.callbacks is None or len(self.callbacks):
+            self.have_flushed()
+            return
+        if connection.flushing:
+            connection.flush()
+        self.flush_all()
+
+    def flush_all(self) -> None:
+        self.flushes = False
+        unflushed = self.unflushed
+        self.unflushed = []
+        for connection in unflushed:
+            connection.flushing = False
+            connection.flush()
 
     # -- confirms
 
