@@ -9,7 +9,7 @@ PYTHON := $(PYTHON)
 PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore
 export ORDERS
 
-.PHONY: setup demo test test-compiled chaos soak conformance fuzz lint docs bench bench-hot clean
+.PHONY: setup demo test test-compiled chaos soak conformance fuzz lint docs bench bench-full bench-hot clean
 
 setup: .venv/.ready system-runtime
 
@@ -62,9 +62,20 @@ docs: .venv/.ready
 bench-hot: .venv/.ready
 	.venv/bin/python -m benchmarks.hot --base "$(BASE)"
 
-# Warren, plain and compiled, against RabbitMQ on this machine.
+# Warren, plain and compiled, beside RabbitMQ on this machine (and LAVINMQ=path of a binary), and docs/benchmarks.md of it:
+# under 20 minutes. A part of it, only printed: make bench ROWS=confirmed,window-1,idle RUNS=3
+ROWS ?=
+RUNS ?= 5
+LAVINMQ ?=
+NOTE ?=
+COMPARE = .venv/bin/python -m benchmarks.comparison --runs $(RUNS) --rows "$(ROWS)" --lavinmq "$(LAVINMQ)" --note "$(NOTE)"
 bench: .venv/.ready .venv-compiled/.installed system-rabbitmq
-	.venv/bin/python -m benchmarks.against_rabbitmq
+	$(COMPARE)
+
+# The same with further loads, what connections and queues cost, the literature's claims, and a backlog of COUNT messages: hours.
+COUNT ?= 10000000
+bench-full: .venv/.ready .venv-compiled/.installed system-rabbitmq
+	$(COMPARE) --full --count $(COUNT)
 
 clean:
 	rm -rf .venv .venv-compiled build site warren.egg-info

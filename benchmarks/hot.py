@@ -15,11 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.measured import CONFIRMED, PERSISTENT, Median, NotMeasured, Row, measure
+from benchmarks.comparison.loads import NotMeasured, measure
+from benchmarks.comparison.results import Median
+from benchmarks.comparison.rows import ROWS, Row
 from tests.support.broker import BrokerProcess
 
 TOLERANCE = 1.05
-ROWS = (CONFIRMED, PERSISTENT)
+JUDGED = tuple(row for row in ROWS if row.key in ("confirmed", "persistent"))
 
 
 def main() -> int:
@@ -93,7 +95,7 @@ def _compare(
     )
     print(f"{'':38}{names[0]:>24}{names[1]:>24}   change")
     slower = False
-    for row in ROWS:
+    for row in JUDGED:
         samples: list[list[float]] = [[], []]
         for run in range(runs):
             # Who goes first changes, so that neither always meets the machine as the other left it.
@@ -113,7 +115,7 @@ def _run(sites: list[Path], side: int, row: Row, seconds: float, data: Path) -> 
     environments = [{"PYTHONPATH": str(site)} for site in sites]
     with BrokerProcess(data, env=environments[side]) as broker:
         # The second commit's load tool drives both, so that only the brokers differ.
-        return measure(sys.executable, broker.url, broker.pid, row, seconds, environments[1]).microseconds
+        return measure(sys.executable, broker.url, broker.pid, row, seconds, env=environments[1]).microseconds
 
 
 if __name__ == "__main__":

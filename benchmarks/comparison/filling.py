@@ -1,0 +1,92 @@
+"""Publishing as many messages as are wanted into one queue, in each of the ways to be sure of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from warren.broker.bench.flow import Batch, Confirms, publish_frames
+from warren.broker.bench.layout import Address
+from warren.wire import tables
+from warren.wire.content import DELIVERY_MODE
+from warren.wire.conversation import CHANNEL, Conversation
+from warren.wire.methods import frame
+from warren.wire.url import parse_url
+
+PATIENCE = 120.0
+WINDOW = 1000
+
+
+class Filling:
+    """One connection that publishes 16 B messages into a queue of its own, which goes with it."""
+
+    def __init__(
+        self,
+        url: str,
+        queue: str,
+        persistent: bool = False,
+        arguments: Mapping[str, tables.Value] | None = None,
+    ) -> None:
+        self.connection = Conversation(parse_url(url))
+        self.connection.socket.settimeout(PATIENCE)
+        self._queue = queue.encode()
+        flags = (False, persistent, False, False, False)
+        table = tables.encode(dict(arguments or {}))
+        self.connection.call("queue.declare", 0, self._queue, *flags, table)
+        self._address = (
+            Address(b"", self._queue, b"\x02", DELIVERY_MODE) if persistent else Address(b"", self._queue)
+        )
+        self._confirms = Confirms()
+        self._sent = 0
+        self._confirming = False
+
+    def publish(self, count: int, window: int = WINDOW, batched: bool = False) -> float:
+        """Publish, and wait until all is confirmed; messages a second.
+
+        :param batched: wait for all of a window before the next, instead of for a quarter of it
+        """
+        if not self._confirming:
+            self.connection.call("confirm.select", False)
+            self._confirming = True
+        piece = window if batched else max(1, window // 4)
+        batch = Batch([self._address], 16, piece, self.connection.frame_max, CHANNEL, 0)
+        view = memoryview(batch.data)
+        begun, first = time.monotonic(), self._sent
+        last = first + count
+        while self._confirms.settled < last:
+            unconfirmed = self._sent - self._confirms.settled
+            size = min(piece, last - self._sent)
+            if size and unconfirmed + size <= window:
+                batch.stamp(self._sent + 1, size, time.monotonic_ns())
+                self.connection.socket.sendall(view[: size * batch.length])
+                self._sent += size
+                continue
+            data = self.connection.socket.recv(1 << 16)
+            if not data:
+                raise ConnectionError("the broker closed the connection")
+            self._confirms.feed(data)
+            for other in self._confirms.other:
+                self.connection.hear(other)
+            self._confirms.other.clear()
+        assert not self._confirms.nacked, "the broker refused messages"
+        return count / (time.monotonic() - begun)
+
+    def commit_each(self, seconds: float) -> float:
+        """Publish each message in a transaction of its own; messages a second."""
+        assert not self._confirming
+        self.connection.call("tx.select")
+        one = publish_frames(self._address, 16, self.connection.frame_max, CHANNEL)
+        one += frame(CHANNEL, "tx.commit")
+        begun, count = time.monotonic(), 0
+        while (spent := time.monotonic() - begun) < seconds:
+            self.connection.socket.sendall(one)
+            self.connection.expect("tx.commit-ok")
+            count += 1
+        return count / spent
+
+    def close(self) -> None:
+        """Delete the queue, and end."""
+        if self._confirming:
+            self.connection.buffer = self._confirms.rest
+        self.connection.call("queue.delete", 0, self._queue, False, False, False)
+        self.connection.close()

@@ -1,0 +1,52 @@
+"""One run of the load tool against one broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.comparison.results import Sample
+from benchmarks.comparison.rows import Row
+from tests.support.broker import warren
+from tests.support.processes import resident_kib
+
+
+class NotMeasured(Exception):
+    """The load tool failed, or found that messages were lost: what it said."""
+
+
+def measure(
+    python: str | Path,
+    url: str,
+    pid: int,
+    row: Row,
+    seconds: float,
+    warmup: float = 1.0,
+    env: Mapping[str, str] | None = None,
+) -> Sample:
+    """Run the load tool of an interpreter once.
+
+    :raises NotMeasured: if it does not end with status 0
+    """
+    words = warren("bench", "--url", url, "--pid", str(pid), "--seconds", str(seconds))
+    words += ["--warmup", str(warmup), "--json", *row.options]
+    # The first word is this process's interpreter; the others say what to run.
+    command = [str(python), *map(str, words[1:])]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})})
+    if done.returncode:
+        raise NotMeasured(f"{row.name} on {url}: {done.stdout}{done.stderr}".strip())
+    report = json.loads(done.stdout)
+    latency = report["latency_ms"]
+    if latency is None:
+        raise NotMeasured(f"{row.name} on {url}: no message came in the measured span")
+    return Sample(
+        per_second=report["consumed_per_second"],
+        microseconds=report["processor_us_per_message"],
+        p50_ms=latency["p50"],
+        p99_ms=latency["p99"],
+        load_tool_cores=report["load_tool_cores"],
+        resident_mb=resident_kib(pid) * 1024 / 1e6,
+    )

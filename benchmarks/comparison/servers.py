@@ -1,0 +1,127 @@
+"""The brokers that are compared: started for a comparison, with their versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.broker import BrokerProcess
+from tests.support.processes import Child, free_port
+from tests.support.rabbitmq import rabbitmq_server
+from warren.wire.conversation import Conversation
+from warren.wire.url import parse_url
+
+PLAIN = "Warren, plain"
+COMPILED = "Warren, compiled"
+RABBITMQ = "RabbitMQ"
+LAVINMQ = "LavinMQ"
+
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A broker that accepts connections."""
+
+    url: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Server:
+    """A broker that can be started, as often as is wanted."""
+
+    name: str
+    version: str
+    run: Callable[..., AbstractContextManager[Running]]
+    """With `limited=True` its messages have to leave memory early, where that can be set."""
+
+    @property
+    def is_warren(self) -> bool:
+        return self.name in (PLAIN, COMPILED)
+
+
+def servers(plain: Path, compiled: Path, lavinmq: Path | None) -> list[Server]:
+    """
+    :param plain: a Python with Warren's plain build
+    :param compiled: one with the compiled build
+    :param lavinmq: LavinMQ's binary, if it takes part
+    """
+    version = f"{commit()}, Python {platform.python_version()}"
+    found = [
+        Server(PLAIN, version, _warren(plain)),
+        Server(COMPILED, version, _warren(compiled)),
+        Server(RABBITMQ, _rabbitmq_version(), _rabbitmq),
+    ]
+    if lavinmq is not None:
+        found.append(Server(LAVINMQ, _said(str(lavinmq), "--version"), _lavinmq(lavinmq)))
+    return found
+
+
+def commit() -> str:
+    """Of this checkout; marked if files in it differ."""
+    changed = _said("git", "status", "--porcelain", "--untracked-files=no")
+    return _said("git", "rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def _said(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _rabbitmq_version() -> str:
+    return _said("dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server")
+
+
+def _warren(python: Path) -> Callable[..., AbstractContextManager[Running]]:
+    @contextmanager
+    def run(limited: bool = False) -> Iterator[Running]:
+        options = ("--memory-limit", "200MB") if limited else ()
+        with (
+            tempfile.TemporaryDirectory(prefix="warren-bench-") as folder,
+            BrokerProcess(Path(folder) / "data", *options, python=python.absolute()) as broker,
+        ):
+            yield Running(broker.url, broker.pid)
+
+    return run
+
+
+@contextmanager
+def _rabbitmq(limited: bool = False) -> Iterator[Running]:
+    with rabbitmq_server() as server:
+        yield Running(server.url, server.pid)
+
+
+def _lavinmq(binary: Path) -> Callable[..., AbstractContextManager[Running]]:
+    @contextmanager
+    def run(limited: bool = False) -> Iterator[Running]:
+        port = free_port()
+        with tempfile.TemporaryDirectory(prefix="warren-lavinmq-", ignore_cleanup_errors=True) as folder:
+            words = [str(binary), "-D", folder, "-b", "127.0.0.1", "-p", str(port)]
+            words += ["--http-port", str(free_port())]
+            if "--mqtt-port" in _said(str(binary), "--help"):
+                words += ["--mqtt-port", str(free_port())]
+            with Child(words, env=dict(os.environ), cwd=Path(folder)) as child:
+                url = f"amqp://guest:guest@127.0.0.1:{port}/"
+                deadline = time.monotonic() + START_SECONDS
+                while not _answers(url):
+                    assert child.running, child.errors
+                    assert time.monotonic() < deadline, "LavinMQ does not answer"
+                    time.sleep(0.005)
+                yield Running(url, child.pid)
+
+    return run
+
+
+def _answers(url: str) -> bool:
+    try:
+        Conversation(parse_url(url)).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,176 @@
+"""The tables of a comparison, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.comparison.results import Median, Results, Sample
+from benchmarks.comparison.rows import Quantity, Row
+from benchmarks.comparison.servers import COMPILED, RABBITMQ
+
+NOTHING = "–"
+
+
+def by_loads(results: Results, rows: Sequence[Row]) -> str:
+    """One line a row and broker."""
+    lines = [
+        "| Load | Broker | messages/s (lowest-highest) | of RabbitMQ | µs a message | p50, p99 ms | memory after, MB "
+        "| load tool, cores | at least |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        brokers = results.loads.get(row.key, {})
+        for broker, samples in brokers.items():
+            if samples:
+                lines.append(_load_line(row, broker, samples, brokers.get(RABBITMQ, [])))
+    return "\n".join(lines)
+
+
+def _load_line(row: Row, broker: str, samples: list[Sample], reference: list[Sample]) -> str:
+    rate = Median.of([one.per_second for one in samples])
+    spent = Median.of([one.microseconds for one in samples])
+    p50 = Median.of([one.p50_ms for one in samples]).middle
+    p99 = Median.of([one.p99_ms for one in samples])
+    memory = Median.of([one.resident_mb for one in samples]).middle
+    cores = Median.of([one.load_tool_cores for one in samples]).middle
+    against = ratio(row, samples, reference)
+    return (
+        f"| {row.name} | {broker} | {rate:,.0f} | {_ratio_text(row, against)} | {spent:.1f} "
+        f"| {p50:.3g}, {p99:.3g} | {memory:.0f} | {cores:.2f} | {_held(row, broker, against, spent.middle)} |"
+    )
+
+
+def ratio(row: Row, samples: Sequence[Sample], reference: Sequence[Sample]) -> float | None:
+    """A broker's rate by RabbitMQ's; where the rate is given, its p99 by RabbitMQ's."""
+    if not samples or not reference:
+        return None
+    if row.by_latency:
+        mine, theirs = [s.p99_ms for s in samples], [s.p99_ms for s in reference]
+    else:
+        mine, theirs = [s.per_second for s in samples], [s.per_second for s in reference]
+    return Median.of(mine).middle / Median.of(theirs).middle
+
+
+def _ratio_text(row: Row, against: float | None) -> str:
+    if against is None:
+        return NOTHING
+    return f"p99 {against:.2f}" if row.by_latency else f"{against:.2f}"
+
+
+def _held(row: Row, broker: str, against: float | None, spent: float) -> str:
+    """What was promised of the compiled build, and whether it holds."""
+    promises = []
+    if row.least is not None:
+        promises.append((f"{row.least:g} times", against is not None and against >= row.least))
+    if row.by_latency:
+        promises.append(("p99 0.5", against is not None and against <= 0.5))
+    if row.most_us is not None:
+        promises.append((f"{row.most_us:g} µs", spent <= row.most_us))
+    if broker != COMPILED or not promises:
+        return ""
+    return ", ".join(f"{text}: {'holds' if holds else '**falls short**'}" for text, holds in promises)
+
+
+def by_quantities(results: Results, quantities: Sequence[Quantity]) -> str:
+    """One line a quantity, one column a broker."""
+    shown = [one for one in quantities if results.quantities.get(one.key)]
+    brokers = list(results.versions)
+    lines = [
+        f"| | {' | '.join(brokers)} | at most |",
+        "|---" * (len(brokers) + 2) + "|",
+    ]
+    for one in shown:
+        found = results.quantities[one.key]
+        cells = [_quantity_text(one, found.get(broker, [])) for broker in brokers]
+        lines.append(f"| {one.name} | {' | '.join(cells)} | {_quantity_held(one, found)} |")
+    return "\n".join(lines)
+
+
+def _quantity_text(one: Quantity, values: Sequence[float]) -> str:
+    if not values:
+        return NOTHING
+    middle = Median.of(values).middle
+    return f"{middle:,.0f} {one.unit}" if middle >= 10 else f"{middle:.1f} {one.unit}"
+
+
+def _quantity_held(one: Quantity, found: dict[str, list[float]]) -> str:
+    if one.most is None:
+        return ""
+    values = found.get(COMPILED)
+    holds = bool(values) and Median.of(values or [0.0]).middle <= one.most
+    return f"{one.most:g} {one.unit}: {'holds' if holds else '**falls short**'}"
+
+
+def by_machine(results: Results) -> str:
+    """The machine and its own limits."""
+    here = results.machine
+    versions = "\n".join(f"| {name} | {version} |" for name, version in results.versions.items())
+    return (
+        "| | |\n|---|---|\n"
+        f"| Measured | {results.date}, commit {results.commit} |\n"
+        f"| Runs | medians of {results.runs} alternating runs of {results.seconds:g} s after {results.warmup:g} s |\n"
+        f"{f'| Note | {results.note} |{chr(10)}' if results.note else ''}"
+        f"| Machine | {here.processor}, {here.cores} cores, {here.memory_gb:.0f} GB, Linux {here.kernel} |\n"
+        f"| Loopback, by itself | {here.loopback_bytes_per_second / 1e6:,.0f} MB/s over one connection |\n"
+        f"| Disk, by itself | {here.syncs_per_second:,.0f} writes of 4 KiB a second, each synced (fdatasync) |\n"
+        f"{versions}"
+    )
+
+
+def by_claims(results: Results, full: Results) -> str:
+    """What books claim, and what was measured of it on RabbitMQ and on Warren (compiled)."""
+    lines = ["| The literature claims | RabbitMQ | Warren, compiled |", "|---|---|---|"]
+    cells = {
+        "Persistence costs a factor of ten": (results, _persistence),
+        "Transactions are slowest, then single confirms, then batches; asynchronous confirms are fastest": (
+            full,
+            _ways,
+        ),
+        "Headers exchanges are the slowest of the four types": (full, _exchanges),
+        "13,000 messages a second into a normal queue, 24,000 into a lazy one": (full, _queues),
+    }
+    for claim, (source, cell) in cells.items():
+        lines.append(f"| {claim} | {cell(source, RABBITMQ)} | {cell(source, COMPILED)} |")
+    return "\n".join(lines)
+
+
+def _rate(results: Results, row: str, broker: str) -> float | None:
+    samples = results.loads.get(row, {}).get(broker, [])
+    return Median.of([one.per_second for one in samples]).middle if samples else None
+
+
+def _value(results: Results, quantity: str, broker: str) -> float | None:
+    values = results.quantities.get(quantity, {}).get(broker, [])
+    return Median.of(values).middle if values else None
+
+
+def _persistence(results: Results, broker: str) -> str:
+    transient, persistent = _rate(results, "confirmed", broker), _rate(results, "persistent", broker)
+    return f"a factor of {transient / persistent:.1f}" if transient and persistent else NOTHING
+
+
+def _named(values: dict[str, float | None]) -> str:
+    known = [(name, value) for name, value in values.items() if value is not None]
+    return ", ".join(f"{name} {value:,.0f}" for name, value in known) or NOTHING
+
+
+def _ways(results: Results, broker: str) -> str:
+    names = {
+        "transactions": "transactions",
+        "single": "single",
+        "batches": "batches",
+        "window": "asynchronous",
+    }
+    return _named({name: _value(results, key, broker) for key, name in names.items()})
+
+
+def _exchanges(results: Results, broker: str) -> str:
+    return _named(
+        {kind: _rate(results, f"by-{kind}", broker) for kind in ("fanout", "direct", "topic", "headers")}
+    )
+
+
+def _queues(results: Results, broker: str) -> str:
+    return _named(
+        {"normal": _value(results, "normal-in", broker), "lazy": _value(results, "lazy-in", broker)}
+    )
