@@ -10,7 +10,7 @@ from benchmarks.comparison.rows import ROWS, Row
 from benchmarks.comparison.servers import COMPILED, LAVINMQ, PLAIN, RABBITMQ
 
 WIDTH = 900
-LABELS = 250
+LABELS = 290
 """For the names at the left, and the values at the right."""
 VALUES = 90
 BAR = 13

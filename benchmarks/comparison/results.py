@@ -59,7 +59,7 @@ class Results:
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(_rounded(asdict(self)), indent=1, sort_keys=True) + "\n")
+        path.write_text(json.dumps(_rounded(asdict(self)), indent=1) + "\n")
 
     @staticmethod
     def load(path: Path) -> Results:

@@ -1,0 +1,62 @@
+"""Publishes that are alike, and those that are only nearly so: each arrives as it was sent, wherever the bytes are cut."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+
+from tests.support.frames import BASIC_PUBLISH, HEADER, RawClient, body_frames, frame, method, short
+from tests.support.peer import Peer, Refusal
+
+DELIVER = (60, 60)
+MODE, PRIORITY, MESSAGE_ID, EXPIRATION = 0x1000, 0x0800, 0x0080, 0x0100
+
+
+def publish(queue: str, body: bytes, flags: int, properties: bytes, channel: int = 1) -> bytes:
+    head = struct.pack(">HHQH", 60, 0, len(body), flags) + properties
+    opening = method(channel, BASIC_PUBLISH, b"\0\0" + short("") + short(queue) + b"\0")
+    return opening + frame(HEADER, channel, head) + body_frames(channel, body, 131072)
+
+
+def test_what_is_alike_and_what_is_not(amqp_url: str) -> None:
+    kinds = [
+        (0, b""),
+        (0, b""),
+        (MODE, b"\x02"),
+        (MODE, b"\x02"),
+        (MODE, b"\x01"),
+        (MODE | PRIORITY, b"\x02\x03"),
+        (MODE | PRIORITY, b"\x02\x03"),
+        (MESSAGE_ID, b"\x02m1"),
+        (MESSAGE_ID, b"\x02m2"),
+        (0, b""),
+        (EXPIRATION, b"\x0560000"),
+        (0, b""),
+    ]
+    bodies = [b"", b"a", b"b", b"cc"]
+    sent = [(flags, props, body) for flags, props in kinds for body in bodies]
+    with RawClient(amqp_url) as client:
+        client.open_channel(1)
+        client.open_channel(2)
+        queue = f"alike-{uuid.uuid4().hex}"
+        client.declare_queue(queue, exclusive=True)
+        client.consume(queue, no_ack=True)
+        channels = [1 + (number % 5 == 4) for number in range(len(sent))]
+        stream = b"".join(
+            publish(queue, body, flags, props, channel)
+            for (flags, props, body), channel in zip(sent, channels, strict=True)
+        )
+        for size in (1, 13, 64, len(stream)):
+            for at in range(0, len(stream), size):
+                client.send(stream[at : at + size])
+            for flags, props, body in sent:
+                found = client.content(DELIVER)
+                assert found.body == body
+                assert found.header == struct.pack(">HHQH", 60, 0, len(body), flags) + props
+
+
+def test_what_is_alike_but_for_its_end_is_refused(peer: Peer, name: str) -> None:
+    peer.declare(name, exclusive=True)
+    one = publish(name, b"x" * 16, MODE, b"\x02")
+    text = 'FRAME_ERROR - type 3, all octets = <<"xxxxxxxxxxxxxxxx">>: {invalid_frame_end_marker,0}'
+    assert peer.cut_off(one + one + one[:-1] + b"\0") == Refusal("connection", 501, text, (0, 0))

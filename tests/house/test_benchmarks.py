@@ -1,0 +1,78 @@
+"""The page of benchmarks is what its generator makes of the kept results, and says where something falls short."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from benchmarks.comparison import page
+from benchmarks.comparison.figure import draw
+from benchmarks.comparison.results import Machine, Results, Sample
+from benchmarks.comparison.rows import FURTHER, QUANTITIES, ROWS
+from benchmarks.comparison.servers import COMPILED, PLAIN, RABBITMQ
+from benchmarks.comparison.tables import by_claims, by_loads, by_quantities
+
+
+def sample(per_second: float, microseconds: float = 1.0, p99: float = 1.0) -> Sample:
+    return Sample(per_second, microseconds, 0.1, p99, 0.5, 40.0)
+
+
+def results(**loads: dict[str, list[Sample]]) -> Results:
+    machine = Machine("a processor", 2, 8.0, "6.1", 3e9, 1000.0)
+    versions = {PLAIN: "1", COMPILED: "1", RABBITMQ: "3.10.8"}
+    named = {key.replace("_", "-"): value for key, value in loads.items()}
+    return Results("2026-01-01", "abc", machine, versions, 3, 3.0, 1.0, named)
+
+
+def test_the_page_is_what_was_measured() -> None:
+    text, figure = page.generated()
+    assert page.PAGE.read_text() == text, "python -m benchmarks.comparison.page"
+    assert page.FIGURE.read_text() == figure, "python -m benchmarks.comparison.page"
+    kept = Results.load(page.RESULTS)
+    assert kept.date in text
+    assert all(version in text for version in kept.versions.values())
+    assert set(kept.loads) == {row.key for row in ROWS}, "a part was kept as if it were all: make bench"
+
+
+def test_a_bound_holds_or_falls_short() -> None:
+    found = results(
+        confirmed={COMPILED: [sample(300, 4.0), sample(200, 6.0), sample(100, 6.0)], RABBITMQ: [sample(100)]},
+        window_1={COMPILED: [sample(149)], PLAIN: [sample(10)], RABBITMQ: [sample(100)]},
+        rate_1000={COMPILED: [sample(1000, p99=0.5)], RABBITMQ: [sample(1000, p99=1.0)]},
+    )
+    lines = by_loads(found, ROWS).splitlines()[2:]
+    assert "| 200 (100-300) | 2.00 | 6.0 (4.0-6.0) |" in lines[0]
+    assert lines[0].endswith("| 2 times: holds, 5 µs: **falls short** |")
+    assert lines[2].endswith("| 1.5 times: **falls short** |")
+    assert [line.endswith("|  |") for line in lines] == [False, True, False, True, True, False, True]
+    assert "| p99 0.50 |" in lines[5]
+    assert lines[5].endswith("| p99 0.5: holds |")
+
+
+def test_quantities_and_claims() -> None:
+    found = results(
+        confirmed={COMPILED: [sample(100)], RABBITMQ: [sample(60)]},
+        persistent={COMPILED: [sample(50)], RABBITMQ: [sample(20)]},
+    )
+    found.quantities = {"start": {COMPILED: [100.0, 301.0, 400.0], RABBITMQ: [5000.0]}}
+    line = by_quantities(found, QUANTITIES).splitlines()[-1]
+    assert line.endswith("| – | 301 ms | 5,000 ms | 300 ms: **falls short** |")
+    full = results(by_headers={RABBITMQ: [sample(10)]})
+    claims = by_claims(found, full)
+    assert "| a factor of 3.0 | a factor of 2.0 |" in claims
+    assert "| headers 10 | – |" in claims
+
+
+def test_the_figure_is_an_image() -> None:
+    found = results(confirmed={COMPILED: [sample(300)], RABBITMQ: [sample(100)]})
+    drawn = draw(found)
+    root = ElementTree.fromstring(drawn)
+    bars = [each for each in root.iter() if each.tag.endswith("rect") and each.get("rx")]
+    # Three brokers in the legend; two bars of rates, two of processor time.
+    assert len(bars) == 3 + 2 + 2
+    widths = [float(each.get("width", "0")) for each in bars[3:5]]
+    assert abs(widths[0] / widths[1] - 3) < 0.05
+
+
+def test_every_row_has_a_name_of_its_own() -> None:
+    keys = [row.key for row in ROWS + FURTHER] + [one.key for one in QUANTITIES]
+    assert len(keys) == len(set(keys))
