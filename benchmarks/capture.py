@@ -23,7 +23,8 @@ from datetime import date
 from pathlib import Path
 
 from benchmarks.backlog import commit
-from benchmarks.measured import AUTO_ACK, CONFIRMED, PERSISTENT, NotMeasured, Row, measure
+from benchmarks.comparison.loads import NotMeasured, measure
+from benchmarks.comparison.rows import AUTO_ACK, CONFIRMED, PERSISTENT, Row
 from tests.support.broker import BrokerProcess
 
 STREAM = "warren.events"
@@ -103,7 +104,7 @@ def broker(row: Row, build: str, env: Mapping[str, str], runs: int, seconds: flo
             data = Path(folder) / f"{number}-{captured}"
             flags = ("--capture-events", STREAM) if captured else ()
             with BrokerProcess(data, *flags, env=env) as server:
-                return measure(sys.executable, server.url, server.pid, row, seconds, env).microseconds
+                return measure(sys.executable, server.url, server.pid, row, seconds, env=env).microseconds
 
         return line(f"broker, {build}: {row.name}", EVENTS[row.name], pairs(once, runs))
 

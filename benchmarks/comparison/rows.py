@@ -22,11 +22,15 @@ class Row:
     """Its figure is the latency at a fixed rate: at most half of RabbitMQ's at the 99th percentile."""
 
 
+CONFIRMED = Row("confirmed", "confirmed, acknowledged", (), 2, 2.2, 5)
+AUTO_ACK = Row("auto-ack", "auto-ack, no confirms", ("--no-confirms", "--auto-ack"), 2, 3.3)
+PERSISTENT = Row("persistent", "persistent, confirmed, acknowledged", ("--persistent",), 2.5, 3.3, 7)
+
 ROWS = (
-    Row("confirmed", "confirmed, acknowledged", (), 2, 2.2, 5),
+    CONFIRMED,
     Row("unconfirmed", "acknowledged, no confirms", ("--no-confirms",), 2, 2.5),
-    Row("auto-ack", "auto-ack, no confirms", ("--no-confirms", "--auto-ack"), 2, 3.3),
-    Row("persistent", "persistent, confirmed, acknowledged", ("--persistent",), 2.5, 3.3, 7),
+    AUTO_ACK,
+    PERSISTENT,
     Row("1-kib", "1 KiB, confirmed, acknowledged", ("--size", "1024"), 2, 3),
     Row("window-1", "one at a time (window 1)", ("--window", "1"), 1.5),
     Row("window-10", "ten at a time (window 10)", ("--window", "10")),
