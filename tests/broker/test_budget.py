@@ -1,4 +1,4 @@
-"""What a message may cost the broker: processor time in the build that the tests run on, and the pace of RabbitMQ.
+"""What a message may cost the broker: processor time in the build that the tests run on, and what it costs RabbitMQ.
 
 16 B, confirmed in a window of 1,000 and acknowledged: at most 16 µs of user and system time in plain Python and 5 compiled,
 persistent 2 more. Medians of three short runs; `make bench` measures at length.
@@ -38,8 +38,7 @@ def test_a_persistent_message_stays_within_its_budget(broker: BrokerProcess) -> 
     assert microseconds(broker, PERSISTENT) <= BUDGET_US + PERSISTENT_US
 
 
-def test_more_confirmed_messages_a_second_than_rabbitmq(broker: BrokerProcess, rabbitmq: RabbitMQ) -> None:
-    pairs = [(sample(broker, CONFIRMED), sample(rabbitmq, CONFIRMED)) for _ in range(RUNS)]
-    warren = Median.of([ours.per_second for ours, _ in pairs])
-    other = Median.of([theirs.per_second for _, theirs in pairs])
-    assert warren.middle > other.middle, f"Warren {warren:,.0f} a second, RabbitMQ {other:,.0f}"
+def test_a_message_costs_less_than_rabbitmqs(broker: BrokerProcess, rabbitmq: RabbitMQ) -> None:
+    ours = Median.of([sample(broker, CONFIRMED).microseconds for _ in range(RUNS)])
+    theirs = Median.of([sample(rabbitmq, CONFIRMED).microseconds for _ in range(RUNS)])
+    assert ours.middle < theirs.middle, f"Warren {ours:.1f} µs, RabbitMQ {theirs:.1f} µs"

@@ -28,6 +28,10 @@ USER_ID: Final = 0x0010
 APP_ID: Final = 0x0008
 CLUSTER_ID: Final = 0x0004
 MORE_FLAGS: Final = 0x0001
+SELDOM_ALIKE: Final = (
+    HEADERS | CORRELATION_ID | REPLY_TO | EXPIRATION | MESSAGE_ID | TIMESTAMP | USER_ID | MORE_FLAGS
+)
+"""What two messages of one publisher seldom have in common, or what has to be looked at in each."""
 
 HEADER_FIXED: Final = 14
 """Bytes of a header frame's payload before its properties: class, weight, body size, flags."""

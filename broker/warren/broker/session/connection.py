@@ -15,7 +15,7 @@ from warren.broker.session.channel import Channel, Target
 from warren.broker.session.confirms import Confirms
 from warren.broker.session.limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT
 from warren.broker.session.rights import Rights
-from warren.wire.content import HEADER_FIXED, Look, MalformedProperties
+from warren.wire.content import HEADER_FIXED, SELDOM_ALIKE, Look, MalformedProperties
 from warren.wire.methods import BASIC, frame, undecodable
 from warren.wire.replies import AmqpError, Reply, snippet
 
@@ -93,6 +93,9 @@ class Connection:
         self.confirms: list[Confirms] = []
         self.last: Optional[Target] = None  # noqa: UP045
         self.rights: Optional[Rights] = None  # noqa: UP045
+        self.same = b""
+        """The header frame and the head of the body frame that `last` came with and `look` saw, if the next may be alike."""
+        self.same_body: i64 = 0
         self.look = Look()
         self.max_message_size: i64 = node.limits.max_message_size
 
@@ -149,6 +152,15 @@ class Connection:
                 # The same publish as before: nothing of it has to be looked at.
                 channel = last.channel
                 start: i64 = position + len(last.raw)
+                after: i64
+                if self.same and buffer.startswith(self.same, start):
+                    # And the same header: of the content nothing either, but that it is all there.
+                    after = start + len(self.same) + self.same_body + 1
+                    if after <= size and buffer[after - 1] == END and channel.incoming.target is None:
+                        self.position = position = after
+                        self.number = channel.number
+                        channel.publish(last, buffer[start:after], self.same_body, self.look)
+                        continue
                 after = self.content(channel, last, buffer, start, size)
                 if after > start:
                     position = after
@@ -232,6 +244,7 @@ class Connection:
         target.immediate = flags & 2 == 2
         channel.resolve(target)
         self.last = target
+        self.same = b""
         self.publishes = True
         start = self.position
         if self.content(channel, target, buffer, start, len(buffer)) == start:
@@ -277,6 +290,11 @@ class Connection:
         self.number = number
         look = self.look
         look.look(buffer, start + 7 + HEADER_FIXED, end, flags)
+        if body_size and flags & SELDOM_ALIKE == 0:
+            self.same = buffer[start : end + 8]
+            self.same_body = body_size
+        elif self.same:
+            self.same = b""
         channel.publish(target, buffer[start:after], body_size, look)
         return after
 

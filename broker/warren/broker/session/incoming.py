@@ -107,6 +107,7 @@ class Incoming:
         look = channel.connection.look
         flags: i64 = (i64(header[12]) << 8) | i64(header[13])
         look.look(header, HEADER_FIXED, len(header), flags)
+        channel.connection.same = b""
         channel.publish(target, join_content(channel.number, header, body), self.size, look)
 
     def unexpected(self, got: str) -> AmqpError:
