@@ -14,11 +14,13 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tests.pipeline.conftest import channel
 from tests.pipeline.test_stream_source import Stream, declared
+from tests.support.processes import wait_until
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.link import Address
+from warren.pipeline.link import Address, Link
 from warren.pipeline.ranges import shared
 from warren.pipeline.replay import Replay
+from warren.pipeline.watch import Watch
 from warren.wire import methods, properties, tables
 from warren.wire.content import content_frames, join_content
 from warren.wire.conversation import Conversation
@@ -202,6 +204,42 @@ def test_an_end_is_found_whose_messages_are_acknowledged_already(
     replay = Replay(Address(streams[0].url), streams[0].name)
     assert replay.end() == 5
     assert sum(len(batch.bodies) for batch in replay.batches(1, 5)) == 4
+
+
+def test_an_end_is_watched(streams: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks again and again makes no connection for it as long as nothing comes."""
+    opened: list[Address] = []
+    opening = Address.open
+
+    def counted(address: Address, product: str = "test") -> Link:
+        opened.append(address)
+        return opening(address, product)
+
+    monkeypatch.setattr(Address, "open", counted)
+    stream = streams[0]
+    watch = Watch(Replay(Address(stream.url), stream.name))
+    try:
+        assert watch.end() == 0
+        stream.numbers(0, 9)
+        wait_until(lambda: watch.end() == 10, "what came is seen", 30)
+        before = len(opened)
+        assert {watch.end() for _ in range(100)} == {10}
+        assert len(opened) == before
+        delete(stream)
+        with pytest.raises(PipelineError, match="there is no such queue"):
+            wait_until(lambda: watch.end() != 10, "the stream is gone", 30)
+    finally:
+        watch.close()
+
+
+def test_heartbeats_are_no_messages(streams: list[Stream]) -> None:
+    """A broker that is there, and sends nothing of a range that cannot be, is waited for as long as the timeout says."""
+    stream = streams[0]
+    stream.numbers(0, 4)
+    batches = Replay(Address(f"{stream.url}?heartbeat=1", 2.5), stream.name).batches(0, 10)
+    assert next(batches).offsets == list(range(5))
+    with pytest.raises(PipelineError, match=r"nothing arrived for 2\.5 s, at offset 5"):
+        next(batches)
 
 
 def test_a_batch_is_bounded_whatever_the_stream_holds(streams: list[Stream]) -> None:

@@ -47,29 +47,35 @@ class Consuming:
         return len(self.deliveries.bodies) >= BATCH_MESSAGES or self.deliveries.size >= BATCH_BYTES
 
     def hear(self, wait: float) -> bool:
-        """Take in what comes within so many seconds; False if nothing does.
+        """Take in what comes within so many seconds; False if nothing does but heartbeats.
 
         :raises PipelineError: the queue was deleted
         :raises Refused: the broker has closed the channel or the connection
         :raises OSError: the connection is lost
         """
-        data = self.link.receive(wait)
-        if not data:
-            return False
+        deadline = time.monotonic() + wait
         deliveries = self.deliveries
-        deliveries.feed(data)
-        if deliveries.other:
-            self._sort(deliveries.other)
+        came = False
+        while not came:
+            data = self.link.receive(max(deadline - time.monotonic(), 0))
+            if not data:
+                return False
+            deliveries.feed(data)
+            came = not deliveries.other or self._sort(deliveries.other, len(data))
         if self._ack_every and deliveries.count - self._acknowledged >= self._ack_every:
             self.acknowledge()
         return True
 
-    def _sort(self, frames: list[bytes]) -> None:
+    def _sort(self, frames: list[bytes], size: int) -> bool:
+        """Keep answers; whether heartbeats were not all of these many bytes."""
         for frame in frames:
             self.link.judge(frame)
             if frame[0] == 1:
                 self._answers.append(frame)
+            elif frame[0] == 8:
+                size -= len(frame)
         frames.clear()
+        return size > 0
 
     def acknowledge(self) -> None:
         """Acknowledge everything that has arrived."""

@@ -96,21 +96,21 @@ class Ranges:
 
         :raises PipelineError: a stream cannot be read
         """
-        return self._of_each(lambda stream: self.replay(stream).end())
+        return self.of_each(lambda stream: self.replay(stream).end())
 
     def starts(self, ends: Offsets) -> Offsets:
         """Where reading begins.
 
         :raises PipelineError: a stream cannot be read
         """
-        return self._of_each(lambda stream: self._offset(stream, self.starting[stream], ends[stream]))
+        return self.of_each(lambda stream: self._offset(stream, self.starting[stream], ends[stream]))
 
     def stops(self, ends: Offsets) -> Offsets:
         """Where reading ends: before these offsets.
 
         :raises PipelineError: a stream cannot be read
         """
-        return self._of_each(lambda stream: self._offset(stream, self.ending[stream], ends[stream]))
+        return self.of_each(lambda stream: self._offset(stream, self.ending[stream], ends[stream]))
 
     def _offset(self, stream: str, bound: Bound, end: int) -> int:
         match bound:
@@ -122,7 +122,8 @@ class Ranges:
                 found = self.replay(stream).find(start)
                 return end if found is None else found
 
-    def _of_each(self, ask: Callable[[str], int]) -> Offsets:
+    def of_each(self, ask: Callable[[str], int]) -> Offsets:
+        """What is asked of each stream, of several at once."""
         if len(self.streams) == 1:
             return {stream: ask(stream) for stream in self.streams}
         with ThreadPoolExecutor(min(AT_ONCE, len(self.streams))) as asking:

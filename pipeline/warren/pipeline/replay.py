@@ -80,6 +80,14 @@ class Replay:
                 return None
             return self._offsets(consuming.deliveries.take())[0]
 
+    def wait_at(self, offset: int) -> Consuming:
+        """A consumer of what will come from an offset on, which has room for one message; its owner closes it.
+
+        :raises PipelineError: the stream cannot be read
+        """
+        with self._telling():
+            return self._consume(offset, 1)
+
     def batches(self, start: int, stop: int, whole: bool = True) -> Iterator[Messages]:
         """The messages from one offset to before another, about 4,096 or 4 MiB at a time.
 
@@ -128,19 +136,22 @@ class Replay:
 
     @contextmanager
     def _consuming(self, start: Start, prefetch: int) -> Iterator[Consuming]:
+        consuming = self._consume(start, prefetch)
+        try:
+            yield consuming
+        finally:
+            consuming.close()
+
+    def _consume(self, start: Start, prefetch: int) -> Consuming:
         link = self.address.open()
         place = Timestamp(start.timestamp()) if isinstance(start, datetime) else start
         try:
-            consuming = Consuming(
+            return Consuming(
                 link, self.stream, prefetch, ack_every=(prefetch + 3) // 4, arguments={OFFSET: place}
             )
         except BaseException:
             link.close()
             raise
-        try:
-            yield consuming
-        finally:
-            consuming.close()
 
     def _arrives(self, consuming: Consuming, start: Start) -> bool:
         """Whether a message is there, or comes before long."""
@@ -153,7 +164,10 @@ class Replay:
             if time.monotonic() >= deadline:
                 if sure:
                     raise PipelineError(f"nothing arrived for {limit:g} s")
-                return False
+                # A busy broker takes longer for the answer too.
+                return bool(consuming.waiting() != counted or consuming.deliveries.count) and self._arrives(
+                    consuming, start
+                )
             consuming.hear(max(deadline - time.monotonic(), 0))
         return True
 

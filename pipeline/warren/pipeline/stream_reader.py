@@ -19,6 +19,7 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.pushed import Limits, bounded, narrowed
 from warren.pipeline.ranges import Offsets, Ranges, shared
 from warren.pipeline.rows import record_batch
+from warren.pipeline.watch import Watch
 
 
 @dataclass
@@ -66,9 +67,10 @@ class ContinuousReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
         self._until: Offsets | None = None
+        self._watches: dict[str, Watch] = {}
 
     def initialOffset(self) -> Offsets:
-        return self._ranges.starts(self._ranges.ends())
+        return self._ranges.starts(self._ends())
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         ends = self._until or self._reached()
@@ -91,7 +93,7 @@ class ContinuousReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offsets:
-        return self._ranges.ends()
+        return self._ends()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._until = self._reached()
@@ -105,15 +107,24 @@ class ContinuousReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the messages stay in any case."""
 
+    def stop(self) -> None:
+        for watch in self._watches.values():
+            watch.close()
+
+    def _ends(self) -> Offsets:
+        for stream in self._ranges.streams:
+            self._watches.setdefault(stream, Watch(self._ranges.replay(stream)))
+        return self._ranges.of_each(lambda stream: self._watches[stream].end())
+
     def _begin(self, start: Offsets) -> Offsets:
         """Where each stream goes on; one that the checkpoint does not know yet begins where the options say."""
         ranges = self._ranges
         if all(stream in start for stream in ranges.streams):
             return {stream: start[stream] for stream in ranges.streams}
-        return {**ranges.starts(ranges.ends()), **{s: start[s] for s in ranges.streams if s in start}}
+        return {**ranges.starts(self._ends()), **{s: start[s] for s in ranges.streams if s in start}}
 
     def _reached(self) -> Offsets:
-        ends = self._ranges.ends()
+        ends = self._ends()
         stops = self._ranges.stops(ends)
         return {stream: min(end, stops[stream]) for stream, end in ends.items()}
 
