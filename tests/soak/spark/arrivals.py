@@ -15,7 +15,7 @@ from warren.sdk import App
 
 TICK = 0.1
 """Seconds between two handfuls."""
-AHEAD = 8.0
+AHEAD = 4.0
 """Seconds in which what lies between two kills arrives, at the earliest."""
 
 

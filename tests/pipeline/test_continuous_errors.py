@@ -1,0 +1,123 @@
+"""What goes wrong with a continuous read is one line, and nothing is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.pipeline.conftest import channel
+from tests.pipeline.test_stream_source import Stream, declared
+from tests.support.broker import BrokerProcess
+from tests.support.processes import wait_until
+from warren.pipeline.datasource import source_errors
+from warren.pipeline.errors import PipelineError
+
+MESSAGES = 20_000
+"""With a kilobyte each: far more than what sockets hold."""
+
+
+def reading(spark: SparkSession, url: str, **options: str) -> DataFrame:
+    return spark.readStream.format("amqp").options(url=url, **options).load()
+
+
+def into(frame: DataFrame, folder: Path) -> StreamingQuery:
+    writing = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    return writing.trigger(availableNow=True).start(str(folder / "rows"))
+
+
+@pytest.fixture
+def source(amqp_url: str) -> Stream:
+    return declared(amqp_url)
+
+
+@pytest.mark.parametrize(
+    ("login", "stream", "reason"),
+    [
+        (
+            "guest:guest",
+            "pipeline.nowhere",
+            "cannot read stream 'pipeline.nowhere' at .*: there is no such queue",
+        ),
+        ("guest:s3cret", None, "refused the user name or the password"),
+    ],
+)
+def test_what_cannot_be_read_ends_the_query_with_one_line(
+    spark: SparkSession, source: Stream, tmp_path: Path, login: str, stream: str | None, reason: str
+) -> None:
+    host = source.url.removeprefix("amqp://").rpartition("@")[2]
+    frame = reading(spark, f"amqp://{login}@{host}", stream=stream or source.name)
+    with pytest.raises(PipelineError, match=reason) as failed, source_errors():
+        into(frame, tmp_path).awaitTermination(60)
+    assert "\n" not in str(failed.value)
+    assert "s3cret" not in str(failed.value)
+
+
+def test_another_schema_is_refused_before_a_query_starts(
+    spark: SparkSession, source: Stream, tmp_path: Path
+) -> None:
+    named = spark.readStream.format("amqp").options(url=source.url, stream=source.name)
+    with (
+        pytest.raises((AnalysisException, PipelineError), match="the schema of format 'amqp' is fixed"),
+        source_errors(),
+    ):
+        into(named.schema("order_id string").load(), tmp_path).awaitTermination(60)
+
+
+def test_a_broker_that_stops_in_mid_batch_is_one_line_and_costs_no_message(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker:
+        stream = declared(broker.url)
+        with channel(broker.url) as publishing:
+            for number in range(MESSAGES):
+                publishing.basic_publish("", stream.name, b"%06d" % number + bytes(1000))
+            publishing.queue_declare(stream.name, passive=True)
+        rows = reading(spark, broker.url, stream=stream.name)
+        held = rows.select("offset").mapInArrow(holding(tmp_path), "offset long")
+        with ThreadPoolExecutor(1) as beside:
+            stopped = beside.submit(stop_while_held, broker, tmp_path)
+            with (
+                pytest.raises(
+                    PipelineError, match=r"the connection was lost|closed the connection"
+                ) as failed,
+                source_errors(),
+            ):
+                into(held, tmp_path).awaitTermination(60)
+            stopped.result(60)
+        assert "\n" not in str(failed.value)
+        broker.start()
+        query = into(held, tmp_path)
+        query.awaitTermination(60)
+        written = spark.read.parquet(str(tmp_path / "rows"))
+        assert sorted(row.offset for row in written.collect()) == list(range(MESSAGES))
+
+
+def holding(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Lets the first rows through, then waits until the broker has stopped."""
+    held, stopped = str(folder / "held"), str(folder / "stopped")
+
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import time
+
+        for batch in batches:
+            yield batch
+            open(held, "w").close()
+            deadline = time.monotonic() + 60
+            while not os.path.exists(stopped) and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    return hold
+
+
+def stop_while_held(broker: BrokerProcess, folder: Path) -> None:
+    wait_until((folder / "held").exists, "the first rows have been read", 60)
+    broker.kill()
+    (folder / "stopped").touch()
