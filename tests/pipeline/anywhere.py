@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,27 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from warren.pipeline import register
+from warren.pipeline.command import parse, run
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.registry import JOBS
 from warren.pipeline.session import spark_session
 
 URL = os.environ.get("AMQP_URL", "")
 STREAM = os.environ.get("STREAM", "")
+QUEUE = os.environ.get("QUEUE", "")
+STREAM_OF_JOBS = os.environ.get("STREAM_OF_JOBS", "")
 FOLDER = Path(os.environ.get("FOLDER", "."))
 
 
 def main() -> None:
     place, *names = sys.argv[1:]
-    with ExitStack() as stack:
-        if place.startswith("sc://"):
-            spark: SparkSession = SparkSession.builder.remote(place).getOrCreate()
-            stack.callback(spark.stop)
-        else:
-            spark = stack.enter_context(spark_session("anywhere", place, FOLDER / "spark.log"))
+    remote = place if place.startswith("sc://") else None
+    if "jobs" in names:
+        # Each has a session of its own.
+        names.remove("jobs")
+        print(json.dumps({"step": "jobs", "result": jobs(place)}), flush=True)
+    with spark_session("anywhere", place, FOLDER / "spark.log", remote) as spark:
         for name in names:
             step: Callable[[SparkSession], Any] = globals()[name]
             try:
@@ -43,6 +46,18 @@ def main() -> None:
             except (PipelineError, PySparkException) as error:
                 result = {"error": str(error)}
             print(json.dumps({"step": name, **result}), flush=True)
+
+
+def jobs(place: str) -> dict[str, Any]:
+    """The numbers of every job over what the stream of all of them holds."""
+    where = "--remote" if place.startswith("sc://") else "--master"
+    found = {}
+    for name in JOBS:
+        words = [name, "--source", URL, "--stream", STREAM_OF_JOBS, "--out", str(FOLDER / name), where, place]
+        summary, _ = run(parse(words))
+        assert (FOLDER / name / "report.html").stat().st_size > 1000
+        found[name] = summary.as_dict()
+    return found
 
 
 def stream(spark: SparkSession, **options: str) -> DataFrame:
@@ -76,6 +91,16 @@ def continuous(spark: SparkSession) -> list[int]:
         query.awaitTermination()
     read = spark.read.parquet(str(FOLDER / "messages"))
     return list(read.agg(F.count("*"), F.countDistinct("offset"), F.sum("offset")).first() or ())
+
+
+def written(spark: SparkSession) -> list[int]:
+    """Rows from several tasks become messages of another queue; read again."""
+    register(spark)
+    rows = spark.range(0, 100, 1, 4).selectExpr("cast(id AS STRING) AS body")
+    rows.write.format("amqp").options(url=URL, exchange="", routingKey=QUEUE).mode("append").save()
+    read = spark.read.format("amqp").options(url=URL, queue=QUEUE).load()
+    body = F.col("body").cast("string").cast("int")
+    return list(read.agg(F.count("*"), F.sum(body), F.countDistinct("message_id")).first() or ())
 
 
 def elsewhere(spark: SparkSession, machine: str) -> int:

@@ -9,18 +9,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
+from tests.pipeline.captured import Source, batches, message
+from tests.pipeline.conftest import Message, audit_queue
+from tests.pipeline.letters import NOON, Death
+from tests.pipeline.orders import expected, generated, story
 from tests.pipeline.test_stream_source import Stream, declared
+from tests.support.broker import warren
 from tests.support.processes import Child
 from tests.support.pythons import python_elsewhere, warren_roots
 from tests.support.spark_cluster import SparkCluster
+from warren.pipeline.jobs.registry import JOBS
 from warren.pipeline.travel import own_version
 
 # Several Javas start on what may be a busy machine.
 pytestmark = pytest.mark.timeout(400)
 MESSAGES = 200
 PATIENCE = 350
+ORDERS = generated(40, seed=3)
+EXPECTED = expected(ORDERS, ())
+OUTCOMES = ("paid_in_time", "paid_late", "cancelled")
+LETTERS = 12
+EVENTS = 30
 SECRET = "not-to-be-seen"
 ROOT = Path(__file__).parents[2]
 
@@ -59,10 +71,37 @@ def stream(amqp_url: str) -> Stream:
     return made
 
 
-def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps: str) -> Results:
+@pytest.fixture(scope="module")
+def stream_of_jobs(amqp_url: str) -> Stream:
+    """What every job finds something in: orders, dead letters, life-cycle events."""
+    made = declared(amqp_url)
+    letters = [
+        Message(b"", pika.BasicProperties(message_id=death.message_id, headers=death.sdk_headers()))
+        for death in (
+            Death("bills", "failed", NOON, f"letter {number}", by="sdk") for number in range(LETTERS)
+        )
+    ]
+    source = Source()
+    for number in range(EVENTS):
+        source.tell(
+            "published",
+            number * 1000,
+            f"message {number}",
+            10,
+            exchange="",
+            routing_key="orders",
+            queue="orders",
+        )
+    events = [message(batch) for batch in batches([source])]
+    made.publish([*(fact for order in ORDERS for fact in story(order)), *letters, *events])
+    return made
+
+
+def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps: str, **env: str) -> Results:
     """Each step of `tests.pipeline.anywhere`, and what came of it."""
     env = {
         **cluster.env,
+        **env,
         "AMQP_URL": f"{stream.url}?secret={SECRET}",
         "STREAM": stream.name,
         "FOLDER": str(folder),
@@ -81,13 +120,29 @@ def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps:
 @pytest.fixture(scope="module")
 def on_cluster(cluster: SparkCluster, stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("on-cluster")
-    return run(cluster, cluster.master, stream, folder, "batch", "continuous", "bare", "without_pyarrow")
+    with audit_queue(stream.url) as queue:
+        steps = ("batch", "continuous", "written", "bare", "without_pyarrow")
+        return run(cluster, cluster.master, stream, folder, *steps, QUEUE=queue.name)
 
 
 @pytest.fixture(scope="module")
-def remotely(cluster: SparkCluster, stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def remotely(
+    cluster: SparkCluster, stream: Stream, stream_of_jobs: Stream, tmp_path_factory: pytest.TempPathFactory
+) -> Results:
     folder = tmp_path_factory.mktemp("remotely")
-    return run(cluster, cluster.serve_connect(), stream, folder, "batch", "continuous")
+    with audit_queue(stream.url) as queue:
+        names = {"QUEUE": queue.name, "STREAM_OF_JOBS": stream_of_jobs.name}
+        return run(
+            cluster,
+            cluster.serve_connect(),
+            stream,
+            folder,
+            "jobs",
+            "batch",
+            "continuous",
+            "written",
+            **names,
+        )
 
 
 @pytest.fixture(params=["on_cluster", "remotely"])
@@ -105,6 +160,26 @@ def test_a_range_is_read_by_several_tasks_and_spark_finds_the_format_by_itself(r
 
 def test_a_continuous_read_goes_on_from_its_checkpoint(results: Results) -> None:
     assert results["continuous"] == [MESSAGES, MESSAGES, SUM]
+
+
+def test_rows_are_published_by_the_executors(results: Results) -> None:
+    assert results["written"] == [100, sum(range(100)), 100]
+
+
+def test_every_job_runs_through_connect(remotely: Results) -> None:
+    assert remotely["jobs"].keys() == JOBS.keys()
+    orders = remotely["jobs"]["order-timeouts"]
+    assert {name: orders[name] for name in OUTCOMES} == {name: EXPECTED[name] for name in OUTCOMES}
+    assert remotely["jobs"]["dead-letters"]["letters"] == LETTERS
+
+
+def test_the_command_runs_on_a_master(cluster: SparkCluster, stream_of_jobs: Stream, tmp_path: Path) -> None:
+    words = ["pipeline", "order-timeouts", "--source", stream_of_jobs.url, "--stream", stream_of_jobs.name]
+    command = warren(*words, "--out", tmp_path / "out", "--master", cluster.master, "--json")
+    with Child(command, env=cluster.env, cwd=ROOT) as child:
+        assert child.wait(PATIENCE) == 0, child.errors[-4000:]
+        found = json.loads("\n".join(child.lines))
+    assert {name: found[name] for name in OUTCOMES} == {name: EXPECTED[name] for name in OUTCOMES}
 
 
 def test_executors_without_warren_say_so(on_cluster: Results) -> None:
