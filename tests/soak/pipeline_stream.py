@@ -15,7 +15,7 @@ from tests.support.spark_cluster import SparkCluster
 
 MESSAGES = 500_000
 KILLS = 20
-STREAMS = 1
+STREAMS = 2
 
 
 def soak(share: float, random: Random, folder: Path) -> list[str]:
