@@ -34,7 +34,6 @@ def main() -> None:
     place, *names = sys.argv[1:]
     remote = place if place.startswith("sc://") else None
     if "jobs" in names:
-        # Each has a session of its own.
         names.remove("jobs")
         print(json.dumps({"step": "jobs", "result": jobs(place)}), flush=True)
     with spark_session("anywhere", place, FOLDER / "spark.log", remote) as spark:
@@ -49,15 +48,20 @@ def main() -> None:
 
 
 def jobs(place: str) -> dict[str, Any]:
-    """The numbers of every job over what the stream of all of them holds."""
-    where = "--remote" if place.startswith("sc://") else "--master"
-    found = {}
-    for name in JOBS:
-        words = [name, "--source", URL, "--stream", STREAM_OF_JOBS, "--out", str(FOLDER / name), where, place]
-        summary, _ = run(parse(words))
-        assert (FOLDER / name / "report.html").stat().st_size > 1000
-        found[name] = summary.as_dict()
-    return found
+    """The numbers of every job, each in a session of its own."""
+    return {name: job(name, "--remote", place) for name in JOBS}
+
+
+def order_timeouts(spark: SparkSession) -> dict[str, Any]:
+    """The numbers of the job, in the session that is there."""
+    return job("order-timeouts")
+
+
+def job(name: str, *words: str) -> dict[str, Any]:
+    told = [name, "--source", URL, "--stream", STREAM_OF_JOBS, "--out", str(FOLDER / name), *words]
+    summary, _ = run(parse(told))
+    assert (FOLDER / name / "report.html").stat().st_size > 1000
+    return dict(summary.as_dict())
 
 
 def stream(spark: SparkSession, **options: str) -> DataFrame:

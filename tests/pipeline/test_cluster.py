@@ -17,7 +17,6 @@ from tests.pipeline.conftest import Message, audit_queue
 from tests.pipeline.letters import NOON, Death
 from tests.pipeline.orders import expected, generated, story
 from tests.pipeline.test_stream_source import Stream, declared
-from tests.support.broker import warren
 from tests.support.processes import Child
 from tests.support.pythons import python_elsewhere, warren_roots
 from tests.support.spark_cluster import SparkCluster
@@ -118,11 +117,14 @@ def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps:
 
 
 @pytest.fixture(scope="module")
-def on_cluster(cluster: SparkCluster, stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def on_cluster(
+    cluster: SparkCluster, stream: Stream, stream_of_jobs: Stream, tmp_path_factory: pytest.TempPathFactory
+) -> Results:
     folder = tmp_path_factory.mktemp("on-cluster")
     with audit_queue(stream.url) as queue:
-        steps = ("batch", "continuous", "written", "bare", "without_pyarrow")
-        return run(cluster, cluster.master, stream, folder, *steps, QUEUE=queue.name)
+        names = {"QUEUE": queue.name, "STREAM_OF_JOBS": stream_of_jobs.name}
+        steps = ("batch", "continuous", "written", "order_timeouts", "bare", "without_pyarrow")
+        return run(cluster, cluster.master, stream, folder, *steps, **names)
 
 
 @pytest.fixture(scope="module")
@@ -170,16 +172,12 @@ def test_every_job_runs_through_connect(remotely: Results) -> None:
     assert remotely["jobs"].keys() == JOBS.keys()
     orders = remotely["jobs"]["order-timeouts"]
     assert {name: orders[name] for name in OUTCOMES} == {name: EXPECTED[name] for name in OUTCOMES}
-    assert remotely["jobs"]["dead-letters"]["letters"] == LETTERS
+    assert remotely["jobs"]["dead-letters"]["deaths"] == LETTERS
 
 
-def test_the_command_runs_on_a_master(cluster: SparkCluster, stream_of_jobs: Stream, tmp_path: Path) -> None:
-    words = ["pipeline", "order-timeouts", "--source", stream_of_jobs.url, "--stream", stream_of_jobs.name]
-    command = warren(*words, "--out", tmp_path / "out", "--master", cluster.master, "--json")
-    with Child(command, env=cluster.env, cwd=ROOT) as child:
-        assert child.wait(PATIENCE) == 0, child.errors[-4000:]
-        found = json.loads("\n".join(child.lines))
-    assert {name: found[name] for name in OUTCOMES} == {name: EXPECTED[name] for name in OUTCOMES}
+def test_a_job_runs_on_a_master(on_cluster: Results) -> None:
+    orders = on_cluster["order_timeouts"]
+    assert {name: orders[name] for name in OUTCOMES} == {name: EXPECTED[name] for name in OUTCOMES}
 
 
 def test_executors_without_warren_say_so(on_cluster: Results) -> None:

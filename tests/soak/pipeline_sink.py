@@ -3,12 +3,15 @@ published at least once, and what is published again has the id that it had."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from contextlib import closing
 from pathlib import Path
 from random import Random
 
 import pika
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.spec import Basic
 
 from tests.soak.spark.arrivals import Arrivals, declare
 from tests.soak.spark.kills import PATIENCE, Query, survive
@@ -18,6 +21,7 @@ from tests.support.spark_cluster import SparkCluster
 
 MESSAGES = 500_000
 KILLS = 20
+ACKNOWLEDGE = 500
 
 
 def soak(share: float, random: Random, folder: Path) -> list[str]:
@@ -64,16 +68,22 @@ def published(url: str, stream: str) -> list[tuple[bytes, str]]:
     """The body and the id of each message of the stream."""
     found: list[tuple[bytes, str]] = []
     count = held(url, stream)
+
+    def take(
+        channel: BlockingChannel, delivery: Basic.Deliver, properties: pika.BasicProperties, body: bytes
+    ) -> None:
+        found.append((body, properties.message_id))
+        if len(found) % ACKNOWLEDGE == 0:
+            channel.basic_ack(delivery.delivery_tag, multiple=True)
+
     with closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
         channel = connection.channel()
-        channel.basic_qos(prefetch_count=1000)
-        deliveries = channel.consume(stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=60)
+        channel.basic_qos(prefetch_count=2 * ACKNOWLEDGE)
+        channel.basic_consume(stream, take, arguments={"x-stream-offset": "first"})
+        deadline = time.monotonic() + PATIENCE
         while len(found) < count:
-            delivery, properties, body = next(deliveries)
-            assert delivery is not None, f"{stream} holds {count} messages and delivered {len(found)}"
-            found.append((body, properties.message_id))
-            if len(found) % 500 == 0:
-                channel.basic_ack(delivery.delivery_tag, multiple=True)
+            connection.process_data_events(1)
+            assert time.monotonic() < deadline, f"{stream} holds {count} messages and delivered {len(found)}"
     return found
 
 

@@ -106,6 +106,8 @@ class SparkCluster:
         settings = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
+            # One executor does for what comes this way.
+            "spark.cores.max": "1",
         }
         words = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
