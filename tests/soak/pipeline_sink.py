@@ -13,7 +13,7 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.spec import Basic
 
-from tests.soak.spark.arrivals import Arrivals, declare
+from tests.soak.spark.arrivals import Arrivals, declare, held
 from tests.soak.spark.kills import PATIENCE, Query, survive
 from tests.support.broker import BrokerProcess
 from tests.support.processes import wait_until
@@ -56,12 +56,6 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
         f"{arrivals.count:,} rows, {kills} kills of the driver and {kills} of executors: none lost, {again:,} published "
         f"again, with the id that they had; {elapsed:.0f} s, at most {longest:.0f} s from a kill to the next batch"
     ]
-
-
-def held(url: str, stream: str) -> int:
-    """How many messages the stream counts."""
-    with closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
-        return int(connection.channel().queue_declare(stream, passive=True).method.message_count)
 
 
 def published(url: str, stream: str) -> list[tuple[bytes, str]]:

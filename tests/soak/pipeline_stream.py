@@ -34,7 +34,12 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
         query = Query(cluster, folder / "query", source, {"path": str(output)})
         try:
             elapsed, longest = survive(query, cluster, arrivals, kills, random)
-            wait_until(lambda: len(rows(output, "offset")) >= arrivals.count, "all are committed", PATIENCE)
+
+            def all_there() -> bool:
+                query.check()
+                return len(rows(output, "offset")) >= arrivals.count
+
+            wait_until(all_there, "all are committed", PATIENCE)
         finally:
             query.stop()
             arrivals.end()

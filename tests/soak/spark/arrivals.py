@@ -28,6 +28,12 @@ def declare(url: str, kind: str, number: int) -> list[str]:
     return names
 
 
+def held(url: str, queue: str) -> int:
+    """How many messages the queue or stream counts, once nobody consumes it."""
+    with closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
+        return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+
+
 def identity(queue: str, number: int) -> str:
     return f"{queue}:{number}"
 
