@@ -14,18 +14,16 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.spec import Basic
 
 from tests.soak.spark.arrivals import Arrivals, declare, held
-from tests.soak.spark.kills import PATIENCE, Query, survive
+from tests.soak.spark.kills import PATIENCE, Query, amounts, survive
 from tests.support.broker import BrokerProcess
 from tests.support.processes import wait_until
 from tests.support.spark_cluster import SparkCluster
 
-MESSAGES = 500_000
-KILLS = 20
 ACKNOWLEDGE = 500
 
 
 def soak(share: float, random: Random, folder: Path) -> list[str]:
-    count, kills = round(MESSAGES * share), max(3, round(KILLS * share))
+    count, kills = amounts(share)
     with BrokerProcess(folder / "broker") as broker, SparkCluster(folder / "cluster") as cluster:
         read, written = declare(broker.url, "stream", 2)
         arrivals = Arrivals(broker.url, [read], count, 2 * kills)

@@ -19,11 +19,20 @@ from tests.soak.spark.committed import batches
 from tests.support.processes import Child, wait_until
 from tests.support.spark_cluster import SparkCluster, children, command_line, kill
 
+MESSAGES = 500_000
+KILLS = 20
+"""Of the driver, and as many of executors."""
+FEWEST = 3
 ROOT = Path(__file__).parents[3]
 PATIENCE = 180.0
 """Seconds that a query may take until its next batch, a start of Java on a busy machine included."""
 SOON = 1.5
 """Seconds after a batch within which the kill falls, wherever the query is then."""
+
+
+def amounts(share: float) -> tuple[int, int]:
+    """Messages, and kills of each kind."""
+    return round(MESSAGES * share), max(FEWEST, round(KILLS * share))
 
 
 class Query:
