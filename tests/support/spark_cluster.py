@@ -84,7 +84,7 @@ class SparkCluster:
                 try:
                     with urlopen(f"http://127.0.0.1:{page}/json/", timeout=10) as told:
                         return bool(json.load(told)["aliveworkers"] == WORKERS)
-                except OSError:
+                except (OSError, ValueError):  # It answers before it has its pages.
                     return False
 
             wait_until(complete, f"a Spark master knows {WORKERS} workers", self._patience)

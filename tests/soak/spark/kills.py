@@ -27,7 +27,11 @@ ROOT = Path(__file__).parents[3]
 PATIENCE = 180.0
 """Seconds that a query may take until its next batch, a start of Java on a busy machine included."""
 SOON = 1.5
-"""Seconds after a batch within which the kill falls, wherever the query is then."""
+"""Seconds after a batch within which some kills fall, wherever the query is then."""
+AMID = 0.5
+"""Seconds after a batch has begun within which the others fall."""
+BEGINS = 3.0
+"""Seconds to wait for one that begins: all that may arrive before the kill may have been read already."""
 
 
 def amounts(share: float) -> tuple[int, int]:
@@ -63,6 +67,12 @@ class Query:
         """The number of the last batch that the checkpoint holds as done; -1 before the first."""
         done = batches(self.folder / "checkpoint" / "commits")
         return int(done[-1].stem) if done else -1
+
+    def under_way(self) -> bool:
+        """Whether a batch has begun and is not done."""
+        self.check()
+        planned = batches(self.folder / "checkpoint" / "offsets")
+        return bool(planned) and int(planned[-1].stem) > self.committed()
 
     def gets_on(self, after: int) -> None:
         """Wait until a later batch is done.
@@ -118,7 +128,7 @@ def survive(
         query.gets_on(before)
         longest = max(longest, time.monotonic() - since) if number > 1 else longest
         wait_for(arrivals, arrivals.count * number // (len(victims) + 1), PATIENCE)
-        time.sleep(random.uniform(0, SOON))
+        moment(query, random)
         query.check()
         before = query.committed()
         if victim == "driver":
@@ -133,3 +143,14 @@ def survive(
     query.gets_on(before)
     longest = max(longest, time.monotonic() - since)
     return time.monotonic() - began, longest
+
+
+def moment(query: Query, random: Random) -> None:
+    """Wait until the query is to be killed: most often in the middle of a batch, if one begins soon."""
+    if random.random() < 0.25:
+        time.sleep(random.uniform(0, SOON))
+        return
+    deadline = time.monotonic() + BEGINS
+    while not query.under_way() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, AMID))
