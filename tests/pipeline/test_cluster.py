@@ -12,7 +12,7 @@ from typing import Any
 import pika
 import pytest
 
-from tests.pipeline.captured import Source, batches, message
+from tests.pipeline.captured import Source, batches, published
 from tests.pipeline.conftest import Message, audit_queue
 from tests.pipeline.letters import NOON, Death
 from tests.pipeline.orders import expected, generated, story
@@ -80,18 +80,18 @@ def stream_of_jobs(amqp_url: str) -> Stream:
             Death("bills", "failed", NOON, f"letter {number}", by="sdk") for number in range(LETTERS)
         )
     ]
-    source = Source()
+    source = Source("broker")
     for number in range(EVENTS):
         source.tell(
             "published",
             number * 1000,
             f"message {number}",
-            10,
+            size=10,
             exchange="",
             routing_key="orders",
             queue="orders",
         )
-    events = [message(batch) for batch in batches([source])]
+    events = [Message(*published(batch)) for batch in batches([source])]
     made.publish([*(fact for order in ORDERS for fact in story(order)), *letters, *events])
     return made
 

@@ -47,3 +47,10 @@ def test_a_python_with_the_same_warren_loads_both(tmp_path: Path) -> None:
     for travelling, said in ((AmqpDataSource, "Travels AmqpDataSource"), (SOURCE, "AmqpDataSource orders")):
         ran = loaded(python, travelling)
         assert ran.stdout.decode().strip() == said, ran.stderr.decode()
+
+
+def test_without_the_extra_no_other_source_is_hidden_from_spark(tmp_path: Path) -> None:
+    python = python_elsewhere(tmp_path / "plain", own_version(), "pyarrow")
+    asked = "import pyspark_warren; print(hasattr(pyspark_warren, 'DefaultSource'))"
+    ran = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout.strip(), ran.stderr) == ("False", "")
