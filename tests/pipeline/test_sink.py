@@ -15,7 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.conftest import Audit, Message, audit_queue, channel
 from tests.support.broker import BrokerProcess
+from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
+from warren.broker.memory import LEAST
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
 from warren.wire import tables
@@ -260,6 +262,24 @@ def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
     finally:
         with channel(audit.url) as deleting:
             deleting.queue_delete(name)
+
+
+def test_a_broker_that_blocks_publishers_says_why(spark: SparkSession, tmp_path: Path) -> None:
+    with InProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
+
+        def limit(memory: int) -> None:
+            assert broker.broker is not None
+            resources = broker.broker.resources
+            broker.call(lambda: setattr(resources, "memory_limit", memory))
+
+        limit(LEAST)
+        with pytest.raises(
+            PipelineError, match=r"confirmed nothing for 1 s, it blocks publishers \(low on memory\)"
+        ):
+            write(numbers(spark, 25), audit, timeout=1)
+        limit(2**62)
+        write(numbers(spark, 25), audit)
+        assert len({properties.message_id for properties, _ in taken(audit)}) >= 25
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""What a spool costs: processor time a message on its way into the files and out of them, and memory against what waits.
+
+    python -m benchmarks.pipeline.spooling --out benchmarks/results/DATE-pipeline-spooling.md
+
+A queue is filled, and a process without Java takes it into a spool, each message synced before it is acknowledged, and reads
+it back into Arrow: what Spark's driver and its tasks do in Python. Then the same again of ten times as many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from benchmarks.backlog import commit
+from benchmarks.pipeline.reading import KINDS, brokers, fill
+from warren.pipeline.spool.reader import SpoolReader
+from warren.pipeline.spool.settings import Settings
+
+KIND = "ids"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline.spooling", description=__doc__)
+    parser.add_argument("--count", type=int, default=100_000, help="messages, and then ten times as many")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the table there, too")
+    parser.add_argument("--work", nargs=3, metavar=("URL", "QUEUE", "FOLDER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        print(json.dumps(work(*options.work)))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="warren-spooling-") as name:
+        rows = [
+            row(broker, url, count, Path(name) / f"{broker}-{count}")
+            for broker, url in brokers(Path(name))
+            for count in (options.count, options.count * 10)
+        ]
+    lines = [
+        "# A queue through a spool",
+        "",
+        f"`python -m benchmarks.pipeline.spooling --count {options.count}`, {date.today()}, commit {commit()}, "
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}. "
+        f"Messages: {KINDS[KIND]}.",
+        "",
+        "| broker | messages | into the spool, a second and core | by the clock | out of it, a second and core | "
+        "most memory, MB |",
+        "|---|---|---|---|---|---|",
+        *rows,
+        "",
+    ]
+    text = "\n".join(lines)
+    print(text)
+    if options.out is not None:
+        options.out.write_text(text)
+    return 0
+
+
+def row(broker: str, url: str, count: int, folder: Path) -> str:
+    """One queue, its whole way, in a process of its own."""
+    queue = f"spooling.{count}"
+    fill(url, queue, KIND, count, stream=False)
+    words = [sys.executable, "-m", "benchmarks.pipeline.spooling", "--work", url, queue, str(folder)]
+    done = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    assert done["rows"] == count, f"{done['rows']} of {count} messages came"
+    into, clock, out = (count / done[name] for name in ("into", "clock", "out"))
+    return f"| {broker} | {count:,} | {into:,.0f} | {clock:,.0f} | {out:,.0f} | {done['megabytes']:.0f} |"
+
+
+def work(url: str, queue: str, folder: str) -> dict[str, float]:
+    """Seconds of processor time into the spool and out of it, and of the clock into it."""
+    reader = SpoolReader(Settings.of({"url": url, "queue": queue, "spooldir": folder, "timeout": "120"}))
+    used, began = time.process_time(), time.monotonic()
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    into, clock = time.process_time() - used, time.monotonic() - began
+    used, rows = time.process_time(), 0
+    for piece in reader.partitions(start, end):
+        rows += sum(batch.num_rows for batch in reader.read(piece))
+    out = time.process_time() - used
+    reader.stop()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"into": into, "clock": clock, "out": out, "rows": rows, "megabytes": most}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
