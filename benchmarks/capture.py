@@ -53,15 +53,24 @@ def main() -> int:
     parser.add_argument(
         "--site", type=Path, metavar="FOLDER", help="a compiled build, to be measured as well"
     )
+    parser.add_argument("--rows", default="", help="only rows whose name contains this")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the table there, too")
     options = parser.parse_args()
     builds: dict[str, Mapping[str, str]] = {"plain": {}}
     if options.site is not None:
         builds["compiled"] = {"PYTHONPATH": str(options.site)}
     try:
-        rows = [sdk(row, name, options.runs, options.seconds) for row, name in SDK_ROWS.items()]
+        rows = [
+            sdk(row, name, options.runs, options.seconds)
+            for row, name in SDK_ROWS.items()
+            if options.rows in name
+        ]
         for build, env in builds.items():
-            rows += [broker(row, build, env, options.runs, options.seconds) for row in BROKER_ROWS]
+            rows += [
+                broker(row, name, env, options.runs, options.seconds)
+                for row in BROKER_ROWS
+                if options.rows in (name := f"broker, {build}: {row.name}")
+            ]
     except NotMeasured as error:
         print(f"capture: {error}", file=sys.stderr)
         return 74
@@ -97,7 +106,7 @@ def sdk(row: str, name: str, runs: int, seconds: float) -> list[str]:
         return line(name, EVENTS[row], pairs(once, runs))
 
 
-def broker(row: Row, build: str, env: Mapping[str, str], runs: int, seconds: float) -> list[str]:
+def broker(row: Row, name: str, env: Mapping[str, str], runs: int, seconds: float) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="warren-capture-") as folder:
 
         def once(number: int, captured: bool) -> float:
@@ -106,7 +115,7 @@ def broker(row: Row, build: str, env: Mapping[str, str], runs: int, seconds: flo
             with BrokerProcess(data, *flags, env=env) as server:
                 return measure(sys.executable, server.url, server.pid, row, seconds, env=env).microseconds
 
-        return line(f"broker, {build}: {row.name}", EVENTS[row.name], pairs(once, runs))
+        return line(name, EVENTS[row.name], pairs(once, runs))
 
 
 def pairs(once: Callable[[int, bool], float], runs: int) -> list[Pair]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -128,6 +129,12 @@ class CapturedChannel(DataChannel):
         return await super().get(queue, timeout)
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
+        # What is malformed is judged by who takes it, as without capture.
+        with suppress(StreamError, IndexError, struct.error):
+            self._told(method, header, body)
+        super().message(method, header, body)
+
+    def _told(self, method: bytes, header: bytes, body: bytes) -> None:
         kind = method[3]
         if kind == DELIVER:
             # What is the same for many deliveries stands on both sides of the tag.
@@ -141,7 +148,6 @@ class CapturedChannel(DataChannel):
             self._delivered(self._kinds_of(frame, None), _u64(method, 4)[0], header, len(body))
         elif kind == RETURN:
             self._returned(method, header)
-        super().message(method, header, body)
 
     def acknowledge(self, delivery_tag: int) -> None:
         super().acknowledge(delivery_tag)
