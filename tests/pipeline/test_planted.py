@@ -24,6 +24,8 @@ from tests.support.proxy import Proxy
 from tests.support.tampering import Tampering
 from warren.sdk import App, Capture, Command, Queue
 
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).parents[2]
 STEADY = 60
 DROPPED, REPEATED, SWAPPED = (7, 23, 24, 50), (12, 31), (17, 40)

@@ -35,24 +35,27 @@ class Fact:
 
 
 def facts_of(events: DataFrame, every: timedelta | None = None) -> DataFrame:
-    """The rows of facts, from the columns of `events_of`. Messages without an id cannot be told apart and are left out.
+    """The rows of facts, from the columns of `events_of`; what has no message id has none in its row.
 
     :param every: of a continuous run: a row says what was captured in a span of this length (with nothing, all of it), and
         is written once the watermark has passed it. So all that is written comes from one and the same time before.
     """
     from pyspark.sql import functions as F
 
-    named = events.where(F.col("message_id").isNotNull())
+    # Nothing is left out here: Spark would do that before it looks at the times, and watermarks would come apart.
     columns = [fact.of_events().alias(fact.name) for fact in facts()]
     if every is None:
-        return named.groupBy(*KEY).agg(*columns)
+        return events.groupBy(*KEY).agg(*columns)
     span = F.window("captured_at", f"{every.total_seconds():.3f} seconds")
-    return named.groupBy(span, *KEY).agg(*columns).drop("window")
+    return events.groupBy(span, *KEY).agg(*columns).drop("window")
 
 
 def folded(rows: DataFrame) -> DataFrame:
-    """One row a message and queue."""
-    return rows.groupBy(*KEY).agg(*[fact.of_facts().alias(fact.name) for fact in facts()])
+    """One row a message and queue. Messages without an id cannot be told apart and are left out."""
+    from pyspark.sql import functions as F
+
+    columns = [fact.of_facts().alias(fact.name) for fact in facts()]
+    return rows.where(F.col("message_id").isNotNull()).groupBy(*KEY).agg(*columns)
 
 
 def facts() -> list[Fact]:
@@ -74,7 +77,8 @@ def facts() -> list[Fact]:
         count("dead_letters", told(event.DEAD_LETTERED)),
         count("drops", told(event.DROPPED)),
         reason(),
-        latest(),
+        latest("at", "last_at"),
+        latest("captured_at", "captured_at"),
     ]
 
 
@@ -145,7 +149,7 @@ def reason() -> Fact:
     return Fact("reason", lambda: F.min(given), lambda: F.min("reason"))
 
 
-def latest() -> Fact:
+def latest(of: str, name: str) -> Fact:
     from pyspark.sql import functions as F
 
-    return Fact("last_at", lambda: F.max("at"), lambda: F.max("last_at"))
+    return Fact(name, lambda: F.max(of), lambda: F.max(name))

@@ -32,6 +32,7 @@ def capture_of(events: DataFrame, every: timedelta | None = None) -> DataFrame:
             F.max("sequence").alias("last"),
             F.min("at").alias("began"),
             F.max("at").alias("ended"),
+            F.max("captured_at").alias("captured_at"),
             F.max(F.col("event") == event.STOPPED).alias("stopped"),
             F.count_if(F.col("message_id").isNull() & (F.col("event") == event.PUBLISHED)).alias(
                 "without_id"
@@ -52,6 +53,7 @@ def folded(rows: DataFrame) -> DataFrame:
         F.max("last").alias("last"),
         F.min("began").alias("began"),
         F.max("ended").alias("ended"),
+        F.max("captured_at").alias("captured_at"),
         F.max("stopped").alias("stopped"),
         F.sum("without_id").alias("without_id"),
         F.array_distinct(F.flatten(F.collect_set("queues"))).alias("queues"),

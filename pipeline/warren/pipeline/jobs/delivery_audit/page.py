@@ -11,7 +11,7 @@ from warren.pipeline.jobs.delivery_audit.findings import KINDS
 from warren.pipeline.jobs.delivery_audit.lives import FATES
 from warren.pipeline.jobs.delivery_audit.losses import PLACES
 from warren.pipeline.report import Figure, Part, Row, Table, Tile
-from warren.pipeline.wording import brief
+from warren.pipeline.wording import brief, clock
 
 if TYPE_CHECKING:
     from warren.pipeline.jobs.contract import Run
@@ -65,7 +65,7 @@ def page(summary: Summary, run: Run) -> str:
         foot=[
             *run.foot,
             f"{summary.capture.events:,} events of {summary.capture.sources:,} sources, from "
-            f"{summary.capture.first_at or 'never'} to {summary.capture.last_at or 'never'}; nothing is judged by the last "
+            f"{when(summary.capture.first_at)} to {when(summary.capture.last_at)}; nothing is judged by the last "
             f"{words(summary.settle_seconds)} of them.",
             "messages and findings, beside this page, have a row for each message and queue, and for each finding.",
         ],
@@ -84,12 +84,16 @@ def incomplete(capture: Capture, unknown: int) -> Iterable[str]:
     """What capture did not tell; nothing if it told all."""
     if capture.missing:
         lines = [
-            f"{capture.missing:,} events of {capture.sources:,} sources are missing. What they would have told is "
-            f"not counted as lost: {unknown:,} messages may be, or not."
+            f"Events are missing: {capture.missing:,}, of {capture.sources:,} sources in all. What they would have told is "
+            f"not counted as lost; of {unknown:,} messages it cannot be said whether they are."
         ]
         lines += [
-            f"{gap.source}: {gap.missing:,} events missing, "
-            + (f"between {gap.since} and {gap.until}" if gap.since else f"before {gap.until}")
+            f"{gap.source}: {gap.missing:,} missing, "
+            + (
+                f"between {clock(gap.since)} and {clock(gap.until)}"
+                if gap.since
+                else f"before {clock(gap.until)}"
+            )
             for gap in capture.gaps
         ]
         yield report.notice("What was captured is incomplete", lines, "warn")
@@ -167,14 +171,23 @@ def speed(timed: list[tuple[str, Latency]], title: str, what: str) -> Figure:
             tuple(
                 (
                     queue,
-                    *(brief(latency.quantiles[level]) for level in ("0.50", "0.90", "0.99")),
-                    brief(latency.maximum or 0.0),
+                    *(cell(latency.quantiles[level]) for level in ("0.50", "0.90", "0.99")),
+                    cell(latency.maximum or 0.0),
                 )
                 for queue, latency in timed
             ),
         ),
         note="Times of different machines are as exact as their clocks agree.",
     )
+
+
+def when(instant: str | None) -> str:
+    return "never" if instant is None else clock(instant)
+
+
+def cell(seconds: float) -> str:
+    """In one unit: five of them stand side by side."""
+    return f"{seconds:,.0f} s" if 10 <= abs(seconds) < 1000 else brief(seconds)
 
 
 def shortened(name: str, longest: int = 18) -> str:

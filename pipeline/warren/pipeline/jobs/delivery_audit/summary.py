@@ -142,11 +142,12 @@ def summary_of(
     from pyspark.sql import functions as F
 
     pieces = gaps.folded(capture)
-    end = pieces.agg(F.unix_micros(F.max("ended")).alias("end")).collect()[0]["end"] or 0
     messages = stored(lives_of(folded(facts), events), "messages")
     stays = stays_of(messages)
     # The same for every judgement, so that it is made at one time.
-    horizon = F.timestamp_micros(F.lit(end - rules.settle // timedelta(microseconds=1)))
+    # Of two tables that grow, one may be further than the other.
+    end = min(last_of(facts), last_of(capture)) - rules.settle // timedelta(microseconds=1)
+    horizon = F.timestamp_micros(F.lit(end))
     told, blind = capture_of(events, pieces)
     fates = [fate for fate, count in stays.items() if count]
     findings = stored(findings_of(messages, blind, rules, horizon, fates), "findings")
@@ -169,6 +170,13 @@ def summary_of(
         queues=queues,
         queues_in_all=queues_in_all,
     )
+
+
+def last_of(rows: DataFrame) -> int:
+    """Up to when all that was captured is there, in microseconds since 1970; later events may be in a batch to come."""
+    from pyspark.sql import functions as F
+
+    return rows.agg(F.unix_micros(F.max("captured_at")).alias("last")).collect()[0]["last"] or 0
 
 
 def capture_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, DataFrame | None]:
