@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import uuid
@@ -27,6 +28,7 @@ from warren.pipeline.command import parse
 from warren.pipeline.jobs import dead_letters
 from warren.pipeline.jobs.contract import EVENTS
 from warren.pipeline.jobs.dead_letters import Summary
+from warren.sdk import App, Command, Retry
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -252,6 +254,39 @@ def test_what_brokers_say_of_the_deadlines_of_orders(
     assert (written["job"], written["deaths"]) == ("dead-letters", total)
     assert spark.read.parquet(str(tmp_path / "events")).count() == total
     assert f"{total:,} deaths: " in (tmp_path / "report.html").read_text()
+
+
+def test_letters_of_the_sdk(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:
+    """What an App could not handle, and parked: browsed in place, with exceptions and times in milliseconds."""
+    name = f"bills.{uuid.uuid4().hex[:8]}"
+    app = App(amqp_url)
+
+    class Bill(Command, queue=name):
+        number: int
+
+    @app.handle(Bill, retry=Retry(1))
+    async def pay(bill: Bill) -> None:
+        raise OSError("no line") if bill.number % 2 else ValueError("no bill")
+
+    async def fail() -> None:
+        async with app:
+            for number in range(6):
+                await app.publish(Bill(number=number))
+            parked = Audit(amqp_url, f"{name}.dead")
+            await asyncio.to_thread(wait_until, lambda: parked.ready() == 6, "all are parked")
+
+    asyncio.run(fail())
+    summary = run_job("dead-letters", amqp_url, tmp_path, "--queue", f"{name}.dead")
+    assert [(place.queue, place.reason, place.deaths) for place in summary.places] == [(name, "failed", 6)]
+    assert {group.words[0]: group.deaths for group in summary.errors} == {"OSError": 3, "ValueError": 3}
+    assert summary.after.by_source["message_id"] == summary.after.known == 6
+    assert summary.after.within_a_second == 0
+    assert summary.after.minimum is not None
+    assert 0 <= summary.after.minimum < 60
+    assert Audit(amqp_url, f"{name}.dead").ready() == 6
+    with channel(amqp_url) as deleting:
+        for queue in (name, f"{name}.dead"):
+            deleting.queue_delete(queue)
 
 
 def test_a_run_that_goes_on_comes_to_the_same_numbers(

@@ -6,8 +6,9 @@ desk and for a phone, because text in an SVG shrinks with it; the style sheet sh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 WIDE, NARROW = 620, 330
@@ -123,11 +124,16 @@ def table(what: Table) -> str:
     body = "".join(
         f"<tr{' class=strong' if at == what.strong else ''}>"
         f'<th scope="row">{escape(row[0])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "".join(f"<td>{escape(together(cell))}</td>" for cell in row[1:])
         + "</tr>"
         for at, row in enumerate(what.rows)
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def together(cell: str) -> str:
+    """A number and its unit stay on one line: `1 h` and `8 min` may part, `8` and `min` may not."""
+    return re.sub(r"(?<=\d) (?=[a-zµ%])", "\u00a0", cell)
 
 
 def bars(what: Figure, width: int, name: str) -> str:
@@ -136,6 +142,9 @@ def bars(what: Figure, width: int, name: str) -> str:
     height = ROW if len(rows) > 1 else 2 * ROW
     labels = max((len(row.label) for row in rows), default=0)
     left = labels * LETTER + 12 if labels else 0
+    # Where labels would take half of the room, each stands above its bar.
+    above = left > width * 0.45
+    left = 0 if above else left
     right = 0 if what.full else max((len(row.note) for row in rows), default=0) * LETTER + 10
     room = width - left - right
     largest = max((sum(part.value for part in row.parts) for row in rows), default=0) or 1
@@ -149,6 +158,9 @@ def bars(what: Figure, width: int, name: str) -> str:
             top += 30
             continue
         scale = room / ((sum(part.value for part in row.parts) or 1) if what.full else largest)
+        if above:
+            drawn.append(f'<text class="label" x="0" y="{top + 15:g}">{escape(row.label)}</text>')
+            row, top = replace(row, label=""), top + 14
         drawn.append(one_bar(row, left, top, height, scale))
         top += height
     return (
@@ -226,7 +238,7 @@ svg .inside.warn{fill:var(--on-warn)}svg .inside.plain{fill:var(--on-plain)}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{padding:5px 0 5px 10px;border-bottom:1px solid var(--line);text-align:right;font-weight:400}
 th:first-child{text-align:left;padding-left:0;overflow-wrap:anywhere;min-width:11ch}
-td{white-space:nowrap}thead th{color:var(--soft);font-size:12.5px;vertical-align:bottom}
+thead th{color:var(--soft);font-size:12.5px;vertical-align:bottom}
 details{margin-top:16px;font-size:14px}summary{cursor:pointer;color:var(--soft);margin-bottom:6px}
 tr:last-child>*{border-bottom:0}tr.strong>*{font-weight:650}
 .notice{border-left:5px solid var(--tone)}

@@ -251,7 +251,7 @@ def bursts_of(deaths: DataFrame, what: Bursts) -> tuple[dict[str, Any], tuple[Bu
             F.count(F.lit(1)).alias("deaths"),
             F.unix_micros(F.min("died_at")).alias("began"),
             F.unix_micros(F.max("died_at")).alias("ended"),
-            F.mode("type").alias("type"),
+            F.mode("type", deterministic=True).alias("type"),
         )
     )
     large = F.col("deaths") >= what.least

@@ -269,7 +269,8 @@ def consumers(summary: Summary) -> str:
                 ),
             ),
             legend=(("plain", "held"), ("off", "free")),
-            note="full and idle: shares of its time with a full window, and without a message."
+            note="full and idle: shares of its time with a full window, and without a message. Where only a broker tells of "
+            "a consumer, messages on their way count as held."
             + (f" {more:,} more consumers stand in the tables." if more else ""),
         ),
         "consumers",
