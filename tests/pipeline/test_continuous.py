@@ -20,9 +20,10 @@ from tests.pipeline.jobs import run_job
 from tests.pipeline.orders import Order, fact, from_file, generated, story
 from tests.pipeline.test_order_timeouts import agrees
 from tests.pipeline.test_stream_source import Stream, declared
-from tests.support.broker import warren
+from tests.support.broker import BrokerProcess, warren
 from tests.support.processes import wait_until
 from warren.command import UsageError
+from warren.pipeline.command import parse, run
 from warren.pipeline.errors import PipelineError
 
 pytestmark = pytest.mark.timeout(600)
@@ -180,3 +181,24 @@ def test_a_folder_belongs_to_one_run(spark: SparkSession, stream: Stream, tmp_pa
     (tmp_path / "once" / "events" / "part-0.parquet").touch()
     with pytest.raises(UsageError, match="holds the tables of a run that is over: choose another --out"):
         run_job("order-timeouts", stream.url, tmp_path / "once", *words, *DONE)
+
+
+def test_a_broker_that_goes_away_ends_it_with_one_line(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """And the same command goes on once it is back: each message once."""
+    stream = declared(broker.url)
+    orders = generated(20, seed=9)
+    stream.publish([message for order in orders for message in story(order)])
+
+    def progress(step: str) -> None:
+        if step.startswith("events: "):
+            broker.kill()
+
+    words = ["--source", broker.url, "--stream", stream.name, "--out", str(tmp_path)]
+    with pytest.raises(PipelineError, match=rf"^cannot read stream '{stream.name}' at [^\n]+$"):
+        run(parse(["order-timeouts", *words, "--continuous", "--every", "1s"]), progress)
+    broker.start()
+    summary = run_job("order-timeouts", broker.url, tmp_path, "--stream", stream.name, *DONE)
+    assert (summary.orders, summary.messages.duplicates) == (20, 0)
+    assert summary.messages.read == sum(len(story(order)) for order in orders)
