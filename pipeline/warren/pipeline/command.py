@@ -131,8 +131,7 @@ def parser() -> Parser:
     )
     jobs = root.add_subparsers(dest="job", metavar="JOB", parser_class=Parser)
     for job in ALL:
-        words = f"{job.DESCRIPTION} The messages stay where they are."
-        each = jobs.add_parser(job.NAME, help=job.HELP, description=words)
+        each = jobs.add_parser(job.NAME, help=job.HELP, description=job.DESCRIPTION)
         add_shared_options(each)
         job.add_options(each)
     return root
@@ -146,7 +145,8 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
         "--queue",
         type=filled,
         metavar="NAME",
-        help="or a classic queue, without a delivery limit, that nobody consumes",
+        help="or a classic queue without a delivery limit that nobody consumes: browsed, its messages stay; with "
+        "--continuous they are taken",
     )
     parser.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="folder for Parquet, summary.json, report.html"
