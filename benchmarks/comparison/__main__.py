@@ -1,6 +1,7 @@
 """Measures Warren, plain and compiled, beside RabbitMQ (and LavinMQ) in alternating runs, and writes the page of it.
 
-Every run's figures are kept as they come, so that what was measured stays if it is interrupted.
+Every run's figures are kept as they come (--out), so that what was measured stays if it is interrupted; the page takes
+those of a whole comparison.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ def main() -> int:
     for failure in results.failures:
         print(f"bench: {failure}", file=sys.stderr)
     if not wanted and options.page:
+        # Only now: what the page says has to be whole.
+        results.save(page.FULL if options.full else page.RESULTS)
         page.write()
     return 74 if results.failures else 0
 
@@ -98,15 +101,12 @@ def _options() -> argparse.Namespace:
     add(
         "--out",
         type=Path,
-        help="the results (default: where the page takes them from, if nothing is left out)",
+        default=Path("build/bench.json"),
+        help="the figures as they come (%(default)s)",
     )
     add("--note", default="", help="what else there is to know, for the page")
     add("--no-page", dest="page", action="store_false", help="leave the page as it is")
-    options = parser.parse_args()
-    if options.out is None:
-        name = page.FULL if options.full else page.RESULTS
-        options.out = Path("build/bench.json") if options.rows else name
-    return options
+    return parser.parse_args()
 
 
 def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> list[Row]:
