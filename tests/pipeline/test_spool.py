@@ -176,6 +176,23 @@ def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
         assert audit.ready() == 0
 
 
+def test_a_broker_that_falls_silent_is_noticed(tmp_path: Path) -> None:
+    """It closes nothing: only its heartbeats are missing."""
+    with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
+        with reading(audit, tmp_path / "spool", url=f"{broker.url}?heartbeat=1", timeout=1) as reader:
+            start = reader.initialOffset()
+            assert reader.latestOffset(start, ALL) == start
+            os.kill(broker.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(PipelineError, match=r"does not answer|stopped answering"):
+                    wait_until(lambda: reader.latestOffset(start, ALL) != start, "it is noticed", 60)
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
+        with reading(audit, tmp_path / "spool") as reader:
+            audit.publish(numbered(0, 0))
+            assert bodies(rows(reader, start, arrived(reader, start, 1))) == [0]
+
+
 WORKER = """
 import json, sys
 from pathlib import Path

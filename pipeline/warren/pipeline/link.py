@@ -99,6 +99,8 @@ class Link:
         self.timeout = address.timeout
         self.frame_max = conversation.frame_max
         """Bytes of the largest frame."""
+        self.heartbeat = conversation.heartbeat
+        """Seconds that were agreed on: the broker sends something at least that often; 0 is no such promise."""
         self._conversation = conversation
         self._socket = conversation.socket
         self._readable, self._writable, self._either = select.poll(), select.poll(), select.poll()

@@ -124,10 +124,13 @@ class Consumer:
         if arrivals.size < HELD_BYTES:
             data = self._link.receive(0 if arrivals.count else IDLE)
             self._lost_at = None
+            self._assert_alive(bool(data))
             if data:
                 self._feed(data)
                 if arrivals.count < BATCH_MESSAGES and arrivals.size < BATCH_BYTES:
                     return
+        else:
+            self._heard = time.monotonic()
         if arrivals.count:
             self._empty = 0
             self._put_away()
@@ -136,6 +139,14 @@ class Consumer:
             self._link.send(
                 methods.frame(CHANNEL, "queue.declare", *declaration(self._settings.queue.encode()))
             )
+
+    def _assert_alive(self, heard: bool) -> None:
+        """:raises TimeoutError: if two heartbeats are missing: a machine that died closes no connection"""
+        now = time.monotonic()
+        if heard:
+            self._heard = now
+        elif self._link.heartbeat and now - self._heard > 2 * self._link.heartbeat:
+            raise TimeoutError
 
     def _put_away(self) -> None:
         settings, segments, arrivals = self._settings, self._segments, self._arrivals
@@ -206,6 +217,7 @@ class Consumer:
         except BaseException:
             link.close()
             raise
+        self._heard = time.monotonic()
         with self._changed:
             if not self._drained:
                 self._wanted = self._taken + declared.number("message_count")
