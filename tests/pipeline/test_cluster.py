@@ -175,7 +175,7 @@ def test_every_job_runs_through_connect(remotely: Results) -> None:
     assert remotely["jobs"]["dead-letters"]["deaths"] == LETTERS
 
 
-def test_a_job_runs_on_a_master(on_cluster: Results) -> None:
+def test_a_continuous_job_runs_on_a_master(on_cluster: Results) -> None:
     orders = on_cluster["order_timeouts"]
     assert {name: orders[name] for name in OUTCOMES} == {name: EXPECTED[name] for name in OUTCOMES}
 
