@@ -163,7 +163,7 @@ def rate(
         before, begun = processor_time(spark), time.monotonic()
         read(whole)
         clock = time.monotonic() - begun
-        spent = processor_time(spark) - before
+        spent = sum(after - before.get(pid, 0.0) for pid, after in processor_time(spark).items())
         readings.append(Reading(count, spent / count * 1e6, count / clock))
     found = whole.count()
     assert found == count, f"{found} of {count} messages were read"
@@ -200,15 +200,14 @@ def pythons(spark: SparkSession) -> list[int]:
     return found
 
 
-def processor_time(spark: SparkSession) -> float:
-    """Seconds of the Python processes, of those that have ended as well."""
-    total = 0
+def processor_time(spark: SparkSession) -> dict[int, float]:
+    """Seconds, user and system, of each Python process. One that has read stays for the next task."""
+    seconds: dict[int, float] = {}
     for pid in pythons(spark):
         with missing():
-            # user, system, and both of the children that were waited for
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15]))
-    return total / TICKS
+            seconds[pid] = (int(fields[11]) + int(fields[12])) / TICKS
+    return seconds
 
 
 def resident(pid: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.certificates import Authority
 from tests.support.processes import free_port, wait_until
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.link import Address, telling
+from warren.wire import methods
 from warren.wire.conversation import Conversation
 from warren.wire.url import parse_url
 
@@ -104,4 +106,7 @@ def test_tls_knows_its_authority_by_the_url(tmp_path: Path) -> None:
         for query in (f"cafile={authority.certificate}", "no_verify_ssl=1"):
             link = Address(f"{url}?{query}&heartbeat=1").open()
             link.call("queue.declare", 0, b"pipeline.tls", False, False, False, False, False, b"")
+            assert link.receive(0.1) == b"", "nothing comes by itself"
+            link.send(methods.frame(1, "basic.get", 0, b"pipeline.tls", True))
+            assert link.receive(30)[7:11] == struct.pack(">HH", 60, 72), "basic.get-empty"
             link.close()

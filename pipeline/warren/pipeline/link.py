@@ -155,14 +155,30 @@ class Link:
             # What came together with the answer of the last call.
             early, self._conversation.buffer = self._conversation.buffer, b""
             return early
-        buffered = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
-        if not buffered and not self._readable.poll(wait * 1000):
-            return b""
-        with self._turn:
-            data = self._socket.recv(READ)
+        deadline = time.monotonic() + wait
+        data = self._decrypted() if isinstance(self._socket, ssl.SSLSocket) else None
+        while data is None:
+            if not self._readable.poll(max(deadline - time.monotonic(), 0) * 1000):
+                return b""
+            if isinstance(self._socket, ssl.SSLSocket):
+                data = self._decrypted()
+            else:
+                with self._turn:
+                    data = self._socket.recv(READ)
         if not data:
             raise ConnectionError("the broker closed the connection")
         return data
+
+    def _decrypted(self) -> bytes | None:
+        """What TLS has at hand; None if what came is not for its owner, or no whole record."""
+        with self._turn:
+            self._socket.settimeout(0)
+            try:
+                return self._socket.recv(READ)
+            except ssl.SSLWantReadError:
+                return None
+            finally:
+                self._socket.settimeout(self.timeout)
 
     def judge(self, frame: bytes) -> None:
         """Look at a frame that its owner did not expect; everything harmless is passed over.
