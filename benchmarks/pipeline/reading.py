@@ -163,7 +163,7 @@ def rate(
         before, begun = processor_time(spark), time.monotonic()
         read(whole)
         clock = time.monotonic() - begun
-        spent = sum(after - before.get(pid, 0.0) for pid, after in processor_time(spark).items())
+        spent = processor_time_since(spark, before)
         readings.append(Reading(count, spent / count * 1e6, count / clock))
     found = whole.count()
     assert found == count, f"{found} of {count} messages were read"
@@ -208,6 +208,11 @@ def processor_time(spark: SparkSession) -> dict[int, float]:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             seconds[pid] = (int(fields[11]) + int(fields[12])) / TICKS
     return seconds
+
+
+def processor_time_since(spark: SparkSession, before: dict[int, float]) -> float:
+    """Seconds of all of them, but of those that have ended meanwhile: they have planned."""
+    return sum(after - before.get(pid, 0.0) for pid, after in processor_time(spark).items())
 
 
 def resident(pid: int) -> float:

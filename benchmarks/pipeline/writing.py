@@ -24,7 +24,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.backlog import commit
-from benchmarks.pipeline.reading import brokers, processor_time, pythons, resident
+from benchmarks.pipeline.reading import brokers, processor_time, processor_time_since, pythons, resident
 from warren.pipeline import register
 from warren.pipeline.session import spark_session
 from warren.wire import tables
@@ -105,7 +105,7 @@ def rate(spark: SparkSession, broker: str, url: str, kind: str, count: int, runs
         before, begun = processor_time(spark), time.monotonic()
         write(url, frame(spark, kind, count))
         clocks.append(count / (time.monotonic() - begun))
-        spent.append((processor_time(spark) - before) / count * 1e6)
+        spent.append(processor_time_since(spark, before) / count * 1e6)
     each = statistics.median(spent)
     return (
         f"| {broker} | {KINDS[kind][0]} | {each:.1f} | {1e6 / each:,.0f} | {statistics.median(clocks):,.0f} |"

@@ -76,11 +76,11 @@ class Contents:
         :raises TableError: if it is malformed
         """
         at = self._at
-        if at and header[12:at] == self._before and header[at + 8 :] == self._after:
-            return self._row, _i64(header, at)[0]
-        if not at and header[12:] == self._before:
-            return self._row, -1
         try:
+            if at and header[12:at] == self._before and header[at + 8 :] == self._after:
+                return self._row, _i64(header, at)[0]
+            if not at and header[12:] == self._before:
+                return self._row, -1
             row, at = self._decoded(header)
         except (IndexError, struct.error, MalformedProperties):
             raise TableError("the properties of a message are malformed") from None

@@ -127,9 +127,12 @@ class Deliveries:
     def _whole(self, body: bytes) -> None:
         method = self._method
         tag_at = 1 + method[0]
-        self.tag = _u64(method, tag_at)[0]
-        routing = self._routings.get(method[tag_at + 8 :])
-        self._columns[0].append(routing or self._routing(method[tag_at + 8 :]))
+        try:
+            self.tag = _u64(method, tag_at)[0]
+            routing = self._routings.get(method[tag_at + 8 :]) or self._routing(method[tag_at + 8 :])
+        except (IndexError, struct.error):
+            raise AmqpError(Reply.SYNTAX_ERROR, "a delivery ends early") from None
+        self._columns[0].append(routing)
         row, offset = self._contents.row(self._header)
         self._columns[1].append(row)
         self.offsets.append(offset)
