@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -17,9 +18,12 @@ from tests.pipeline.deliveries import SECOND, START, Expected, Shop, quantile
 from tests.pipeline.jobs import run_job
 from tests.pipeline.test_stream_source import declared
 from warren.pipeline.jobs.batch import stored
+from warren.pipeline.jobs.contract import Run
 from warren.pipeline.jobs.delivery_audit.facts import facts_of
 from warren.pipeline.jobs.delivery_audit.gaps import capture_of
 from warren.pipeline.jobs.delivery_audit.losses import Rules
+from warren.pipeline.jobs.delivery_audit.order import with_best_before
+from warren.pipeline.jobs.delivery_audit.page import page
 from warren.pipeline.jobs.delivery_audit.summary import Summary, summary_of
 from warren.pipeline.jobs.events import events_of
 from warren.wire.events import Batch
@@ -248,6 +252,11 @@ def test_what_the_words_mean(spark: SparkSession, tmp_path: Path) -> None:
         ("consumer-headless", 1, True),
     }
     assert summary.messages.under_way == 1
+    helps = {backlog.queue: backlog.measures[0].kind for backlog in summary.backlogs}
+    assert (helps["plain"], helps["held"]) == ("add_consumers", "add_consumers")
+    told = page(summary, Run("delivery-audit", "amqp://localhost/", ("s",), None, False, 1.0))
+    for words in ("10 messages were lost", "silent-4", "consumer-silent: 1 missing", "consumers like these"):
+        assert words in told
     assert summary.messages.redelivered == 3
     assert (summary.stays["handed_over"], summary.stays["dropped"], summary.stays["purged"]) == (6, 2, 2)
 
@@ -274,3 +283,19 @@ def test_runs_that_go_on_come_to_the_numbers_of_pandas(
 
     agrees(summary, spark.read.parquet(str(tmp_path / "findings")), expected)
     assert summary.capture.missing == 0
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_a_sequence_in_pieces_has_the_bests_of_the_whole(spark: SparkSession, piece: int) -> None:
+    draw = random.Random(piece)
+    rows = [
+        (way, place, draw.choice([None, draw.randrange(50)]))
+        for way in ("one", "other")
+        for place in draw.sample(range(-100, 100), 60)
+    ]
+    frame = spark.createDataFrame(rows, "way STRING, place BIGINT, value BIGINT")
+    judged = with_best_before(frame, ["way"], "place", "value", "best", piece).collect()
+    assert len(judged) == len(rows)
+    for row in judged:
+        before = [value for way, place, value in rows if way == row.way and place < row.place]
+        assert row.best == max((value for value in before if value is not None), default=None)

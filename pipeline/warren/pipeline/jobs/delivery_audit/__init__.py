@@ -109,6 +109,9 @@ def show(summary: Summary, console: Console) -> None:
             console.print(f"lost {PLACES[place]}: {count:,}")
     if summary.capture.missing:
         console.print(f"capture is incomplete: {summary.capture.missing:,} events are missing")
+    for backlog in summary.backlogs[:10]:
+        words = " ".join(measure.words for measure in backlog.measures)
+        console.print(f"{backlog.queue}: {backlog.ready:,} wait. {words}", soft_wrap=True)
     table = Table(title="queues", title_justify="left")
     table.add_column("queue")
     for column in (

@@ -59,6 +59,7 @@ def page(summary: Summary, run: Run) -> str:
         sections=[
             *incomplete(summary.capture, found["unknown"]),
             *wrong(summary),
+            *backlogs(summary),
             stays(summary),
             *speeds(summary.queues),
         ],
@@ -115,6 +116,16 @@ def wrong(summary: Summary) -> Iterable[str]:
                 lines.append(f"{summary.lost_after_confirm:,} of them although the broker had confirmed them")
         tone = "warn" if kind in ("lost", "unknown") else "late"
         yield report.notice(f"{count:,} {kind}: {KINDS[kind]}", lines, tone)
+
+
+def backlogs(summary: Summary) -> Iterable[str]:
+    """What helps the queues in which messages wait."""
+    lines = [
+        f"{backlog.queue}: {backlog.ready:,} wait. {' '.join(measure.words for measure in backlog.measures)}"
+        for backlog in summary.backlogs[:SHOWN]
+    ]
+    if lines:
+        yield report.notice("Queues in which messages wait, and what helps", lines, "plain")
 
 
 def stays(summary: Summary) -> str:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from warren.pipeline.jobs.delivery_audit import gaps
+from warren.pipeline.jobs.delivery_audit.backlog import Backlog, backlogs_of, waiting
 from warren.pipeline.jobs.delivery_audit.facts import folded
 from warren.pipeline.jobs.delivery_audit.findings import KINDS, findings_of
 from warren.pipeline.jobs.delivery_audit.lives import FATES, lives_of
@@ -117,6 +118,8 @@ class Summary:
     queues: tuple[Queue, ...]
     """Those with the most messages."""
     queues_in_all: int
+    backlogs: tuple[Backlog, ...]
+    """Queues in which messages wait, and what helps; looked for if a message has no end and is not lost."""
 
     @property
     def clean(self) -> bool:
@@ -157,6 +160,7 @@ def summary_of(
     found = counted.collect()
     lost = [row for row in found if row["finding"] == "lost"]
     queues, queues_in_all = queues_of(messages, findings)
+    waits = ("waiting" in fates or "nowhere" in fates) and waiting(messages, findings)
     return Summary(
         settle_seconds=rules.settle.total_seconds(),
         late_seconds=rules.late.total_seconds(),
@@ -169,6 +173,7 @@ def summary_of(
         lost_after_confirm=sum(row["confirmed"] for row in lost),
         queues=queues,
         queues_in_all=queues_in_all,
+        backlogs=backlogs_of(events, stored) if waits else (),
     )
 
 
