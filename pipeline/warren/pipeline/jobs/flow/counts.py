@@ -59,11 +59,9 @@ def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
         times = consumer_times(seen_consumers(steps), ended).persist()
         used = {row["queue"]: row for row in windows(times).collect()}
         consumers = consumers_of(times)
-        told = {row["queue"]: row["by"] for row in rows.select("queue", "by").distinct().collect()}
         queues = tuple(
             queue_of(
                 row,
-                told[row["queue"]],
                 used.get(row["queue"]),
                 timelines[row["queue"]],
                 began,
@@ -129,6 +127,7 @@ def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
     from pyspark.sql import functions as F
 
     found = levels.groupBy("queue").agg(
+        F.min("by").alias("by"),
         *[F.sum(name).alias(name) for name in SUMS],
         F.max("began_with").alias("began_with"),
         F.max_by("ready", "second").alias("ready"),
@@ -228,7 +227,6 @@ def consumers_of(times: DataFrame) -> tuple[Consumer, ...]:
 
 def queue_of(
     row: Mapping[str, Any],
-    by: str,
     used: Any,
     timeline: list[Step],
     began: int,
@@ -275,7 +273,7 @@ def queue_of(
     }
     return Queue(
         queue=row["queue"],
-        by=by,
+        by=row["by"],
         **counts,
         published_a_second=row["published"] / seconds,
         delivered_a_second=row["delivered"] / seconds,

@@ -65,7 +65,9 @@ def queue_levels(rows: DataFrame) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    sums = rows.groupBy("queue", "second").agg(*[F.sum(name).alias(name) for name in COUNTS])
+    sums = rows.groupBy("queue", "second").agg(
+        F.min("by").alias("by"), *[F.sum(name).alias(name) for name in COUNTS]
+    )
     until_now = Window.partitionBy("queue").orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
 
     def level(change: Column, emptied: str, since: str) -> Column:
