@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.pipeline.conftest import Audit, Message
 from tests.pipeline.test_stream_source import declared
-from tests.support.examples import run
+from tests.support.examples import EXAMPLES, run
 
 
 def test_browsing_counts_and_shows_what_stays(audit: Audit) -> None:
@@ -27,10 +27,13 @@ def test_a_stream_is_counted_and_its_last_messages_shown(amqp_url: str) -> None:
 
 
 def test_what_is_written_is_taken_through_a_spool(audit: Audit, tmp_path: Path) -> None:
-    written = run("spark_write", audit.name, AMQP_URL=audit.url)
-    assert written.returncode == 0, written.stderr
-    assert audit.ready() == 3
-    ran = run("spark_spool", audit.name, str(tmp_path), AMQP_URL=audit.url)
+    both = tmp_path / "both.py"  # in one process, which starts Java once
+    names = ("spark_write", "spark_spool")
+    programs = [[str(EXAMPLES / f"{name}.py"), audit.name, str(tmp_path)] for name in names]
+    both.write_text(
+        f"import runpy, sys\nfor sys.argv in {programs}:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    ran = run(both, AMQP_URL=audit.url)
     assert ran.returncode == 0, ran.stderr
     spent = [("ada", 2, 42), ("bob", 1, 5), ("eve", 1, 7)]
     assert ran.stdout.splitlines() == [

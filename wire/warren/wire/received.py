@@ -90,6 +90,11 @@ class Scanner:
         self._have = 0
         self._need = 0
 
+    @property
+    def rest(self) -> bytes:
+        """The beginning of a frame whose end has not come."""
+        return b"".join(self._pieces)
+
     def open(self, channel: int, inbox: Inbox) -> None:
         """From here on, the channel's messages and confirms go to `inbox`."""
         self.inboxes[channel] = inbox

@@ -114,7 +114,7 @@ class Consumer:
             # Whoever waits must hear of it: a thread that ends in silence looks like a queue without messages.
             self._error = PipelineError(f"cannot read {self._settings.shown}: {error!r}")
         finally:
-            self._link.close()
+            self._link.close(self._scanner.rest)
             with self._changed:
                 self._changed.notify_all()
 

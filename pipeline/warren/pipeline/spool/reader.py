@@ -23,6 +23,8 @@ from warren.pipeline.spool.consumer import Consumer
 from warren.pipeline.spool.folder import Folder
 from warren.pipeline.spool.segments import SEGMENT, Part, Segments
 from warren.pipeline.spool.settings import Settings
+from warren.wire.replies import AmqpError
+from warren.wire.tables import TableError
 
 SPOOL_SCHEMA = StructType([*SCHEMA.fields, StructField("possible_duplicate", BooleanType())])
 """What a continuous read of a queue gives. `offset` is the position in the spool."""
@@ -166,8 +168,10 @@ def rows(part: Part, queue: str) -> Iterator[pa.RecordBatch]:
             f"{part.path} is not there on this machine: spoolDir must be on a file system that the driver and all "
             "executors have mounted"
         ) from None
-    except (OSError, Torn) as error:
-        raise PipelineError(f"{part.path} cannot be read: {error or 'it ends early'}") from None
+    except Torn:
+        raise PipelineError(f"{part.path} cannot be read: it ends early") from None
+    except (OSError, AmqpError, TableError) as error:
+        raise PipelineError(f"{part.path} cannot be read: {error}") from None
     if position < part.stop:
         raise PipelineError(f"{part.path} is damaged: position {position} is missing")
 
