@@ -17,15 +17,19 @@ from tests.soak.spark.arrivals import Arrivals, identity
 
 def files(output: Path) -> list[Path]:
     """The committed files, batch by batch, in each batch task by task."""
-    log = output / "_spark_metadata"
+    entries = batches(output / "_spark_metadata")
+    # A compact entry repeats what all before it said, which Spark removes in time.
+    whole = max((place for place, entry in enumerate(entries) if entry.suffix == ".compact"), default=0)
     found: list[Path] = []
-    for batch in batches(log):
-        _, *entries = batch.read_text().splitlines()
-        if batch.suffix == ".compact":
-            # It repeats what all before it said.
-            found = []
-        found += [Path(unquote(urlsplit(json.loads(entry)["path"]).path)) for entry in entries]
+    for entry in entries[whole:]:
+        _, *lines = entry.read_text().splitlines()
+        found += [Path(unquote(urlsplit(json.loads(line)["path"]).path)) for line in lines]
     return found
+
+
+def count(output: Path) -> int:
+    """How many rows there are."""
+    return sum(int(pq.read_metadata(file).num_rows) for file in files(output))
 
 
 def batches(log: Path) -> list[Path]:

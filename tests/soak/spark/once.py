@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from tests.soak.spark.arrivals import Arrivals, declare, held
-from tests.soak.spark.committed import once_in_order, rows
+from tests.soak.spark.committed import count, once_in_order
 from tests.soak.spark.kills import PATIENCE, Query, amounts, survive
 from tests.support.broker import BrokerProcess
 from tests.support.processes import wait_until
@@ -27,10 +27,10 @@ def once(
     :param options: of the source, for these queues
     :raises AssertionError: if a message is lost or comes twice, if they are out of order, or if a classic queue keeps some
     """
-    count, kills = amounts(share)
+    messages, kills = amounts(share)
     with BrokerProcess(folder / "broker") as broker, SparkCluster(folder / "cluster") as cluster:
         queues = declare(broker.url, kind, number)
-        arrivals = Arrivals(broker.url, queues, count, 2 * kills)
+        arrivals = Arrivals(broker.url, queues, messages, 2 * kills)
         output = folder / "messages"
         source = {"url": broker.url, "maxMessagesPerTrigger": "20000", **options(queues)}
         query = Query(cluster, folder / "query", source, {"path": str(output)})
@@ -39,7 +39,7 @@ def once(
 
             def all_there() -> bool:
                 query.check()
-                return len(rows(output, "offset")) >= arrivals.count
+                return count(output) >= arrivals.count
 
             wait_until(all_there, "all are committed", PATIENCE)
         finally:
