@@ -47,6 +47,7 @@ TABLES = 1024
 LATEST = (2**63 - 1) // 1_000_000
 """Seconds; a later time has no microseconds in 64 bits."""
 
+_json = json.JSONEncoder(ensure_ascii=False).encode
 _FIELD = b"\x0fx-stream-offset"
 _LONG = _FIELD + b"l"
 _PLACES = {name: place for place, name in enumerate(COLUMNS)}
@@ -158,8 +159,11 @@ def as_text(table: Mapping[str, Value]) -> Pairs:
 
 
 def value_as_text(value: Value) -> str | None:
+    if type(value) is int:
+        # Most of what is not text; a Timestamp and a bool are of other types.
+        return str(value)
     plain = as_json_value(value)
-    return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    return plain if plain is None or isinstance(plain, str) else _json(plain)
 
 
 def as_json_value(value: Value) -> Any:
