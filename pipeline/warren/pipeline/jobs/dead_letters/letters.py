@@ -85,9 +85,23 @@ def told_by() -> Column:
     later one counts."""
     from pyspark.sql import functions as F
 
-    by_broker, by_sdk = F.col("latest")["queue"].isNotNull(), F.col("headers")[DEAD_REASON].isNotNull()
+    by_broker, by_sdk = named("queue").isNotNull(), F.col("headers")[DEAD_REASON].isNotNull()
     since = F.unix_seconds(instant(F.col("latest")["time"])) >= F.unix_seconds("sdk_time")
     return F.when(by_broker & (~by_sdk | F.coalesce(since, F.lit(True))), "broker").when(by_sdk, "sdk")
+
+
+def named(part: str) -> Column:
+    """Queue or reason of the latest death.
+
+    A stream of RabbitMQ 3.10 keeps no header that is an array, so no `x-death`: there the names of the last death count, or,
+    as it writes no others, of the first.
+    """
+    from pyspark.sql import functions as F
+
+    headers = F.col("headers")
+    names = F.coalesce(headers[f"x-last-death-{part}"], headers[f"x-first-death-{part}"])
+    told = F.coalesce(headers["x-last-death-reason"], headers["x-first-death-reason"]).isNotNull()
+    return F.coalesce(F.col("latest")[part], F.when(told, names))
 
 
 def died() -> list[Column]:
@@ -101,8 +115,8 @@ def died() -> list[Column]:
     )
     earliest = F.element_at(history, -1)
     return [
-        F.when(broker, latest["queue"]).when(sdk, headers[DEAD_QUEUE]).alias("died_in"),
-        F.when(broker, latest["reason"]).when(sdk, headers[DEAD_REASON]).alias("reason"),
+        F.when(broker, named("queue")).when(sdk, headers[DEAD_QUEUE]).alias("died_in"),
+        F.when(broker, named("reason")).when(sdk, headers[DEAD_REASON]).alias("reason"),
         F.when(sdk, headers[DEAD_ERROR]).alias("error"),
         F.coalesce(headers[ORIGIN_EXCHANGE], F.when(broker, latest["exchange"]), "here_exchange").alias(
             "exchange"
@@ -113,7 +127,7 @@ def died() -> list[Column]:
             "here_key",
         ).alias("routing_key"),
         F.when(broker, F.coalesce(latest["count"], F.lit(1))).when(sdk, F.lit(1)).alias("deaths_here"),
-        F.when(broker, F.col("sdk_deaths") + counted)
+        F.when(broker, F.col("sdk_deaths") + F.coalesce(counted, F.lit(1)))
         .when(sdk, F.greatest(F.col("sdk_deaths"), F.lit(1)))
         .alias("deaths"),
         F.when(broker, F.coalesce(headers["x-first-death-queue"], earliest["queue"])).alias("first_died_in"),
