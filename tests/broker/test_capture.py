@@ -15,7 +15,7 @@ from tests.sdk.waiting import until
 from tests.support.broker import BrokerProcess, warren
 from tests.support.client import Channel, Connection
 from tests.support.events import Event, Reading, names, of
-from tests.support.streams import declare_stream
+from tests.support.streams import consume, declare_stream
 from warren.broker import Broker, BrokerConfig
 from warren.sdk import App, Capture
 
@@ -210,6 +210,25 @@ def test_nothing_is_told_of_events(capturing: BrokerProcess, channel: Channel) -
     assert {event["queue"] for event in of(events, "published", "delivered", "acked")} == {"q", "plain"}
     assert of(events, "consuming", "delivered", queue=STREAM) == []
     assert of(events, "consuming", "delivered", queue="app.events") == []
+
+
+def test_what_happens_at_a_stream_is_told_as_such(capturing: BrokerProcess, channel: Channel) -> None:
+    declare_stream(channel, "log")
+    channel.declare("work")
+    channel.confirm()
+    for queue in ("log", "work"):
+        channel.publish(queue, message_id="one")
+    channel.settled(2)
+    for queue in ("log", "work"):
+        tag = consume(channel, queue, "first" if queue == "log" else None, prefetch=10)
+        (message,) = channel.deliveries(1)
+        channel.ack(message.tag)
+        channel.cancel(tag)
+    events = told(capturing)
+    expected = ["published", "consuming", "delivered", "acked", "cancelled"]
+    assert [event["event"] for event in events if event.get("queue") == "log"] == expected
+    assert [event["event"] for event in events if event.get("stream")] == expected
+    assert {event.get("stream") for event in events if event.get("queue") == "work"} == {None}
 
 
 def test_a_kill_leaves_a_source_without_an_end_and_the_next_run_is_another(

@@ -36,6 +36,7 @@ def test_every_key_is_a_typed_column(spark: SparkSession) -> None:
         consumer="t",
         prefetch=100,
         no_ack=False,
+        stream=True,
     )
     first, second = events_of(messages_of(spark, batches([source]))).orderBy("sequence").collect()
     assert second.asDict() == {
@@ -58,6 +59,7 @@ def test_every_key_is_a_typed_column(spark: SparkSession) -> None:
         "consumer": "t",
         "prefetch": 100,
         "no_ack": False,
+        "stream": True,
     }
     assert (first["event"], first["message_id"], first["bytes"]) == ("started", None, None)
 

@@ -133,6 +133,40 @@ async def test_every_step_of_a_life_is_told_once_and_in_order(
     assert times == sorted(times)
 
 
+async def test_a_consumer_of_a_stream_says_that_it_is_one(
+    make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], name: str
+) -> None:
+    class Line(Command, queue=Queue(f"{name}.log", type="stream")):
+        what: str
+
+    class Job(Command, queue=name):
+        what: str
+
+    app = make_app(capture=Capture(stream=stream))
+    done: asyncio.Queue[str] = asyncio.Queue()
+
+    @app.handle(Line)
+    async def read_line(line: Line) -> None:
+        done.put_nowait(line.what)
+
+    @app.handle(Job)
+    async def work(job: Job) -> None:
+        done.put_nowait(job.what)
+
+    async with app:
+        for message in (Line(what="line"), Job(what="job")):
+            await app.publish(message)
+            await asyncio.wait_for(done.get(), 30)
+
+    told = (await read(reading, amqp_url, stream)).events
+    with Connection(amqp_url) as connection:
+        connection.channel().delete(f"{name}.log")
+    steps = ["consuming", "delivered", "acked", "cancelled"]
+    assert [event["event"] for event in told if event.get("stream")] == steps
+    assert names(told, queue=f"{name}.log", stream=True) == steps
+    assert set(names(told, queue=name, stream=None)) >= set(steps)
+
+
 async def test_a_transaction_tells_what_the_commit_made_true(
     make_app: MakeApp, foreign: Foreign, amqp_url: str, stream: str, reading: list[Reading], name: str
 ) -> None:

@@ -286,7 +286,9 @@ class Subscription:
         prefetch = 1 if self._mode is Mode.TRIAL else self._prefetch
         with translated(f"cannot consume from queue {self.queue.name!r}"):
             async with asyncio.timeout(CANCEL_SECONDS * 2):
-                self._tag = await channel.consume(self.queue.name, prefetch=prefetch)
+                self._tag = await channel.consume(
+                    self.queue.name, prefetch=prefetch, stream=self.queue.type == "stream"
+                )
 
     async def _end_consumer(self) -> None:
         """Cancel at the broker, if there is something to cancel, and give back what it sent too much."""

@@ -146,11 +146,18 @@ class DataChannel:
             raise
 
     async def consume(
-        self, queue: str, *, prefetch: int | None = None, no_ack: bool = False, timeout: float | None = None
+        self,
+        queue: str,
+        *,
+        prefetch: int | None = None,
+        no_ack: bool = False,
+        stream: bool = False,
+        timeout: float | None = None,
     ) -> str:
         """Start a consumer; returns its tag. Deliveries may come before that.
 
         :param prefetch: of this consumer; None leaves what was set for the one before.
+        :param stream: the queue is one, for those that record what happens; it is consumed alike.
         :param timeout: seconds for each answer.
         """
         if prefetch is not None:

@@ -71,6 +71,7 @@ KEYS: Final[dict[str, type]] = {
     "consumer": str,
     "prefetch": int,
     "no_ack": bool,
+    "stream": bool,
 }
 """What an event may have; `event` and `at` (microseconds since 1970) it has always."""
 
@@ -100,6 +101,7 @@ def what(
     consumer: str | None = None,
     prefetch: int | None = None,
     no_ack: bool | None = None,
+    stream: bool | None = None,
 ) -> str:
     """What many events have in common, encoded once: the beginning of their JSON objects."""
     values = {
@@ -114,6 +116,7 @@ def what(
         "consumer": consumer,
         "prefetch": prefetch,
         "no_ack": no_ack,
+        "stream": stream,
     }
     present = {key: value for key, value in values.items() if value is not None}
     return json.dumps(present, separators=(",", ":"))[:-1]

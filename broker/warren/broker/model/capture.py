@@ -45,8 +45,9 @@ def text(name: bytes) -> str:
 class Told:
     """The events of one consumer, or of one connection's basic.get from one queue, prepared."""
 
-    def __init__(self, queue: str, consumer: str | None, origin: str, no_ack: bool) -> None:
-        self.queue = queue
+    def __init__(self, queue: Queue, consumer: str | None, origin: str, no_ack: bool) -> None:
+        self.queue = text(queue.name)
+        self.stream: bool | None = queue.streamed or None
         self.consumer = consumer
         self.origin = origin
         self.no_ack: bool | None = no_ack or None
@@ -59,7 +60,14 @@ class Told:
         self.again: dict[tuple[bytes, bytes], str] = {}
 
     def kind(self, event: str, reason: str | None) -> str:
-        return what(event, queue=self.queue, connection=self.origin, reason=reason, consumer=self.consumer)
+        return what(
+            event,
+            queue=self.queue,
+            connection=self.origin,
+            reason=reason,
+            consumer=self.consumer,
+            stream=self.stream,
+        )
 
     def delivered(self, exchange: bytes, routing_key: bytes, redelivered: bool) -> str:
         known = self.again if redelivered else self.first
@@ -77,6 +85,7 @@ class Told:
                 connection=self.origin,
                 consumer=self.consumer,
                 no_ack=self.no_ack,
+                stream=self.stream,
             )
         return found
 
@@ -176,6 +185,7 @@ class Capture:
                 text(message.routing_key),
                 text(queue.name),
                 connection=origin or None,
+                stream=queue.streamed or None,
             )
         self.add(kind, text(message_id(message.content, CONTENT)), message.body_size)
 
@@ -224,12 +234,12 @@ class Capture:
             return found
         queue = consumer.queue
         if consumer is not queue.getter:
-            found = consumer.told = Told(text(queue.name), text(consumer.tag), origin, no_ack)
+            found = consumer.told = Told(queue, text(consumer.tag), origin, no_ack)
             return found
         key = (queue.name, origin)
         found = None if no_ack else self.getters.get(key)
         if found is None:
-            found = Told(text(queue.name), None, origin, no_ack)
+            found = Told(queue, None, origin, no_ack)
             if len(self.getters) >= KINDS:
                 self.getters.clear()
             if not no_ack:
@@ -263,6 +273,7 @@ class Capture:
             consumer=text(consumer.tag),
             prefetch=int(consumer.prefetch) or None,
             no_ack=consumer.no_ack,
+            stream=consumer.queue.streamed or None,
         )
         self.add(kind, "", -1)
 
@@ -272,6 +283,7 @@ class Capture:
             queue=text(consumer.queue.name),
             connection=consumer.origin,
             consumer=text(consumer.tag),
+            stream=consumer.queue.streamed or None,
         )
         self.add(kind, "", -1)
 
@@ -284,4 +296,5 @@ class Capture:
 
     def purged(self, queue: Queue, reason: str) -> None:
         """All that was ready in a queue is gone."""
-        self.add(what(e.PURGED, queue=text(queue.name), reason=reason), "", -1)
+        kind = what(e.PURGED, queue=text(queue.name), reason=reason, stream=queue.streamed or None)
+        self.add(kind, "", -1)

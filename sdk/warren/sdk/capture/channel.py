@@ -64,6 +64,7 @@ class CapturedChannel(DataChannel):
         """Exchange and message id of what awaits its confirm, or the commit."""
         self._queue = ""
         self._no_ack = False
+        self._stream: bool | None = None
         self._consumers: dict[str, Callable[..., str]] = {}
         """What their events have in common, by their tags."""
         self._held: dict[int, tuple[Kinds, str]] = {}
@@ -110,11 +111,19 @@ class CapturedChannel(DataChannel):
     # Deliveries
 
     async def consume(
-        self, queue: str, *, prefetch: int | None = None, no_ack: bool = False, timeout: float | None = None
+        self,
+        queue: str,
+        *,
+        prefetch: int | None = None,
+        no_ack: bool = False,
+        stream: bool = False,
+        timeout: float | None = None,
     ) -> str:
-        self._queue, self._no_ack = queue, no_ack
-        tag = await super().consume(queue, prefetch=prefetch, no_ack=no_ack, timeout=timeout)
-        of_consumer = partial(what, connection=self._connection, queue=queue, consumer=tag)
+        self._queue, self._no_ack, self._stream = queue, no_ack, stream or None
+        tag = await super().consume(queue, prefetch=prefetch, no_ack=no_ack, stream=stream, timeout=timeout)
+        of_consumer = partial(
+            what, connection=self._connection, queue=queue, consumer=tag, stream=self._stream
+        )
         self._record(of_consumer(e.CONSUMING, prefetch=prefetch, no_ack=no_ack))
         self._consumers[tag] = of_consumer
         return tag
@@ -125,7 +134,7 @@ class CapturedChannel(DataChannel):
             self._record(of_consumer(e.CANCELLED))
 
     async def get(self, queue: str, timeout: float) -> tuple[bytes, bytes, bytes] | None:
-        self._queue, self._no_ack = queue, False
+        self._queue, self._no_ack, self._stream = queue, False, None
         return await super().get(queue, timeout)
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
@@ -180,7 +189,9 @@ class CapturedChannel(DataChannel):
     def _kinds_of(self, method: bytes, consumer: str | None) -> Kinds:
         _, redelivered, exchange, key = received(method)
         no_ack, again = self._no_ack or None, redelivered or None
-        here = partial(what, connection=self._connection, queue=self._queue, consumer=consumer)
+        here = partial(
+            what, connection=self._connection, queue=self._queue, consumer=consumer, stream=self._stream
+        )
         return Kinds(
             here(e.DELIVERED, exchange, key, redelivered=again, no_ack=no_ack),
             here(e.ACKED),
