@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.spool.chunks import NO_KEY, Entry, chunks
+from warren.pipeline.spool.chunks import HEADER, NO_KEY, Entry, chunks
 from warren.pipeline.spool.folder import Folder
 from warren.pipeline.spool.segments import Segments
 
@@ -77,7 +77,8 @@ def test_a_file_that_ends_anywhere_in_its_last_chunk_loses_only_that(tmp_path: P
     third = len(data) // 3
     torn = [data[:end] for end in range(2 * third, len(data), 7)]
     torn += [data[: 2 * third] + bytes(zeros) for zeros in (1, 30, 500)]
-    torn.append(data[:-1] + bytes([data[-1] ^ 1]))
+    torn += [data[:end] + bytes(500) for end in (2 * third + 10, 2 * third + HEADER.size, len(data) - 5)]
+    torn.append(data[:-5] + bytes(5))
     for number, left in enumerate(torn):
         path = tmp_path / str(number)
         shutil.copytree(tmp_path / "whole", path)
@@ -92,20 +93,24 @@ def test_a_file_that_ends_anywhere_in_its_last_chunk_loses_only_that(tmp_path: P
         shutil.rmtree(path)
 
 
-def test_damage_before_the_end_is_an_error_and_nothing_is_cut_off(tmp_path: Path) -> None:
+def test_damage_is_an_error_and_nothing_is_cut_off(tmp_path: Path) -> None:
+    """One bit, in any byte of a header, of the newest chunk's too, or in what follows one: no size is believed."""
     filled(tmp_path, 3)
     file = tmp_path / f"{0:020}.spool"
     data = bytearray(file.read_bytes())
-    for place in (2, 40, len(data) // 3 + 5):
-        broken = bytearray(data)
-        broken[place] ^= 0xFF
-        file.write_bytes(broken)
-        with (
-            pytest.raises(PipelineError, match=r"spool is damaged at byte \d+: bring it back"),
-            opened(tmp_path),
-        ):
-            pass
-        assert file.read_bytes() == broken
+    third = len(data) // 3
+    places = [*range(HEADER.size), *range(2 * third, 2 * third + HEADER.size)]
+    for place in (*places, 40, third + 5, 2 * third + 40, len(data) - 1):
+        for bit in (1, 128):
+            broken = bytearray(data)
+            broken[place] ^= bit
+            file.write_bytes(broken)
+            with (
+                pytest.raises(PipelineError, match=r"spool is damaged at byte \d+: bring it back"),
+                opened(tmp_path),
+            ):
+                pass
+            assert file.read_bytes() == broken
 
 
 def test_what_is_committed_goes_and_its_keys_stay_for_a_while(tmp_path: Path) -> None:
@@ -162,10 +167,42 @@ def test_a_failed_sync_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
                 segments.append([entry(2)])
         assert segments.end == 1
         assert not knows(segments, 2)
+        with pytest.raises(PipelineError, match="cannot be used: No space left on device"):
+            segments.append([entry(3)])
+    with opened(tmp_path) as segments:
+        assert segments.end == 1
         segments.append([entry(3)])
     with opened(tmp_path) as segments:
         assert segments.end == 2
         assert knows(segments, 2, 3) == {3}
+
+
+def test_half_a_chunk_that_cannot_be_cut_off_is_never_appended_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that begins to fail: neither the write ends nor the truncation after it."""
+    with opened(tmp_path) as segments:
+        segments.append([entry(1)])
+        write = os.write
+
+        def half(file: int, data: memoryview) -> int:
+            write(file, data[: len(data) // 2])
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        def fail(*_: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as failing:
+            failing.setattr("os.write", half)
+            failing.setattr("os.ftruncate", fail)
+            with pytest.raises(PipelineError, match="cannot be used: Input/output error"):
+                segments.append([entry(2)])
+        with pytest.raises(PipelineError, match="cannot be used: Input/output error"):
+            segments.append([entry(3)])
+    with opened(tmp_path) as segments:
+        assert segments.end == 1
+        segments.append([entry(2)])
+        assert segments.end == 2
 
 
 def test_a_spool_has_one_owner_and_one_queue(tmp_path: Path) -> None:

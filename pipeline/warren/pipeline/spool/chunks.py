@@ -1,8 +1,9 @@
 """The file format of a spool: chunks of messages, each whole or not there at all.
 
 A chunk is written and synced in one go: a header (what it is, position of its first message, how many there are, bytes that
-follow, CRC-32 of all the rest), a byte for each message that says whether it may have come before, the key of each message,
-and then the messages as the broker delivered them: the frames of method, header and body, the body in one piece.
+follow, their CRC-32, and the header's own), a byte for each message that says whether it may have come before, the key of
+each message, and then the messages as the broker delivered them: the frames of method, header and body, the body in one
+piece. So the last byte of a chunk is a frame's end and never 0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from warren.pipeline.errors import PipelineError
 KEY = 16
 """Bytes of a message's key; of one that has none all of them are 0."""
 NO_KEY = bytes(KEY)
-HEADER = struct.Struct(">4sQIII")
+HEADER = struct.Struct(">4sQIIII")
 LARGEST = 1 << 30
 """Bytes of a chunk, at most: what says more is damaged."""
 _MAGIC = b"WSP1"
@@ -60,8 +61,8 @@ def encoded(first: int, entries: Sequence[Entry]) -> bytes:
             *(entry.frames for entry in entries),
         )
     )
-    head = HEADER.pack(_MAGIC, first, len(entries), len(rest), 0)[: -_CRC.size]
-    return b"".join((head, _CRC.pack(zlib.crc32(rest, zlib.crc32(head))), rest))
+    head = HEADER.pack(_MAGIC, first, len(entries), len(rest), zlib.crc32(rest), 0)[: -_CRC.size]
+    return b"".join((head, _CRC.pack(zlib.crc32(head)), rest))
 
 
 def chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
@@ -73,33 +74,29 @@ def chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
     file.seek(begin)
     while begin < end:
         head = file.read(HEADER.size)
-        if len(head) < HEADER.size or not any(head):
-            assert_last(file, begin, end, head)
-        magic, first, count, size, crc = HEADER.unpack(head)
-        if magic != _MAGIC or size > LARGEST or count * (KEY + 1) > size:
-            raise damaged(file, begin)
+        if len(head) < HEADER.size:
+            raise Torn
+        magic, first, count, size, crc, own = HEADER.unpack(head)
+        # Its size is believed only now: a wrong one that reaches past the end would look like a torn chunk.
+        if magic != _MAGIC or zlib.crc32(head[: -_CRC.size]) != own or size > LARGEST:
+            raise torn_or_damaged(file, begin, head)
         rest = file.read(size)
         following = begin + HEADER.size + size
         if len(rest) < size:
             raise Torn
-        if zlib.crc32(rest, zlib.crc32(head[: -_CRC.size])) != crc:
-            if following == end:
-                raise Torn
-            raise damaged(file, begin)
+        if zlib.crc32(rest) != crc:
+            raise torn_or_damaged(file, begin, rest)
         keys_end = count * (KEY + 1)
         yield Chunk(first, count, following, rest[:count], rest[count:keys_end], rest[keys_end:])
         begin = following
 
 
-def assert_last(file: BinaryIO, begin: int, end: int, head: bytes) -> None:
-    """A header that is not whole is a torn one; so are zeros up to the end, which a file system leaves after a crash.
+def torn_or_damaged(file: BinaryIO, begin: int, last: bytes) -> Torn | PipelineError:
+    """A chunk that ends in zeros, up to the end of the file, is torn: a file system leaves them after a crash.
 
-    :raises Torn: in these cases
-    :raises PipelineError: in all others
+    :param last: what was read of it last, in vain
     """
-    if len(head) < HEADER.size or not any(file.read(end - begin - len(head))):
-        raise Torn
-    raise damaged(file, begin)
+    return damaged(file, begin) if last[-1:] != b"\0" or any(file.read()) else Torn()
 
 
 def damaged(file: BinaryIO, place: int) -> PipelineError:

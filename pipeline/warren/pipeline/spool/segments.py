@@ -12,6 +12,7 @@ import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -82,6 +83,7 @@ class Segments:
         """The keys of the newest file."""
         self.end = 0
         """The position behind the last message that is on the disk."""
+        self._failed: PipelineError | None = None
         try:
             self._recover()
         except OSError as error:
@@ -115,27 +117,36 @@ class Segments:
     def append(self, entries: Sequence[Entry]) -> None:
         """Messages that are on the disk when this returns.
 
-        :raises PipelineError: if they are not: then they are not in the spool either
+        After a failure nothing more is appended: what the file holds is known only when the spool is opened again.
+
+        :raises PipelineError: if they are not, or if that was so before
         """
+        if self._failed is not None:
+            raise self._failed
+        try:
+            self._append(entries)
+        except OSError as error:
+            self._failed = unusable(self._folder.path, error)
+            raise self._failed from None
+
+    def _append(self, entries: Sequence[Entry]) -> None:
         segment = self._segments[-1]
         chunk = encoded(self.end, entries)
         try:
             write_all(self._file, chunk)
             os.fdatasync(self._file)
-        except OSError as error:
+        except OSError:
             # What a failed sync has left in the page cache would be taken for written when the file is read again.
-            os.ftruncate(self._file, segment.size)
-            raise unusable(self._folder.path, error) from None
+            with suppress(OSError):
+                os.ftruncate(self._file, segment.size)
+            raise
         keys = b"".join(entry.key for entry in entries)
         with self._turn:
             segment.add(self.end, keys, segment.size + len(chunk))
             self.end += len(entries)
         self._recent.update(entry.key for entry in entries if entry.key != NO_KEY)
         if segment.size >= self._segment:
-            try:
-                self._roll()
-            except OSError as error:
-                raise unusable(self._folder.path, error) from None
+            self._roll()
 
     def parts(self, start: int, stop: int) -> list[Part]:
         """Where the messages of a range stand.
@@ -230,8 +241,9 @@ class Segments:
         # Again, if a crash came right after the first time: the file went on growing.
         self._seal(self._segments[-1], again=True)
         self._recent = set()
-        os.close(self._file)
+        full = self._file
         self._begin()
+        os.close(full)
         self._forget()
 
     def _forget(self) -> None:
