@@ -16,7 +16,13 @@ from tests.pipeline.captured import Source
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
-ROUTES = {"placed": ("handling", "archive"), "paid": ("handling",), "shipped": ("shipping",)}
+ROUTES = {
+    "placed": ("handling", "archive"),
+    "paid": ("handling", "journal"),
+    "shipped": ("shipping",),
+    "noted": ("journal",),
+}
+STREAM = "journal"
 BATCH = 300
 """After so many events whatever each source has told becomes a batch."""
 
@@ -31,6 +37,7 @@ class Shop:
             "handling": [Source(app="handling", name="handling-0")],
             "archive": [Source(app="archive", name="archive-0")],
             "shipping": [Source(app="shipping", name=f"shipping-{n}") for n in range(2)],
+            STREAM: [Source(app="reader", name=f"reader-{n}") for n in range(2)],
         }
         self.broker = Source("broker", "rabbit", "rabbit-0") if broker else None
         self.events: list[tuple[int, Source, str, str, dict[str, Any]]] = []
@@ -77,7 +84,20 @@ class Shop:
         if fault < 0.9:
             self.add(at + 900, publisher, "confirmed", message_id, exchange="orders", connection=f"c{number}")
         for queue in ROUTES[key]:
-            self.stay(message_id, queue, at + 1000, way, draw.random())
+            if queue == STREAM:
+                self.read(message_id, at + 1000, way)
+            else:
+                self.stay(message_id, queue, at + 1000, way, draw.random())
+
+    def read(self, message_id: str, at: int, way: dict[str, Any]) -> None:
+        """In a stream: each reader begins where it wants, now and then again from somewhere before."""
+        self.add(at, self.broker, "published", message_id, queue=STREAM, stream=True, **way)
+        for reader in self.consumers[STREAM]:
+            here = {"queue": STREAM, "connection": reader.name, "consumer": "t", "stream": True}
+            for _ in range(self.draw.choice([0, 1, 1, 2])):
+                given = at + self.draw.randrange(1000, 5 * SECOND)
+                self.deliver(given, message_id, here, way, reader)
+                self.settle(given + 1000, message_id, here, reader)
 
     def stay(self, message_id: str, queue: str, at: int, way: dict[str, Any], fault: float) -> None:
         """In one queue: mostly delivered and acknowledged, in time and once."""
@@ -89,6 +109,7 @@ class Shop:
         given = at + wait
         if fault < 0.02:
             self.add(given, self.broker, "expired", message_id, queue=queue, reason="expired")
+            self.add(given, self.broker, "dead_lettered", message_id, queue=queue, reason="expired")
             return
         here = {"queue": queue, "connection": consumer.name, "consumer": f"{queue}-tag"}
         self.deliver(given, message_id, here, way, consumer)
@@ -98,6 +119,13 @@ class Shop:
             self.add(
                 given + work + 1, self.broker, "dead_lettered", message_id, queue=queue, reason="rejected"
             )
+            # Some come back from where they went, and some of those twice.
+            replayed = {"exchange": "", "routing_key": queue, "connection": "operator"}
+            for again in range(draw.choice([0, 0, 1, 2])):
+                back = given + work + (again + 1) * SECOND
+                self.add(back, self.broker, "published", message_id, queue=queue, **replayed)
+                self.deliver(back + 1000, message_id, here, replayed, consumer)
+                self.settle(back + 2000, message_id, here, consumer)
             return
         if fault < 0.08:
             self.add(given + work, consumer, "requeued", message_id, **here)
@@ -105,6 +133,9 @@ class Shop:
             self.deliver(given, message_id, here, way, consumer, redelivered=True)
         if fault < 0.09:
             return
+        if fault < 0.11:
+            # The SDK's own dead letter: its copy is confirmed, then the message is acknowledged.
+            self.add(given + work, consumer, "dead_lettered", message_id, queue=queue, reason="failed")
         self.settle(given + work, message_id, here, consumer)
         if fault > 0.97:
             # The same message again, as if it had been published twice, or its acknowledgement lost.
@@ -140,17 +171,31 @@ class Expected:
 
     def __init__(self, sources: Sequence[Source], settle: int, late: int) -> None:
         events = pd.DataFrame([told for source in sources for told in source.told])
-        for name in ("redelivered", "attempt"):
+        for name in ("redelivered", "attempt", "stream"):
             if name not in events:
                 events[name] = None
         self.horizon = int(events["at"].max()) - settle
         published = events[(events["event"] == "published") & (events["by"] == "sdk")]
         self.published = published.set_index("message_id")
-        self.in_queue = events[events["queue"].notna()]
+        self.in_queue = events[events["queue"].notna() & events["stream"].isna()]
         self.delivered = self.in_queue[self.in_queue["event"] == "delivered"]
         self.acked = self.in_queue[self.in_queue["event"] == "acked"]
         self.events = events
         self.late = late
+
+    def told_of(self, event: str) -> int:
+        """How many messages had such an event, anywhere."""
+        return int(self.events[self.events["event"] == event]["message_id"].nunique())
+
+    def dead_by_sdk(self, key: tuple[str, str]) -> int:
+        """How often an application dead-lettered it, and so acknowledged it without success."""
+        own = self.events[(self.events["event"] == "dead_lettered") & (self.events["by"] == "sdk")]
+        return int(((own["message_id"] == key[0]) & (own["queue"] == key[1])).sum())
+
+    def successes(self) -> set[tuple[str, str]]:
+        """What was acknowledged where, beside the acknowledgements of the SDK's own dead letters."""
+        counts = self.acked.groupby(["message_id", "queue", "by"]).size().groupby(level=[0, 1]).max()
+        return {key for key, times in counts.items() if times > self.dead_by_sdk(key)}
 
     def lost(self) -> set[str]:
         ends = self.events[~self.events["event"].isin(["published", "confirmed"])]
@@ -184,7 +229,7 @@ class Expected:
             given = self.delivered[
                 (self.delivered["message_id"] == key[0]) & (self.delivered["queue"] == key[1])
             ]
-            if times > given["attempt"].fillna(1).nunique():
+            if times > given["attempt"].fillna(1).nunique() + self.dead_by_sdk(key):
                 found.add(key)
         return found
 
@@ -216,7 +261,12 @@ class Expected:
 
     def late_ones(self) -> set[tuple[str, str]]:
         ended = self.acked.groupby(["message_id", "queue"])["at"].min()
-        return {key for key, at in ended.items() if (at - self.published.loc[key[0]]["at"]) > self.late}
+        done = self.successes()
+        return {
+            key
+            for key, at in ended.items()
+            if key in done and (at - self.published.loc[key[0]]["at"]) > self.late
+        }
 
 
 def quantile(values: Sequence[float], level: float) -> float:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.captured import Source, batches, messages_of, published
 from tests.pipeline.conftest import Message
-from tests.pipeline.deliveries import SECOND, START, Expected, Shop, quantile
+from tests.pipeline.deliveries import SECOND, START, STREAM, Expected, Shop, quantile
 from tests.pipeline.jobs import run_job
 from tests.pipeline.test_stream_source import declared
 from warren.pipeline.jobs.batch import stored
@@ -54,6 +54,17 @@ def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path) ->
     expected = Expected(shop.sources, SECOND, 60 * SECOND)
     agrees(summary, findings, expected)
     assert summary.capture.events == len(expected.events)
+    assert min(summary.messages.expired, summary.messages.rejected) > 0
+    assert STREAM not in {backlog.queue for backlog in summary.backlogs}
+    told = page(summary, Run("delivery-audit", "amqp://localhost/", ("s",), None, False, 1.0))
+    assert f"{summary.messages.expired} expired" in told
+    assert (
+        ", ".join(
+            f"{summary.findings[kind]} {'messages were ' if kind == 'lost' else ''}{kind}"
+            for kind in ("lost", "duplicated", "reordered", "late")
+        )
+        in told
+    )
 
 
 def agrees(summary: Summary, findings: DataFrame, expected: Expected) -> None:
@@ -64,11 +75,18 @@ def agrees(summary: Summary, findings: DataFrame, expected: Expected) -> None:
     assert found(findings, "unknown") == set()
     assert min(summary.findings[kind] for kind in ("lost", "duplicated", "reordered", "late")) >= 10
     assert summary.messages.published == len(expected.published) == 700
-    assert summary.messages.delivered == expected.delivered["message_id"].nunique()
-    assert summary.messages.acknowledged == expected.acked["message_id"].nunique()
+    assert summary.messages.delivered == expected.told_of("delivered")
+    assert summary.messages.acknowledged == len({message_id for message_id, _ in expected.successes()})
+    facts = (summary.messages.dead_lettered, summary.messages.expired, summary.messages.rejected)
+    assert facts == tuple(map(expected.told_of, ("dead_lettered", "expired", "rejected")))
     took = expected.took()
-    assert {queue.queue for queue in summary.queues} == set(took)
+    assert {queue.queue for queue in summary.queues if queue.stream} == {STREAM}
+    assert {queue.queue for queue in summary.queues} == {*took, STREAM}
     for queue in summary.queues:
+        if queue.stream:
+            assert not any(queue.findings.values())
+            assert (queue.to_delivery.count, queue.to_acknowledgement.count) == (0, 0)
+            continue
         of_queue = zip((queue.to_delivery, queue.to_acknowledgement), took[queue.queue], strict=True)
         for latency, seconds in of_queue:
             assert latency.count == len(seconds)
@@ -112,6 +130,13 @@ class Story:
         for number in numbers:
             self.consumer.tell("acked", self.at + number * SECOND + 2000, self.id(number), **self.here)
 
+    def dies(self, number: int) -> None:
+        """Delivered, rejected, and dead-lettered by the broker."""
+        self.delivered(number)
+        at = self.at + number * SECOND + 2000
+        self.consumer.tell("rejected", at, self.id(number), **self.here)
+        self.broker.tell("dead_lettered", at, self.id(number), queue=self.queue, reason="rejected")
+
     def done(self, *numbers: int) -> None:
         """Published, delivered, acknowledged."""
         for number in numbers:
@@ -121,6 +146,10 @@ class Story:
 
     def id(self, number: int) -> str:
         return f"{self.queue}-{number}"
+
+
+ENDED = {"replayed": 2, "waits": 1, "parked": 1, "log": 0}
+"""How many messages of a queue were acknowledged."""
 
 
 def began(batch: Batch) -> int:
@@ -217,15 +246,76 @@ def test_what_the_words_mean(spark: SparkSession, tmp_path: Path) -> None:
     gone.delivered(3)
     gone.acked(3)
 
+    replayed = Story("replayed")
+    for number in range(3):
+        replayed.published(number)
+        replayed.dies(number)
+    replayed.delivered(1)
+    replayed.acked(1)  # It came again, and went well.
+    for _ in range(2):
+        replayed.delivered(2)
+        replayed.acked(2)  # And this one twice.
+
+    waits = Story("waits")  # A queue whose messages wait for their next attempt, and die to it.
+    waits.published(0)
+    waits.dies(0)
+    waits.broker.tell("published", waits.at + SECOND, waits.id(0), exchange="", queue="waits.later")
+    for event in ("expired", "dead_lettered"):
+        waits.broker.tell(event, waits.at + 2 * SECOND, waits.id(0), queue="waits.later", reason="expired")
+    waits.delivered(0)
+    waits.acked(0)
+
+    parked = Story("parked")  # The SDK's own dead letters, of which one was played again.
+    parked.published(0, 1)
+    for number in (0, 1):
+        parked.delivered(number)
+        parked.consumer.tell("dead_lettered", parked.at, parked.id(number), queue="parked", reason="failed")
+        parked.acked(number)
+    parked.delivered(1)
+    parked.acked(1)
+
+    log = Story("log")
+    log.here = {**log.here, "stream": True}
+    log.published(*range(6))
+    for number in range(6):
+        at = log.at + number * SECOND + 10
+        log.broker.tell("published", at, log.id(number), **log.way, queue="log", stream=True)
+    log.delivered(0, 3, 5)  # It began anew in between, with what came next.
+    log.acked(0, 3, 5)
+    other = Source(name="other-reader")
+    log.delivered(5, 0, 1, by=other, connection="other")  # Then it went back to the beginning.
+    for number in (5, 0, 1):
+        other.tell("acked", log.at + 200 * SECOND, log.id(number), **log.here)
+
+    ahead = Story("ahead")  # The clock of its publisher is two minutes ahead.
+    for number in range(5):
+        at = ahead.at + (number + 120) * SECOND
+        ahead.publisher.tell("published", at, ahead.id(number), **ahead.way)
+    ahead.delivered(0, 1)
+    ahead.consumer.flush()
+    ahead.delivered(2)
+    assert ahead.consumer.lose() == 1
+    ahead.delivered(3, 4)
+
+    stepped = Story("stepped")  # The clock of its consumer is set back while it captures nothing.
+    stepped.published(0, 1, 2, 3)
+    stepped.delivered(0)
+    stepped.consumer.tell("delivered", stepped.at + 200 * SECOND, stepped.id(1), **stepped.way | stepped.here)
+    stepped.consumer.flush()
+    stepped.delivered(2)
+    assert stepped.consumer.lose() == 1
+    stepped.delivered(3)
+
     end = Story("end")
     end.published(600)
 
     stories = [
-        plain, first, silent, headless, delayed, held, unbound, automatic, careless, again, swapped, gone, end,
+        plain, first, silent, headless, delayed, held, unbound, automatic, careless, again, swapped, gone,
+        replayed, waits, parked, log, ahead, stepped, end,
     ]  # fmt: skip
     rules = Rules(RULES.settle, RULES.late, ("delayed",))
     summary, findings = audited(
-        spark, [earlier, *(source for story in stories for source in story.sources)], tmp_path, rules
+        spark, [earlier, other, *(source for story in stories for source in story.sources)], tmp_path, rules
     )
     lost, unknown = found(findings, "lost"), found(findings, "unknown")
     assert {story.queue: of_story(lost, story) for story in stories if of_story(lost, story)} == {
@@ -236,8 +326,13 @@ def test_what_the_words_mean(spark: SparkSession, tmp_path: Path) -> None:
         "unbound": {0},
         "automatic": {2, 3, 4, 5},
     }
-    assert unknown == {("silent-4", "silent"), ("headless-1", "headless")}
-    assert found(findings, "duplicated") == {("again-0", "again")}
+    assert unknown == {
+        ("silent-4", "silent"),
+        ("headless-1", "headless"),
+        ("ahead-2", "ahead"),
+        ("stepped-2", "stepped"),
+    }
+    assert found(findings, "duplicated") == {("again-0", "again"), ("replayed-2", "replayed")}
     assert found(findings, "reordered") == {("swapped-1", "swapped")}
     assert summary.places == {
         "on the way": 4,
@@ -246,16 +341,31 @@ def test_what_the_words_mean(spark: SparkSession, tmp_path: Path) -> None:
         "at the consumer": 1,
         "no queue": 1,
     }
-    assert summary.capture.missing == 2
+    assert found(findings, "late") == set()
+    assert {queue.queue: queue.acknowledged for queue in summary.queues if queue.queue in ENDED} == ENDED
+    rows = spark.read.parquet(str(tmp_path / "messages")).where("queue LIKE 'waits%'").collect()
+    assert {row["queue"]: row["fate"] for row in rows} == {
+        "waits": "acknowledged",
+        "waits.later": "dead_lettered",
+    }
+    assert (summary.messages.dead_lettered, summary.messages.expired, summary.messages.rejected) == (6, 1, 4)
+    assert summary.capture.missing == 4
     assert {(gap.source, gap.missing, gap.since is None) for gap in summary.capture.gaps} == {
         ("consumer-silent", 1, False),
         ("consumer-headless", 1, True),
+        ("consumer-ahead", 1, False),
+        ("consumer-stepped", 1, False),
     }
     assert summary.messages.under_way == 1
     helps = {backlog.queue: backlog.measures[0].kind for backlog in summary.backlogs}
     assert (helps["plain"], helps["held"]) == ("add_consumers", "add_consumers")
     told = page(summary, Run("delivery-audit", "amqp://localhost/", ("s",), None, False, 1.0))
-    for words in ("10 messages were lost", "silent-4", "consumer-silent: 1 missing", "consumers like these"):
+    for words in (
+        "10 messages were lost, 2 duplicated, 1 reordered; events are missing",
+        "silent-4",
+        "consumer-silent: 1 missing",
+        "consumers like these",
+    ):
         assert words in told
     assert summary.messages.redelivered == 3
     assert (summary.stays["handed_over"], summary.stays["dropped"], summary.stays["purged"]) == (6, 2, 2)

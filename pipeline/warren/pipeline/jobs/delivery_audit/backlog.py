@@ -38,7 +38,17 @@ def backlogs_of(events: DataFrame, stored: Callable[[DataFrame, str], DataFrame]
         for queue in summary_of(tables, Options()).queues
         if queue.ready and any(each.kind != "nothing" for each in queue.measures)
     ]
-    return tuple(sorted(found, key=lambda backlog: -backlog.ready))
+    streams = streams_among(events, [backlog.queue for backlog in found]) if found else set()
+    work = (backlog for backlog in found if backlog.queue not in streams)
+    return tuple(sorted(work, key=lambda backlog: -backlog.ready))
+
+
+def streams_among(events: DataFrame, queues: list[str]) -> set[str]:
+    """Those that keep what they have for whoever reads: nothing waits there."""
+    from pyspark.sql import functions as F
+
+    told = events.where(F.col("stream") & F.col("queue").isin(queues)).select("queue").distinct()
+    return {row["queue"] for row in told.collect()}
 
 
 def waiting(messages: DataFrame, findings: DataFrame) -> bool:

@@ -74,9 +74,10 @@ def facts() -> list[Fact]:
         attempts(),
         count("requeues", told(event.REQUEUED)),
         count("expiries", told(event.EXPIRED)),
-        count("dead_letters", told(event.DEAD_LETTERED)),
+        *[count(f"dead_letters_{side}", told(event.DEAD_LETTERED, side)) for side in SIDES],
         count("drops", told(event.DROPPED)),
         reason(),
+        streamed(),
         latest("at", "last_at"),
         latest("captured_at", "captured_at"),
     ]
@@ -147,6 +148,13 @@ def reason() -> Fact:
     ends = [event.EXPIRED, event.DEAD_LETTERED, event.DROPPED, event.REJECTED, event.RETURNED, event.NACKED]
     given = F.when(F.col("event").isin(ends), F.col("reason"))
     return Fact("reason", lambda: F.min(given), lambda: F.min("reason"))
+
+
+def streamed() -> Fact:
+    """Whether the queue is a stream: its readers get what others have read, and acknowledge only to get more."""
+    from pyspark.sql import functions as F
+
+    return Fact("stream", lambda: F.bool_or("stream"), lambda: F.bool_or("stream"))
 
 
 def latest(of: str, name: str) -> Fact:

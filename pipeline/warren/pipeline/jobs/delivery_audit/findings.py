@@ -70,6 +70,7 @@ def hidden_of(lost: DataFrame, gaps: DataFrame) -> DataFrame:
         begin, end = (F.date_trunc("minute", F.col(name)) for name in ("since", "until"))
         return rows.withColumn("minute", F.explode(F.sequence(begin, end, F.expr("INTERVAL 1 MINUTE"))))
 
+    lost, gaps = in_time(lost), in_time(gaps)
     inner = gaps.where(F.col("since").isNotNull()).select("queue", "since", "until")
     silent = minutes(inner).withColumnsRenamed({"since": "silent_since", "until": "silent_until"})
     meets = (F.col("silent_since") <= F.col("until")) & (F.col("silent_until") >= F.col("since"))
@@ -80,17 +81,26 @@ def hidden_of(lost: DataFrame, gaps: DataFrame) -> DataFrame:
     return within.select(*keys).unionByName(before.select(*keys)).distinct()
 
 
+def in_time(spans: DataFrame) -> DataFrame:
+    """With the earlier end first: clocks that disagree, or are set back, tell the later one first; null stays null."""
+    from pyspark.sql import functions as F
+
+    known = F.col("since").isNotNull()
+    ends = {"since": F.when(known, F.least("since", "until")), "until": F.greatest("since", "until")}
+    return spans.withColumns(ends)
+
+
 def duplicates_of(messages: DataFrame) -> DataFrame:
-    """What was acknowledged more often than attempts and dead-letterings account for; `times` in all.
+    """What was acknowledged more often than attempts and the SDK's dead-letterings account for; `times` in all.
 
     With automatic acknowledgement, where no end is told, being handed over counts.
     """
     from pyspark.sql import functions as F
 
     times = F.when(F.col("acks") > 0, F.col("acks")).otherwise(F.col("automatic"))
-    allowed = F.col("attempts") + F.col("dead_letters")
+    allowed = F.col("attempts") + F.col("dead_letters_sdk")
     return (
-        messages.where(F.col("queue").isNotNull())
+        messages.where(F.col("queue").isNotNull() & ~F.col("stream"))
         .select(F.lit("duplicated").alias("finding"), *ABOUT, times.alias("times"), allowed.alias("allowed"))
         .where(F.col("times") > F.col("allowed"))
         .drop("allowed")
@@ -115,7 +125,7 @@ def reordered_of(messages: DataFrame, rules: Rules) -> DataFrame:
     parts = [*map(F.col, here), F.col("seen.source"), consumer]
     way = F.array(*[F.coalesce(part, F.lit("")) for part in parts])
     deliveries = (
-        messages.where(F.col("queue").isNotNull() & F.col("publication").isNotNull())
+        messages.where(F.col("queue").isNotNull() & F.col("publication").isNotNull() & ~F.col("stream"))
         .where((F.col("sends") <= 1) & in_order(rules))
         .select("*", seen.alias("seen"))
         .where(F.col("seen.at").isNotNull() & ~F.coalesce("seen.redelivered", F.lit(False)) & unmoved)

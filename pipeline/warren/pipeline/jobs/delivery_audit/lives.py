@@ -17,6 +17,7 @@ FATES = {
     "rejected": "rejected",
     "dropped": "dropped by a rule of its queue",
     "purged": "purged, or deleted with its queue",
+    "streamed": "in a stream, for whoever reads it",
     "in_hand": "delivered, and no end told",
     "waiting": "in a queue, not delivered",
     "returned": "returned to the publisher",
@@ -76,7 +77,9 @@ def lives_of(facts: DataFrame, events: DataFrame) -> DataFrame:
         most("redeliveries").alias("redeliveries"),
         most("acks").alias("acks"),
         most("automatic").alias("automatic"),
+        most("rejects").alias("rejects"),
         *[F.coalesce(name, F.lit(0)).alias(name) for name in COUNTS],
+        is_stream().alias("stream"),
         F.greatest(F.size("attempts"), F.lit(1)).alias("attempts"),
         F.coalesce("reason", "reason_told").alias("reason"),
         fate().alias("fate"),
@@ -92,7 +95,9 @@ def purges_of(events: DataFrame) -> DataFrame:
     return purges.groupBy("queue").agg(F.max("at").alias("purged_at"))
 
 
-COUNTS = ("deliveries_sdk", "acks_sdk", "dead_letters", "requeues")
+COUNTS = (
+    "deliveries_sdk", "acks_sdk", "dead_letters_sdk", "dead_letters_broker", "expiries", "requeues",
+)  # fmt: skip
 
 
 def most(name: str) -> Column:
@@ -102,10 +107,17 @@ def most(name: str) -> Column:
     return F.coalesce(F.greatest(f"{name}_sdk", f"{name}_broker"), F.lit(0))
 
 
+def is_stream() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.coalesce("stream", F.lit(False))
+
+
 def fate() -> Column:
     """One of `FATES`.
 
-    A consumer that dead-letters with the SDK publishes a copy and acknowledges: such an acknowledgement is no success.
+    A consumer that dead-letters with the SDK publishes a copy and acknowledges: such an acknowledgement is no success. What
+    the broker has dead-lettered was not acknowledged; if it is acknowledged all the same, it came again.
     """
     from pyspark.sql import functions as F
 
@@ -113,8 +125,9 @@ def fate() -> Column:
         return sum((F.coalesce(name, F.lit(0)) for name in names), F.lit(0)) > 0
 
     return (
-        F.when(most("acks") > F.coalesce("dead_letters", F.lit(0)), "acknowledged")
-        .when(any_of("dead_letters"), "dead_lettered")
+        F.when(is_stream(), "streamed")
+        .when(most("acks") > F.coalesce("dead_letters_sdk", F.lit(0)), "acknowledged")
+        .when(any_of("dead_letters_sdk", "dead_letters_broker"), "dead_lettered")
         .when(any_of("expiries"), "expired")
         .when(any_of("rejects_sdk", "rejects_broker"), "rejected")
         .when(any_of("drops"), "dropped")

@@ -10,6 +10,8 @@ over one exchange with one routing key, messages do not overtake each other. A m
   this one (`to the consumer`), or
 - if such a consumer got it, tells when it is done with one, and did not tell so of this one (`at the consumer`), or
 - if the broker told that no queue took it, and it did not go back to its publisher (`no queue`).
+
+To a stream nothing is lost by not being read: a reader begins where it wants, and leaves out what it wants.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def on_the_way(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
     from pyspark.sql import functions as F
 
     came = messages.where(
-        F.col("queue").isNotNull() & F.col("published_at").isNotNull() & in_order(rules)
+        F.col("queue").isNotNull() & F.col("published_at").isNotNull() & ~F.col("stream") & in_order(rules)
     ).withColumn("came_at", F.least("delivered_at", "taken.at"))
     routes = came.groupBy("exchange", "routing_key", "queue").agg(F.min("published_at").alias("open_since"))
     missing = messages.where((F.col("fate") == "nowhere") & (F.col("published_at") <= horizon)).drop("queue")
@@ -96,7 +98,8 @@ def in_the_queue(messages: DataFrame, rules: Rules, horizon: Column) -> DataFram
     """The steps of queues that the broker tells of: those that it took and did not deliver, and those that it did."""
     from pyspark.sql import functions as F
 
-    taken = messages.where(F.col("taken").isNotNull() & F.col("queue").isNotNull() & in_order(rules)).select(
+    here = F.col("taken").isNotNull() & F.col("queue").isNotNull() & ~F.col("stream")
+    taken = messages.where(here & in_order(rules)).select(
         "*",
         F.col("taken.source").alias("broker"),
         F.col("taken.sequence").alias("arrival"),

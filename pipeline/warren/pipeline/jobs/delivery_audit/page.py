@@ -22,6 +22,7 @@ SHOWN = 12
 TONES = {
     "acknowledged": "good",
     "handed_over": "good",
+    "streamed": "good",
     "dead_lettered": "late",
     "expired": "late",
     "rejected": "late",
@@ -74,11 +75,20 @@ def page(summary: Summary, run: Run) -> str:
 
 
 def headline(summary: Summary) -> str:
-    if count := summary.findings["lost"]:
-        return f"{count:,} {'message was' if count == 1 else 'messages were'} lost"
+    """Every kind of finding that there is, and whether something may be hidden."""
+    if not summary.capture.events:
+        return "There was nothing to audit"
+    found = [(kind, count) for kind, count in summary.findings.items() if count and kind != "unknown"]
+    if found:
+        (first, count), *others = found
+        told = f"{count:,} {'message was' if count == 1 else 'messages were'} {first}"
+        told += "".join(f", {count:,} {kind}" for kind, count in others)
+        return f"{told}; events are missing" if summary.capture.missing else told
     if summary.capture.missing:
         return "No loss to be seen, but events are missing"
-    return "Nothing was lost" if summary.messages.published else "There was nothing to audit"
+    if not summary.messages.published:
+        return "No loss to be seen: no publication could be followed"
+    return "Nothing was lost"
 
 
 def incomplete(capture: Capture, unknown: int) -> Iterable[str]:
@@ -130,7 +140,8 @@ def backlogs(summary: Summary) -> Iterable[str]:
 
 def stays(summary: Summary) -> str:
     there = {fate: count for fate, count in summary.stays.items() if count}
-    total = sum(there.values())
+    streamed = there.get("streamed", 0)
+    total = sum(there.values()) - streamed
     done = there.get("acknowledged", 0) + there.get("handed_over", 0)
     return report.figure(
         Figure(
@@ -148,7 +159,13 @@ def stays(summary: Summary) -> str:
                     (name.replace("_", " "), f"{count:,}") for name, count in vars(summary.messages).items()
                 ),
             ),
-            note="The table counts each message once: a fan-out to three queues is one message, and three stays.",
+            note="The table counts each message once: a fan-out to three queues is one message, and three stays. What "
+            "expired and was dead-lettered then counts as both."
+            + (
+                f" {streamed:,} stays are in streams, which keep what they have: by those nothing is judged."
+                if streamed
+                else ""
+            ),
         ),
         "stays",
     )

@@ -57,7 +57,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages, each counted once, however many queues it came to."""
+    """Messages, each counted once, however many queues it came to.
+
+    What was dead-lettered, expired or rejected counts as that, whatever became of it later: one message may be all of it.
+    """
 
     published: int
     confirmed: int
@@ -89,6 +92,8 @@ class Queue:
     """What became of the messages of one queue."""
 
     queue: str
+    stream: bool
+    """Nothing in it is timed: its readers read when they want."""
     messages: int
     acknowledged: int
     redelivered: int
@@ -251,10 +256,10 @@ def messages_of(messages: DataFrame, horizon: Column) -> Messages:
         "redelivered": F.col("redeliveries") > 0,
         "under_way": open_ends & (F.coalesce("delivered_at", "published_at") > horizon),
         "unpublished": F.col("published_at").isNull(),
-        **{
-            fate: F.col("fate") == fate
-            for fate in ("acknowledged", "dead_lettered", "expired", "rejected", "returned", "refused")
-        },
+        "dead_lettered": F.col("dead_letters_sdk") + F.col("dead_letters_broker") > 0,
+        "expired": F.col("expiries") > 0,
+        "rejected": F.col("rejects") > 0,
+        **{fate: F.col("fate") == fate for fate in ("acknowledged", "returned", "refused")},
     }
     each = messages.groupBy("message_id").agg(*[F.max(flag).alias(name) for name, flag in flags.items()])
     row = each.agg(*[F.count_if(name).alias(name) for name in flags]).collect()[0]
@@ -296,6 +301,7 @@ def queues_of(messages: DataFrame, findings: DataFrame) -> tuple[tuple[Queue, ..
         messages.where(F.col("queue").isNotNull())
         .groupBy("queue")
         .agg(
+            F.bool_or("stream").alias("stream"),
             F.count(F.lit(1)).alias("messages"),
             F.count_if(F.col("fate") == "acknowledged").alias("acknowledged"),
             F.count_if(F.col("redeliveries") > 0).alias("redelivered"),
@@ -329,6 +335,7 @@ def queue(row: dict[str, Any]) -> Queue:
 
     return Queue(
         queue=row["queue"],
+        stream=row["stream"],
         messages=row["messages"],
         acknowledged=row["acknowledged"],
         redelivered=row["redelivered"],
@@ -339,10 +346,10 @@ def queue(row: dict[str, Any]) -> Queue:
 
 
 def span(since: str, until: str) -> Column:
-    """In seconds."""
+    """In seconds; null in a stream."""
     from pyspark.sql import functions as F
 
-    return (F.unix_micros(until) - F.unix_micros(since)) / 1_000_000
+    return F.when(~F.col("stream"), (F.unix_micros(until) - F.unix_micros(since)) / 1_000_000)
 
 
 def text(at: int | None) -> str | None:
