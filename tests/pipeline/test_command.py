@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.pipeline.conftest import Audit
 from tests.pipeline.orders import generated, story
@@ -27,6 +28,8 @@ FINE = ["order-timeouts", "--source", "amqp://localhost", "--queue", "q", "--out
         ([*FINE, "--stream", "s"], "argument --stream: not allowed with argument --queue"),
         ([*FINE, "--remote", "spark://host"], "--remote is 'spark://host': write sc://host:15002"),
         ([*FINE, "--timeout", "soon"], "'soon' is no duration: write 90s, 30m, 2h or 1d"),
+        ([*FINE, "--timeout", "99999999999d"], "'99999999999d' is too long: the longest is 36500d"),
+        ([*FINE, "--every", "1d" + "9" * 5000 + "s"], "is too long: the longest is 36500d"),
         ([*FINE, "--timeout", "0m"], "it must be longer than nothing"),
         ([*FINE, "--recount", "10m,x"], "'x' is no duration"),
         ([*FINE, "--read-timeout", "0"], "timeout is 0: it must be more than 0 seconds"),
@@ -83,6 +86,20 @@ def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setitem(__import__("sys").modules, "pyspark.sql", None)
     with pytest.raises(UsageError, match=r"pip install 'warren\[spark\]'"):
         main([*FINE, "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize("mode", [[], ["--continuous", "--available-now"]], ids=["once", "continuous"])
+def test_what_spark_cannot_do_is_one_line(
+    spark: SparkSession, audit: Audit, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: list[str]
+) -> None:
+    """A folder for which there is a path, and for the files in it there is none: it would be too long."""
+    out = tmp_path
+    while len(str(out)) < 3900:
+        out /= "x" * 150
+    words = ["order-timeouts", "--source", audit.url, "--queue", audit.name, "--out", str(out), *mode]
+    assert main(words) == Exit.IO
+    *_, told = capsys.readouterr().err.splitlines()
+    assert told.startswith("warren pipeline: Spark failed: ")
 
 
 def test_the_command_runs_quietly_and_prints_json(audit: Audit, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.captured import COLUMNS, Source, batches, messages_of
 from warren.pipeline.jobs.events import events_of
-from warren.wire.events import TYPE
+from warren.wire.events import TYPE, Batch
 
 AT = 1_700_000_000_000_000
+DAY = 86_400_000_000
 
 
 def numbers(frame: DataFrame) -> list[tuple[str, int]]:
@@ -83,21 +84,19 @@ def test_a_batch_that_came_twice_counts_once_and_strangers_not_at_all(spark: Spa
     assert numbers(found) == sorted((source.name, n) for source in (one, other) for n in range(1, 6))
 
 
-def test_as_they_arrive_each_counts_once_too(spark: SparkSession, tmp_path: Path) -> None:
-    """Three arrivals; the second repeats what the first brought, the third is from long ago."""
-    source = Source(name="shop-1")
-    source.tell("published", AT, "a")
-    source.flush()
-    source.tell("published", AT + 30_000_000, "b")
-    source.flush()
-    old = Source(name="shop-2")
-    old.tell("published", AT - 600_000_000, "c")
-    old.flush()
+def test_as_they_arrive_each_counts_once_and_none_is_too_late(spark: SparkSession, tmp_path: Path) -> None:
+    """Four arrivals: two sources whose clocks are five minutes apart, what came already, and what is from days ago."""
+    source, behind, old = Source(name="shop-1"), Source(name="shop-2"), Source(name="shop-3")
+    for at in (AT, AT + 30_000_000):
+        for teller, clock in ((source, at), (behind, at - 300_000_000), (old, at - 3 * DAY)):
+            teller.tell("published", clock, "a")
+            teller.tell("delivered", clock, "a")
+            teller.flush()
     arriving = tmp_path / "arriving"
 
-    def arrive(*sent: int | Source) -> None:
-        found = [source.batches[each] if isinstance(each, int) else each.batches[0] for each in sent]
-        messages_of(spark, found).coalesce(1).write.mode("append").parquet(str(arriving))
+    def arrive(*sent: Batch) -> int:
+        """What Spark dropped."""
+        messages_of(spark, sent).coalesce(1).write.mode("append").parquet(str(arriving))
         query = (
             events_of(spark.readStream.schema(COLUMNS).parquet(str(arriving)))
             .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -105,8 +104,16 @@ def test_as_they_arrive_each_counts_once_too(spark: SparkSession, tmp_path: Path
             .start(str(tmp_path / "events"))
         )
         assert query.awaitTermination(60)
+        return sum(
+            state["numRowsDroppedByWatermark"]
+            for batch in query.recentProgress
+            for state in batch["stateOperators"]
+        )
 
-    arrive(0, 1)
-    arrive(0, 1)
-    arrive(old)
-    assert numbers(spark.read.parquet(str(tmp_path / "events"))) == [("shop-1", 1), ("shop-1", 2)]
+    dropped = arrive(source.batches[1], behind.batches[0])
+    dropped += arrive(source.batches[1], source.batches[0], behind.batches[0])
+    dropped += arrive(behind.batches[1], old.batches[1])
+    dropped += arrive(old.batches[0], old.batches[1], source.batches[0])
+    assert dropped == 0
+    told = numbers(spark.read.parquet(str(tmp_path / "events")))
+    assert told == [(f"shop-{name}", sequence) for name in (1, 2, 3) for sequence in (1, 2, 3, 4)]

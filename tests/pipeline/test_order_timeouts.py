@@ -170,6 +170,49 @@ def test_times_with_a_zone_are_what_they_say(spark: SparkSession, audit: Audit, 
     assert run(audit.url, audit.name, tmp_path).delay.maximum == 300.5
 
 
+def test_what_has_no_readable_time_is_counted(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+    """And types of messages are as many as somebody likes: the most frequent stand in the summary."""
+    bodies = [
+        ("order_placed", b'{"order_id": "a", "placed_at": "yesterday"}'),
+        ("order_paid", b'{"order_id": "a", "paid_at": "2024-05-01T12:00:00"}'),
+        ("order_placed", b'{"order_id": "b", "placed_at": "2024-05-01T12:00:00"}'),
+        ("order_paid", b'{"order_id": "b"}'),
+        ("order_paid", b'{"order_id": "c", "paid_at": 1714564800}'),
+        ("order_placed", b'{"order_id": "d", "placed_at": "2024-05-01T12:00:00"}'),
+        ("order_paid", b'{"order_id": "d", "paid_at": "2024-05-01T12:15:00"}'),
+        ("order_placed", b'{"order_id": "e", "placed_at": "?"}'),
+        ("cancel_order", b'{"order_id": "e"}'),
+        *[(f"type {number:03d}", b"{}") for number in range(40)],
+        ("", b"{}"),
+    ]
+    audit.publish([Message(body, pika.BasicProperties(type=kind, delivery_mode=2)) for kind, body in bodies])
+    audit.publish([Message(b"{}"), Message(b"{}")])
+    summary = run(audit.url, audit.name, tmp_path)
+    messages = summary.messages
+    assert (messages.read, messages.unreadable, messages.of_other_types, messages.without_type) == (
+        52,
+        4,
+        43,
+        2,
+    )
+    assert messages.by_type["order_paid"] == 4
+    assert messages.by_type[""] == 1
+    assert (len(messages.by_type), messages.more_types) == (20, 24)
+    assert (summary.orders, summary.delay.payments) == (5, 1)
+    for each in summary.recount:
+        in_time = int(each.timeout_seconds >= 900)
+        assert (each.paid_in_time, each.paid_late, each.never_paid, each.without_times) == (
+            in_time,
+            1 - in_time,
+            1,
+            3,
+        )
+    assert sum(vars(summary.recount[0]).values()) - summary.recount[0].timeout_seconds == summary.orders
+    page = (tmp_path / "report.html").read_text()
+    assert "3 orders without a time of placing" in page
+    assert "times unknown" in page
+
+
 def test_a_queue_that_is_missing_is_one_line(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:
     with pytest.raises(
         PipelineError, match=r"^cannot read queue 'pipeline\.nowhere' at [^\n]+ no such queue[^\n]+$"

@@ -51,7 +51,7 @@ RUN = Run("order-timeouts", "amqp://guest:***@localhost/", ("orders.audit",), No
 def summary(order_id: str = "42") -> Summary:
     return Summary(
         timeout_seconds=1800,
-        messages=Messages(read=20, duplicates=1, unreadable=0, of_other_types=0, by_type={"order_placed": 7}),
+        messages=Messages(20, 1, 0, 0, 0, by_type={"order_placed": 7}, more_types=0),
         orders=7,
         paid_in_time=4,
         paid_late=1,
@@ -69,7 +69,7 @@ def summary(order_id: str = "42") -> Summary:
             quantiles={"0.50": 720.0, "0.90": 80_000.0},
             histogram=(Bucket(None, 1800, 4), Bucket(1800, 86_400, 0), Bucket(86_400, None, 1)),
         ),
-        recount=(Recount(600, 2, 3, 1), Recount(1800, 4, 1, 1)),
+        recount=(Recount(600, 2, 3, 1, 0), Recount(1800, 4, 1, 1, 0)),
     )
 
 

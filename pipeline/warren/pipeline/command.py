@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from warren.command import Exit, UsageError
 from warren.pipeline import durations
-from warren.pipeline.errors import PipelineError
+from warren.pipeline.errors import PipelineError, spark_failure
 from warren.pipeline.jobs.batch import as_json, run_once, source_options, spark_path, write_report
 from warren.pipeline.jobs.continuous import claim, run_on
 from warren.pipeline.jobs.contract import Run, Summary
@@ -82,6 +82,7 @@ def run(
     :return: the numbers, and where they come from
     :raises PipelineError: if the source cannot be read
     :raises UsageError: if Spark cannot start, or cannot write to the folder
+    :raises SparkFailed: if Spark fails, at writing for example
     """
     started = time.monotonic()
     job = JOBS[options.job]
@@ -100,16 +101,18 @@ def run(
     def report(summary: Summary) -> None:
         write_report(job, summary, told(), options.out)
 
-    name = f"warren {job.NAME}"
-    with (
-        spark_session(name, options.master, options.out / "spark.log", options.remote) as spark,
-        source_errors(),
-    ):
-        if options.continuous:
-            summary = run_on(job, spark, options, progress, report)
-        else:
-            summary = run_once(job, spark, options, progress)
-            report(summary)
+    name, log = f"warren {job.NAME}", options.out / "spark.log"
+    try:
+        with spark_session(name, options.master, log, options.remote) as spark, source_errors():
+            if options.continuous:
+                summary = run_on(job, spark, options, progress, report)
+            else:
+                summary = run_once(job, spark, options, progress)
+                report(summary)
+    except Exception as error:
+        if failure := spark_failure(error, log):
+            raise failure from error
+        raise
     return summary, told()
 
 

@@ -7,16 +7,23 @@ import re
 from datetime import timedelta
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+LONGEST = timedelta(days=36_500)
+"""So that a time and several of them are still within what Python and Spark can reckon with."""
 
 
 def parse(text: str) -> timedelta:
     """`90s`, `30m`, `2h`, `1d`, or several at once: `1h30m`.
 
-    :raises ValueError: for anything else, and for nothing at all
+    :raises ValueError: for anything else, for nothing at all, and for more than `LONGEST`
     """
     if not re.fullmatch(r"(\d+[smhd])+", text):
         raise ValueError(f"{text!r} is no duration: write 90s, 30m, 2h or 1d")
-    return timedelta(seconds=sum(int(n) * SECONDS[unit] for n, unit in re.findall(r"(\d+)([smhd])", text)))
+    # Python refuses to read integers of thousands of digits.
+    told = [(n.lstrip("0")[:20] or "0", unit) for n, unit in re.findall(r"(\d+)([smhd])", text)]
+    seconds = sum(int(n) * SECONDS[unit] for n, unit in told)
+    if seconds > LONGEST.total_seconds():
+        raise ValueError(f"{text[:40]!r} is too long: the longest is {LONGEST.days}d")
+    return timedelta(seconds=seconds)
 
 
 def words(seconds: float) -> str:

@@ -13,26 +13,32 @@ if TYPE_CHECKING:
 SQL_TYPES = {str: "STRING", int: "BIGINT", bool: "BOOLEAN"}
 
 LATENESS = timedelta(minutes=1)
-"""How much later than the newest one a batch may be that a continuous run still takes, and recognises as repeated."""
+"""How much later than the newest one an event may be that a continuous `delivery-audit` still takes."""
+
+REMEMBER = timedelta(days=1)
+"""How long a continuous run remembers that it took a batch, in its own time: capture sends one again when its connection
+was lost before the broker confirmed it."""
 
 
-def events_of(messages: DataFrame, lateness: timedelta = LATENESS) -> DataFrame:
+def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
     """One row an event, from the columns of the data source `amqp`.
 
     `source` and `sequence` name an event: a source numbers what it tells from 1 on, so that a missing number is an event
     that capture lost. Beside them `by` (`sdk` or `broker`), `app`, `captured_at` (the time of the first event of the same
-    batch; a continuous run has its watermark on it), `at`, and what the event says (`warren.wire.events.KEYS`), null where
+    batch), `at`, and what the event says (`warren.wire.events.KEYS`), null where
     it says nothing.
 
     A batch that came twice counts once. Messages of other types, and batches that cannot be read, are left out: the
     numbers of the latter are then missing.
 
-    :param lateness: of a continuous run: a batch that is later than this is dropped, and its numbers are missing
+    In a continuous run the order and the age of what comes do not matter: nothing is too late.
+
+    :param remember: of a continuous run: how long a batch is known for one that came; a row of state each
     """
     from pyspark.sql import functions as F
 
     listed = F.posexplode("events").alias("place", "event")
-    told = batches_of(messages, lateness).select("source", "by", "app", "first", "captured_at", listed)
+    told = batches_of(messages, remember).select("source", "by", "app", "first", "captured_at", listed)
     values = [F.col("event")[key].alias(key) for key in KEYS if key not in ("event", "at")]
     return told.select(
         "source",
@@ -46,7 +52,7 @@ def events_of(messages: DataFrame, lateness: timedelta = LATENESS) -> DataFrame:
     )
 
 
-def batches_of(messages: DataFrame, lateness: timedelta) -> DataFrame:
+def batches_of(messages: DataFrame, remember: timedelta) -> DataFrame:
     """One row a batch, each once: its source, the number of its first event, and its events."""
     from pyspark.sql import functions as F
 
@@ -64,8 +70,11 @@ def batches_of(messages: DataFrame, lateness: timedelta) -> DataFrame:
     same = ["source", "first"]
     if not messages.isStreaming:
         return readable.dropDuplicates(same)
-    seconds = f"{lateness.total_seconds():.3f} seconds"
-    return readable.withWatermark("captured_at", seconds).dropDuplicatesWithinWatermark(same)
+    seconds = f"{remember.total_seconds():.3f} seconds"
+    # Spark drops what is behind the watermark, and the clocks of two sources may be any time apart. The time of the
+    # batch, which Spark logs before it begins, is never behind.
+    timed = readable.withColumn("taken_at", F.current_timestamp()).withWatermark("taken_at", seconds)
+    return timed.dropDuplicatesWithinWatermark(same).drop("taken_at")
 
 
 def header(name: str) -> Column:

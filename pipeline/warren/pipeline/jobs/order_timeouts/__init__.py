@@ -111,6 +111,8 @@ def show(summary: Summary, console: Console) -> None:
     for name, count in summary.contradictions.items():
         if count:
             console.print(f"in doubt: {count:,} {CONTRADICTIONS[name]}")
+    if without := summary.recount[0].without_times:
+        console.print(f"times unknown, in no recount: {without:,}")
     if summary.undecided:
         console.print(f"not decided yet: {summary.undecided:,}")
     if summary.decided_otherwise:

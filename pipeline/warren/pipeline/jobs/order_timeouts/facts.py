@@ -70,6 +70,14 @@ def facts_of(events: DataFrame) -> DataFrame:
     return known.select("order_id", *TIMES, *[(F.col("kind") == flag).alias(flag) for flag in FLAGS])
 
 
+def unreadable() -> Column:
+    """Whether a message of `events_of` does not say what its type has to: the order, and the time of what happened."""
+    from pyspark.sql import functions as F
+
+    timeless = [(F.col("kind") == kind) & F.col(f"{kind}_at").isNull() for kind in ("placed", "paid")]
+    return F.col("kind").isNotNull() & (F.col("order_id").isNull() | timeless[0] | timeless[1])
+
+
 def folded(facts: DataFrame) -> DataFrame:
     """One row an order: all that was said about it."""
     from pyspark.sql import functions as F

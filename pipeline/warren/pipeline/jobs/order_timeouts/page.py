@@ -87,6 +87,12 @@ def doubts(summary: Summary) -> Iterable[str]:
     ]
     if lines:
         yield report.notice("Orders whose messages contradict each other", lines, "warn")
+    if count := summary.recount[0].without_times:
+        line = (
+            f"{count:,} {plural(count)} without a time of placing, or paid without a time of payment that can be read: "
+            "no delay of theirs is known, and no recount can tell what another timeout would have meant."
+        )
+        yield report.notice("Orders without times", [line], "warn")
     if count := summary.decided_otherwise:
         line = f"{count:,} {plural(count)}: {named(summary, 'decided_otherwise', count)}"
         why = (
@@ -138,13 +144,15 @@ def delays(summary: Summary) -> str:
 
 def recounts(summary: Summary) -> str:
     rows, cells, actual = [], [], None
+    without = (("warn", "times unknown"),) if summary.recount[0].without_times else ()
+    legend = (*LEGEND, *without)
     for at, each in enumerate(summary.recount):
-        total = each.paid_in_time + each.paid_late + each.never_paid
+        counts = (each.paid_in_time, each.paid_late, each.never_paid, each.without_times)[: len(legend)]
+        total = sum(counts)
         is_actual = each.timeout_seconds == summary.timeout_seconds
         actual = at if is_actual else actual
-        counts = (each.paid_in_time, each.paid_late, each.never_paid)
         parts = tuple(
-            Part(count, tone, percent(count, total)) for count, (tone, _) in zip(counts, LEGEND, strict=True)
+            Part(count, tone, percent(count, total)) for count, (tone, _) in zip(counts, legend, strict=True)
         )
         rows.append(Row(words(each.timeout_seconds), parts, strong=is_actual))
         cells.append(
@@ -160,9 +168,13 @@ def recounts(summary: Summary) -> str:
             says=f"By the orders' own times: {first.paid_in_time:,} paid in time with {words(first.timeout_seconds)}, "
             f"{last.paid_in_time:,} with {words(last.timeout_seconds)}.",
             rows=tuple(rows),
-            legend=LEGEND,
+            legend=legend,
             full=True,
-            table=Table(("timeout", "in time", "late", "never paid"), tuple(cells), strong=actual),
+            table=Table(
+                ("timeout", "in time", "late", "never paid", *(name for _, name in without)),
+                tuple(cells),
+                strong=actual,
+            ),
             note="It assumes that customers would have paid when they did. A payment at the timeout exactly is in time.",
         ),
         "recounts",

@@ -7,7 +7,14 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from warren.pipeline.jobs.order_timeouts.facts import CONTRADICTIONS, OUTCOMES, decided, facts_of, folded
+from warren.pipeline.jobs.order_timeouts.facts import (
+    CONTRADICTIONS,
+    OUTCOMES,
+    decided,
+    facts_of,
+    folded,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,6 +26,8 @@ EDGES = tuple(
 """Upper edges of the histogram's buckets, in seconds; the timeout is one more, and the last bucket is open."""
 
 EXAMPLES = 10
+TYPES = 20
+"""How many stand in the summary: whoever publishes chooses them, one for each message if he likes."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +38,13 @@ class Messages:
     duplicates: int
     """Messages whose id was seen before."""
     unreadable: int
-    """Messages of a known type without an order id in a JSON body."""
+    """Messages of a known type without an order id in a JSON body, or without the time that it has to say."""
     of_other_types: int
+    """Those without a type among them."""
+    without_type: int
     by_type: dict[str, int]
+    """The most frequent types."""
+    more_types: int
 
 
 @dataclass(frozen=True)
@@ -45,12 +58,17 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Recount:
-    """What the orders' own times would have meant under a timeout; at the timeout exactly is in time."""
+    """What the orders' own times would have meant under a timeout; at the timeout exactly is in time.
+
+    The counts add up to the orders.
+    """
 
     timeout_seconds: int
     paid_in_time: int
     paid_late: int
     never_paid: int
+    without_times: int
+    """Never placed; or paid, and one of the two times was not said or cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +140,7 @@ def summary_of(
             paid_in_time=counted[f"in_time_{each}"],
             paid_late=counted[f"late_{each}"],
             never_paid=counted["never_paid"],
+            without_times=counted["without_times"],
         )
         for each in timeouts
     )
@@ -145,6 +164,7 @@ def counts_of(orders: DataFrame, timeout: timedelta, timeouts: Sequence[timedelt
     from pyspark.sql import functions as F
 
     delay = F.col("delay_seconds")
+    never_paid = F.col("placed") & ~F.col("paid")
     numbers = [F.count(F.lit(1)).alias("orders")]
     numbers += [F.count_if(F.col("outcome") == name).alias(name) for name in (*OUTCOMES, *CONTRADICTIONS)]
     numbers += [
@@ -155,7 +175,8 @@ def counts_of(orders: DataFrame, timeout: timedelta, timeouts: Sequence[timedelt
         F.max(delay).alias("maximum"),
         F.mean(delay).alias("mean"),
         F.percentile(delay, list(QUANTILES)).alias("quantiles"),
-        F.count_if(F.col("placed") & ~F.col("paid")).alias("never_paid"),
+        F.count_if(never_paid).alias("never_paid"),
+        F.count_if(delay.isNull() & ~never_paid).alias("without_times"),
     ]
     for above, up_to in buckets(timeout):
         over = F.lit(True) if above is None else delay > above
@@ -181,24 +202,21 @@ def buckets(timeout: timedelta) -> list[tuple[int | None, int | None]]:
 def messages_of(events: DataFrame) -> Messages:
     from pyspark.sql import functions as F
 
-    unreadable = F.col("kind").isNotNull() & F.col("order_id").isNull()
-    rows = (
-        events.groupBy("type", "kind")
-        .agg(
-            F.count(F.lit(1)).alias("read"),
-            F.count_if(unreadable).alias("unreadable"),
-        )
-        .collect()
-    )
-    ids = F.col("message_id")
-    identified = events.agg(F.count(ids).alias("all"), F.count_distinct(ids).alias("different")).first()
-    assert identified is not None
+    ids, types = F.col("message_id"), F.col("type")
+    row = events.agg(
+        F.count(F.lit(1)).alias("read"),
+        (F.count(ids) - F.count_distinct(ids)).alias("duplicates"),
+        F.count_if(unreadable()).alias("unreadable"),
+        F.count_if(F.col("kind").isNull()).alias("of_other_types"),
+        F.count_if(types.isNull()).alias("without_type"),
+    ).first()
+    assert row is not None
+    by_type = events.where(types.isNotNull()).groupBy("type").agg(F.count(F.lit(1)).alias("read"))
+    most = by_type.orderBy(F.desc("read"), "type").limit(TYPES).collect()
     return Messages(
-        read=sum(row["read"] for row in rows),
-        duplicates=identified["all"] - identified["different"],
-        unreadable=sum(row["unreadable"] for row in rows),
-        of_other_types=sum(row["read"] for row in rows if row["kind"] is None),
-        by_type={row["type"] or "": row["read"] for row in sorted(rows, key=lambda row: row["type"] or "")},
+        **row.asDict(),
+        by_type={each["type"]: each["read"] for each in most},
+        more_types=by_type.count() - TYPES if len(most) == TYPES else 0,
     )
 
 
