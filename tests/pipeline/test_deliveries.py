@@ -26,7 +26,7 @@ def delivered(number: int, told: dict[str, properties.Property], body: bytes, ke
 
 
 def taken(data: bytes, *cuts: int) -> Messages:
-    deliveries = Deliveries(FRAME_MAX)
+    deliveries = Deliveries(FRAME_MAX, streamed=True)
     start = 0
     for cut in (*sorted(cuts), len(data)):
         deliveries.feed(data[start:cut])
@@ -80,7 +80,7 @@ CONTENT = WHOLE[WHOLE.index(b"\x02\x00\x01") :]
     ],
 )
 def test_what_is_no_delivery_is_an_error(data: bytes, error: type[Exception]) -> None:
-    deliveries = Deliveries(FRAME_MAX)
+    deliveries = Deliveries(FRAME_MAX, streamed=True)
     padded = data + bytes(8) if len(data) < 8 else data
     with pytest.raises(error):
         deliveries.feed(padded)

@@ -27,6 +27,7 @@ from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.spool.reader import SpoolReader
 from warren.pipeline.spool.settings import Settings
+from warren.wire import tables
 
 ALL = ReadAllAvailable()
 
@@ -125,6 +126,18 @@ def test_a_header_may_be_the_key(audit: Audit, tmp_path: Path) -> None:
         assert bodies(rows(reader, start, arrived(reader, start, 3))) == [1, 3, 4]
 
 
+def test_a_copy_from_a_stream_is_a_message_like_any_other(audit: Audit, tmp_path: Path) -> None:
+    """Its header is as it came: only a stream's own offset is taken out."""
+    copied = pika.BasicProperties(message_id="1", headers={"x-stream-offset": 2**40, "a": "b"})
+    audit.publish([Message(b"0", copied), *numbered(1, 1)])
+    with reading(audit, tmp_path) as reader:
+        start = reader.initialOffset()
+        (row,) = rows(reader, start, arrived(reader, start, 1))
+    assert row["headers"] == [("x-stream-offset", str(2**40)), ("a", "b")]
+    assert tables.decode(row["headers_raw"]) == {"x-stream-offset": 2**40, "a": "b"}
+    assert row["offset"] == 0
+
+
 def test_a_full_spool_holds_the_queue_back(audit: Audit, tmp_path: Path) -> None:
     audit.publish(numbered(0, 99, size=1000))
     with reading(audit, tmp_path, spoolMaxBytes=10_000, prefetch=5) as reader:
@@ -191,6 +204,47 @@ def test_a_broker_that_falls_silent_is_noticed(tmp_path: Path) -> None:
         with reading(audit, tmp_path / "spool") as reader:
             audit.publish(numbered(0, 0))
             assert bodies(rows(reader, start, arrived(reader, start, 1))) == [0]
+
+
+def test_what_is_in_the_spool_is_read_while_there_is_no_broker(audit: Audit, tmp_path: Path) -> None:
+    audit.publish(numbered(0, 4))
+    with reading(audit, tmp_path) as reader:
+        start = reader.initialOffset()
+        arrived(reader, start, 5)
+    for drain in (False, True):
+        with reading(audit, tmp_path, url="amqp://127.0.0.1:1", timeout=0.5) as reader:
+            if drain:
+                reader.prepareForTriggerAvailableNow()
+            end = reader.latestOffset(start, ALL)
+            assert bodies(rows(reader, start, end)) == list(range(5))
+            with pytest.raises(PipelineError, match=r"cannot be reached: Connection refused"):
+                arrived(reader, end, 1)
+
+
+def test_a_bounded_run_ends_when_its_broker_falls_silent(tmp_path: Path) -> None:
+    """Without heartbeats too: it asks how much is left, and an answer has its time."""
+    with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
+        audit.publish(numbered(0, 1999))
+        options = {"url": f"{broker.url}?heartbeat=0", "timeout": 1, "prefetch": 1}
+        with reading(audit, tmp_path / "spool", **options) as reader:
+            reader.prepareForTriggerAvailableNow()
+            wait_until(lambda: reader.reportLatestOffset()["position"] != 0, "some have arrived", 30)
+            os.kill(broker.pid, signal.SIGSTOP)
+            ended: list[PipelineError] = []
+
+            def run() -> None:
+                end = reader.initialOffset()
+                try:
+                    while True:
+                        end = reader.latestOffset(end, ALL)
+                except PipelineError as error:
+                    ended.append(error)
+
+            running = threading.Thread(target=run, daemon=True)
+            running.start()
+            running.join(60)
+            os.kill(broker.pid, signal.SIGCONT)
+            assert "answer" in str(*ended)
 
 
 WORKER = """
@@ -310,7 +364,7 @@ def test_a_spool_that_is_not_there_for_a_task_says_so(audit: Audit, tmp_path: Pa
 def test_errors_say_what_is_wrong(audit: Audit, tmp_path: Path) -> None:
     def failure(**options: object) -> str:
         with reading(audit, tmp_path / "spool", **options) as reader, pytest.raises(PipelineError) as failed:
-            reader.latestOffset(reader.initialOffset(), ALL)
+            arrived(reader, reader.initialOffset(), 1)
         assert "\n" not in str(failed.value)
         return str(failed.value)
 
@@ -321,7 +375,7 @@ def test_errors_say_what_is_wrong(audit: Audit, tmp_path: Path) -> None:
     wrong = failure(url=f"amqp://guest:s3cret@{host}")
     assert "refused the user name or the password" in wrong
     assert "s3cret" not in wrong
-    assert "Connection refused" in failure(url="amqp://127.0.0.1:1")
+    assert "Connection refused" in failure(url="amqp://127.0.0.1:1", timeout=0.5)
     with channel(audit.url) as declaring:
         declaring.queue_delete(audit.name)
     assert "there is no such queue; declare it" in failure()

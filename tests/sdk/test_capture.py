@@ -250,6 +250,30 @@ async def test_what_cannot_be_written_is_dropped_and_seen_and_stops_nobody(
     assert found.missing() == dropped + gone
 
 
+@pytest.mark.parametrize("character", ["n", "é", "日"])
+async def test_an_application_may_have_a_long_name(
+    make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], character: str
+) -> None:
+    """A property holds 255 bytes, whatever the characters."""
+    app = make_app(name=character * 256, capture=Capture(stream=stream, within=0.01))
+    async with app:
+        await until(lambda: statistics(app).written > 0, "it writes", 30)
+    (batch, *_) = (await read(reading, amqp_url, stream)).batches
+    assert batch.application == character * (255 // len(character.encode()))
+    assert batch.source.startswith(f"{character * (150 // len(character.encode()))}.")
+
+
+async def test_a_batch_that_can_never_be_written_is_dropped(
+    make_app: MakeApp, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(name="n" * 256, capture=Capture(stream=stream, within=0.01))
+    monkeypatch.setattr("warren.sdk.capture.recorder.short", lambda name, limit: name)
+    async with app:
+        await until(lambda: statistics(app).dropped > 0, "it is dropped", 30)
+        await until(lambda: statistics(app).waiting == 0, "nothing waits for it", 30)
+        assert statistics(app).written == 0
+
+
 async def test_a_stream_that_is_deleted_is_made_again(
     make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], name: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from warren.pipeline.contents import OFFSET
 from warren.pipeline.deliveries import Deliveries
 from warren.pipeline.link import Link
 from warren.wire import methods, tables
@@ -32,7 +33,7 @@ class Consuming:
         arguments: dict[str, tables.Value] | None = None,
     ) -> None:
         self.link = link
-        self.deliveries = Deliveries(link.frame_max)
+        self.deliveries = Deliveries(link.frame_max, streamed=OFFSET in (arguments or {}))
         self._queue = queue.encode()
         self._ack_every = ack_every
         self._acknowledged = 0

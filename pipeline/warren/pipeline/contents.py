@@ -60,9 +60,13 @@ _i64 = struct.Struct(">q").unpack_from
 
 
 class Contents:
-    """Rows of the content headers of one queue or stream, in which the same header often follows itself."""
+    """Rows of the content headers of one queue or stream, in which the same header often follows itself.
 
-    def __init__(self) -> None:
+    :param streamed: whether the header `x-stream-offset` is the stream's own; elsewhere it is one like any other
+    """
+
+    def __init__(self, streamed: bool) -> None:
+        self._streamed = streamed
         self.flags = 0
         """Of all headers so far: what is not among them was never set."""
         self._row: Row = ()
@@ -113,7 +117,7 @@ class Contents:
                 start = position + 4
                 position = start + _u32(header, position)[0]
                 table = header[start:position]
-                place = offset_place(table)
+                place = offset_place(table) if self._streamed else -1
                 if place >= 0:
                     offset_at = start + place + _PREFIX
                     table = table[:place] + table[place + _PREFIX + 8 :]

@@ -25,7 +25,7 @@ class Messages(NamedTuple):
     """Some messages of a queue or stream, a list a column."""
 
     offsets: list[int]
-    """What a stream has put into the headers; -1 where it has not."""
+    """What a stream has put into the headers; -1 where none has."""
     routings: list[Routing]
     rows: list[Row]
     """The properties; see `contents.COLUMNS`."""
@@ -42,9 +42,12 @@ class Messages(NamedTuple):
 
 
 class Deliveries:
-    """The deliveries of one consumer, from frames as they come."""
+    """The deliveries of one consumer, from frames as they come.
 
-    def __init__(self, frame_max: int) -> None:
+    :param streamed: whether a stream brings them, which puts its offset into each header
+    """
+
+    def __init__(self, frame_max: int, streamed: bool = False) -> None:
         self.count = 0
         """Messages that are whole, since the beginning."""
         self.tag = 0
@@ -56,7 +59,7 @@ class Deliveries:
         self.rest = b""
         """The beginning of a frame whose end has not come yet."""
         self._frame_max = frame_max
-        self._contents = Contents()
+        self._contents = Contents(streamed)
         self._routings: dict[bytes, Routing] = {}
         self._method = b""
         self._header = b""

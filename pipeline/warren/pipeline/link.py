@@ -73,8 +73,15 @@ class Address:
         return dict(parse_qsl(urlsplit(self.url).query))
 
     def open(self, product: str = "warren pipeline") -> Link:
-        """:raises PipelineError: the reason why there is no connection, without saying to where; see `telling`"""
+        """
+        :raises Unreachable: if there is no broker, or it does not answer
+        :raises PipelineError: the reason why there is no connection, without saying to where; see `telling`
+        """
         return Link(self, product)
+
+
+class Unreachable(PipelineError):
+    """There is no broker, or it does not answer: in a moment it may."""
 
 
 class Link:
@@ -93,9 +100,11 @@ class Link:
         except Refused as error:
             raise PipelineError(refused_at_start(error)) from None
         except TimeoutError:
-            raise PipelineError(f"the broker does not answer (waited {address.timeout:g} s)") from None
-        except OSError as error:
+            raise Unreachable(f"the broker does not answer (waited {address.timeout:g} s)") from None
+        except ssl.SSLError as error:
             raise PipelineError(unreachable(error)) from None
+        except OSError as error:
+            raise Unreachable(unreachable(error)) from None
         self.timeout = address.timeout
         self.frame_max = conversation.frame_max
         """Bytes of the largest frame."""

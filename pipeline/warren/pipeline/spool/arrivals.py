@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from warren.pipeline.errors import PipelineError
 from warren.pipeline.spool.chunks import NO_KEY, Entry
 from warren.pipeline.spool.keys import KeyOf
 from warren.wire.content import join_content
@@ -13,7 +12,7 @@ from warren.wire.conversation import CHANNEL
 from warren.wire.received import received
 
 STREAMS = b"\x0fx-stream-offset"
-"""The name of a header that only streams set."""
+"""The name of a header that each delivery of a stream has, and what was copied from one may have."""
 _FRAME = struct.Struct(">BHI")
 
 
@@ -29,13 +28,15 @@ class Arrivals:
         self.count = 0
         self.size = 0
         """Bytes."""
+        self.streamed = False
+        """Whether the first one may be a stream's."""
         self._entries: list[Entry] = []
         self._key_of = key_of
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
         delivery = received(method)
         if delivery.delivery_tag == 1 and STREAMS in header:
-            raise PipelineError("it is a stream, which needs no spool: name it with the option 'stream'")
+            self.streamed = True
         key = self._key_of(header)
         frames = b"".join(
             (_FRAME.pack(1, CHANNEL, len(method)), method, b"\xce", join_content(CHANNEL, header, body))

@@ -10,11 +10,12 @@ import threading
 import time
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.link import Link, explained, telling
+from warren.pipeline.link import Link, Unreachable, explained, telling
 from warren.pipeline.spool.arrivals import Arrivals
 from warren.pipeline.spool.keys import key_of
 from warren.pipeline.spool.segments import Segments
 from warren.pipeline.spool.settings import Settings
+from warren.pipeline.spool.streams import is_stream
 from warren.wire import methods
 from warren.wire.conversation import CHANNEL, Refused
 from warren.wire.received import Scanner, StreamError
@@ -51,13 +52,12 @@ class Consumer:
         self._taken = 0
         self._drained = False
         self._empty = 0
+        self._asked: float | None = None
+        """When the queue was asked how much it holds, or last brought something since; None without a question."""
+        self._no_stream = False
         self._lost_at: float | None = None
         self._full = False
         self._error: PipelineError | None = None
-
-    @property
-    def started(self) -> bool:
-        return self._thread is not None
 
     @property
     def error(self) -> PipelineError | None:
@@ -65,12 +65,7 @@ class Consumer:
         return self._error
 
     def start(self) -> None:
-        """Connect, and begin to take messages.
-
-        :raises PipelineError: no broker, wrong password, no such queue, another consumer
-        """
-        with telling(f"cannot read {self._settings.shown}"):
-            self._connect()
+        """Begin to connect, and to take messages. What is wrong is the `error`: the spool may hold messages all the same."""
         self._thread = threading.Thread(target=self._run, name="warren spool", daemon=True)
         self._thread.start()
 
@@ -103,20 +98,38 @@ class Consumer:
     def _run(self) -> None:
         try:
             with telling(f"cannot read {self._settings.shown}"):
-                while not self._stopping.is_set():
-                    try:
-                        self._take()
-                    except (OSError, Refused) as error:
-                        self._reconnect(error)
+                if self._begin():
+                    self._go_on()
         except PipelineError as error:
             self._error = error
         except Exception as error:
             # Whoever waits must hear of it: a thread that ends in silence looks like a queue without messages.
             self._error = PipelineError(f"cannot read {self._settings.shown}: {error!r}")
         finally:
-            self._link.close(self._scanner.rest)
             with self._changed:
                 self._changed.notify_all()
+
+    def _begin(self) -> bool:
+        """The first connection; False if it is to stop before there is one.
+
+        A broker that is not there is waited for like one that is lost; what only the user can mend is said at once.
+        """
+        try:
+            self._connect()
+            return True
+        except (OSError, Refused, Unreachable) as error:
+            return self._reconnect(error)
+
+    def _go_on(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                try:
+                    self._take()
+                except (OSError, Refused, Unreachable) as error:
+                    self._link.close()
+                    self._reconnect(error)
+        finally:
+            self._link.close(self._scanner.rest)
 
     def _take(self) -> None:
         """Take in what has come, and put it away when there is enough of it or no more at the moment."""
@@ -127,18 +140,32 @@ class Consumer:
             self._assert_alive(bool(data))
             if data:
                 self._feed(data)
+                if arrivals.streamed and not self._no_stream:
+                    self._assert_no_stream()
                 if arrivals.count < BATCH_MESSAGES and arrivals.size < BATCH_BYTES:
                     return
         else:
             self._heard = time.monotonic()
         if arrivals.count:
             self._empty = 0
+            if self._asked is not None:
+                self._asked = time.monotonic()
             self._put_away()
+        elif self._asked is not None:
+            if time.monotonic() - self._asked > self._link.timeout:
+                raise TimeoutError
         elif not self._drained and self._taken < self._wanted:
             # What was counted may have expired since, or been purged: a queue that holds none has been emptied.
             self._link.send(
                 methods.frame(CHANNEL, "queue.declare", *declaration(self._settings.queue.encode()))
             )
+            self._asked = time.monotonic()
+
+    def _assert_no_stream(self) -> None:
+        """:raises PipelineError: if it is one"""
+        if is_stream(self._settings.address, self._settings.queue.encode()):
+            raise PipelineError("it is a stream, which needs no spool: name it with the option 'stream'")
+        self._no_stream = True
 
     def _assert_alive(self, heard: bool) -> None:
         """:raises TimeoutError: if two heartbeats are missing: a machine that died closes no connection"""
@@ -180,6 +207,7 @@ class Consumer:
         if method is None or method.name != "queue.declare-ok":
             self._link.judge(frame)
             return
+        self._asked = None
         # Twice, because the answer may overtake deliveries that are on their way.
         empty = not methods.decode(method, frame[7:-1]).number("message_count") and not self._arrivals.count
         self._empty = self._empty + 1 if empty else 0
@@ -188,22 +216,23 @@ class Consumer:
                 self._drained = True
                 self._changed.notify_all()
 
-    def _reconnect(self, error: Exception) -> None:
+    def _reconnect(self, error: Exception) -> bool:
+        """Connect again, as often as it takes; False if it is to stop before that."""
         timeout, pause = self._settings.address.timeout, PAUSE
         self._lost_at = self._lost_at or time.monotonic()
         while not self._stopping.is_set():
             if isinstance(error, Refused) and error.code not in _PASSING:
                 raise error
-            self._link.close()
             if time.monotonic() - self._lost_at >= timeout:
                 raise PipelineError(f"{explained(error)} (waited {timeout:g} s)")
             self._stopping.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             try:
                 self._connect()
-                return
+                return True
             except (OSError, Refused, PipelineError) as unavailable:
                 error = unavailable
+        return False
 
     def _connect(self) -> None:
         settings = self._settings
@@ -218,6 +247,7 @@ class Consumer:
             link.close()
             raise
         self._heard = time.monotonic()
+        self._asked, self._empty = None, 0
         with self._changed:
             if not self._drained:
                 self._wanted = self._taken + declared.number("message_count")

@@ -65,10 +65,11 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._drain and self._until is None and consumer.wait(begin + (most or 1 << 62)):
             self._until = opened.segments.end
             consumer.stop()
+        error = consumer.error
         end = opened.segments.end if self._until is None else self._until
-        if end <= begin and consumer.error is not None:
+        if end <= begin and error is not None:
             # Not before: what has been acknowledged is read first.
-            raise consumer.error
+            raise error
         return self._offset(max(begin, min(end, begin + most) if most else end))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -130,11 +131,9 @@ class Open:
         self._consumer: Consumer | None = None
 
     def consuming(self) -> Consumer:
-        """:raises PipelineError: if the queue cannot be read"""
         if self._consumer is None:
-            consumer = Consumer(self._settings, self.segments)
-            consumer.start()
-            self._consumer = consumer
+            self._consumer = Consumer(self._settings, self.segments)
+            self._consumer.start()
         return self._consumer
 
     def close(self) -> None:

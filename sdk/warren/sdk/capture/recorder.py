@@ -21,10 +21,10 @@ class Recorder:
     """
 
     def __init__(self, options: Capture, application: str, keep: Callable[[Batch], None]) -> None:
-        self.source: str = f"{application[:150]}.{os.getpid()}.{secrets.token_hex(4)}"
+        self.source: str = f"{short(application, 150)}.{os.getpid()}.{secrets.token_hex(4)}"
         self.statistics: CaptureStatistics = CaptureStatistics()
         self._options = options
-        self._application = application
+        self._application = short(application, 255)
         self._keep = keep
         self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
@@ -80,3 +80,8 @@ class Recorder:
     def snapshot(self) -> CaptureStatistics:
         self.statistics.waiting = self._kept + len(self._events)
         return self.statistics
+
+
+def short(name: str, limit: int) -> str:
+    """As much of a name as fits into so many bytes: a property holds 255 (AMQP 0-9-1, section 4.2.5.3)."""
+    return name.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")

@@ -116,6 +116,11 @@ class Capturing:
         try:
             while not written:
                 written = await self._sent(batch)
+        except WarrenError as error:
+            # It would fail for ever, and the place that it takes in the buffer would be lost to all that come after.
+            if not self._failing:
+                log.warning("events dropped: stream=%s error=%s", batch.stream, error)
+            self._failing = True
         finally:
             if written:
                 self.recorder.written(batch)
@@ -123,11 +128,16 @@ class Capturing:
                 self.recorder.lost(batch)
 
     async def _sent(self, batch: Batch) -> bool:
+        """
+        :raises WarrenError: if another attempt would end alike
+        """
         # A new one each time: what was said of an attempt before does not count for this one.
         outgoing = Outgoing("", batch.stream, dict(batch.properties), dict(batch.headers), batch.body)
         try:
             await self._publisher.publish(outgoing, CONFIRM_SECONDS)
         except WarrenError as error:
+            if not error.retryable and not isinstance(error, Unroutable):
+                raise
             if not self._failing:
                 log.warning("events not taken, they go again: stream=%s error=%s", batch.stream, error)
             self._failing = True
