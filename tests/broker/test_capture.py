@@ -231,6 +231,30 @@ def test_what_happens_at_a_stream_is_told_as_such(capturing: BrokerProcess, chan
     assert {event.get("stream") for event in events if event.get("queue") == "work"} == {None}
 
 
+def test_only_a_batch_of_events_is_nothing_to_tell_of(capturing: BrokerProcess, channel: Channel) -> None:
+    """Not what has its type's name in another place; and one batch says nothing of what comes behind it."""
+    declare_stream(channel, "log")
+    channel.declare("q")
+    channel.publish("q", message_id="warren.events")
+    channel.publish("q", message_id="in app_id", app_id="warren.events")
+    channel.publish("q", message_id="in a header", headers={"warren.events": "\x0dwarren.events"})
+    channel.publish("q", message_id="a batch", message_type="warren.events")
+    channel.publish("log", message_id="in the stream", message_type="warren.events")
+    channel.publish("log", message_id="behind it")
+    channel.qos(10)
+    tag = consume(channel, "log", "first")
+    for message in channel.deliveries(2):
+        channel.ack(message.tag)
+    channel.cancel(tag)
+    events = told(capturing)
+    for identity in ("warren.events", "in app_id", "in a header"):
+        assert names(events, message_id=identity) == ["published"]
+    for identity in ("a batch", "in the stream"):
+        assert names(events, message_id=identity) == []
+    assert names(events, message_id="behind it") == ["published", "delivered", "acked"]
+    assert names(events, queue="log") == ["published", "consuming", "delivered", "acked", "cancelled"]
+
+
 def test_a_kill_leaves_a_source_without_an_end_and_the_next_run_is_another(
     capturing: BrokerProcess, channel: Channel
 ) -> None:

@@ -18,8 +18,10 @@ from warren.broker.model.clock import Clock
 from warren.broker.model.consumer import Consumer
 from warren.broker.model.message import Message
 from warren.wire import events as e
+from warren.wire import properties
 from warren.wire.content import header_payload, message_id
 from warren.wire.events import Batch, Event, what
+from warren.wire.tables import TableError
 
 if TYPE_CHECKING:
     from warren.broker.model.queue import Queue
@@ -34,8 +36,22 @@ KINDS: Final = 1000
 CONTENT: Final = 7
 """Where in a content the payload of its header frame begins."""
 CHANNEL_CLOSED: Final = "channel closed"
-BATCHES: Final = b"\x0d" + e.TYPE.encode()
-"""What the header of a batch of events has, whoever captured them."""
+TYPE: Final = e.TYPE.encode()
+BATCHES: Final = b"\x0d" + TYPE
+"""What the header of a batch of events has, whoever captured them; another's may have it in another place."""
+QUIET: Final = "\ud800"
+"""Instead of the id of a message that nothing is told of. No id is decoded to that."""
+
+
+def is_batch(content: bytes) -> bool:
+    """Whether a message is a batch of events: it says so in its property `type`."""
+    header = header_payload(content)
+    if BATCHES not in header:
+        return False
+    try:
+        return properties.decode(header).data("type") == TYPE
+    except TableError:
+        return False
 
 
 def text(name: bytes) -> str:
@@ -114,6 +130,8 @@ class Capture:
         """The connection that publishes now."""
         self.arrivals: dict[tuple[bytes, bytes, bytes, str], str] = {}
         self.getters: dict[tuple[bytes, str], Told] = {}
+        self.holding: set[bytes] = set()
+        """Streams whose newest message is a batch of events: who reads them is no event. Another message ends that."""
         self.add(what(e.STARTED), "", -1)
 
     def add(self, kind: str, identity: str, size: i64) -> None:
@@ -162,17 +180,18 @@ class Capture:
         :param untaken: why it gets into no queue.
         """
         self.origin = origin
-        self.quiet = BATCHES in header_payload(message.content)
+        self.quiet = is_batch(message.content)
         if untaken and not self.quiet:
             self.not_taken(message, untaken)
 
     def arrived(self, queue: Queue, message: Message) -> None:
         """A queue has taken a message: a publish, or what was dead-lettered or held back before."""
-        if self.quiet:
+        if self.quiet and not message.died:
             if queue.streamed:
-                # It holds events: what its readers do is nobody's message.
-                queue.capture = None
+                self.holding.add(queue.name)
             return
+        if self.holding:
+            self.holding.discard(queue.name)
         origin = "" if message.died else self.origin
         key = (message.exchange, message.routing_key, queue.name, origin)
         kind = self.arrivals.get(key)
@@ -248,6 +267,9 @@ class Capture:
 
     def delivered(self, consumer: Consumer, message: Message, origin: str, no_ack: bool) -> str:
         """A message is on its way to a consumer; its id, for `settled`: its content may leave memory meanwhile."""
+        if consumer.queue.streamed and is_batch(message.content):
+            # Else a reader of events made events.
+            return QUIET
         identity = text(message_id(message.content, CONTENT))
         told = self.told(consumer, origin, no_ack)
         kind = told.delivered(message.exchange, message.routing_key, message.redelivered)
@@ -255,17 +277,25 @@ class Capture:
         return identity
 
     def acked(self, consumer: Consumer, identity: str, origin: str) -> None:
+        if identity == QUIET:
+            return
         self.add(self.told(consumer, origin, False).acked, identity, -1)
 
     def given_back(self, consumer: Consumer, identity: str, origin: str, requeued: bool) -> None:
+        if identity == QUIET:
+            return
         told = self.told(consumer, origin, False)
         self.add(told.requeued if requeued else told.rejected, identity, -1)
 
     def cut_off(self, consumer: Consumer, identity: str, origin: str) -> None:
         """Its channel ended before it was settled; it goes back to its queue."""
+        if identity == QUIET:
+            return
         self.add(self.told(consumer, origin, False).closed, identity, -1)
 
     def consuming(self, consumer: Consumer) -> None:
+        if consumer.queue.name in self.holding:
+            return
         kind = what(
             e.CONSUMING,
             queue=text(consumer.queue.name),
@@ -278,6 +308,8 @@ class Capture:
         self.add(kind, "", -1)
 
     def cancelled(self, consumer: Consumer) -> None:
+        if consumer.queue.name in self.holding:
+            return
         kind = what(
             e.CANCELLED,
             queue=text(consumer.queue.name),
@@ -296,5 +328,8 @@ class Capture:
 
     def purged(self, queue: Queue, reason: str) -> None:
         """All that was ready in a queue is gone."""
+        if queue.name in self.holding:
+            self.holding.discard(queue.name)
+            return
         kind = what(e.PURGED, queue=text(queue.name), reason=reason, stream=queue.streamed or None)
         self.add(kind, "", -1)
