@@ -214,8 +214,12 @@ def when(instant: str | None) -> str:
 
 
 def cell(seconds: float) -> str:
-    """In one unit: five of them stand side by side."""
-    return f"{seconds:,.0f} s" if 10 <= abs(seconds) < 1000 else brief(seconds)
+    """In one unit, with two digits or three: four of them stand side by side."""
+    for unit, each in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        if 0 < abs(seconds) < 999.5 * each:
+            number = seconds / each
+            return f"{number:.0f} {unit}" if abs(number) >= 9.95 else f"{round(number, 1):g} {unit}"
+    return brief(seconds)
 
 
 def shortened(name: str, longest: int = 18) -> str:
