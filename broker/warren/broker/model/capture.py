@@ -39,7 +39,7 @@ CHANNEL_CLOSED: Final = "channel closed"
 TYPE: Final = e.TYPE.encode()
 BATCHES: Final = b"\x0d" + TYPE
 """What the header of a batch of events has, whoever captured them; another's may have it in another place."""
-QUIET: Final = "\ud800"
+QUIET: Final = chr(0xD800)
 """Instead of the id of a message that nothing is told of. No id is decoded to that."""
 
 
