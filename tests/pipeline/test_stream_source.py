@@ -125,7 +125,7 @@ def test_what_retention_has_taken_is_an_error_unless_it_may_be(spark: SparkSessi
     stream.publish([Message(b"%d".ljust(1000) % number) for number in range(100)])
     replay = Replay(Address(stream.url), stream.name)
     # RabbitMQ takes its time.
-    wait_until(lambda: (replay.find("first") or 0) > 10, "the oldest are gone")
+    wait_until(lambda: (replay.find("first") or 0) > 10, "the oldest are gone", 60)
     lossy = load(spark, stream, startingOffset=1)
     with (
         pytest.raises(PipelineError, match=r"messages from offset 1 on are gone, it begins at \d+"),

@@ -5,7 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
+
+PARTS = ("command", "wire", "sdk", "patterns", "broker", "pipeline")
 
 
 def python_elsewhere(folder: Path, version: str | None, *lacks: str) -> Path:
@@ -41,7 +44,7 @@ def python_elsewhere(folder: Path, version: str | None, *lacks: str) -> Path:
 
 
 def warren_roots() -> list[Path]:
-    """Where the parts of this Warren stand: one folder, or those of a checkout."""
-    import warren
-
-    return [Path(part).parent for part in warren.__path__ if Path(part).is_dir()]
+    """Where the parts of this Warren stand: one folder, or those of a checkout, installed as editable or not."""
+    parts = (find_spec(f"warren.{part}") for part in PARTS)
+    # ROOT/warren/PART/__init__.py
+    return list(dict.fromkeys(Path(part.origin).parents[2] for part in parts if part and part.origin))
