@@ -226,7 +226,7 @@ def test_an_end_is_watched(streams: list[Stream], monkeypatch: pytest.MonkeyPatc
         assert {watch.end() for _ in range(100)} == {10}
         assert len(opened) == before
         delete(stream)
-        with pytest.raises(PipelineError, match="there is no such queue"):
+        with pytest.raises(PipelineError, match="was deleted while it was read"):
             wait_until(lambda: watch.end() != 10, "the stream is gone", 30)
     finally:
         watch.close()

@@ -18,6 +18,7 @@ class Consuming:
     """Consumes one queue or stream, with acknowledgements.
 
     :param prefetch: messages that may be outstanding; 0 is no limit, which streams refuse
+    :param counting: drop what comes, but for how many they are and the last one's offset
     :param ack_every: acknowledge by itself once so many are outstanding (a stream takes that for room); 0 is never
     :raises Refused: if the broker does not let it
     """
@@ -30,12 +31,14 @@ class Consuming:
         *,
         ack_every: int = 0,
         exclusive: bool = False,
+        counting: bool = False,
         arguments: dict[str, tables.Value] | None = None,
     ) -> None:
         self.link = link
         self.deliveries = Deliveries(link.frame_max, streamed=OFFSET in (arguments or {}))
         self._queue = queue.encode()
         self._ack_every = ack_every
+        self._counting = counting
         self._acknowledged = 0
         self._answers: list[bytes] = []
         link.call("basic.qos", 0, prefetch, False)
@@ -62,6 +65,8 @@ class Consuming:
             if not data:
                 return False
             deliveries.feed(data)
+            if self._counting:
+                deliveries.forget()
             came = not deliveries.other or self._sort(deliveries.other, len(data))
         if self._ack_every and deliveries.count - self._acknowledged >= self._ack_every:
             self.acknowledge()

@@ -75,6 +75,10 @@ class Deliveries:
         self.offsets, self.bodies, self._columns, self.size = [], [], ([], []), 0
         return taken
 
+    def forget(self) -> None:
+        """Drop the messages that are whole, but for the last one's offset."""
+        self.offsets, self.bodies, self._columns, self.size = self.offsets[-1:], [], ([], []), 0
+
     def feed(self, data: bytes) -> None:
         """Take in what was received.
 

@@ -6,7 +6,14 @@ from pathlib import Path
 
 
 class PipelineError(Exception):
-    """What was asked for cannot be done. One line: what is wrong and what to do, without a password."""
+    """What was asked for cannot be done. One line: what is wrong and what to do, without a password.
+
+    :ivar passing: whether it may be over by itself: a broker that is not there, or not any more
+    """
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
 
 
 class SparkFailed(OSError):

@@ -36,6 +36,10 @@ READ = 256 * 1024
 """Bytes that are read at a time, at most."""
 CLOSE = 5.0
 """Seconds that the broker has to answer a close; one that has stopped does not answer."""
+LONGEST = 1_000_000.0
+"""Seconds that a timeout may be: what is beyond some weeks, poll and sockets do not take."""
+PASSING = (Reply.CONNECTION_FORCED, Reply.INTERNAL_ERROR)
+"""What a broker says that goes down or is not up yet."""
 _BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 _CANCEL = methods.BY_NAME["basic.cancel"]
 
@@ -59,8 +63,10 @@ class Address:
             parse_url(self.url)
         except ValueError as error:
             raise PipelineError(f"{error}; write amqp://user:password@host:port/vhost") from None
-        if not self.timeout > 0:
-            raise PipelineError(f"timeout is {self.timeout:g}: it must be more than 0 seconds")
+        if not 0 < self.timeout <= LONGEST:
+            raise PipelineError(
+                f"timeout is {self.timeout:g}: it must be more than 0 seconds, and at most {LONGEST:,.0f}"
+            )
         heartbeat_of(self.query)
 
     @property
@@ -83,6 +89,9 @@ class Address:
 class Unreachable(PipelineError):
     """There is no broker, or it does not answer: in a moment it may."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text, passing=True)
+
 
 class Link:
     """An open connection with one open channel.
@@ -98,7 +107,7 @@ class Link:
                 url, address.timeout, product, context=context, heartbeat=heartbeat_of(address.query)
             )
         except Refused as error:
-            raise PipelineError(refused_at_start(error)) from None
+            raise PipelineError(refused_at_start(error), passing=passing(error)) from None
         except TimeoutError:
             raise Unreachable(f"the broker does not answer (waited {address.timeout:g} s)") from None
         except ssl.SSLError as error:
@@ -117,7 +126,7 @@ class Link:
         self._writable.register(self._socket, select.POLLOUT)
         self._either.register(self._socket, select.POLLIN | select.POLLOUT)
         self._turn = threading.Lock()
-        self._sent = time.monotonic()
+        self._sent = self._heard = time.monotonic()
         self._closed = threading.Event()
         if conversation.heartbeat:
             threading.Thread(target=self._beat, args=(conversation.heartbeat / 2,), daemon=True).start()
@@ -130,7 +139,9 @@ class Link:
         """
         with self._turn:
             self._sent = time.monotonic()
-            return self._conversation.call(name, *values)
+            answer = self._conversation.call(name, *values)
+            self._heard = time.monotonic()
+            return answer
 
     def send(self, frames: bytes) -> None:
         """Send whole frames.
@@ -158,7 +169,7 @@ class Link:
     def receive(self, wait: float = 0.0) -> bytes:
         """What has come, up to 256 KiB, not divided into frames; nothing if nothing comes within so many seconds.
 
-        :raises OSError: if the connection is lost
+        :raises OSError: if the connection is lost, or two heartbeats are missing: a machine that died closes none
         """
         if self._conversation.buffer:
             # What came together with the answer of the last call.
@@ -168,7 +179,11 @@ class Link:
         data = self._decrypted() if isinstance(self._socket, ssl.SSLSocket) else None
         while data is None:
             if not self._readable.poll(max(deadline - time.monotonic(), 0) * 1000):
+                # Only of a socket that is empty now: an owner who was busy finds the heartbeats there.
+                if self.heartbeat and time.monotonic() - self._heard > 2 * self.heartbeat:
+                    raise TimeoutError
                 return b""
+            self._heard = time.monotonic()
             if isinstance(self._socket, ssl.SSLSocket):
                 data = self._decrypted()
             else:
@@ -240,7 +255,18 @@ def telling(what: str) -> Iterator[None]:
     try:
         yield
     except (PipelineError, Refused, OSError, AmqpError, TableError) as error:
-        raise PipelineError(f"{what}: {explained(error)}") from None
+        raise PipelineError(f"{what}: {explained(error)}", passing=passing(error)) from None
+
+
+def passing(error: Exception) -> bool:
+    """Whether it may be over by itself, so that another attempt is worth it."""
+    match error:
+        case PipelineError():
+            return error.passing
+        case Refused(code=code):
+            return code in PASSING
+        case _:
+            return isinstance(error, OSError)
 
 
 def explained(error: Exception, progress: str = "") -> str:
@@ -295,7 +321,7 @@ def unreachable(error: OSError) -> str:
 
 def heartbeat_of(query: Mapping[str, str]) -> int:
     text = query.get("heartbeat", str(HEARTBEAT))
-    if not text.isdecimal() or int(text) > 0xFFFF:
+    if not text.isdecimal() or len(text) > 5 or int(text) > 0xFFFF:
         raise PipelineError(f"heartbeat is {text!r}: it must be a number of seconds, at most 65535")
     return int(text)
 

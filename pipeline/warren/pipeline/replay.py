@@ -33,6 +33,8 @@ PREFETCH = 2048
 """Messages that the broker sends ahead; what Spark does not take waits in the broker and in sockets."""
 EMPTY = 1.0
 """Seconds after which a stream that counts no message is taken for empty: RabbitMQ counts every few seconds."""
+ROUNDS = 16
+"""How often more may have come, of a stream whose end is looked for, until it counts as faster than who follows it."""
 LATE = 5.0
 """Seconds after which no message is taken to be as young as a time."""
 
@@ -52,18 +54,22 @@ class Replay:
             raise PipelineError("no stream is named")
 
     def end(self) -> int:
-        """The offset behind the last message, 0 if there has never been one.
+        """The offset behind the last message, 0 if there has never been one; what comes meanwhile may be left out.
 
         :raises PipelineError: the stream cannot be read
         """
-        with self._telling(), self._consuming("last", PREFETCH) as consuming:
+        with self._telling(), self._consuming("last", PREFETCH, counting=True) as consuming:
             if not self._arrives(consuming, "last"):
                 return 0
-            count = 0
+            count = rounds = 0
             while consuming.deliveries.count > count:
                 count = consuming.deliveries.count
                 consuming.acknowledge()
                 consuming.waiting()
+                rounds += 1
+                # Too busy to be followed, it soon has a message that is behind all that there was.
+                if rounds % ROUNDS == 0 and (behind := self._find("next")) is not None:
+                    return behind
             return self._offsets(consuming.deliveries.take())[-1] + 1
 
     def find(self, start: Start) -> int | None:
@@ -91,7 +97,7 @@ class Replay:
     def batches(self, start: int, stop: int, whole: bool = True) -> Iterator[Messages]:
         """The messages from one offset to before another, about 4,096 or 4 MiB at a time.
 
-        :param whole: fail if retention has removed the first of them
+        :param whole: fail if retention has removed some of them, before or meanwhile
         :raises PipelineError: the stream cannot be read, or not all of it is there any more
         """
         if start >= stop:
@@ -101,9 +107,9 @@ class Replay:
             while following < stop:
                 messages = self._fill(consuming, following, stop)
                 found = self._offsets(messages)
-                if whole and following == start and found[0] > start:
-                    self._assert_whole(start)
-                following = found[-1] + 1
+                if whole and (missing := gap(found, following, stop)) is not None:
+                    self._assert_whole(missing)
+                following = max(following, found[-1] + 1)
                 # A chunk comes whole: its first may be before the range, its last behind it.
                 first, last = bisect_left(found, start), bisect_left(found, stop)
                 if first < last:
@@ -122,12 +128,12 @@ class Replay:
             raise PipelineError(explained(error, f"at offset {following}")) from None
         return deliveries.take()
 
-    def _assert_whole(self, start: int) -> None:
+    def _assert_whole(self, missing: int) -> None:
         # A gap is no loss by itself: RabbitMQ gives offsets to records of its own.
         first = self._find("first")
-        if first is None or first > start:
+        if first is None or first > missing:
             raise PipelineError(
-                f"messages from offset {start} on are gone, it begins at {first}: retention has removed them; "
+                f"messages from offset {missing} on are gone, it begins at {first}: retention has removed them; "
                 "read from there on, or set failOnDataLoss to false"
             )
 
@@ -135,19 +141,24 @@ class Replay:
         return telling(f"cannot read stream {self.stream!r} at {self.address.shown}")
 
     @contextmanager
-    def _consuming(self, start: Start, prefetch: int) -> Iterator[Consuming]:
-        consuming = self._consume(start, prefetch)
+    def _consuming(self, start: Start, prefetch: int, counting: bool = False) -> Iterator[Consuming]:
+        consuming = self._consume(start, prefetch, counting)
         try:
             yield consuming
         finally:
             consuming.close()
 
-    def _consume(self, start: Start, prefetch: int) -> Consuming:
+    def _consume(self, start: Start, prefetch: int, counting: bool = False) -> Consuming:
         link = self.address.open()
         place = Timestamp(start.timestamp()) if isinstance(start, datetime) else start
         try:
             return Consuming(
-                link, self.stream, prefetch, ack_every=(prefetch + 3) // 4, arguments={OFFSET: place}
+                link,
+                self.stream,
+                prefetch,
+                ack_every=(prefetch + 3) // 4,
+                counting=counting,
+                arguments={OFFSET: place},
             )
         except BaseException:
             link.close()
@@ -177,3 +188,17 @@ class Replay:
                 "the queue is no stream: its messages have no offset; browse it with the option 'queue'"
             )
         return messages.offsets
+
+
+def gap(found: list[int], following: int, stop: int) -> int | None:
+    """The first offset that is missing before `stop`; None if there is none.
+
+    :param found: rising offsets, of which the first may be before the one that should follow
+    """
+    if found[0] <= following and found[-1] - found[0] == len(found) - 1:
+        return None
+    for offset in found[bisect_left(found, following) :]:
+        if offset != following:
+            break
+        following += 1
+    return following if following < min(stop, found[-1]) else None

@@ -79,6 +79,8 @@ class ContinuousReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = {stream: max(ends[stream] - offset, 0) for stream, offset in begin.items()}
         for stream, offset in begin.items():
             anew = 0 < ends[stream] < start.get(stream, 0) and self._ranges.ending[stream] == "last"
+            # Who begins ahead of the end has read nothing yet.
+            anew = anew and offset != self._ranges.starting[stream]
             if anew and self._ranges.whole:
                 raise PipelineError(
                     f"stream {stream!r} ends at offset {ends[stream]}, before the {offset} that was read: it was made "
@@ -113,7 +115,7 @@ class ContinuousReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self) -> Offsets:
         for stream in self._ranges.streams:
-            self._watches.setdefault(stream, Watch(self._ranges.replay(stream)))
+            self._watches.setdefault(stream, Watch(self._ranges.replay(stream), self._ranges.whole))
         return self._ranges.of_each(lambda stream: self._watches[stream].end())
 
     def _begin(self, start: Offsets) -> Offsets:

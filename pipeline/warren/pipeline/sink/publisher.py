@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.link import explained
+from warren.pipeline.link import PASSING, explained
 from warren.pipeline.sink.confirms import Confirms
 from warren.pipeline.sink.target import WINDOW_BYTES, Target
 from warren.wire.conversation import CHANNEL, Refused
 from warren.wire.received import Scanner, StreamError
-from warren.wire.replies import Reply
 
 PIECE = 64 * 1024
 """Bytes that are offered to the socket at a time."""
@@ -25,7 +24,6 @@ WAIT = 0.5
 """Seconds to wait for the broker before the clock is looked at."""
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds before another attempt, the first one and the last ones."""
-_PASSING = (Reply.CONNECTION_FORCED, Reply.INTERNAL_ERROR)
 
 
 class Publisher:
@@ -167,7 +165,7 @@ class Publisher:
         pause = PAUSE
         while True:
             error = self._last_words(error)
-            if isinstance(error, Refused) and error.code not in _PASSING:
+            if isinstance(error, Refused) and error.code not in PASSING:
                 raise error
             self._link.close()
             timeout = self._target.address.timeout

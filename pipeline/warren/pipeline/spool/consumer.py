@@ -10,7 +10,7 @@ import threading
 import time
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.link import Link, Unreachable, explained, telling
+from warren.pipeline.link import PASSING, Link, Unreachable, explained, telling
 from warren.pipeline.spool.arrivals import Arrivals
 from warren.pipeline.spool.keys import key_of
 from warren.pipeline.spool.segments import Segments
@@ -30,7 +30,7 @@ IDLE = 0.2
 """Seconds to wait for a message before anything else is looked at."""
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds before another attempt to connect."""
-_PASSING = (Reply.CONNECTION_FORCED, Reply.INTERNAL_ERROR, Reply.PRECONDITION_FAILED)
+_PASSING = (*PASSING, Reply.PRECONDITION_FAILED)
 """The last one is RabbitMQ's when a message waits longer than its `consumer_timeout`: for room in the spool, here."""
 
 
@@ -137,15 +137,12 @@ class Consumer:
         if arrivals.size < HELD_BYTES:
             data = self._link.receive(0 if arrivals.count else IDLE)
             self._lost_at = None
-            self._assert_alive(bool(data))
             if data:
                 self._feed(data)
                 if arrivals.streamed and not self._no_stream:
                     self._assert_no_stream()
                 if arrivals.count < BATCH_MESSAGES and arrivals.size < BATCH_BYTES:
                     return
-        else:
-            self._heard = time.monotonic()
         if arrivals.count:
             self._empty = 0
             if self._asked is not None:
@@ -166,14 +163,6 @@ class Consumer:
         if is_stream(self._settings.address, self._settings.queue.encode()):
             raise PipelineError("it is a stream, which needs no spool: name it with the option 'stream'")
         self._no_stream = True
-
-    def _assert_alive(self, heard: bool) -> None:
-        """:raises TimeoutError: if two heartbeats are missing: a machine that died closes no connection"""
-        now = time.monotonic()
-        if heard:
-            self._heard = now
-        elif self._link.heartbeat and now - self._heard > 2 * self._link.heartbeat:
-            raise TimeoutError
 
     def _put_away(self) -> None:
         settings, segments, arrivals = self._settings, self._segments, self._arrivals
@@ -246,7 +235,6 @@ class Consumer:
         except BaseException:
             link.close()
             raise
-        self._heard = time.monotonic()
         self._asked, self._empty = None, 0
         with self._changed:
             if not self._drained:
