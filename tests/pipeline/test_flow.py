@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.pipeline.captured import batches, messages_of
 from tests.pipeline.conftest import Audit, channel
 from tests.pipeline.flows import Queue, at_seconds, held, simulated, sources, table, trend
 from tests.pipeline.jobs import run_job
+from tests.pipeline.orders import Order, from_file, generated, story
 from tests.support.broker import BrokerProcess
 from tests.support.events import Event, Reading
 from tests.support.processes import wait_until
@@ -28,6 +30,7 @@ from warren.pipeline.jobs.flow import Summary
 from warren.pipeline.jobs.flow.counts import captured_of
 from warren.pipeline.jobs.flow.levels import unrouted
 from warren.pipeline.jobs.flow.steps import COUNTS, KEYS, LARGEST, partial_sums, told
+from warren.pipeline.jobs.flow.summary import Queue as Counted
 
 pytestmark = pytest.mark.timeout(600)
 RUN = Run("flow", "amqp://localhost/", ("s",), None, False, 1.0)
@@ -184,6 +187,7 @@ def test_a_forecast_says_when_and_when_not(summary: Summary) -> None:
     assert slow.growth is not None
     assert slow.bytes_a_message is not None
     assert slow.bytes_a_message == pytest.approx(124.5, abs=0.5)
+    assert slow.ready is not None
     left = 1_000_000_000 / slow.bytes_a_message - slow.ready
     assert slow.forecast.full_in == pytest.approx(left / slow.growth.slope)
     assert slow.forecast.earliest == pytest.approx(left / slow.growth.high)
@@ -194,10 +198,12 @@ def test_a_forecast_says_when_and_when_not(summary: Summary) -> None:
 
 def test_a_broker_tells_everything_of_its_queues(spark: SparkSession, tmp_path: Path) -> None:
     """The events of a real broker: what a client did to it, once in one run and once in a run that goes on."""
+    file = orders()
     with (
         BrokerProcess(tmp_path / "broker", "--capture-events", "told") as broker,
         channel(broker.url) as using,
     ):
+        send(broker.url, file)
         grave = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
         using.queue_declare("grave", durable=True)
         using.queue_declare("work", durable=True, arguments=grave)
@@ -225,11 +231,13 @@ def test_a_broker_tells_everything_of_its_queues(spark: SparkSession, tmp_path: 
         kinds = ("rejected", "purged", "published")
         wait_until(lambda: told_by(stream, kinds), "the events are in the stream")
         summary = run_job("flow", broker.url, tmp_path / "once", "--stream", "told", "--limit", "1MB")
+        raw = Reading(broker.url, "told").until(lambda found: any(map(is_last, found.events)))
         onwards = ("--stream", "told", "--limit", "1MB", "--continuous", "--available-now")
         on = run_job("flow", broker.url, tmp_path / "on", *onwards)
     assert replace(on, began=summary.began) == summary
     queues = {queue.queue: queue for queue in summary.queues}
-    assert set(queues) == {"work", "short", "purged", "grave"}
+    orders_agree(queues, file, table([{**each, "by": "broker"} for each in raw.events]))
+    assert set(queues) == {"work", "short", "purged", "grave", "log", *PAID}
     work = queues["work"]
     # Ten were rejected; of twenty deliveries after the sixtieth acknowledgement five were given back, and delivered again.
     assert (work.published, work.acked, work.rejected, work.requeued) == (100, 60, 10, 5)
@@ -243,10 +251,77 @@ def test_a_broker_tells_everything_of_its_queues(spark: SparkSession, tmp_path: 
     assert work.bytes_a_message == 50
     assert work.acknowledged_together is not None
     assert (summary.missing, summary.unrouted) == (0, 0)
-    assert [(each.queue, each.prefetch, each.delivered) for each in summary.consumers] == [("work", 20, 95)]
+    consumers = {each.queue: (each.prefetch, each.delivered) for each in summary.consumers}
+    assert consumers["work"] == (20, 95)
     written = json.loads((tmp_path / "once" / "summary.json").read_text())
     assert {queue["queue"]: queue["ready"] for queue in written["queues"]}["short"] == 10
-    assert "work: backlog" in (tmp_path / "once" / "report.html").read_text()
+    html = (tmp_path / "once" / "report.html").read_text()
+    assert "work: backlog" in html
+    assert "log: backlog" not in html
+    assert "A stream keeps what is read: it has rates only." in html
+
+
+PAID = ("order_placed", "order_paid", "order_cancelled", "order_refunded", "cancel_order")
+"""Queues: what is told of an order goes to the one of that name."""
+HANDLED = 600
+
+
+def orders() -> list[Order]:
+    """The first of the file that ORDERS names, where it is set."""
+    named = os.environ.get("ORDERS")
+    return from_file(Path(named))[:1000] if named else generated(1000, seed=3)
+
+
+def send(url: str, file: list[Order]) -> None:
+    """What is told of the orders, handled but for a part of the placed ones; and into a stream, which is read twice."""
+    with channel(url) as using:
+        for name in PAID:
+            using.queue_declare(name, durable=True)
+        using.queue_declare("log", durable=True, arguments={"x-queue-type": "stream"})
+        told = [message for order in file for message in story(order)]
+        for message in told:
+            assert message.properties is not None
+            using.basic_publish("", message.properties.type, message.body, message.properties)
+        for _ in range(8):
+            using.basic_publish("", "log", b"x" * 10)
+        sent = {name: sum(m.properties.type == name for m in told if m.properties) for name in PAID}
+        using.basic_qos(prefetch_count=50)
+        counts = {**sent, "order_placed": HANDLED, "log": 8}
+        for name, count in [*counts.items(), ("log", 8)]:
+            first = {"x-stream-offset": "first"} if name == "log" else None
+            for got, (method, _, _) in enumerate(using.consume(name, arguments=first), 1):
+                using.basic_ack(method.delivery_tag)
+                if got == count:
+                    break
+            # What else it was sent goes back.
+            using.cancel()
+
+
+def orders_agree(queues: Mapping[str, Counted], file: list[Order], raw: pd.DataFrame) -> None:
+    """The job's counts against pandas: over the file, and over the events as they stand in the stream."""
+    rows = pd.DataFrame([vars(order) for order in file])
+    paid = rows.paid_at.notna()
+    late = (rows.paid_at - rows.placed_at) > pd.Timedelta(minutes=30)
+    expected = [len(rows), paid.sum(), late.sum(), late.sum(), (~paid).sum()]
+    assert {name: queues[name].published for name in PAID} == dict(zip(PAID, expected, strict=True))
+    handled = {name: queues[name].acked for name in PAID}
+    assert handled == {**dict(zip(PAID, expected, strict=True)), "order_placed": HANDLED}
+    waiting = {name: (queues[name].ready, queues[name].unacked) for name in PAID}
+    assert waiting == {**dict.fromkeys(PAID, (0, 0)), "order_placed": (len(rows) - HANDLED, 0)}
+    counted = raw.groupby(["queue", "event"]).size()
+    for name in (*PAID, "log"):
+        for kind in ("published", "delivered", "acked", "requeued"):
+            assert getattr(queues[name], kind) == counted.get((name, kind), 0), (name, kind)
+        mean = raw[(raw.queue == name) & (raw.event == "published")].bytes.mean()
+        assert queues[name].bytes_a_message == pytest.approx(mean)
+    levels = raw.groupby("queue")[["ready", "unacked"]].sum()
+    for name in PAID:
+        assert waiting[name] == tuple(levels.loc[name])
+    log = queues["log"]
+    assert (log.stream, log.published, log.delivered, log.acked) == (True, 8, 16, 16)
+    assert (log.ready, log.unacked, log.peak, log.began_with) == (None, None, None, None)
+    assert (log.growth, log.forecast, log.measures) == (None, None, ())
+    assert {each.stream for name, each in queues.items() if name != "log"} == {False}
 
 
 def told_by(stream: Audit, kinds: Sequence[str]) -> bool:

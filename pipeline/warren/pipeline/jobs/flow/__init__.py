@@ -94,8 +94,8 @@ def show(summary: Summary, console: Console) -> None:
             f"{queue.published_a_second:,.1f}",
             f"{queue.settled_a_second:,.1f}",
             f"{queue.redelivered_share:.1%}",
-            f"{queue.ready:,}",
-            trend_words(queue.growth),
+            "-" if queue.ready is None else f"{queue.ready:,}",
+            "a stream" if queue.stream else trend_words(queue.growth),
             *shares,
         )
     console.print(table)

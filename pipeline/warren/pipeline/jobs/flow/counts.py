@@ -45,6 +45,8 @@ SUMS = (
 
 def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
     """Every number, from the events and the tables `steps` and `routes`."""
+    from pyspark.sql import functions as F
+
     captured = captured_of(tables[EVENTS])
     steps = folded(tables["steps"]).persist()
     rows = by_queue(steps, tables["routes"])
@@ -53,12 +55,14 @@ def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
     try:
         began, ended = bounds(steps)
         step = step_seconds(ended - began, options.step.total_seconds())
-        totals = totals_of(levels)
-        shown = totals[:QUEUES]
+        shown = totals_of(levels)
+        number = levels.select("queue").distinct().count() if len(shown) == QUEUES else len(shown)
         timelines = timelines_of(levels, [row["queue"] for row in shown], began, ended, step)
         times = consumer_times(seen_consumers(steps), ended).persist()
-        used = {row["queue"]: row for row in windows(times).collect()}
+        names = [row["queue"] for row in shown]
+        used = {row["queue"]: row for row in windows(times.where(F.col("queue").isin(names))).collect()}
         consumers = consumers_of(times)
+        more = times.count() - CONSUMERS if len(consumers) == CONSUMERS else 0
         queues = tuple(
             queue_of(
                 row,
@@ -74,16 +78,16 @@ def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
         lost = unrouted(steps, tables["routes"]).agg({"published": "sum"}).collect()[0][0]
         return Summary(
             **captured,
-            began=instant(began) if totals else None,
-            ended=instant(ended) if totals else None,
+            began=instant(began) if shown else None,
+            ended=instant(ended) if shown else None,
             seconds=float(ended - began),
             step_seconds=step,
             trend_seconds=options.trend.total_seconds(),
             unrouted=lost or 0,
             queues=queues,
-            more_queues=len(totals) - len(shown),
+            more_queues=number - len(shown),
             consumers=consumers,
-            more_consumers=sum(row["seen"] for row in used.values()) - len(consumers),
+            more_consumers=more,
         )
     finally:
         for frame in (steps, levels, times):
@@ -123,19 +127,20 @@ def step_seconds(seconds: int, every: float) -> int:
 
 
 def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
-    """One row a queue, those with the most waiting first. There are as many as queues, not as messages."""
+    """One row a queue, those with the most waiting first, and no more than are shown: a queue may be a reply's own."""
     from pyspark.sql import functions as F
 
     found = levels.groupBy("queue").agg(
         F.min("by").alias("by"),
+        F.max("stream").alias("stream"),
         *[F.sum(name).alias(name) for name in SUMS],
         F.max("began_with").alias("began_with"),
         F.max_by("ready", "second").alias("ready"),
         F.max_by("unacked", "second").alias("unacked"),
         F.max("ready").alias("peak"),
     )
-    rows = found.orderBy(F.desc("ready"), F.desc("published"), F.desc("delivered"), "queue").collect()
-    return [row.asDict() for row in rows]
+    order = (F.desc("ready"), F.desc("published"), F.desc("delivered"), "queue")
+    return [row.asDict() for row in found.orderBy(*order).limit(QUEUES).collect()]
 
 
 def timelines_of(
@@ -184,7 +189,6 @@ def windows(times: DataFrame) -> DataFrame:
 
     limited = F.col("prefetch") > 0
     return times.groupBy("queue").agg(
-        F.count(F.lit(1)).alias("seen"),
         F.min("by").alias("by"),
         F.count_if("stays").alias("consumers"),
         F.max("prefetch").alias("prefetch"),
@@ -238,9 +242,10 @@ def queue_of(
     seconds = ended - began
     whole = timeline[: seconds // step]
     lately = whole[-max(math.ceil(options.trend.total_seconds() / step), 1) - 1 :]
-    grows = growth([each.ready for each in lately], step)
+    stream = row["stream"]
+    grows = None if stream else growth([each.ready or 0 for each in lately], step)
     size = row["published_bytes"] / row["published"] if row["published"] and row["published_bytes"] else None
-    ahead = forecast_of(row["ready"], size, grows, options.limit)
+    ahead = None if stream else forecast_of(row["ready"], size, grows, options.limit)
     recent = lately[1:] or timeline
     span = len(recent) * step
     window = None if used is None else used.asDict()
@@ -250,22 +255,26 @@ def queue_of(
         ("by", "prefetch", "window_used", "idle", "full", "handling")
     )
     consumers = known.get("consumers") or 0
-    helping = measures(
-        Load(
-            ready=row["ready"],
-            growth=None if grows is None else (grows.slope, grows.low, grows.high),
-            arriving=sum(each.published for each in recent) / span,
-            leaving=sum(each.settled for each in recent) / span,
-            redelivered=redelivered,
-            consumers=consumers,
-            prefetch=known["prefetch"],
-            window_used=known["window_used"],
-            full=known["full"],
-            # A broker cannot see a consumer wait for what is on its way.
-            idle=known["idle"] if known["by"] == "sdk" else None,
-            handling=known["handling"],
-            acknowledged_together=together,
-            fills_in=None if ahead is None else ahead.full_in,
+    helping = (
+        ()
+        if stream
+        else measures(
+            Load(
+                ready=row["ready"],
+                growth=None if grows is None else (grows.slope, grows.low, grows.high),
+                arriving=sum(each.published for each in recent) / span,
+                leaving=sum(each.settled for each in recent) / span,
+                redelivered=redelivered,
+                consumers=consumers,
+                prefetch=known["prefetch"],
+                window_used=known["window_used"],
+                full=known["full"],
+                # A broker cannot see a consumer wait for what is on its way.
+                idle=known["idle"] if known["by"] == "sdk" else None,
+                handling=known["handling"],
+                acknowledged_together=together,
+                fills_in=None if ahead is None else ahead.full_in,
+            )
         )
     )
     counts = {
@@ -274,6 +283,7 @@ def queue_of(
     return Queue(
         queue=row["queue"],
         by=row["by"],
+        stream=stream,
         **counts,
         published_a_second=row["published"] / seconds,
         delivered_a_second=row["delivered"] / seconds,

@@ -61,12 +61,16 @@ def queue_levels(rows: DataFrame) -> DataFrame:
 
     Nobody tells what a queue held before the first event. It was at least so much that no level is ever below 0. How much a
     purge or a deletion took nobody tells either: the level is 0 at the end of its second.
+
+    A stream keeps what is read: its `stream` is true, and its levels are null.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     sums = rows.groupBy("queue", "second").agg(
-        F.min("by").alias("by"), *[F.sum(name).alias(name) for name in COUNTS]
+        F.min("by").alias("by"),
+        *[F.sum(name).alias(name) for name in COUNTS],
+        F.max("stream").alias("stream"),
     )
     until_now = Window.partitionBy("queue").orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
 
@@ -76,7 +80,7 @@ def queue_levels(rows: DataFrame) -> DataFrame:
         after = whole.orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
         return F.sum(F.when(F.expr(emptied), 0).otherwise(change)).over(after)
 
-    return (
+    found = (
         sums.withColumn("settled", F.col("acked") + F.col("rejected") + F.col("auto_acked"))
         .withColumn("purges", F.sum("purged").over(until_now))
         .withColumn("deletions", F.sum("deleted").over(until_now))
@@ -90,6 +94,9 @@ def queue_levels(rows: DataFrame) -> DataFrame:
         .withColumn("ready", F.col("ready") + F.col("ready_lift"))
         .withColumn("unacked", F.col("unacked") + F.col("unacked_lift"))
     )
+    is_stream = F.coalesce(F.max("stream").over(Window.partitionBy("queue")), F.lit(0)) == 1
+    of_queues = {name: F.when(~F.col("stream"), F.col(name)) for name in ("ready", "unacked", "began_with")}
+    return found.withColumn("stream", is_stream).withColumns(of_queues)
 
 
 def lift(name: str, whole: WindowSpec) -> Column:

@@ -26,7 +26,7 @@ def page(summary: Summary, run: Run) -> str:
     needy = [queue for queue in summary.queues if helped(queue)]
     published = sum(queue.published_a_second for queue in summary.queues)
     settled = sum(queue.settled_a_second for queue in summary.queues)
-    waiting = sum(queue.ready for queue in summary.queues)
+    waiting = sum(queue.ready or 0 for queue in summary.queues)
     return report.page(
         title=headline(summary, needy),
         lead=lead(summary, run),
@@ -58,7 +58,7 @@ def headline(summary: Summary, needy: list[Queue]) -> str:
         others = f", and {len(growing) - 1:,} more" if len(growing) > 1 else ""
         return f"{worst.queue} grows by {rate(worst.growth.slope)} messages a second{others}"
     if needy:
-        return f"{needy[0].queue} keeps a backlog of {needy[0].ready:,} messages"
+        return f"{needy[0].queue} keeps a backlog of {needy[0].ready or 0:,} messages"
     return "The consumers keep up"
 
 
@@ -85,7 +85,8 @@ def sections(summary: Summary, needy: list[Queue]) -> Iterable[str]:
     yield queues(summary)
     yield from forecasts(summary)
     for at, queue in enumerate(summary.queues[:DRAWN]):
-        yield backlog(queue, summary.step_seconds, f"backlog{at}")
+        if not queue.stream:
+            yield backlog(queue, summary.step_seconds, f"backlog{at}")
         yield rates(queue, summary.step_seconds, f"rates{at}")
     if summary.consumers:
         yield consumers(summary)
@@ -122,8 +123,8 @@ def queues(summary: Summary) -> str:
             rows=tuple(
                 Ranked(
                     queue.queue,
-                    (Part(queue.ready, "late", ""), Part(queue.unacked, "plain", "")),
-                    f"{queue.ready:,} + {queue.unacked:,}",
+                    (Part(queue.ready or 0, "late", ""), Part(queue.unacked or 0, "plain", "")),
+                    "a stream" if queue.stream else f"{queue.ready:,} + {queue.unacked:,}",
                 )
                 for queue in shown
             ),
@@ -135,7 +136,7 @@ def queues(summary: Summary) -> str:
                         rate(queue.published_a_second),
                         rate(queue.settled_a_second),
                         f"{queue.redelivered_share:.1%}",
-                        trend_words(queue.growth),
+                        "-" if queue.stream else trend_words(queue.growth),
                     )
                     for queue in shown
                 ),
@@ -143,6 +144,11 @@ def queues(summary: Summary) -> str:
             legend=(("late", "waiting"), ("plain", "unacknowledged")),
             note=f"in and out: published and settled messages a second, over the whole time; again: share of redeliveries; "
             f"trend: of the waiting ones over the last {words(summary.trend_seconds)}, with its 95 % interval."
+            + (
+                " A stream keeps what is read: it has rates only."
+                if any(each.stream for each in shown)
+                else ""
+            )
             + (f" {more:,} more queues stand in the tables." if more else ""),
         ),
         "queues",
@@ -175,7 +181,7 @@ def forecast_words(ahead: Forecast) -> str:
 
 def backlog(queue: Queue, step: int, name: str) -> str:
     ahead = queue.forecast
-    highest = max((each.ready + each.unacked for each in queue.timeline), default=0)
+    highest = max(((each.ready or 0) + (each.unacked or 0) for each in queue.timeline), default=0)
     levels = (
         (Level(ahead.limit, f"limit {ahead.limit:,.0f}"),)
         if ahead is not None and ahead.unit == "messages" and ahead.limit <= 3 * max(highest, 1)
@@ -188,8 +194,8 @@ def backlog(queue: Queue, step: int, name: str) -> str:
             f"Trend of the waiting ones: {trend_words(queue.growth)} a second.",
             labels=labels(queue.timeline, step, end=True),
             series=(
-                Series("waiting", "late", tuple(float(each.ready) for each in queue.timeline)),
-                Series("unacknowledged", "plain", tuple(float(each.unacked) for each in queue.timeline)),
+                Series("waiting", "late", tuple(float(each.ready or 0) for each in queue.timeline)),
+                Series("unacknowledged", "plain", tuple(float(each.unacked or 0) for each in queue.timeline)),
             ),
             table=Table(
                 ("at (UTC)", "waiting", "unacknowledged"),

@@ -35,7 +35,7 @@ COUNTS = (
     "begun",
     "ended",
 )
-LARGEST = ("prefetch",)
+LARGEST = ("prefetch", "stream")
 FLUSH = 50_000
 """Rows of partial sums that a task holds at most before it hands them on."""
 
@@ -114,6 +114,7 @@ def told(events: DataFrame) -> DataFrame:
         event("consuming").alias("begun"),
         event("cancelled").alias("ended"),
         F.when(F.col("event") == "consuming", F.col("prefetch")).alias("prefetch"),
+        F.when(F.col("stream"), 1).alias("stream"),
     )
 
 

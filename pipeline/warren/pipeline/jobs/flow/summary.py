@@ -37,8 +37,9 @@ class Step:
     redelivered: int
     settled: int
     """Acknowledged or rejected; deliveries that need no acknowledgement, too."""
-    ready: int
-    unacked: int
+    ready: int | None
+    """None, as `unacked`: it is a stream."""
+    unacked: int | None
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Queue:
     queue: str
     by: str
     """Whose events these are: the broker's where it told any of this queue, else the SDK's."""
+    stream: bool
+    """It keeps what is read: it has rates, and no level, growth, forecast or measures."""
     published: int
     delivered: int
     redelivered: int
@@ -88,15 +91,15 @@ class Queue:
     settled_a_second: float
     redelivered_share: float
     bytes_a_message: float | None
-    began_with: int
+    began_with: int | None
     """It held at least so many before the first event: more left it than had come."""
-    ready: int
-    """Waiting, at the end."""
-    unacked: int
-    peak: int
+    ready: int | None
+    """Waiting, at the end; None, as all levels: it is a stream."""
+    unacked: int | None
+    peak: int | None
     """Of the waiting ones, at the end of a second."""
     growth: Growth | None
-    """Of the waiting ones; None where the time is too short."""
+    """Of the waiting ones; None where the time is too short, and for a stream."""
     consumers: int
     """At the end."""
     prefetch: int | None
