@@ -23,6 +23,7 @@ from warren.pipeline.consuming import Consuming
 from warren.pipeline.deliveries import Messages
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.link import Address, Link, explained, telling
+from warren.pipeline.options import queue_name
 from warren.wire.conversation import Refused
 from warren.wire.replies import Reply
 
@@ -47,6 +48,7 @@ class Browse:
     def __post_init__(self) -> None:
         if not self.queue:
             raise PipelineError("no queue is named")
+        queue_name("queue", self.queue)
 
     def batches(self) -> Iterator[Messages]:
         """What waits in the queue now, in the queue's order, about 4,096 messages or 4 MiB at a time.

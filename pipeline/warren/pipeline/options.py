@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from warren.pipeline.errors import PipelineError
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Before it AMQP has no time."""
+DIGITS = 18
+"""What fits into 64 bits in any case."""
+NAME_BYTES = 255
+"""Of a short string of AMQP."""
 
 
 def moment(name: str, text: str) -> datetime:
@@ -15,23 +23,35 @@ def moment(name: str, text: str) -> datetime:
         raise PipelineError(
             f"{name} is {text!r}: it must be a time in ISO 8601, 2026-01-31T12:00:00+00:00"
         ) from None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    if time < EPOCH:
+        raise PipelineError(f"{name} is {text!r}: it must be a time of 1970 or later")
+    return time
 
 
 def seconds(name: str, text: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise PipelineError(f"{name} is {text!r}: it must be a number of seconds") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise PipelineError(f"{name} is {shown(text)}: it must be a number of seconds")
+    return number
 
 
 def count(given: Mapping[str, str], name: str, default: int, of: str = "messages") -> int:
     text = given.get(name.lower())
     if text is None:
         return default
-    if not text.isdecimal() or not int(text):
-        raise PipelineError(f"{name} is {text!r}: it must be a number of {of}, at least 1")
-    return int(text)
+    number = natural(text)
+    if not number:
+        raise PipelineError(f"{name} is {shown(text)}: it must be a number of {of}, at least 1")
+    return number
+
+
+def natural(text: str) -> int | None:
+    """The number that digits mean; None if there is anything else, or it does not fit into 64 bits."""
+    return int(text) if text.isdecimal() and len(text) <= DIGITS else None
 
 
 def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
@@ -41,3 +61,21 @@ def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
     if text.lower() not in ("true", "false"):
         raise PipelineError(f"{name} is {text!r}: it must be true or false")
     return text.lower() == "true"
+
+
+def queue_name(kind: str, name: str) -> str:
+    """A name that AMQP can carry.
+
+    :param kind: what it is the name of, in an error
+    """
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > NAME_BYTES:
+        raise PipelineError(
+            f"the name of the {kind} {shown(name)} has {size} bytes: AMQP allows {NAME_BYTES}"
+        )
+    return name
+
+
+def shown(text: str) -> str:
+    """What was given, in an error of one line; the beginning is enough of what is long."""
+    return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"

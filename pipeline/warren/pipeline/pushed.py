@@ -18,7 +18,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from warren.pipeline.options import EPOCH
 from warren.pipeline.ranges import Offsets, Ranges
+
+LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,11 @@ class Limits:
     def _timed(self, filter: Filter, tolerance: timedelta) -> Limits:
         match filter:
             case EqualTo(_, datetime() as time) | EqualNullSafe(_, datetime() as time):
-                return self._since(aware(time) - tolerance)._until(aware(time) + tolerance)
+                return self._since(moved(time, -tolerance))._until(moved(time, tolerance))
             case GreaterThan(_, datetime() as time) | GreaterThanOrEqual(_, datetime() as time):
-                return self._since(aware(time) - tolerance)
+                return self._since(moved(time, -tolerance))
             case LessThan(_, datetime() as time) | LessThanOrEqual(_, datetime() as time):
-                return self._until(aware(time) + tolerance)
+                return self._until(moved(time, tolerance))
             case _:
                 return self
 
@@ -101,7 +104,7 @@ class Limits:
             start = stop if found is None else max(start, found)
         if self.until is not None and start < stop:
             # Brokers know whole seconds, and begin with a chunk that may be older.
-            found = ranges.replay(stream).find(self.until + timedelta(seconds=1))
+            found = ranges.replay(stream).find(moved(self.until, timedelta(seconds=1)))
             stop = stop if found is None else min(stop, found)
         return start, stop
 
@@ -120,5 +123,8 @@ def bounded(limits: Limits, ranges: Ranges, starts: Offsets, stops: Offsets) -> 
     return {s: pair[0] for s, pair in pairs.items()}, {s: pair[1] for s, pair in pairs.items()}
 
 
-def aware(time: datetime) -> datetime:
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+def moved(time: datetime, by: timedelta) -> datetime:
+    """A time earlier or later, within what brokers know: nothing was written before 1970, or will be after 9999."""
+    time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    since = min(max(time - EPOCH, timedelta()), LATEST - EPOCH)
+    return EPOCH + min(max(since + by, timedelta()), LATEST - EPOCH)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.link import Address
-from warren.pipeline.options import count, moment, seconds, truth
+from warren.pipeline.options import count, moment, natural, queue_name, seconds, shown, truth
 from warren.pipeline.replay import Replay
 
 OPTIONS = (
@@ -30,6 +30,8 @@ OPTIONS = (
     "timestampTolerance",
 )
 MESSAGES_PER_TASK = 1_000_000
+TOLERANCE = 10_000_000_000
+"""Seconds, the highest: some centuries."""
 AT_ONCE = 8
 """Streams whose offsets are asked for at the same time."""
 Bound: TypeAlias = int | str | datetime
@@ -72,7 +74,6 @@ class Ranges:
         if not given.get("url"):
             raise PipelineError("format 'amqp' needs the option 'url'")
         streams = names_of(given)
-        tolerance = given.get("timestamptolerance")
         return cls(
             Address(given["url"], seconds("timeout", given.get("timeout", "30"))),
             bounds(given, streams, "startingOffset", "startingTimestamp", ("first", "next")),
@@ -81,7 +82,7 @@ class Ranges:
             count(given, "maxMessagesPerTrigger", 0),
             truth(given, "failOnDataLoss", True),
             truth(given, "pushFilters", False),
-            None if tolerance is None else seconds("timestampTolerance", tolerance),
+            tolerance_of(given.get("timestamptolerance")),
         )
 
     @property
@@ -164,17 +165,17 @@ def names_of(given: Mapping[str, str]) -> list[str]:
         raise PipelineError("no stream is named" if not any(names) else f"a name is missing in {text!r}")
     if repeated := [name for name in names if names.count(name) > 1]:
         raise PipelineError(f"the stream {repeated[0]!r} is named twice")
-    return names
+    return [queue_name("stream", name) for name in names]
 
 
 def array(text: str) -> list[str]:
     try:
         names = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise PipelineError(
-            f"streams is {text!r}: it must be names between commas, or an array of them in JSON"
+            f"streams is {shown(text)}: it must be names between commas, or an array of them in JSON"
         )
     return names
 
@@ -192,8 +193,10 @@ def bounds(
         return dict.fromkeys(streams, bound(offset, number, names))
     try:
         each = json.loads(number)
-    except ValueError:
-        raise PipelineError(f'{offset} is {number!r}: it must be an object in JSON, {{"name": 17}}') from None
+    except (ValueError, RecursionError):
+        raise PipelineError(
+            f'{offset} is {shown(number)}: it must be an object in JSON, {{"name": 17}}'
+        ) from None
     if strange := sorted(each.keys() - set(streams)):
         raise PipelineError(f"{offset} names {strange[0]!r}, which is none of the streams that are read")
     return {stream: bound(offset, str(each.get(stream, names[0])), names) for stream in streams}
@@ -202,6 +205,19 @@ def bounds(
 def bound(option: str, text: str | None, names: tuple[str, ...]) -> Bound:
     if text is None or text in names:
         return text or names[0]
-    if not text.isdecimal():
-        raise PipelineError(f"{option} is {text!r}: it must be an offset or {' or '.join(names)}")
-    return int(text)
+    number = natural(text)
+    if number is None:
+        raise PipelineError(f"{option} is {shown(text)}: it must be an offset or {' or '.join(names)}")
+    return number
+
+
+def tolerance_of(text: str | None) -> float | None:
+    """Seconds; None is not known. One below 0 would leave out messages that are wanted."""
+    if text is None:
+        return None
+    tolerance = seconds("timestampTolerance", text)
+    if not 0 <= tolerance <= TOLERANCE:
+        raise PipelineError(
+            f"timestampTolerance is {shown(text)}: it must be from 0 to {TOLERANCE:,} seconds"
+        )
+    return tolerance

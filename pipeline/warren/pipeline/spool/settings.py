@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.link import Address
-from warren.pipeline.options import count, seconds
+from warren.pipeline.options import count, queue_name, seconds, shown
 from warren.pipeline.spool.keys import key_of
 
 OPTIONS = (
@@ -69,7 +69,7 @@ class Settings:
             raise PipelineError(f"prefetch is {prefetch}: AMQP allows {MOST} at most")
         return Settings(
             Address(given["url"], seconds("timeout", given.get("timeout", "30"))),
-            given["queue"],
+            queue_name("queue", given["queue"]),
             folder_of(given["spooldir"]),
             given.get("dedupkey", "message_id"),
             count(given, "dedupWindow", WINDOW),
@@ -86,11 +86,14 @@ class Settings:
 
 def folder_of(text: str) -> Path:
     """:raises PipelineError: if this is no folder that a file can be synced in"""
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        parts = urlsplit("")
     path = unquote(parts.path) if parts.scheme == "file" and parts.netloc in ("", "localhost") else text
-    if not os.path.isabs(path):
+    if not os.path.isabs(path) or "\0" in path:
         raise PipelineError(
-            f"spoolDir is {text!r}: it must be the absolute path of a folder, on a file system that the driver and "
+            f"spoolDir is {shown(text)}: it must be the absolute path of a folder, on a file system that the driver and "
             "all executors have mounted"
         )
     return Path(path)
