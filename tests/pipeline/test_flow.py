@@ -6,6 +6,7 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -231,7 +232,8 @@ def test_a_broker_tells_everything_of_its_queues(spark: SparkSession, tmp_path: 
         kinds = ("rejected", "purged", "published")
         wait_until(lambda: told_by(stream, kinds), "the events are in the stream")
         summary = run_job("flow", broker.url, tmp_path / "once", "--stream", "told", "--limit", "1MB")
-        raw = Reading(broker.url, "told").until(lambda found: any(map(is_last, found.events)))
+        with closing(Reading(broker.url, "told")) as raw:
+            raw.until(lambda found: any(map(is_last, found.events)))
         onwards = ("--stream", "told", "--limit", "1MB", "--continuous", "--available-now")
         on = run_job("flow", broker.url, tmp_path / "on", *onwards)
     assert replace(on, began=summary.began) == summary
@@ -326,9 +328,9 @@ def orders_agree(queues: Mapping[str, Counted], file: list[Order], raw: pd.DataF
 
 def told_by(stream: Audit, kinds: Sequence[str]) -> bool:
     """Whether the stream has the last events of the test: `after` went to the queue that had been purged."""
-    reading = Reading(stream.url, stream.name)
-    reading.until(lambda found: any(map(is_last, found.events)))
-    return {each["event"] for each in reading.events} >= set(kinds)
+    with closing(Reading(stream.url, stream.name)) as reading:
+        reading.until(lambda found: any(map(is_last, found.events)))
+        return {each["event"] for each in reading.events} >= set(kinds)
 
 
 def is_last(event: Event) -> bool:
