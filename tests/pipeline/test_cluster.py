@@ -18,7 +18,7 @@ from tests.pipeline.letters import NOON, Death
 from tests.pipeline.orders import expected, generated, story
 from tests.pipeline.test_stream_source import Stream, declared
 from tests.support.processes import Child
-from tests.support.pythons import python_elsewhere, warren_roots
+from tests.support.pythons import python_elsewhere
 from tests.support.spark_cluster import SparkCluster
 from warren.pipeline.jobs.registry import JOBS
 from warren.pipeline.travel import own_version
@@ -104,8 +104,6 @@ def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps:
         "AMQP_URL": f"{stream.url}?secret={SECRET}",
         "STREAM": stream.name,
         "FOLDER": str(folder),
-        # What is installed as a package of a checkout is found by a hook, and Spark lists folders.
-        "PYTHONPATH": ":".join(map(str, warren_roots())),
     }
     with Child(
         [sys.executable, "-W", "ignore", "-m", "tests.pipeline.anywhere", place, *steps], env=env, cwd=ROOT

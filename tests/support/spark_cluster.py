@@ -19,6 +19,7 @@ from urllib.request import urlopen
 import pyspark
 
 from tests.support.processes import Child, free_port, wait_until
+from tests.support.pythons import warren_roots
 
 HOME = Path(pyspark.__file__).parent
 WORKERS = 2
@@ -67,6 +68,8 @@ class SparkCluster:
             "SPARK_DAEMON_JAVA_OPTS": LIGHT,
             "SPARK_LAUNCHER_OPTS": LIGHT,
             "PYSPARK_PYTHON": str(python),
+            # What is installed as a package of a checkout is found by a hook, and Spark lists folders.
+            "PYTHONPATH": ":".join(map(str, warren_roots())),
         }
         """What an application on this cluster needs in its environment."""
 
