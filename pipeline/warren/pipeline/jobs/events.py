@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 SQL_TYPES = {str: "STRING", int: "BIGINT", bool: "BOOLEAN"}
 
-LATENESS = timedelta(minutes=1)
-"""How much later than the newest one an event may be that a continuous `delivery-audit` still takes."""
 
 REMEMBER = timedelta(days=1)
 """How long a continuous run remembers that it took a batch, in its own time: capture sends one again when its connection

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from warren.pipeline import durations
@@ -17,7 +16,7 @@ from warren.pipeline.jobs.delivery_audit.gaps import capture_of
 from warren.pipeline.jobs.delivery_audit.losses import PLACES, Rules
 from warren.pipeline.jobs.delivery_audit.page import page
 from warren.pipeline.jobs.delivery_audit.summary import Summary, summary_of
-from warren.pipeline.jobs.events import LATENESS, events_of
+from warren.pipeline.jobs.events import events_of
 from warren.pipeline.wording import brief
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ DESCRIPTION = (
     "delivered, acknowledged, dead-lettered, expired; which were lost, duplicated, reordered or late; and where capture "
     "itself has gaps."
 )
-EVERY = timedelta(seconds=10)
-"""A continuous run writes what was captured in so long at a time."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -73,23 +70,33 @@ def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataF
 
 
 def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """The same; what was captured in the same ten seconds is written together, and adds up with what comes later."""
-    # What `events` takes is at most this late, and no row of it may be left out here.
-    seen = events.withWatermark("captured_at", f"{LATENESS.total_seconds():.3f} seconds")
-    return {"facts": facts_of(seen, EVERY), "capture": capture_of(seen, EVERY)}
+    """None: Spark leaves out of such a table what its watermark has passed, and sources may be any time apart."""
+    return {}
 
 
 def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
-    """Writes `messages` and `findings` beside the tables, anew each time, and reads its numbers from there."""
+    """Writes `messages` and `findings` beside the tables, anew each time, and reads its numbers from there.
+
+    Of a run that goes on, the tables too.
+    """
     folder = spark_path(options.out)
+    made = tables if "facts" in tables else made_of(tables, options, folder)
     rules = Rules(options.settle, options.late, options.unordered)
     return summary_of(
         tables["events"],
-        tables["facts"],
-        tables["capture"],
+        made["facts"],
+        made["capture"],
         rules,
         lambda frame, name: stored(frame, f"{folder}/{name}"),
     )
+
+
+def made_of(
+    given: Mapping[str, DataFrame], options: argparse.Namespace, folder: str
+) -> Mapping[str, DataFrame]:
+    return {
+        name: stored(frame, f"{folder}/{name}") for name, frame in tables(given["events"], options).items()
+    }
 
 
 def show(summary: Summary, console: Console) -> None:

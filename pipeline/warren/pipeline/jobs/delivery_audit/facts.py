@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from warren.wire import events as event
@@ -34,20 +33,9 @@ class Fact:
     of_facts: Callable[[], Column]
 
 
-def facts_of(events: DataFrame, every: timedelta | None = None) -> DataFrame:
-    """The rows of facts, from the columns of `events_of`; what has no message id has none in its row.
-
-    :param every: of a continuous run: a row says what was captured in a span of this length (with nothing, all of it), and
-        is written once the watermark has passed it. So all that is written comes from one and the same time before.
-    """
-    from pyspark.sql import functions as F
-
-    # Nothing is left out here: Spark would do that before it looks at the times, and watermarks would come apart.
-    columns = [fact.of_events().alias(fact.name) for fact in facts()]
-    if every is None:
-        return events.groupBy(*KEY).agg(*columns)
-    span = F.window("captured_at", f"{every.total_seconds():.3f} seconds")
-    return events.groupBy(span, *KEY).agg(*columns).drop("window")
+def facts_of(events: DataFrame) -> DataFrame:
+    """The rows of facts, from the columns of `events_of`; what has no message id has none in its row."""
+    return events.groupBy(*KEY).agg(*[fact.of_events().alias(fact.name) for fact in facts()])
 
 
 def folded(rows: DataFrame) -> DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from warren.wire import events as event
@@ -15,17 +14,13 @@ PIECE = 1000
 KEY = ("source", "by", "app", "piece")
 
 
-def capture_of(events: DataFrame, every: timedelta | None = None) -> DataFrame:
-    """One row a piece of a source's sequence: how much of it came, and when.
-
-    :param every: of a continuous run, as in `facts_of`; rows with the same key add up
-    """
+def capture_of(events: DataFrame) -> DataFrame:
+    """One row a piece of a source's sequence: how much of it came, and when."""
     from pyspark.sql import functions as F
 
-    span = [] if every is None else [F.window("captured_at", f"{every.total_seconds():.3f} seconds")]
-    rows = (
+    return (
         events.select("*", piece())
-        .groupBy(*span, *KEY)
+        .groupBy(*KEY)
         .agg(
             F.count(F.lit(1)).alias("events"),
             F.min("sequence").alias("first"),
@@ -40,7 +35,6 @@ def capture_of(events: DataFrame, every: timedelta | None = None) -> DataFrame:
             F.collect_set("queue").alias("queues"),
         )
     )
-    return rows.drop("window")
 
 
 def folded(rows: DataFrame) -> DataFrame:
