@@ -22,7 +22,7 @@ test: setup system-rabbitmq system-postgresql
 	.venv/bin/pytest -q $(PARALLEL)
 
 test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq system-postgresql
-	.venv-compiled/bin/pytest -q $(PARALLEL)
+	.venv-compiled/bin/pytest -q $(PARALLEL) --ignore tests/pipeline/test_cluster.py
 
 # Harms a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7
 ROUNDS ?= 20
