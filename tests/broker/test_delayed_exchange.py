@@ -323,6 +323,7 @@ def test_what_is_held_back_is_stored(session: Session, how: str) -> None:
     channel.settled_until(session.sent)
     session.broker.advance(4)
     assert session.channel.drain("q") == [b"3000", b"transient"]
+    session.sync()
     getattr(session, how)()
     session.broker.advance(1.999)
     assert session.channel.ready("q") == 0
