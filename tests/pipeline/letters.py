@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from warren.pipeline.jobs.dead_letters import Summary
+from warren.pipeline.jobs.dead_letters.summary import Summary
 
 NOON = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 COLUMNS = (

@@ -27,7 +27,7 @@ from warren.command import UsageError
 from warren.pipeline.command import parse
 from warren.pipeline.jobs import dead_letters
 from warren.pipeline.jobs.contract import EVENTS, Run
-from warren.pipeline.jobs.dead_letters import Summary
+from warren.pipeline.jobs.dead_letters.summary import Summary
 from warren.sdk import App, Command, Retry
 
 pytestmark = pytest.mark.timeout(600)

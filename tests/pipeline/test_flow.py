@@ -27,11 +27,11 @@ from warren.command import UsageError
 from warren.pipeline.command import parse
 from warren.pipeline.jobs import flow
 from warren.pipeline.jobs.contract import EVENTS, Run
-from warren.pipeline.jobs.flow import Summary
 from warren.pipeline.jobs.flow.counts import captured_of
 from warren.pipeline.jobs.flow.levels import unrouted
 from warren.pipeline.jobs.flow.steps import COUNTS, KEYS, LARGEST, partial_sums, told
 from warren.pipeline.jobs.flow.summary import Queue as Counted
+from warren.pipeline.jobs.flow.summary import Summary
 
 pytestmark = pytest.mark.timeout(600)
 RUN = Run("flow", "amqp://localhost/", ("s",), None, False, 1.0)

@@ -17,7 +17,7 @@ from tests.pipeline.jobs import run_job
 from tests.pipeline.orders import Order, expected, fact, from_file, generated, histogram, story
 from warren.command import UsageError
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.order_timeouts import Summary
+from warren.pipeline.jobs.order_timeouts.summary import Summary
 
 TIMEOUTS = [600, 1200, 1800, 3600, 7200]
 NOON = datetime(2024, 5, 1, 12, 0)

@@ -13,7 +13,7 @@ from warren.pipeline import durations
 from warren.pipeline.jobs.contract import EVENTS
 from warren.pipeline.jobs.dead_letters.counts import summary_of
 from warren.pipeline.jobs.dead_letters.letters import letters_of
-from warren.pipeline.jobs.dead_letters.page import page
+from warren.pipeline.jobs.dead_letters.page import page as page
 from warren.pipeline.jobs.dead_letters.summary import Bursts, Summary
 from warren.pipeline.wording import brief
 
@@ -98,18 +98,3 @@ def show(summary: Summary, console: Console) -> None:
         console.print(f"and {summary.bursts - len(summary.largest_bursts):,} smaller bursts")
     if summary.unexplained:
         console.print(f"{summary.unexplained:,} messages say nothing of a death")
-
-
-__all__ = [
-    "DESCRIPTION",
-    "HELP",
-    "NAME",
-    "Summary",
-    "add_options",
-    "events",
-    "page",
-    "show",
-    "streams",
-    "summarise",
-    "tables",
-]

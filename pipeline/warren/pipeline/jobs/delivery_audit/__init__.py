@@ -14,7 +14,7 @@ from warren.pipeline.jobs.batch import spark_path, stored
 from warren.pipeline.jobs.delivery_audit.facts import facts_of
 from warren.pipeline.jobs.delivery_audit.gaps import capture_of
 from warren.pipeline.jobs.delivery_audit.losses import PLACES, Rules
-from warren.pipeline.jobs.delivery_audit.page import page
+from warren.pipeline.jobs.delivery_audit.page import page as page
 from warren.pipeline.jobs.delivery_audit.summary import Summary, summary_of
 from warren.pipeline.jobs.events import events_of
 from warren.pipeline.wording import brief
@@ -138,18 +138,3 @@ def show(summary: Summary, console: Console) -> None:
         ]
         table.add_row(queue.queue, f"{queue.messages:,}", f"{queue.acknowledged:,}", *spans)
     console.print(table)
-
-
-__all__ = [
-    "DESCRIPTION",
-    "HELP",
-    "NAME",
-    "Summary",
-    "add_options",
-    "events",
-    "page",
-    "show",
-    "streams",
-    "summarise",
-    "tables",
-]

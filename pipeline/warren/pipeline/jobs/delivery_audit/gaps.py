@@ -37,25 +37,8 @@ def capture_of(events: DataFrame) -> DataFrame:
     )
 
 
-def folded(rows: DataFrame) -> DataFrame:
-    """One row a piece."""
-    from pyspark.sql import functions as F
-
-    return rows.groupBy(*KEY).agg(
-        F.sum("events").alias("events"),
-        F.min("first").alias("first"),
-        F.max("last").alias("last"),
-        F.min("began").alias("began"),
-        F.max("ended").alias("ended"),
-        F.max("captured_at").alias("captured_at"),
-        F.max("stopped").alias("stopped"),
-        F.sum("without_id").alias("without_id"),
-        F.array_distinct(F.flatten(F.collect_set("queues"))).alias("queues"),
-    )
-
-
 def incomplete_of(pieces: DataFrame) -> DataFrame:
-    """Those of the pieces, as `folded` gives them, in which or before which something is missing, and what came before."""
+    """The pieces in which or before which something is missing, and what came before."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -34,7 +34,7 @@ def lives_of(facts: DataFrame, events: DataFrame) -> DataFrame:
     Where both an application and the broker saw a thing, times are the application's: how long it took is for those at the
     ends to say.
 
-    :param facts: as `facts.folded` gives them
+    :param facts: as `facts_of` gives them; messages without an id cannot be told apart, and are not among them
     :param events: all of them, of which the purges of queues are taken
     """
     from pyspark.sql import Window

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from warren.pipeline.jobs.delivery_audit import gaps
 from warren.pipeline.jobs.delivery_audit.backlog import Backlog, backlogs_of, waiting
-from warren.pipeline.jobs.delivery_audit.facts import folded
 from warren.pipeline.jobs.delivery_audit.findings import KINDS, findings_of
 from warren.pipeline.jobs.delivery_audit.lives import FATES, lives_of
 from warren.pipeline.jobs.delivery_audit.losses import PLACES, Rules
@@ -144,19 +143,17 @@ def summary_of(
 ) -> Summary:
     """Every number, from what has been written; `messages` and `findings` are written on the way.
 
-    :param facts: rows of facts; those with the same key count together
-    :param capture: rows of pieces of the sources' sequences, likewise
+    :param facts: as `facts_of` gives them
+    :param capture: the pieces of the sources' sequences, as `gaps.capture_of` gives them
     """
     from pyspark.sql import functions as F
 
-    pieces = gaps.folded(capture)
-    messages = stored(lives_of(folded(facts), events), "messages")
+    messages = stored(lives_of(facts.where(F.col("message_id").isNotNull()), events), "messages")
     stays = stays_of(messages)
     # The same for every judgement, so that it is made at one time.
-    # Of two tables that grow, one may be further than the other.
-    end = min(last_of(facts), last_of(capture)) - rules.settle // timedelta(microseconds=1)
+    end = last_of(capture) - rules.settle // timedelta(microseconds=1)
     horizon = F.timestamp_micros(F.lit(end))
-    told, blind = capture_of(events, pieces)
+    told, blind = completeness_of(events, capture)
     fates = [fate for fate, count in stays.items() if count]
     findings = stored(findings_of(messages, blind, rules, horizon, fates), "findings")
     counted = findings.groupBy("finding", "place").agg(
@@ -183,13 +180,13 @@ def summary_of(
 
 
 def last_of(rows: DataFrame) -> int:
-    """Up to when all that was captured is there, in microseconds since 1970; later events may be in a batch to come."""
+    """When the newest batch was captured, in microseconds since 1970."""
     from pyspark.sql import functions as F
 
     return rows.agg(F.unix_micros(F.max("captured_at")).alias("last")).collect()[0]["last"] or 0
 
 
-def capture_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, DataFrame | None]:
+def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, DataFrame | None]:
     """How complete it is, and when something is missing of what was told of which queue; None if nothing is."""
     from pyspark.sql import functions as F
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from warren.pipeline import durations
 from warren.pipeline.jobs.events import events_of
 from warren.pipeline.jobs.flow.counts import summary_of
-from warren.pipeline.jobs.flow.page import page, trend_words
+from warren.pipeline.jobs.flow.page import page as page
+from warren.pipeline.jobs.flow.page import trend_words
 from warren.pipeline.jobs.flow.steps import routes_of, steps_of
 from warren.pipeline.jobs.flow.summary import Limit, Options, Summary
 
@@ -105,18 +106,3 @@ def show(summary: Summary, console: Console) -> None:
                 console.print(f"{queue.queue}: {measure.words}", soft_wrap=True)
     if summary.missing:
         console.print(f"capture lost {summary.missing:,} events: levels may be off by as many")
-
-
-__all__ = [
-    "DESCRIPTION",
-    "HELP",
-    "NAME",
-    "Summary",
-    "add_options",
-    "events",
-    "page",
-    "show",
-    "streams",
-    "summarise",
-    "tables",
-]

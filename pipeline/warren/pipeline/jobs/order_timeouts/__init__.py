@@ -18,7 +18,7 @@ from warren.pipeline.jobs.order_timeouts.facts import (
     facts_of,
     folded,
 )
-from warren.pipeline.jobs.order_timeouts.page import page
+from warren.pipeline.jobs.order_timeouts.page import page as page
 from warren.pipeline.jobs.order_timeouts.summary import Summary, summary_of
 
 if TYPE_CHECKING:
@@ -117,18 +117,3 @@ def show(summary: Summary, console: Console) -> None:
         console.print(f"not decided yet: {summary.undecided:,}")
     if summary.decided_otherwise:
         console.print(f"decided otherwise than their own times say: {summary.decided_otherwise:,}")
-
-
-__all__ = [
-    "DESCRIPTION",
-    "HELP",
-    "NAME",
-    "Summary",
-    "add_options",
-    "events",
-    "page",
-    "show",
-    "streams",
-    "summarise",
-    "tables",
-]
