@@ -201,13 +201,17 @@ async def test_a_return_of_a_lost_connection_says_nothing_of_the_next_attempt(
 ) -> None:
     app = make_app(proxy.url)
     returned: list[Unroutable] = []
+
+    def declare(error: Unroutable) -> None:
+        returned.append(error)
+        app.declare(Queue(name))  # Here, since the next attempt may be a millisecond away.
+
+    # The return has come and its confirm has not.
     with Step(proxy.to_client, "header", Fault.CUT_AFTER) as step:
         async with app:
-            app.on_return(returned.append)
-            publishing = asyncio.create_task(app.publish(b"", key=name))
-            await until(lambda: step.hit, "the return has come and its confirm has not")
-            app.declare(Queue(name))
-            await publishing
+            app.on_return(declare)
+            await app.publish(b"", key=name)
+    assert step.hit
     assert len(returned) == 1
     assert (await foreign.take(name)).headers["warren-republished"]
 

@@ -131,7 +131,7 @@ class Deadline:
 
     async def start(self, key: str, *, at: datetime | None = None) -> None:
         """Begin the deadline of `key`, due `after` from `at` (default: now). Returns when store and broker
-        have it.
+        have it. One that begins now is signalled later by as much as the store took to say so.
 
         Idempotent: a second start changes nothing. If the key was completed before, it stays completed.
 
@@ -151,7 +151,11 @@ class Deadline:
         self.statistics.started += 1
         # Also what is pending already, or owes its signal: an earlier start may have crashed before it
         # published.
-        if held.state in (State.PENDING, State.EXPIRED):
+        if at is None and held.state is State.PENDING and held.due_ms == due_ms:
+            # One step of the whole time, however long the store took: the rest in halves would be many messages for
+            # each deadline, just when a store is slow, and early where the clock of who starts is behind.
+            await app.publish(self._due(key=key, due_ms=due_ms), key=self._waiting[self._after_ms])
+        elif held.state in (State.PENDING, State.EXPIRED):
             await self._wait(app, key, held.due_ms or due_ms)
 
     async def complete(self, key: str, *, at: datetime | None = None, by: str | None = None) -> Outcome:

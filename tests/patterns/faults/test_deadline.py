@@ -332,10 +332,36 @@ async def test_who_starts_is_an_hour_behind(
     assert right.unpaid.statistics.delayed_again == 0
 
 
-async def started_elsewhere(amqp_url: str, redis_url: str, name: str, right: Shop, skew: float) -> float:
-    """A machine with another clock starts a deadline; the seconds until `right` has cancelled what it is for."""
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "also where the store took most of that delay to answer who starts",
+)
+async def test_who_starts_is_an_hour_behind_and_its_store_slow(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str
+) -> None:
+    right = Shop(new_app(), name, redis_url)
+    assert (
+        await started_elsewhere(amqp_url, redis_url, name, right, -3600, store=0.2)
+        >= AFTER.total_seconds() - 0.01
+    )
+    assert right.unpaid.statistics.delayed_again == 0
+
+
+async def started_elsewhere(
+    amqp_url: str, redis_url: str, name: str, right: Shop, skew: float, *, store: float = 0
+) -> float:
+    """A machine with another clock starts a deadline; the seconds until `right` has cancelled what it is for.
+
+    :param store: the seconds that pass by that clock while the store is asked.
+    """
+    clock = SkewedClock(skew)
+
+    async def take_time(record: bytes) -> None:
+        clock.skew += store
+
     async with Proxy(amqp_url) as proxy:
-        other = Shop(App(proxy.url, clock=SkewedClock(skew)), name, redis_url, cancels=False)
+        other = Shop(App(proxy.url, clock=clock), name, redis_url, cancels=False)
+        other.store.before = take_time  # type: ignore[method-assign]
         async with other.app:
             began = time.monotonic()
             await other.unpaid.start("42")
