@@ -16,8 +16,9 @@ setup: .venv/.ready system-runtime
 demo: setup
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
 
-# Two processes at a time, a file's tests in one of them. One after the other: make test PARALLEL=
-PARALLEL ?= -n 2 --dist loadfile
+# Three processes at a time (on two cores: tests wait a lot), a file's tests in one of them. One after the other:
+# make test PARALLEL=
+PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 test: setup system-rabbitmq system-postgresql
 	.venv/bin/pytest -q $(PARALLEL)
 
@@ -36,12 +37,13 @@ soak: setup system-postgresql
 	.venv/bin/python -m tests.soak $(PARTS) --share $(SHARE) $(if $(SEED),--seed $(SEED))
 
 # The same scripts on Warren and on RabbitMQ, and Warren's tests on RabbitMQ. SCRIPTS: how many random ones of each kind;
-# SEEDS=N instead: N that were never played before.
+# SEEDS=N instead: N that were never played before. Of Spark what speaks to a broker; the jobs compute on what was read.
 SCRIPTS ?= 150
 SEEDS ?=
+SPARK_ON_THE_WIRE = $(patsubst %,tests/pipeline/test_%.py,link datasource stream_source streams stream_faults sink spool shop planted)
 conformance: setup system-rabbitmq system-postgresql
-	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q --amqp-url rabbitmq \
-		tests/conformance tests/broker tests/sdk tests/patterns tests/cli tests/testing \
+	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q $(PARALLEL) --amqp-url rabbitmq \
+		tests/conformance tests/broker tests/sdk tests/patterns tests/cli tests/testing $(SPARK_ON_THE_WIRE) \
 		--ignore tests/broker/test_budget.py --ignore tests/broker/test_bench.py
 
 # Malformed and mistimed frames and handshakes: make fuzz N=1000000 SEED=7

@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 # and `rabbitmq` starts Debian's. Without it all tests run, with a `warren broker`.
 
 
+SLOW = Path(__file__).parent / "pipeline"
+"""Files with Spark in them, which are long. Where processes share the tests file by file, one that got such a file last would be
+waited for by the others."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--amqp-url`, what starts a broker of its own says nothing about the one that is named."""
+    """Slow files first. With `--amqp-url`, what starts a broker of its own says nothing about the one that is named."""
+    items.sort(key=lambda item: not item.path.is_relative_to(SLOW))
     if config.getoption("--amqp-url") is None:
         return
     fixtures = [set(getattr(item, "fixturenames", ())) for item in items]

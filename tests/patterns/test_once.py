@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.patterns.conftest import OpenStore
+from tests.patterns.waiting import eventually
 from tests.support.processes import free_port
 from tests.support.redis import redis_server
 from warren.patterns import Once, RedisStore, Store, StoreUnavailable
@@ -75,11 +76,15 @@ async def test_a_key_of_the_message_decides_whatever_its_id(store: Store) -> Non
 
 async def test_copies_at_the_same_time_run_once_and_all_get_the_result(open_store: OpenStore) -> None:
     first, second = Once(open_store()), Once(open_store())
-    handler = Handler(partial(asyncio.sleep, 0.05))
+
+    def waited() -> int:
+        return first.statistics.waited + second.statistics.waited
+
+    handler = Handler(partial(eventually, lambda: waited() == 5, "the other five wait"))
     results = await asyncio.gather(*((first, second)[n % 2].run(None, delivery(), handler) for n in range(6)))
     assert handler.runs == 1
     assert set(results) == {b'{"receipt": 1}'}
-    assert first.statistics.waited + second.statistics.waited == 5
+    assert waited() == 5
 
 
 async def test_a_handler_that_raised_has_done_nothing(store: Store) -> None:
