@@ -109,7 +109,7 @@ class Connection:
             node = self.node
             node.working = True
             self.work()
-            node.worked(self)
+            node.worked()
 
     def work(self) -> None:
         """Work off the buffer until it holds no whole frame, or until a reply has to wait for the disk."""

@@ -92,10 +92,11 @@ class Node:
             self.flushes = True
             self.loop.call_soon(self.flush_all)
 
-    def worked(self, connection: Connection) -> None:
+    def worked(self) -> None:
         """All that a client has sent is worked off. If no other socket has something, waiting would gather nothing more.
 
-        The client itself comes first: who waits for each confirm goes on while the others are written to.
+        In the order in which output came up: deliveries first, then their publisher's confirm. Who is written to first has a core of
+        its own sooner, and the message is what somebody waits for.
         """
         self.working = False
         if not self.unflushed:
@@ -103,8 +104,6 @@ class Node:
         if self.callbacks is None or len(self.callbacks):
             self.have_flushed()
             return
-        if connection.flushing:
-            connection.flush()
         self.flush_all()
 
     def flush_all(self) -> None:
