@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 SLOW = Path(__file__).parent / "pipeline"
-"""Files with Spark in them, which are long. Where processes share the tests file by file, one that got such a file last would be
-waited for by the others."""
+"""Files with Spark in them, which are long. Where processes share the tests file by file, one that got such a file last
+would be waited for by the others."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,7 +18,7 @@ from benchmarks.comparison import claims, footprint, machine, page
 from benchmarks.comparison.loads import NotMeasured, measure
 from benchmarks.comparison.results import Results
 from benchmarks.comparison.rows import FURTHER, QUANTITIES, ROWS, Quantity, Row
-from benchmarks.comparison.servers import Running, Server, commit, servers
+from benchmarks.comparison.servers import Running, Server, commit, paused, servers
 from benchmarks.comparison.tables import by_loads, by_machine, by_quantities
 from tests.support.rabbitmq import installed
 
@@ -122,7 +122,8 @@ def _loads(results: Results, brokers: list[Server], rows: list[Row], tool: Path,
             for row in rows:
                 # Who goes first changes, so that nobody always meets the machine as another left it.
                 for broker, at in running if run % 2 == 0 else reversed(running):
-                    _load(results, broker, at, row, tool)
+                    with paused([other for _, other in running if other is not at]):
+                        _load(results, broker, at, row, tool)
                 results.save(out)
             _say(f"run {run + 1} of {results.runs} done")
 

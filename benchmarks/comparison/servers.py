@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,18 @@ class Running:
 
     url: str
     pid: int
+
+
+@contextmanager
+def paused(brokers: Sequence[Running]) -> Iterator[None]:
+    """Stop these (SIGSTOP) meanwhile: what a broker does at rest would else be in the latency of another one."""
+    for broker in brokers:
+        os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for broker in brokers:
+            os.kill(broker.pid, signal.SIGCONT)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,12 @@ def available_memory(cgroups: Path = CGROUPS, membership: Path = Path("/proc/sel
 def resident_memory() -> int:
     """The bytes of this process that are in memory; 0 where the system does not tell."""
     try:
-        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+        # Not by a file object, which costs five more system calls: who has just published waits for this.
+        descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pages = int(os.read(descriptor, 100).split()[1])
+        finally:
+            os.close(descriptor)
     except (OSError, IndexError, ValueError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -95,8 +95,8 @@ class Node:
     def worked(self) -> None:
         """All that a client has sent is worked off. If no other socket has something, waiting would gather nothing more.
 
-        In the order in which output came up: deliveries first, then their publisher's confirm. Who is written to first has a core of
-        its own sooner, and the message is what somebody waits for.
+        In the order in which output came up: deliveries first, then their publisher's confirm. Who is written to first has
+        a core of its own sooner, and the message is what somebody waits for.
         """
         self.working = False
         if not self.unflushed:
