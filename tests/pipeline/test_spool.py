@@ -382,10 +382,16 @@ def test_errors_say_what_is_wrong(audit: Audit, tmp_path: Path) -> None:
     with channel(audit.url) as declaring:
         declaring.queue_declare(audit.name, durable=True, arguments={"x-queue-type": "stream"})
         with reading(audit, tmp_path / "spool") as reader:
-            position = reader.latestOffset(reader.initialOffset(), ALL)
-            audit.publish(numbered(0, 0))
+            position: Any = reader.initialOffset()
+
+            def one_more_is_taken() -> bool:
+                # Again and again: a stream's consumer gets what is published once it is there.
+                audit.publish(numbered(0, 0))
+                end: Any = reader.latestOffset(position, ALL)
+                return bool(end["position"] > position["position"])
+
             with pytest.raises(PipelineError, match="it is a stream, which needs no spool"):
-                arrived(reader, position, 1)
+                wait_until(one_more_is_taken, "one is taken", 30)
 
 
 @pytest.mark.parametrize(
