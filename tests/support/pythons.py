@@ -20,7 +20,8 @@ def python_elsewhere(folder: Path, version: str | None, *lacks: str) -> Path:
     """
     site = folder / "site"
     site.mkdir(parents=True)
-    for package in Path(sysconfig.get_path("purelib")).iterdir():
+    here = Path(sysconfig.get_path("purelib"))
+    for package in here.iterdir():
         if package.name in lacks:
             continue
         # An editable install is a hook that brings Warren back.
@@ -32,7 +33,15 @@ def python_elsewhere(folder: Path, version: str | None, *lacks: str) -> Path:
         information = site / f"warren-{version}.dist-info"
         information.mkdir()
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: warren\nVersion: {version}\n")
-        paths += warren_roots()
+        for root in warren_roots():
+            if (
+                root == here
+            ):  # Installed beside what may have to be lacking, and perhaps compiled: a library more.
+                for part in (*here.glob("warren*"), here / "pyspark_warren"):
+                    if part.suffix != ".dist-info":
+                        (site / part.name).symlink_to(part)
+            else:
+                paths.append(root)
     python = folder / "python"
     path = ":".join(map(str, paths))
     # Without `site` it leaves out the packages of the virtual environment that it belongs to.
