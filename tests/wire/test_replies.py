@@ -36,9 +36,9 @@ def test_a_longer_one_is_cut_within_a_short_string(explanation: str) -> None:
 
 
 def test_cutting_is_quick() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     reply_text(Reply.NOT_FOUND, "x" * 10_000_000)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
 
 
 @pytest.mark.parametrize(
