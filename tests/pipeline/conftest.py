@@ -33,6 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with spark_session("tests", "local[2]", tmp_path_factory.mktemp("spark") / "spark.log") as session:
+        # For a few rows, compiling what computes them takes longer than computing. What runs in processes of its own,
+        # commands and examples and the cluster, compiles as it does for everybody.
+        session.conf.set("spark.sql.codegen.wholeStage", "false")
+        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         register(session)
         yield session
 
