@@ -72,6 +72,8 @@ class Resources:
         """Look now, and go on looking, if there is anything to look at."""
         if self._memory_limit is None and self._data_dir is None:
             return
+        # A message that came in this turn of the loop need not wait for it.
+        self._node.flush_all()
         self.look()
         self._timer = self._node.loop.call_later(INTERVAL, self.start)
 
