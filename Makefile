@@ -16,7 +16,7 @@ setup: .venv/.ready system-runtime
 demo: setup
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
 
-# Three processes at a time (on two cores: tests wait a lot), a file's tests in one of them. One after the other:
+# Three processes at a time, so that two cores are busy while one of them waits; a file's tests in one of them. One after the other:
 # make test PARALLEL=
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 test: setup system-rabbitmq system-postgresql

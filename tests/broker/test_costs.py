@@ -22,7 +22,7 @@ def test_many_wildcards_in_a_row_cost_a_publish_no_second() -> None:
     began = time.process_time()
     for _ in range(3):
         assert list(trie.match(key)) == ["any"]
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 0.15
 
 
 def test_a_body_in_tiny_pieces_takes_its_own_size(inprocess: InProcess) -> None:

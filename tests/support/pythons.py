@@ -34,9 +34,8 @@ def python_elsewhere(folder: Path, version: str | None, *lacks: str) -> Path:
         information.mkdir()
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: warren\nVersion: {version}\n")
         for root in warren_roots():
-            if (
-                root == here
-            ):  # Installed beside what may have to be lacking, and perhaps compiled: a library more.
+            if root == here:
+                # Installed beside what may have to be lacking, and perhaps compiled, which is a library more.
                 for part in (*here.glob("warren*"), here / "pyspark_warren"):
                     if part.suffix != ".dist-info":
                         (site / part.name).symlink_to(part)
