@@ -30,6 +30,16 @@ class Foreign:
         declared = await self.channel.declare_queue(queue, passive=True)
         return declared.declaration_result.message_count or 0
 
+    async def one_consumer(self, queue: str, seconds: float = 15.0) -> None:
+        """Wait until the queue has one: that of a lost connection goes when its messages are ready again, no sooner."""
+        async with asyncio.timeout(seconds):
+            while await self._consumers(queue) != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def _consumers(self, queue: str) -> int:
+        declared = await self.channel.declare_queue(queue, passive=True)
+        return declared.declaration_result.consumer_count or 0
+
     async def put(self, queue: str, body: bytes, **properties: object) -> None:
         message = aio_pika.Message(body, **properties)  # type: ignore[arg-type]
         await self.channel.default_exchange.publish(message, queue)
