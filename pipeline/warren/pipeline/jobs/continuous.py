@@ -183,18 +183,18 @@ class Told:
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
-        self._last: dict[str, int] = {}
+        self._last: dict[str, tuple[int, str]] = {}
 
     def look(self, queries: Mapping[str, StreamingQuery]) -> bool:
         """Whether a batch has been written since the last look."""
         changed = False
         for name, query in queries.items():
-            last, former = query.lastProgress, self._last.get(name, -1)
-            if last is None or last["batchId"] <= former:
+            last, former = query.lastProgress, self._last.get(name, (-1, ""))
+            if last is None or when(last) <= former:
                 continue
-            self._last[name] = last["batchId"]
+            self._last[name] = when(last)
             for batch in query.recentProgress:
-                if batch["batchId"] > former:
+                if when(batch) > former:
                     changed |= self._tell(name, batch)
         return changed
 
@@ -206,6 +206,11 @@ class Told:
             behind = f", {left:,} to come" if name == EVENTS and (left := waiting(batch)) else ""
             self._progress(f"{name}: {rows:,} {what}, {rate:,.0f} a second{behind}")
         return acted(batch)
+
+
+def when(batch: Any) -> tuple[int, str]:
+    """In this order batches are told of. A look that finds nothing has the number of the batch that will be next."""
+    return batch["batchId"], batch["timestamp"]
 
 
 def waiting(batch: Any) -> int:
