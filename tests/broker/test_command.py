@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.broker import READY, warren
 from tests.support.peer import Peer
-from tests.support.processes import Child
+from tests.support.processes import Child, wait_until
 
 
 def start(*arguments: str | Path) -> Child:
@@ -179,9 +179,16 @@ def test_a_client_that_does_not_read_does_not_keep_it(tmp_path: Path) -> None:
         assert child.wait() == 0
 
 
-def test_a_second_signal_changes_nothing() -> None:
-    with start("--port", "0") as child:
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_further_signals_change_nothing(loop: str, tmp_path: Path) -> None:
+    """Not even when they come while the interpreter ends."""
+    with start("--port", "0", "--data-dir", tmp_path, "--event-loop", loop) as child:
         child.wait_for_line(READY)
-        os.kill(child.pid, signal.SIGTERM)
-        os.kill(child.pid, signal.SIGINT)
+
+        def ended() -> bool:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(child.pid, number)
+            return not child.running
+
+        wait_until(ended, "it ends", 30)
         assert child.wait() == 0

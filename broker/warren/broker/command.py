@@ -26,6 +26,8 @@ from warren.command.logs import write_logs
 
 logger = logging.getLogger(__name__)
 
+STOP = (signal.SIGTERM, signal.SIGINT)
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run a broker. Prints one line on standard output when it accepts connections; logs to standard error."""
@@ -67,7 +69,7 @@ async def run(config: BrokerConfig) -> int:
     stop = asyncio.Event()
     broker.on_shutdown = stop.set
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP:
         loop.add_signal_handler(number, stop.set)
     try:
         await broker.start()
@@ -93,7 +95,20 @@ async def run(config: BrokerConfig) -> int:
     except StoreError as error:
         print(f"warren broker: {error}", file=sys.stderr)
         return error.status
+    finally:
+        await ignore_signals(loop)
     return Exit.DONE
+
+
+async def ignore_signals(loop: asyncio.AbstractEventLoop) -> None:
+    """It ends, with its own status: a loop that closes would give the signals back what they do by default, kill."""
+    # Of another thread the mask below is not.
+    await loop.shutdown_default_executor()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
+    for number in STOP:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def collect_less_often() -> None:

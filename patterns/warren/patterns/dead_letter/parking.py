@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
@@ -27,7 +26,8 @@ class ParkingLot:
     as a delivery: the dead letter queues that Warren declares are without the limit that would end them after 20.
 
     :raises TopologyMismatch: there is no such queue, or it is exclusive to another connection.
-    :raises TransportUnavailable: there is no connection, or it is lost; all that was held is back in the queue then.
+    :raises TransportUnavailable: there is no connection, or it is lost; all that was held is back in the queue then. Also
+        at the end of the block, if it was lost before the broker had let go of what was taken out.
     """
 
     def __init__(self, url: str, queue: str) -> None:
@@ -41,6 +41,7 @@ class ParkingLot:
         self._waiting: deque[tuple[int, Delivery]] = deque()
         self._arrived = asyncio.Event()
         self._room = PAGE
+        self._taken_out = False
         self._last_tag = 0
         self._held_before = 0
         """The last delivery tag before the present consumer: what has left of the earlier ones gives it no room."""
@@ -61,12 +62,19 @@ class ParkingLot:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._channel is not None and self._channel.usable:
-            with suppress(WarrenError), translated("cannot close the channel"):
-                # What was taken out has left with this; the broker gives back the rest.
-                await self._channel.close(timeout=SECONDS)
-        if self._session is not None:
-            await self._session.close()
+        try:
+            # What was taken out has left with this; the broker gives back the rest.
+            with translated("cannot close the channel"):
+                await self._usable().close(timeout=SECONDS)
+        except WarrenError as lost:
+            if kind is None and self._taken_out:
+                raise TransportUnavailable(
+                    f"the connection was lost over queue {self.queue!r} before the broker had let go of what was taken out; "
+                    "it may be in it still"
+                ) from lost
+        finally:
+            if self._session is not None:
+                await self._session.close()
 
     async def __aiter__(self) -> AsyncIterator[Letter]:
         for _ in range(self.size):
@@ -79,6 +87,7 @@ class ParkingLot:
     def take_out(self, letter: Letter) -> None:
         """Remove it from the queue (acknowledge it); it has left for certain when the `async with` block has."""
         self._usable().acknowledge(letter.delivery_tag)
+        self._taken_out = True
         if letter.delivery_tag > self._held_before:
             self._room += 1
 
