@@ -98,8 +98,11 @@ async def test_the_prefetch_is_apart_from_the_concurrency(make_app: MakeApp, nam
     async with app:
         await app.publish_many([b""] * 20, key=name)
         statistics = app.subscriptions[name].snapshot
-        await until(lambda: statistics().delivered == 7, "the prefetch is used")
-        assert (statistics().running, statistics().waiting) == (2, 5)
+        await until(
+            lambda: (statistics().running, statistics().waiting) == (2, 5),
+            "the concurrency and the prefetch are used",
+        )
+        assert statistics().delivered == 7
         finish.set()
         await until(lambda: statistics().acknowledged == 20, "all are handled")
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.support.proxy import Proxy
 from warren.sdk.errors import TransportUnavailable
 from warren.sdk.transport import Session
 
@@ -25,6 +26,18 @@ async def test_a_channel_that_opens_meanwhile(
     with pytest.raises(TransportUnavailable, match="cannot open a channel"):
         await opening
     await session.close()
+
+
+async def test_a_channel_that_is_asked_for_while_the_loss_becomes_known(proxy: Proxy) -> None:
+    for turns in range(30):
+        session = await Session.open(proxy.url, "lost", lambda _: None)
+        proxy.cut()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        with pytest.raises(TransportUnavailable, match="cannot open a channel"):
+            async with asyncio.timeout(5):
+                await session.channel(transactions=True)
+        await session.close()
 
 
 async def test_a_channel_of_a_connection_that_has_ended(amqp_url: str) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 import aiormq
 from aiormq.abc import AbstractChannel
@@ -107,24 +107,39 @@ class Session:
             raise
 
     async def _open_channel(self, confirms: bool, transactions: bool) -> DataChannel:
-        if self._connection.is_closed:
+        with translated("cannot open a channel"):
+            channel = await self._unless_lost(self._opened(confirms, transactions))
+        answered = confirms or transactions
+        return self._channels(channel, self.outlet, self._scanner, self._frame_max, answered)
+
+    async def _opened(self, confirms: bool, transactions: bool) -> AbstractChannel:
+        if self._connection.is_closed or self.lost.done():
             # aiormq says this with a RuntimeError.
             raise TransportUnavailable("cannot open a channel: the connection was closed")
+        # Up to the number's use without a turn of the loop, in which another one could take it.
         taken = self._connection.channels
         number = next(number for number in itertools.count(1) if number not in taken)
-        if self.lost.done():
-            raise TransportUnavailable("cannot open a channel: the connection was closed")
         if number > self._channel_max:
             # The broker would close the connection over it (RabbitMQ: 530), and end all others.
             raise TransportUnavailable(
                 f"cannot open a channel: {self._channel_max} are open, the broker's channel_max; close some first"
             )
-        with translated("cannot open a channel"):
-            channel = await self._connection.channel(number, confirms, timeout=CONNECT_SECONDS)
-            if transactions:
-                await channel.tx_select()
-        answered = confirms or transactions
-        return self._channels(channel, self.outlet, self._scanner, self._frame_max, answered)
+        channel = await self._connection.channel(number, confirms, timeout=CONNECT_SECONDS)
+        if transactions:
+            await channel.tx_select()
+        return channel
+
+    async def _unless_lost(self, opening: Coroutine[None, None, AbstractChannel]) -> AbstractChannel:
+        """aiormq does not tell whoever asks for a channel after a loss was noticed, and before all was cleared away."""
+        task = asyncio.ensure_future(opening)
+        try:
+            await asyncio.wait((task, self.lost), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise TransportUnavailable("cannot open a channel: the connection was lost")
+            return task.result()
+        finally:
+            task.add_done_callback(_forget)
+            task.cancel()
 
     def abort(self) -> None:
         """End the connection without a word to the broker, so that nobody waits for its answers any more."""
@@ -135,6 +150,12 @@ class Session:
         with contextlib.suppress(Exception):
             await self._connection.close()
         self._writer.close()
+
+
+def _forget(opening: asyncio.Future[AbstractChannel]) -> None:
+    """Whatever became of it: its error is said already."""
+    if not opening.cancelled():
+        opening.exception()
 
 
 def _close_again(opening: asyncio.Future[DataChannel]) -> None:
