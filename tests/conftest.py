@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ from tests.support.broker import BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from tests.support.redis import redis_server
-from warren.wire import content
 
 if TYPE_CHECKING:
     from warren.testing import Warren
@@ -21,10 +19,6 @@ if TYPE_CHECKING:
 # Warren's pytest plugin brings `--amqp-url`; here it means: run the tests of any broker, and no others, against this one,
 # and `rabbitmq` starts Debian's. Without it all tests run, with a `warren broker`.
 
-
-# The brokers that tests start run on both event loops: on asyncio's in the plain build, on uvloop's in the compiled one.
-COMPILED = content.__file__.endswith(".so")
-os.environ["WARREN_BROKER_EVENT_LOOP"] = "uvloop" if COMPILED else "asyncio"
 
 SLOW = Path(__file__).parent / "pipeline"
 """Files with Spark in them, which are long. Where processes share the tests file by file, one that got such a file last

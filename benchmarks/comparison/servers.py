@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from tests.support.broker import BrokerProcess
@@ -69,10 +68,9 @@ def servers(plain: Path, compiled: Path, lavinmq: Path | None) -> list[Server]:
     :param lavinmq: LavinMQ's binary, if it takes part
     """
     version = f"{commit()}, Python {platform.python_version()}"
-    # Plain is what needs no compiler anywhere; compiled is what `pip install 'warren[fast]'` brings.
     found = [
-        Server(PLAIN, f"{version}, asyncio", _warren(plain, "asyncio")),
-        Server(COMPILED, f"{version}, uvloop {metadata.version('uvloop')}", _warren(compiled, "uvloop")),
+        Server(PLAIN, version, _warren(plain)),
+        Server(COMPILED, version, _warren(compiled)),
         Server(RABBITMQ, _rabbitmq_version(), _rabbitmq),
     ]
     if lavinmq is not None:
@@ -94,10 +92,10 @@ def _rabbitmq_version() -> str:
     return _said("dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server")
 
 
-def _warren(python: Path, event_loop: str) -> Callable[..., AbstractContextManager[Running]]:
+def _warren(python: Path) -> Callable[..., AbstractContextManager[Running]]:
     @contextmanager
     def run(limited: bool = False) -> Iterator[Running]:
-        options = ("--event-loop", event_loop, *(("--memory-limit", "200MB") if limited else ()))
+        options = ("--memory-limit", "200MB") if limited else ()
         with (
             tempfile.TemporaryDirectory(prefix="warren-bench-") as folder,
             BrokerProcess(Path(folder) / "data", *options, python=python.absolute()) as broker,

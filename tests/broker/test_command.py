@@ -53,31 +53,6 @@ def test_one_line_says_where_it_is(running: tuple[Child, str, Path]) -> None:
     assert re.search(r"^\d{4}-\d\d-\d\d \S+ INFO warren\.broker", child.errors, re.MULTILINE)
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_the_event_loop_is_a_choice(loop: str, tmp_path: Path) -> None:
-    with start("--port", "0", "--data-dir", tmp_path, "--event-loop", loop) as child:
-        with Peer(child.wait_for_line(READY).removeprefix(READY)) as peer:
-            peer.connect().open().close()
-        assert child.stop() == 0
-        assert f"event=event_loop name={loop}" in child.errors
-
-
-def test_an_event_loop_that_is_not_installed(tmp_path: Path) -> None:
-    (tmp_path / "uvloop.py").write_text("raise ImportError")
-    without = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    words = [str(word) for word in warren("broker", "--port", "0", "--event-loop")]
-    ran = subprocess.run(
-        [*words, "uvloop"], env=without, capture_output=True, text=True, timeout=30, check=False
-    )
-    assert (ran.returncode, ran.stderr) == (
-        2,
-        "warren broker: event_loop = uvloop needs packages that are not installed: pip install 'warren[fast]'\n",
-    )
-    with Child([*words, "auto"], env=without) as child:
-        child.wait_for_line(READY)
-        assert "event=event_loop name=asyncio" in child.errors
-
-
 def test_a_taken_port(running: tuple[Child, str, Path]) -> None:
     port = running[1].rpartition(":")[2]
     assert refused("--port", port) == (
@@ -179,10 +154,9 @@ def test_a_client_that_does_not_read_does_not_keep_it(tmp_path: Path) -> None:
         assert child.wait() == 0
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_further_signals_change_nothing(loop: str, tmp_path: Path) -> None:
+def test_further_signals_change_nothing(tmp_path: Path) -> None:
     """Not even when they come while the interpreter ends."""
-    with start("--port", "0", "--data-dir", tmp_path, "--event-loop", loop) as child:
+    with start("--port", "0", "--data-dir", tmp_path) as child:
         child.wait_for_line(READY)
 
         def ended() -> bool:

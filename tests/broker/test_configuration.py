@@ -14,7 +14,7 @@ import pytest
 from tests.support.broker import READY, BrokerProcess, warren
 from tests.support.peer import Peer
 from tests.support.processes import Child
-from warren.broker.configuration.keys import KEYS, ProcessConfig
+from warren.broker.configuration.keys import KEYS, LogConfig
 from warren.broker.configuration.load import load, printed
 from warren.broker.configuration.settings import RunConfig
 from warren.broker.memory import available_memory
@@ -97,7 +97,7 @@ def test_all_kinds_of_values_from_every_source(toml: Path, tmp_path: Path) -> No
     assert broker.users == {"ann": "secret"}
     tls = broker.tls
     assert (tls.certificate, tls.verify, tls.versions) == (Path("server.pem"), "required", ("1.3",))
-    assert config.process == ProcessConfig(log_json=True)
+    assert config.log == LogConfig(log_json=True)
     in_environment = loaded(
         WARREN_BROKER_LISTENERS="127.0.0.1:5672,5673",
         WARREN_BROKER_USERS="ann:se:cret, bob:b",
@@ -112,9 +112,9 @@ def test_all_kinds_of_values_from_every_source(toml: Path, tmp_path: Path) -> No
     assert in_environment.broker.memory_bytes == int(0.5 * available_memory())
     assert in_environment.broker.max_connections is None
     assert loaded(WARREN_BROKER_USERS="").broker.users == {}
-    assert in_environment.process.log_level == "debug"
+    assert in_environment.log.log_level == "debug"
     assert loaded("--memory-alarm", "false").broker.memory_alarm is False
-    assert loaded("--log-json").process.log_json is True
+    assert loaded("--log-json").log.log_json is True
     assert loaded("--loopback-users", "").broker.loopback_users == ()
 
 
@@ -266,7 +266,7 @@ message_interceptors.incoming.set_header_timestamp.overwrite = false
     assert (broker.memory_limit, broker.disk_free_bytes) == (0.6, 2 * 10**9)
     assert broker.load_definitions == Path("/etc/definitions.json")
     assert (broker.consumer_timeout, broker.timestamps) == (60000, "missing")
-    assert config.process == ProcessConfig(log_level="warning", log_json=True)
+    assert config.log == LogConfig(log_level="warning", log_json=True)
     (notice,) = config.notices
     for name in (
         "log.file (line 37)",

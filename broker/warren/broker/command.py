@@ -10,8 +10,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 from warren.broker.broker import Broker
 from warren.broker.config import BrokerConfig
@@ -21,7 +20,7 @@ from warren.broker.model.event_stream import CaptureError
 from warren.broker.server import ListenError
 from warren.broker.store.errors import StoreError
 from warren.broker.tls import TlsError
-from warren.command import Exit, UsageError, extra_missing
+from warren.command import Exit, UsageError
 from warren.command.logs import write_logs
 
 logger = logging.getLogger(__name__)
@@ -35,33 +34,12 @@ def main(arguments: Sequence[str]) -> int:
     if only_printed:
         print(printed(told))
         return Exit.DONE
-    write_logs(told.process.log_level, as_json=told.process.log_json)
-    new_loop = event_loop(told.process.event_loop)
+    write_logs(told.log.log_level, as_json=told.log.log_json)
     for notice in told.notices:
         logger.warning(notice)
     raise_file_limit()
     collect_less_often()
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(run(told.broker))
-
-
-def event_loop(
-    wanted: Literal["auto", "asyncio", "uvloop"],
-) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop; None for asyncio's own.
-
-    :raises UsageError: if uvloop is wanted, and not installed.
-    """
-    if wanted == "asyncio":
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        if wanted == "uvloop":
-            raise extra_missing("fast", "event_loop = uvloop") from None
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+    return asyncio.run(run(told.broker))
 
 
 async def run(config: BrokerConfig) -> int:
@@ -78,7 +56,6 @@ async def run(config: BrokerConfig) -> int:
         return error.status
     except (ListenError, TlsError, DefinitionsError, CaptureError) as error:
         raise UsageError(str(error)) from None
-    logger.info("event=event_loop name=%s", type(loop).__module__.partition(".")[0])
     print(f"warren broker ready: {broker.bound[0]}", flush=True)
     stopping = asyncio.ensure_future(stop.wait())
     assert broker.failure is not None

@@ -16,16 +16,13 @@ from warren.broker.tls import TlsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessConfig:
-    """How the process of `warren broker` runs, and what it writes to standard error.
+class LogConfig:
+    """What the broker writes to standard error.
 
-    :param event_loop: `asyncio`'s own; `uvloop`, which takes less time where few messages come at a time (the extra `fast`);
-        `auto` is uvloop where it is installed.
     :param log_level: the least level that is written: `debug`, `info`, `warning` or `error`.
     :param log_json: one JSON object a line in the place of text.
     """
 
-    event_loop: Literal["auto", "asyncio", "uvloop"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
 
@@ -67,7 +64,7 @@ FALSE: Final = ("false", "no", "off", "0")
 
 def _keys() -> dict[str, Key]:
     found = {}
-    for kind, prefix in ((BrokerConfig, ""), (TlsConfig, TLS), (ProcessConfig, "")):
+    for kind, prefix in ((BrokerConfig, ""), (TlsConfig, TLS), (LogConfig, "")):
         hints = get_type_hints(kind)
         told = _parameters(inspect.getdoc(kind) or "")
         for each in fields(kind):
@@ -185,4 +182,4 @@ def _pairs(value: object) -> dict[str, str]:
 
 KEYS: Final = _keys()
 
-__all__ = ["KEYS", "PREFIX", "TLS", "Key", "ProcessConfig"]
+__all__ = ["KEYS", "PREFIX", "TLS", "Key", "LogConfig"]

@@ -83,7 +83,7 @@ def load(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[RunC
 def printed(config: RunConfig) -> str:
     """The settings as a TOML file that means the same, each with where it comes from; secrets are not shown."""
     lines = []
-    values: dict[str, Any] = {**vars(config.broker), **vars(config.process)}
+    values: dict[str, Any] = {**vars(config.broker), **vars(config.log)}
     values.update(("tls_" + name, value) for name, value in vars(config.broker.tls).items())
     for name, key in KEYS.items():
         value = values[name]

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from warren.broker.config import BrokerConfig
-from warren.broker.configuration.keys import KEYS, TLS, ProcessConfig
+from warren.broker.configuration.keys import KEYS, TLS, LogConfig
 from warren.broker.tls import TlsConfig
 from warren.command import UsageError
 
@@ -37,7 +37,7 @@ class RunConfig:
     """
 
     broker: BrokerConfig
-    process: ProcessConfig
+    log: LogConfig
     origins: Mapping[str, str]
     notices: tuple[str, ...] = ()
 
@@ -70,10 +70,10 @@ def assemble(settings: Settings, notices: tuple[str, ...] = ()) -> RunConfig:
     values: dict[str, Any] = {name: key.default for name, key in KEYS.items()}
     values.update((name, each.value) for name, each in settings.items())
     tls = {name.removeprefix(TLS): values.pop(name) for name in list(values) if name.startswith(TLS)}
-    process = ProcessConfig(**{name: values.pop(name) for name in vars(ProcessConfig())})
+    log = LogConfig(log_level=values.pop("log_level"), log_json=values.pop("log_json"))
     try:
         broker = BrokerConfig(tls=TlsConfig(**tls), **values)
     except ValueError as error:
         named = next((name for name in re.findall(r"[a-z_]+", str(error)) if name in settings), None)
         raise UsageError(f"{settings[named].origin}: {error}" if named else str(error)) from None
-    return RunConfig(broker, process, {name: each.origin for name, each in settings.items()}, notices)
+    return RunConfig(broker, log, {name: each.origin for name, each in settings.items()}, notices)
