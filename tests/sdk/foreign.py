@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aiormq import spec
 
 
 class Foreign:
@@ -27,18 +28,16 @@ class Foreign:
 
     async def count(self, queue: str) -> int:
         """How many messages are ready in the queue."""
-        declared = await self.channel.declare_queue(queue, passive=True)
-        return declared.declaration_result.message_count or 0
+        return (await self._declared(queue)).message_count or 0
 
     async def one_consumer(self, queue: str, seconds: float = 15.0) -> None:
         """Wait until the queue has one: that of a lost connection goes when its messages are ready again, no sooner."""
         async with asyncio.timeout(seconds):
-            while await self._consumers(queue) != 1:  # noqa: ASYNC110
+            while (await self._declared(queue)).consumer_count != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
-    async def _consumers(self, queue: str) -> int:
-        declared = await self.channel.declare_queue(queue, passive=True)
-        return declared.declaration_result.consumer_count or 0
+    async def _declared(self, queue: str) -> spec.Queue.DeclareOk:
+        return (await self.channel.declare_queue(queue, passive=True)).declaration_result
 
     async def put(self, queue: str, body: bytes, **properties: object) -> None:
         message = aio_pika.Message(body, **properties)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers
 from warren.patterns.dead_letter import Letter, ParkingLot, replay
-from warren.sdk import App, Queue, WarrenError
+from warren.sdk import App, Queue, TransportUnavailable, WarrenError
 
 MATRIX = Matrix("dead letters", page="docs/patterns/dead_letters.md")
 
@@ -99,15 +99,20 @@ async def test_a_replay_is_killed(
 async def test_the_removal_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
     async with parking(new_app(), name) as app, Proxy(amqp_url) as proxy:
         await park(app, name)
-        async with ParkingLot(proxy.url, f"{name}.dead") as lot:
-            letters = [letter async for letter in lot]
-            proxy.to_server.hold()
-            for letter in letters[:2]:
-                await app.forward(letter.delivery, key=name)
-                lot.take_out(letter)
-            await asyncio.sleep(0)
-            proxy.cut()
-            proxy.to_server.release()
+
+        async def take_two_out() -> None:
+            async with ParkingLot(proxy.url, f"{name}.dead") as lot:
+                letters = [letter async for letter in lot]
+                proxy.to_server.hold()
+                for letter in letters[:2]:
+                    await app.forward(letter.delivery, key=name)
+                    lot.take_out(letter)
+                await asyncio.sleep(0)
+                proxy.cut()
+                proxy.to_server.release()
+
+        with pytest.raises(TransportUnavailable, match="before the broker had let go"):
+            await take_two_out()
 
         async def given_back() -> bool:
             return await ids(amqp_url, f"{name}.dead") == IDS

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final
 
 from warren.patterns.dead_letter.letter import Letter
-from warren.sdk import Delivery, TopologyMismatch, TransportUnavailable, WarrenError
+from warren.sdk import Delivery, TopologyMismatch, TransportUnavailable
 from warren.sdk.data_channel import DataChannel
 from warren.sdk.transport import Session, translated
 
@@ -63,10 +63,15 @@ class ParkingLot:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            # What was taken out has left with this; the broker gives back the rest.
+            if self._taken_out:
+                # Answered when what was taken out has left; closing says nothing of a loss.
+                await self._count()
+            # The broker gives back the rest.
             with translated("cannot close the channel"):
                 await self._usable().close(timeout=SECONDS)
-        except WarrenError as lost:
+        except TopologyMismatch:
+            pass  # The queue was deleted meanwhile, and all its letters with it.
+        except TransportUnavailable as lost:
             if kind is None and self._taken_out:
                 raise TransportUnavailable(
                     f"the connection was lost over queue {self.queue!r} before the broker had let go of what was taken out; "
