@@ -42,6 +42,7 @@ COMPILED = [
     "broker/warren/broker/session/connection.py",
     "broker/warren/broker/session/back_pressure.py",
     "broker/warren/broker/session/node.py",
+    "broker/warren/broker/session/sockets.py",
     "broker/warren/broker/store/fetch.py",
     "broker/warren/broker/store/index.py",
     "broker/warren/broker/store/indexes.py",

@@ -6,6 +6,8 @@ import struct
 import uuid
 from collections.abc import Sequence
 
+from pamqp import commands
+
 from tests.support.frames import BASIC_PUBLISH, HEADER, RawClient, body_frames, frame, method, short
 from tests.support.peer import Peer, Refusal
 
@@ -75,3 +77,19 @@ def test_what_is_alike_but_for_its_end_is_refused(peer: Peer, name: str) -> None
     one = publish(name, b"x" * 16, MODE, b"\x02")
     text = 'FRAME_ERROR - type 3, all octets = <<"xxxxxxxxxxxxxxxx">>: {invalid_frame_end_marker,0}'
     assert peer.cut_off(one + one + one[:-1] + b"\0") == Refusal("connection", 501, text, (0, 0))
+
+
+def test_the_end_of_one_that_is_alike_is_waited_for_and_looked_at(peer: Peer, name: str) -> None:
+    peer.declare(name, exclusive=True)
+    peer.call(commands.Confirm.Select(), 1, commands.Confirm.SelectOk)
+    one = publish(name, b"x" * 16, MODE, b"\x02")
+    for cut in (len(one) - 1, len(one) - 8, len(one) - 20, len(one) - 30, 12):
+        # The first one's confirm says that the piece behind it has been read as well.
+        peer.send_bytes(one + one[:cut])
+        peer.expect(commands.Basic.Ack)
+        peer.send_bytes(one[cut:])
+        peer.expect(commands.Basic.Ack)
+    text = 'FRAME_ERROR - type 3, all octets = <<"xxxxxxxxxxxxxxxx">>: {invalid_frame_end_marker,0}'
+    peer.send_bytes(one + one[:-1])
+    peer.expect(commands.Basic.Ack)
+    assert peer.cut_off(b"\0") == Refusal("connection", 501, text, (0, 0))

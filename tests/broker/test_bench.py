@@ -46,8 +46,9 @@ def short_run(url: str, *arguments: str) -> dict[str, object]:
         ("--exchange", "direct", "--queues", "2", "--keys", "2", "--bindings", "8", "--persistent"),
         ("--exchange", "headers", "--queues", "3", "--headers", "4", "--bindings", "4"),
         ("--priorities", "4", "--queue-argument", "x-queue-mode=lazy"),
-        ("--get", "--ack-every", "3"),
-        ("--get", "--auto-ack", "--queues", "2"),
+        # At a rate that polling can follow.
+        ("--get", "--ack-every", "3", "--rate", "1000"),
+        ("--get", "--auto-ack", "--queues", "2", "--rate", "1000"),
     ],
 )
 def test_every_message_of_a_run_is_accounted_for(amqp_url: str, arguments: tuple[str, ...]) -> None:

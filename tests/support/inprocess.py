@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from warren.broker import Broker, BrokerConfig, VirtualClock
+from warren.broker.loop import new_loop
 from warren.broker.store.files import Files
 
 Result = TypeVar("Result")
@@ -26,8 +27,8 @@ class Pauses:
     """Looks at the loop's processor time whenever the loop gets round to it: a busy machine does not count."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.longest = 0.0
-        self.total = 0.0
+        self.spans: list[float] = []
+        """Seconds of processor time from one look to the next; once it has stopped the longest first."""
         self._loop = loop
         self._last = 0.0
         self._running = True
@@ -38,8 +39,7 @@ class Pauses:
 
     def tick(self) -> None:
         now = time.thread_time()
-        self.longest = max(self.longest, now - self._last)
-        self.total += now - self._last
+        self.spans.append(now - self._last)
         self._last = now
         if self._running:
             self._loop.call_later(0.001, self.tick)
@@ -47,6 +47,7 @@ class Pauses:
     def stop(self) -> None:
         self.tick()
         self._running = False
+        self.spans.sort(reverse=True)
 
 
 class InProcess:
@@ -66,7 +67,7 @@ class InProcess:
         self.files = files
         self.clock = clock or VirtualClock()
         self.broker: Broker | None = None
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
         self._thread.start()
 
@@ -116,8 +117,8 @@ class InProcess:
         self.call(lambda: self.clock.jump(seconds))
 
     @contextmanager
-    def longest_pause(self) -> Iterator[Pauses]:
-        """How much processor time the broker's loop at most gave to one thing, while the block lasts."""
+    def pauses(self) -> Iterator[Pauses]:
+        """How much processor time the broker's loop gave to one thing after the other, while the block lasts."""
         pauses = Pauses(self._loop)
         self.call(pauses.start)
         yield pauses

@@ -6,6 +6,7 @@ import contextlib
 import select
 import socket
 import ssl
+import struct
 from urllib.parse import unquote, urlsplit
 
 GREETING = b"AMQP\x00\x00\x09\x01"
@@ -69,6 +70,11 @@ class Link:
         """End both directions from another thread: who waits for bytes gets a ConnectionError."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def reset(self) -> None:
+        """Drop the socket so that the broker gets an error and not the end of the stream."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
 
     def abort(self) -> None:
         """Drop the socket without a word."""

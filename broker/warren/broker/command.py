@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from warren.broker.broker import Broker
 from warren.broker.config import BrokerConfig
 from warren.broker.configuration.load import load, printed
+from warren.broker.loop import new_loop
 from warren.broker.management.boot import DefinitionsError
 from warren.broker.model.event_stream import CaptureError
 from warren.broker.server import ListenError
@@ -39,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         logger.warning(notice)
     raise_file_limit()
     collect_less_often()
-    return asyncio.run(run(told.broker))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(run(told.broker))
 
 
 async def run(config: BrokerConfig) -> int:

@@ -15,14 +15,11 @@ from warren.broker.session.connection import Connection
 from warren.broker.session.handshake import Conversation
 from warren.broker.session.node import Node
 from warren.broker.session.sasl import Peer
+from warren.broker.session.sockets import Sockets
 from warren.broker.tls import Secured
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES = 128 * 1024
-"""What is read from one socket before the others get their turn."""
-SLOWED_BYTES = 16 * 1024
-"""The same for a connection that publishes faster than its queue is consumed."""
 CHOKE_BYTES = 1024 * 1024
 """A consumer's deliveries stop while its socket has this much unsent."""
 LAST_WORDS_SECONDS = 2.0
@@ -30,7 +27,7 @@ LAST_WORDS_SECONDS = 2.0
 
 
 class AmqpProtocol(asyncio.BufferedProtocol):
-    """One socket. What is read is copied at once, so all of a listener's read into the same buffer."""
+    """One socket. What `Sockets` does not read for it, because it is encrypted or the loop is somebody's own, comes here."""
 
     def __init__(self, listener: Listener, tls: Secured | None, client: str = "") -> None:
         """:param client: the address of who is behind a proxy"""
@@ -38,8 +35,7 @@ class AmqpProtocol(asyncio.BufferedProtocol):
         self._tls = tls
         self._client = client
         self._node = listener.node
-        self._view = listener.view
-        self._slowed = listener.slowed
+        self._sockets = listener.sockets
         self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -56,6 +52,9 @@ class AmqpProtocol(asyncio.BufferedProtocol):
         )
         self._connection = Connection(self._node, conversation, stream, address)
         self._node.connections[self._connection] = True
+        if self._listener.prompt and sock is not None and secured is None:
+            self._connection.descriptor = sock.fileno()
+            self._sockets.connections[sock.fileno()] = self._connection
         self._listener.opened(stream)
         conversation.later(
             self._connection, self._node.limits.handshake_timeout, conversation.handshake_timeout
@@ -63,11 +62,11 @@ class AmqpProtocol(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         assert self._connection is not None
-        return self._slowed if self._connection.crowding else self._view
+        return (self._sockets.slowed if self._connection.crowding else self._sockets.whole)[0]
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._connection is not None
-        self._connection.feed(bytes(self._view[:nbytes]))
+        self._connection.feed(bytes(self._sockets.view[:nbytes]))
 
     def pause_writing(self) -> None:
         assert self._connection is not None
@@ -82,6 +81,8 @@ class AmqpProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         assert self._connection is not None
+        self._sockets.connections.pop(self._connection.descriptor, None)
+        self._connection.descriptor = -1
         self._connection.conversation.lost(self._connection)
         self._listener.lost(self._connection.transport)
 
@@ -112,8 +113,11 @@ class Listener:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.view = memoryview(bytearray(READ_BYTES))
-        self.slowed = self.view[:SLOWED_BYTES]
+        sockets = getattr(node.loop, "sockets", None)
+        # A loop that is not `warren broker`'s may mean something else by the name.
+        self.prompt = isinstance(sockets, Sockets)
+        """The loop reads plain sockets as soon as they have something."""
+        self.sockets = sockets if isinstance(sockets, Sockets) else Sockets()
         self.bound: list[Bound] = []
         self._servers: list[asyncio.Server | ProxiedServer] = []
         self._transports: set[asyncio.Transport] = set()

@@ -1,13 +1,28 @@
-"""When a connection is not read: its client leaves too much unread, the disk is behind, an alarm stands, or all stops."""
+"""When a connection is read less, or not: its client leaves too much unread, its queue or the disk is behind, an alarm
+stands, or all stops."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Optional
 
 from warren.broker.session.limits import UNWRITTEN_LIMIT
 
 if TYPE_CHECKING:
+    from warren.broker.session.channel import Target
     from warren.broker.session.connection import Connection
+
+BACKLOG: Final = 2000
+BACKLOG_BYTES: Final = 16 * 1024 * 1024
+"""Ready messages, and their bytes, beyond which consumers count as behind their queue's publishers."""
+
+
+def crowds(last: Optional[Target]) -> bool:  # noqa: UP045
+    """Whether the last publish of a connection went into a queue whose consumers are behind; without any, nobody waits."""
+    if last is None or not last.queues:
+        return False
+    queue = last.queues[0]
+    waiting = queue.waiting
+    return (waiting.count > BACKLOG or waiting.bytes > BACKLOG_BYTES) and len(queue.round.all) > 0
 
 
 def leave_unread(connection: Connection) -> None:
@@ -19,8 +34,9 @@ def leave_unread(connection: Connection) -> None:
 
 
 def hold_back(connection: Connection) -> None:
-    """A publisher is not read while the disk is behind, or while an alarm stands."""
+    """A publisher is read in smaller pieces while its queue is behind, not at all while the disk is or an alarm stands."""
     node = connection.node
+    connection.crowding = crowds(connection.last)
     if node.alarm:
         connection.conversation.block(connection)
         connection.stalled = True

@@ -15,6 +15,7 @@ from warren.broker.session.channel import Channel, Target
 from warren.broker.session.confirms import Confirms
 from warren.broker.session.limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT
 from warren.broker.session.rights import Rights
+from warren.broker.session.sockets import write
 from warren.wire.content import HEADER_FIXED, SELDOM_ALIKE, Look, MalformedProperties
 from warren.wire.methods import BASIC, frame, undecodable
 from warren.wire.replies import AmqpError, Reply, snippet
@@ -35,12 +36,11 @@ METHOD: Final = 1
 HEADER: Final = 2
 BODY: Final = 3
 HEARTBEAT: Final = 8
+MORE: Final = -1  # what has come of a message is as it should be; the rest is waited for
 END: Final = 0xCE
 BASIC_WEIGHTLESS: Final = 60 << 16
 """Class basic and the weight 0 that a content header has."""
 
-BACKLOG: Final = 2000
-"""Ready messages beyond which a queue counts as behind its publishers."""
 FLUSH_BYTES: Final = 65536
 """So much output is written at once; less waits until the loop would sleep."""
 
@@ -67,6 +67,10 @@ class Connection:
     blocked: bool = False
     can_block: bool = False
     can_cancel: bool = False
+    behind: bool = False
+    """The socket did not take all that was written; the transport may still have some of it."""
+    descriptor: i64 = -1
+    """Of a socket that is read and written without its transport; negative if it has to be asked."""
     sent: bool = False
     """Something was written since the heartbeat timer last looked."""
     received: bool = False
@@ -102,14 +106,18 @@ class Connection:
     # -- input
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the client; every whole frame in them is worked off."""
+        """Bytes from the client; every whole frame in them is worked off, and what that causes is written."""
+        node = self.node
+        node.working = True
+        self.take(self.buffer + data if self.buffer else data)
+        node.worked()
+
+    def take(self, buffer: bytes) -> None:
+        """What was left in the buffer, and more behind it; every whole frame in it is worked off."""
         self.received = True
-        self.buffer = self.buffer + data if self.buffer else data
+        self.buffer = buffer
         if not self.stalled:
-            node = self.node
-            node.working = True
             self.work()
-            node.worked()
 
     def work(self) -> None:
         """Work off the buffer until it holds no whole frame, or until a reply has to wait for the disk."""
@@ -127,9 +135,6 @@ class Connection:
                 self.conversation.refuse(self, AmqpError(Reply.INTERNAL_ERROR, "internal error"))
         if self.position:
             self.buffer = self.buffer[self.position :]
-        last = self.last
-        if last is not None:
-            self.crowding = len(last.queues) > 0 and last.queues[0].waiting.count > BACKLOG
         if self.publishes and self.reading:
             hold_back(self)
 
@@ -165,6 +170,8 @@ class Connection:
                 if after > start:
                     position = after
                     continue
+                if after == MORE:
+                    break
             kind: i64
             number: i64
             length: i64
@@ -247,7 +254,7 @@ class Connection:
         self.same = b""
         self.publishes = True
         start = self.position
-        if self.content(channel, target, buffer, start, len(buffer)) == start:
+        if self.content(channel, target, buffer, start, len(buffer)) <= start:
             channel.incoming.target = target
         if self.node.alarm:
             hold_back(self)
@@ -255,7 +262,8 @@ class Connection:
     def content(self, channel: Channel, target: Target, buffer: bytes, start: i64, size: i64) -> i64:
         """Publish the header frame and the one body frame at `start`, if both are whole and well-formed.
 
-        The position after them; `start` if they are not, and the frame loop takes them apart and finds the error.
+        The position after them; MORE if only an end of the body is missing; `start` if anything else is not as it should
+        be, and the frame loop takes them apart and finds the error.
         """
         if size - start < 22:
             return start
@@ -272,6 +280,7 @@ class Connection:
             or number != channel.number
             or class_id != BASIC_WEIGHTLESS
             or length < HEADER_FIXED
+            or channel.incoming.target is not None
         ):
             return start
         if end >= size or buffer[end] != END or not 0 <= body_size <= self.max_message_size:
@@ -279,13 +288,15 @@ class Connection:
         after: i64 = end + 1
         if body_size:
             after = end + 9 + body_size
-            if after > size or body_size > self.frame_max - 8:
+            if end + 8 > size or body_size > self.frame_max - 8:
                 return start
             kind, number, length = _frame_head(buffer, end + 1)
-            if kind != BODY or number != channel.number or length != body_size or buffer[after - 1] != END:
+            if kind != BODY or number != channel.number or length != body_size:
                 return start
-        if channel.incoming.target is not None:
-            return start
+            if after > size:
+                return MORE
+            if buffer[after - 1] != END:
+                return start
         self.position = after
         self.number = number
         look = self.look
@@ -341,15 +352,19 @@ class Connection:
                 confirms.listed = False
                 confirms.send(synced, failed)
             self.confirms.clear()
-        out = self.out
+        out, size = self.out, self.out_bytes
         if out:
             self.out = []
             self.out_bytes = 0
             if not self.closed:
                 self.sent = True
-                self.transport.write(b"".join(out))
+                write(self, out, size)
                 if self.choked and self.transport.get_write_buffer_size() > UNREAD_LIMIT:
                     leave_unread(self)
+
+    def write(self, data: bytes) -> None:
+        """Now, without gathering more."""
+        write(self, [data], len(data))
 
     def has_confirms(self, confirms: Confirms) -> None:
         confirms.listed = True

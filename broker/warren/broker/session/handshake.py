@@ -83,7 +83,7 @@ class Conversation:
     def greet(self, connection: Connection, header: bytes) -> None:
         """Answer the protocol header; a wrong one is told the right one and let go (section 2.2.4)."""
         if header not in GREETINGS:
-            connection.transport.write(GREETINGS[0])
+            connection.write(GREETINGS[0])
             self.drop(connection)
             return
         self.state = State.START
@@ -103,7 +103,7 @@ class Conversation:
             if method is not None and method.name == "connection.close-ok":
                 self.drop(connection)
             elif method is not None and method.name == "connection.close":
-                connection.transport.write(frame(0, "connection.close-ok"))
+                connection.write(frame(0, "connection.close-ok"))
                 self.drop(connection)
             return
         if number and self.state is not State.RUNNING:
@@ -121,7 +121,7 @@ class Conversation:
             # Everything that the client sees as its own ends before it reads close-ok.
             connection.flush()
             connection.end()
-            connection.transport.write(frame(0, "connection.close-ok"))
+            connection.write(frame(0, "connection.close-ok"))
             self.drop(connection)
         elif name == "connection.start-ok" and self.state is State.START:
             self.start_ok(connection, arguments)
@@ -303,9 +303,7 @@ class Conversation:
         self.state = State.CLOSING
         connection.closing = True
         connection.flush()
-        connection.transport.write(
-            frame(0, "connection.close", error.code, error.text.encode(), class_id, method_id)
-        )
+        connection.write(frame(0, "connection.close", error.code, error.text.encode(), class_id, method_id))
         connection.leave()
         # Nothing holds back any more what the client still sends, of which only the answer counts.
         connection.unread = connection.awaiting = connection.stalled = connection.publishes = False
@@ -365,7 +363,7 @@ class Conversation:
         if connection.closed:
             return
         if not connection.sent:
-            connection.transport.write(HEARTBEAT_FRAME)
+            connection.write(HEARTBEAT_FRAME)
         connection.sent = False
         self.later(connection, self.heartbeat / 2, self.send_heartbeat)
 

@@ -112,7 +112,12 @@ class Node:
         self.unflushed = []
         for connection in unflushed:
             connection.flushing = False
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception:
+                # The others' output is written all the same.
+                logger.exception("event=internal_error peer=%s", connection.peer)
+                connection.transport.abort()
 
     # -- confirms
 
