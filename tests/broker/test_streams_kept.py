@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -239,6 +240,42 @@ def test_bytes_are_bounded(session: Session) -> None:
     session.crash()
     assert offsets(session.channel) == (first, last)
     assert offsets(session.channel, 0) == (first, last)
+
+
+class Held(Disk):
+    """A disk whose syncs wait while a test holds them."""
+
+    def __init__(self) -> None:
+        self.free = Event()
+        self.free.set()
+        self.waiting = False
+
+    def sync(self, handle: int) -> None:
+        self.waiting = not self.free.is_set()
+        self.free.wait()
+        super().sync(handle)
+
+
+def test_bytes_are_bounded_as_soon_as_all_is_on_the_disk(tmp_path: Path) -> None:
+    """While the first batch is written the second one begins its segments: what could not go with the first goes then."""
+    disk = Held()
+    with InProcess(tmp_path / "data", files=disk) as broker, Connection(broker.url) as connection:
+        channel = connection.channel()
+        bounds = {"x_max_length_bytes": 1_000_000, "x_stream_max_segment_size_bytes": 300_000}
+        declare_stream(channel, "s", **bounds)
+        channel.confirm()
+        disk.free.clear()
+        try:
+            channel.publish("s", b"first")
+            wait_until(lambda: disk.waiting, "the first is written")
+            # Ten chunks, and two messages that find room in the last segment.
+            for _ in range(10 * 26 + 2):
+                channel.publish("s", bytes(10_000))
+            assert channel.state("s") == (0, 0)
+        finally:
+            disk.free.set()
+        channel.settled(263)
+        assert channel.state("s")[0] <= 130
 
 
 def test_age_is_bounded(session: Session) -> None:

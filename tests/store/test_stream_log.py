@@ -211,6 +211,46 @@ def test_a_format_of_the_future_is_refused() -> None:
     assert path in disk.nodes
 
 
+def test_what_is_appended_at_once_does_not_make_a_segment_larger() -> None:
+    node = filled(100, at_once=100)
+    assert all(segment.end <= 4096 for segment in node.stream.segments)
+    assert numbers(node.read()) == list(range(100))
+    node.append(b"0100" + b"." * 9000)
+    node.append(b"0101" + b"." * 996)
+    node.settle()
+    large, last = node.stream.segments[-2:]
+    assert (large.first, large.end > 9000, last.first) == (100, True, 101)
+
+
+def test_what_cannot_go_yet_goes_with_a_later_look() -> None:
+    """No segment goes before something behind it is on the disk, and the log says that it has held one back."""
+    node = filled(2)
+    node.stream.max_bytes = 4096
+    for number in range(2, 40):
+        node.append(b"%04d" % number + b"." * 996)
+    assert node.stream.retain(-1)
+    assert node.stream.first == 0
+    node.settle()
+    assert not node.stream.retain(-1)
+    assert node.stream.first > 35
+
+
+def test_a_segment_of_which_nothing_is_left_holds_back_none_before_it() -> None:
+    node = filled(30)
+    disk = node.close()
+    paths = sorted(path for path in disk.nodes if path.startswith(STREAMS))
+    harmed = disk.nodes[paths[len(paths) // 2]]
+    harmed.content.clear()
+    harmed.synced.clear()
+    again = StreamNode(disk)
+    again.stream.segment_size = 4096
+    again.stream.max_bytes = 8192
+    again.append(b"0030")
+    again.settle()
+    assert not again.stream.retain(-1)
+    assert again.stream.first > 20
+
+
 def test_a_full_disk_is_waited_for() -> None:
     node = filled(3)
     node.disk.room = 100

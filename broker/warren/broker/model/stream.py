@@ -39,7 +39,7 @@ class Stream(Queue):
     age_timer: Optional[Timer] = None  # noqa: UP045
     max_age: i64 = -1
     segments: i64 = 0
-    """How many segments there were when retention was looked at last."""
+    """How many segments there were when retention was looked at last; -1 if it has to be looked at again."""
     streams: Optional[Streams] = None  # noqa: UP045
     stored: Optional[StreamLog] = None  # noqa: UP045
 
@@ -332,11 +332,12 @@ class Stream(Queue):
     def retain(self) -> None:
         """Remove what is too much or too old; RabbitMQ looks when a segment begins, here age has a timer as well."""
         log = self.messages
-        log.retain(self.now_ms() - int(self.max_age) if self.max_age >= 0 else -1)
-        self.segments = len(log.segments)
+        held_back = log.retain(self.now_ms() - int(self.max_age) if self.max_age >= 0 else -1)
+        count = len(log.segments)
+        self.segments = -1 if held_back else count
         self.stop_timer()
-        if self.max_age >= 0 and self.segments > 1 and not self.deleted:
-            # What is due but cannot go yet, because nothing after it is on the disk, is looked at again later.
+        if self.max_age >= 0 and count > 1 and not self.deleted:
+            # What is due but was held back goes with the next commit: the timer need not hurry.
             due = max(int(log.segments[0].timestamp + self.max_age) + 1, self.now_ms() + 1000)
             self.age_timer = self.vhost.clock.call_at(due / 1000, self.aged)
 

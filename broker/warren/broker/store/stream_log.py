@@ -135,7 +135,13 @@ class StreamLog:
         length: i64 = len(head) + len(content)
         size: i64 = length + 4
         log = self.log
-        if self._bytes + size > self.chunk_size and self._count and (log is None or not log.grouped):
+        # No chunk is larger than a segment: retention could not take a part of it.
+        room: i64 = max(self.segment_size, SMALLEST) - SEGMENT_HEADER - CHUNK_HEADER
+        if (
+            (self._bytes + size > self.chunk_size or self._bytes + size > room)
+            and self._count
+            and (log is None or not log.grouped)
+        ):
             self._close_chunk()
             if self._part is not None and self._part.size > BATCH and log is not None:
                 log.seal()
@@ -270,19 +276,23 @@ class StreamLog:
 
     # -- retention
 
-    def retain(self, not_before: i64) -> None:
+    def retain(self, not_before: i64) -> bool:
         """Remove the oldest segments while they are too many, or all their messages older than that time (milliseconds).
 
         The last segment stays, whatever its age and size. What is being read of a removed one is read no further.
+
+        :return: whether one is yet to go, once what follows it is on the disk.
         """
         removed = 0
+        held_back = False
         total = self.size()
         while len(self.segments) - removed > 1:
             oldest = self.segments[removed]
             following = self.segments[removed + 1]
-            if following.end <= SEGMENT_HEADER:
-                break
             if not ((0 <= self.max_bytes < total) or oldest.timestamp < not_before):
+                break
+            if following.first >= self.committed:
+                held_back = True
                 break
             total -= oldest.size
             removed += 1
@@ -290,6 +300,7 @@ class StreamLog:
             paths = [segment.path for segment in self.segments[:removed]]
             del self.segments[:removed]
             self.on_removed(paths)
+        return held_back
 
     def drop(self) -> list[str]:
         """The stream is deleted: its files, which are to be removed."""
