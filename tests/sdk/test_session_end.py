@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.sdk.conftest import MakeApp
+from tests.sdk.waiting import until
+from tests.support.inprocess import InProcess
 from tests.support.proxy import Proxy
-from warren.sdk.errors import TransportUnavailable
+from warren.sdk import App, Queue
+from warren.sdk.connection import Control, Link
+from warren.sdk.errors import TransactionError, TransportUnavailable
+from warren.sdk.hosts import Hosts
 from warren.sdk.transport import Session
 
 
@@ -46,3 +54,85 @@ async def test_a_channel_of_a_connection_that_has_ended(amqp_url: str) -> None:
     with pytest.raises(TransportUnavailable, match="cannot open a channel"):
         await session.channel()
     await session.close()
+
+
+async def begin_a_transaction(app: App, name: str, number: int) -> None:
+    begun = False
+    # The commit of one that had begun before the loss was known cannot succeed.
+    with contextlib.suppress(TransactionError):
+        async with app.transaction():
+            begun = True
+    assert begun
+
+
+async def take(app: App, name: str, number: int) -> None:
+    await app.get(name)
+
+
+async def declare(app: App, name: str, number: int) -> None:
+    await app.declare_now(Queue(f"{name}.{number}"))
+
+
+@pytest.mark.parametrize("act", [begin_a_transaction, take, declare])
+async def test_what_begins_while_a_loss_becomes_known_is_done_on_the_next_connection(
+    make_app: MakeApp, proxy: Proxy, name: str, act: Callable[[App, str, int], Awaitable[None]]
+) -> None:
+    app = make_app(proxy.url, first_retry=0.001, longest_retry=0.01)
+    app.declare(Queue(name))
+    async with app:
+        for turns in range(25):
+            proxy.cut()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await act(app, name, turns)
+
+
+@pytest.mark.parametrize("act", [begin_a_transaction, take])
+async def test_a_channel_too_many_is_said_at_once(
+    name: str, act: Callable[[App, str, int], Awaitable[None]]
+) -> None:
+    """The broker ends the connection over it: once more would end the next one."""
+    with InProcess() as broker:
+        assert broker.broker is not None
+        node = broker.broker._node
+        assert node is not None
+        app = App(broker.url)
+        app.declare(Queue(name))
+        async with app:
+            users = node.access.users
+            broker.call(lambda: users.set_limits("guest", max_connections=None, max_channels=5))
+            with pytest.raises(TransportUnavailable, match="number of channels") as caught:
+                await act(app, name, 0)
+            assert not caught.value.retryable
+            await until(lambda: app.ready, "it is ready again")
+            assert app.statistics().reconnects == 1
+
+
+async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(amqp_url: str) -> None:
+    async def nothing(session: Session, control: Control) -> None: ...
+
+    link = Link(
+        Hosts([amqp_url]),
+        "breaks",
+        setup=nothing,
+        went_up=lambda: None,
+        went_down=lambda: None,
+        on_blocked=lambda reason: None,
+        first_retry=0.001,
+        longest_retry=0.01,
+    )
+
+    async def break_a_frame(session: Session) -> None:
+        session.outlet.transport.write(b"\x01\0\0\0\0\0\x04abcd!")
+        await asyncio.wait((session.lost,))
+        raise TransportUnavailable("the connection was lost")
+
+    await link.start(15)
+    try:
+        with pytest.raises(
+            TransportUnavailable, match=r"the broker closed the connection: .*invalid_frame_end_marker"
+        ):
+            await link.use(break_a_frame)
+        assert link.connects == 3
+    finally:
+        await link.close()

@@ -14,12 +14,14 @@ from warren.sdk.data_channel import DataChannel
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.hosts import Hosts
 from warren.sdk.logs import log
-from warren.sdk.transport import Channels, Session, translated
+from warren.sdk.transport import Channels, Session, translate, translated
 
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 3.0
 STABLE_SECONDS = 1.0
 """A connection that lives shorter counts as a failed attempt, so that one that always drops is not tried in a loop."""
+MOST_REFUSALS = 3
+"""So often the broker may end the connection during one piece of work until that is taken for the reason."""
 SETUP_SECONDS = 30.0
 
 Result = TypeVar("Result")
@@ -127,17 +129,37 @@ class Link:
             await self._up.wait()
         return self.session
 
-    async def run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Result]]) -> Result:
-        """Run a synchronous method; waits for a connection, and tries again on the next one if it is lost."""
+    async def use(self, work: Callable[[Session], Awaitable[Result]]) -> Result:
+        """Do something on the connection; waits for one, and does it again on the next one if that is lost meanwhile.
+
+        :raises TransportUnavailable: if the link is closed; if the work raises it though the connection lives; if the broker
+            ends connections over something that they do, which may be this work: at once where that is not allowed, else the
+            third time.
+        """
+        refusals = 0
         while True:
-            await self.wait_up()
-            control = self.control
-            assert control is not None
+            session = await self.wait_up()
             try:
-                return await control.run(what, method)
-            except TransportUnavailable:
-                if self._closed or (self.control is control and self._up.is_set()):
+                return await work(session)
+            except TransportUnavailable as error:
+                if self._closed or not session.ended:
                     raise
+                refusal = session.refusal
+                if refusal is None:
+                    continue
+                refusals += 1
+                said = translate("the broker closed the connection", refusal)
+                if not said.retryable or refusals == MOST_REFUSALS:
+                    raise said from error
+
+    async def run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Result]]) -> Result:
+        """Run a synchronous method, as `use` does."""
+
+        def on_this_one(_: Session) -> Awaitable[Result]:
+            assert self.control is not None
+            return self.control.run(what, method)
+
+        return await self.use(on_this_one)
 
     def abort(self) -> None:
         """Cut the connection; for who closes the link and cannot wait."""

@@ -15,7 +15,7 @@ from warren.sdk.data_channel import DataChannel
 from warren.sdk.delivery import Delivery
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Undecodable, WarrenError
 from warren.sdk.telemetry.consuming import Consuming
-from warren.sdk.transport import Session, translate, translated
+from warren.sdk.transport import translate, translated
 
 Content = TypeVar("Content")
 
@@ -134,7 +134,7 @@ class HeldDelivery(Delivery):
 
 
 async def fetch(
-    wait_up: Callable[[], Awaitable[Session]],
+    open_channel: Callable[[], Awaitable[DataChannel]],
     queue: str,
     timeout: float,
     bury: Bury,
@@ -147,7 +147,7 @@ async def fetch(
     :raises TopologyMismatch: if there is no such queue. :raises TransportUnavailable: without a connection.
     """
     # On its own: aiormq closes a channel whose method is cancelled, and a message may be on its way.
-    task = asyncio.ensure_future(_fetch(wait_up, queue, timeout, bury, telemetry))
+    task = asyncio.ensure_future(_fetch(open_channel, queue, timeout, bury, telemetry))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -156,7 +156,7 @@ async def fetch(
 
 
 async def _fetch(
-    wait_up: Callable[[], Awaitable[Session]],
+    open_channel: Callable[[], Awaitable[DataChannel]],
     queue: str,
     timeout: float,
     bury: Bury,
@@ -166,10 +166,9 @@ async def _fetch(
     deadline = asyncio.get_running_loop().time() + timeout
     try:
         async with asyncio.timeout(max(timeout, ANSWER_SECONDS)):
-            session = await wait_up()
+            channel = await open_channel()
     except TimeoutError:
         raise TransportUnavailable("there was no connection to the broker within the deadline") from None
-    channel = await session.channel()
     try:
         with translated(f"cannot get from queue {queue!r}"):
             frames = await channel.get(queue, ANSWER_SECONDS)

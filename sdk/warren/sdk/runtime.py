@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from warren.sdk.breaker import Circuit
 from warren.sdk.capture import Capture
@@ -98,7 +98,7 @@ class Runtime:
         self._channels = PublishingChannels(
             self.publisher, self._moved, self.caller.consume_directly if replies == "direct" else None
         )
-        self.transactions: TransactionChannels = TransactionChannels(self._publishing_session, self.publisher)
+        self.transactions: TransactionChannels = TransactionChannels(self._on_publishing, self.publisher)
         self.subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self.reaching: asyncio.Lock = asyncio.Lock()
@@ -263,8 +263,9 @@ class Runtime:
             await self.outlet.publish(outgoing, timeout)
 
     async def fetch(self, queue: str, timeout: float, bury: Bury) -> HeldDelivery | None:
-        assert self._consuming is not None
-        return await fetch(self._consuming.wait_up, queue, timeout, bury, self.consuming)
+        link = self._consuming
+        assert link is not None
+        return await fetch(lambda: link.use(Session.channel), queue, timeout, bury, self.consuming)
 
     def statistics(self) -> Statistics:
         onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
@@ -281,9 +282,9 @@ class Runtime:
             components={name: copy_of(value) for name, value in components.items()},
         )
 
-    async def _publishing_session(self) -> Session:
+    async def _on_publishing(self, work: Callable[[Session], Awaitable[DataChannel]]) -> DataChannel:
         assert self._publishing is not None
-        return await self._publishing.wait_up()
+        return await self._publishing.use(work)
 
     def _links(self) -> list[Link]:
         return [link for link in (self._publishing, self._consuming) if link is not None]

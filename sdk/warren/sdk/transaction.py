@@ -32,15 +32,21 @@ PREPARE_BYTES = 1024 * 1024
 """So many bytes are handed to the socket before it is waited for."""
 
 
+class OnConnection(Protocol):
+    """Does something on the connection, as soon as there is one; again on the next one if that is lost meanwhile."""
+
+    def __call__(self, work: Callable[[Session], Awaitable[DataChannel]]) -> Awaitable[DataChannel]: ...
+
+
 class TransactionChannels:
     """Channels in transaction mode, kept for the next transaction; a channel cannot confirm and commit both.
 
-    :param session: the connection to publish on, as soon as there is one.
+    :param on_connection: of the connection to publish on.
     :param publisher: knows whether the broker blocks, and counts what was committed.
     """
 
-    def __init__(self, session: Callable[[], Awaitable[Session]], publisher: Publisher) -> None:
-        self._session = session
+    def __init__(self, on_connection: OnConnection, publisher: Publisher) -> None:
+        self._on_connection = on_connection
         self.publisher: Publisher = publisher
         self._spare: list[DataChannel] = []
 
@@ -48,15 +54,17 @@ class TransactionChannels:
         """:raises TransactionFailed: if there is none in time, or the broker blocks publishers."""
         try:
             async with asyncio.timeout(timeout):
-                session = await self._session()
-                if (reason := self.publisher.blocked) is not None:
-                    raise TransactionFailed(f"the broker blocks publishers ({reason}); nothing was sent")
-                self._spare = [channel for channel in self._spare if channel.usable]
-                if self._spare:
-                    return self._spare.pop()
-                return await session.channel(transactions=True)
+                return await self._on_connection(self._of)
         except TimeoutError:
             raise TransactionFailed("there was no connection to the broker within the deadline") from None
+
+    async def _of(self, session: Session) -> DataChannel:
+        if (reason := self.publisher.blocked) is not None:
+            raise TransactionFailed(f"the broker blocks publishers ({reason}); nothing was sent")
+        self._spare = [channel for channel in self._spare if channel.usable]
+        if self._spare:
+            return self._spare.pop()
+        return await session.channel(transactions=True)
 
     def give_back(self, channel: DataChannel) -> None:
         if channel.usable and len(self._spare) < SPARE_CHANNELS:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator
 import aiormq
 from aiormq.abc import AbstractChannel
 from aiormq.connection import Connection
-from aiormq.exceptions import AMQPError, ChannelInvalidStateError
+from aiormq.exceptions import AMQPError, ChannelInvalidStateError, ConnectionClosed
 from pamqp.exceptions import PAMQPException
 from yarl import URL
 
@@ -30,6 +30,11 @@ HEARTBEAT_SECONDS = "15"
 UNLIMITED = 2**31
 MOST_CHANNELS = 65535
 """Where the broker sets no limit (AMQP 0-9-1, connection.tune)."""
+
+CLOSED_HERE = 0
+"""aiormq's code for a connection that this side has closed."""
+FORCED = 320
+"""The broker stops, or an operator has closed the connection (AMQP 0-9-1, connection-forced)."""
 
 FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFError, ValueError)
 """What aiormq and the socket raise; anything else is a mistake in the program and is not dressed up."""
@@ -94,6 +99,19 @@ class Session:
         said = self._connection.server_properties
         return _text(said.get("product", "a broker")), _text(said.get("version", ""))
 
+    @property
+    def ended(self) -> bool:
+        """Lost or closed, whoever has noticed so far."""
+        return self._connection.is_closed or self.lost.done()
+
+    @property
+    def refusal(self) -> ConnectionClosed | None:
+        """What the broker said when it ended the connection over something that came on it; None if it ended otherwise."""
+        cause = self.lost.exception() if self.lost.done() and not self.lost.cancelled() else None
+        if not isinstance(cause, ConnectionClosed) or cause.args[:1] in {(CLOSED_HERE,), (FORCED,)}:
+            return None
+        return cause
+
     async def channel(self, *, confirms: bool = False, transactions: bool = False) -> DataChannel:
         """Open a channel, in confirm mode or in transaction mode or in neither.
 
@@ -113,7 +131,7 @@ class Session:
         return self._channels(channel, self.outlet, self._scanner, self._frame_max, answered)
 
     async def _opened(self, confirms: bool, transactions: bool) -> AbstractChannel:
-        if self._connection.is_closed or self.lost.done():
+        if self.ended:
             # aiormq says this with a RuntimeError.
             raise TransportUnavailable("cannot open a channel: the connection was closed")
         # Up to the number's use without a turn of the loop, in which another one could take it.
