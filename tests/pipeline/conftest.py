@@ -41,6 +41,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Spark and Python's processes hand each other a hundred rows at a time instead of ten thousand."""
+    rows_at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(rows_at_once)
+    assert before is not None
+    spark.conf.set(rows_at_once, 100)
+    yield
+    spark.conf.set(rows_at_once, before)
+
+
 @dataclass(frozen=True)
 class Message:
     """What a test publishes."""

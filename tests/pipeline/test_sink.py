@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +55,19 @@ def taken(audit: Audit) -> list[tuple[Any, bytes]]:
 
 def numbers(spark: SparkSession, count: int, partitions: int = 1) -> DataFrame:
     return spark.range(0, count, 1, partitions).selectExpr("CAST(id AS STRING) AS body")
+
+
+@pytest.fixture
+def slow(spark: SparkSession, small_batches: None) -> Callable[[int], DataFrame]:
+    """Makes numbers that come one a millisecond: time enough to stop the broker among them.
+
+    They are wide, because Spark hands on what it has for Python's processes in pieces of 64 KiB.
+    """
+    return lambda count: (
+        numbers(spark, count)
+        .selectExpr("RPAD(body, 1000, ' ') AS body")
+        .where("REFLECT('java.lang.Thread', 'sleep', 1L) IS NOT NULL")
+    )
 
 
 def test_each_row_is_a_message_in_its_partitions_order(spark: SparkSession, audit: Audit) -> None:
@@ -170,7 +184,7 @@ def test_a_row_that_is_published_again_has_the_id_that_it_had(spark: SparkSessio
 
 
 def test_a_broker_that_dies_in_mid_write_and_comes_back_has_every_row(
-    spark: SparkSession, tmp_path: Path
+    slow: Callable[[int], DataFrame], tmp_path: Path
 ) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
 
@@ -181,14 +195,14 @@ def test_a_broker_that_dies_in_mid_write_and_comes_back_has_every_row(
 
         with ThreadPoolExecutor(1) as beside:
             restarted = beside.submit(restart)
-            write(numbers(spark, 30_000), audit, timeout=60)
+            write(slow(3000), audit, timeout=60)
             restarted.result(60)
         found = taken(audit)
-        assert {int(body) for _, body in found} == set(range(30_000))
-        assert len({properties.message_id for properties, _ in found}) == 30_000
+        assert {int(body) for _, body in found} == set(range(3000))
+        assert len({properties.message_id for properties, _ in found}) == 3000
 
 
-def test_a_broker_that_stays_away_is_one_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_broker_that_stays_away_is_one_error(slow: Callable[[int], DataFrame], tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
 
         def kill() -> None:
@@ -198,7 +212,7 @@ def test_a_broker_that_stays_away_is_one_error(spark: SparkSession, tmp_path: Pa
         with ThreadPoolExecutor(1) as beside:
             killed = beside.submit(kill)
             with pytest.raises(PipelineError, match=r"cannot be reached.* \d+ messages were confirmed"):
-                write(numbers(spark, 30_000), audit, timeout=1)
+                write(slow(4000), audit, timeout=1)
             killed.result(60)
         broker.start()
 
