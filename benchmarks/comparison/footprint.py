@@ -16,7 +16,9 @@ from warren.wire.url import parse_url
 WAITING = 500_000
 """Messages that wait while memory is measured."""
 PAGED = 500_000
-"""Messages after which what waits is on disk only, and as many again."""
+"""Messages after which what waits is on disk only."""
+PAGED_MORE = 2_000_000
+"""So many more that what a process has for the moment, some megabytes, is small beside what they would take."""
 CONNECTIONS = 500
 QUEUES = 1_000
 OPENINGS = 1.0
@@ -55,7 +57,7 @@ def waiting(server: Server) -> float:
     return (after - before) / WAITING
 
 
-def paged(server: Server, count: int = PAGED) -> float:
+def paged(server: Server) -> float:
     """Bytes of memory for one more message in a long queue whose messages are on disk.
 
     Warren has 200 MB to stay in; RabbitMQ, which pages by its own rules, a lazy queue.
@@ -67,12 +69,12 @@ def paged(server: Server, count: int = PAGED) -> float:
             persistent=True,
             arguments={} if server.is_warren else {"x-queue-mode": "lazy"},
         )
-        filling.publish(count)
+        filling.publish(PAGED)
         before = _settled(running.pid)
-        filling.publish(count)
+        filling.publish(PAGED_MORE)
         after = _settled(running.pid)
         filling.close()
-    return max(0.0, (after - before) / count)
+    return max(0.0, (after - before) / PAGED_MORE)
 
 
 def connection(server: Server) -> float:
