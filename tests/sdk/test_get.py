@@ -130,15 +130,16 @@ async def test_who_gives_up_waiting_takes_nothing(make_app: MakeApp, foreign: Fo
     assert await foreign.count(name) == 0
 
 
-async def test_what_cannot_be_got_is_said(make_app: MakeApp, proxy: Proxy, name: str) -> None:
+async def test_what_cannot_be_got_is_said(
+    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+) -> None:
     app = make_app(proxy.url)
     app.declare(Queue(name))
     async with app:
         with pytest.raises(TopologyMismatch, match="NOT_FOUND"):
             await app.get(f"{name}.missing")
         waiting = asyncio.create_task(app.get(name, timeout=15))
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await foreign.one_consumer(name)
         proxy.cut()
         with pytest.raises(TransportUnavailable):
             await waiting
