@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
 
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
-from warren.sdk import App, Binding, Command, ConfigError, Exchange, Queue, TopologyMismatch
+from tests.sdk.waiting import until
+from tests.support.inprocess import InProcess
+from tests.support.proxy import Proxy
+from warren.broker import BrokerConfig
+from warren.sdk import (
+    App,
+    Binding,
+    Command,
+    ConfigError,
+    Exchange,
+    Queue,
+    TopologyMismatch,
+    TransportUnavailable,
+)
 from warren.sdk.topology import UNLIMITED
 
 URL = "amqp://localhost"
@@ -161,3 +175,100 @@ async def test_declare_now_stands_when_it_returns(make_app: MakeApp, foreign: Fo
         with pytest.raises(TopologyMismatch, match="PRECONDITION_FAILED"):
             await app.declare_now(Exchange("amq.topic", type="fanout"))
         assert Exchange("amq.topic", type="fanout") not in app.topology
+
+
+@pytest.mark.parametrize(
+    ("items", "reason"),
+    [
+        (
+            [Queue("large", arguments={"x": "y" * 200_000})],
+            r"queue 'large': with its arguments it takes 200\d+ bytes",
+        ),
+        (
+            [Binding("amq.headers", "amq.any", arguments={"x": "y" * 200_000})],
+            r"to exchange 'amq.headers' .*takes 200\d+ bytes",
+        ),
+        (
+            [Binding("amq.headers", "amq.topic", to_exchange=True, arguments={"x": "y" * 200_000})],
+            r"exchange 'amq.topic' to exchange 'amq.headers' .*takes 200\d+ bytes",
+        ),
+        (
+            [Exchange("odd", arguments={"x": object()})],
+            "exchange 'odd': its arguments cannot be written: .*object",
+        ),
+        (
+            [Queue("huge", arguments={"x": 2**70})],
+            "queue 'huge': its arguments cannot be written: .*1180591620717411303424",
+        ),
+    ],
+    ids=["large queue", "large binding", "large binding of an exchange", "object", "number"],
+)
+async def test_what_cannot_be_sent_is_said_before_it_is_and_harms_nothing(
+    amqp_url: str, make_app: MakeApp, name: str, items: list[Queue | Binding | Exchange], reason: str
+) -> None:
+    """A frame that is too large costs the connection, and what is registered is declared on each that follows."""
+    early = App(amqp_url)
+    early.declare(*items)
+    with pytest.raises(ConfigError, match=f"^cannot declare .*{reason}"):
+        await early.start()
+    app = make_app()
+    async with app:
+        with pytest.raises(ConfigError, match=f"^cannot declare .*{reason}"):
+            await app.declare_now(*items)
+        assert not set(items) & set(app.topology)
+        await app.declare_now(Queue(name))
+        assert (app.statistics().reconnects, app.ready) == (0, True)
+
+
+async def test_the_largest_arguments_that_fit_are_declared(make_app: MakeApp, name: str) -> None:
+    def queue(size: int) -> Queue:
+        return Queue(name, type="classic", dead_letter_exchange=None, arguments={"note": "y" * size})
+
+    async with make_app() as app:
+        with pytest.raises(ConfigError, match="takes 140") as caught:
+            await app.declare_now(queue(140_000))
+        numbers = re.search(r"takes (\d+) bytes, and a frame of this broker (\d+)$", str(caught.value))
+        assert numbers is not None
+        room = int(numbers[2]) - (int(numbers[1]) - 140_000)
+        with pytest.raises(ConfigError, match=f"takes {int(numbers[2]) + 1} bytes"):
+            await app.declare_now(queue(room + 1))
+        await app.declare_now(queue(room))
+        assert app.statistics().reconnects == 0
+
+
+async def test_what_the_broker_ends_the_connection_over_is_said_and_forgotten(name: str) -> None:
+    """RabbitMQ before 4.0 does over a type that it does not know."""
+    with InProcess(config=BrokerConfig(compat="3.10")) as broker:
+        early = App(broker.url)
+        early.declare(Exchange(name, type="x-unknown"))
+        with pytest.raises(TransportUnavailable, match=f"cannot declare exchange '{name}': COMMAND_INVALID"):
+            await early.start()
+        async with App(broker.url) as app:
+            with pytest.raises(
+                TransportUnavailable, match="COMMAND_INVALID - unknown exchange type"
+            ) as caught:
+                await app.declare_now(Exchange(name, type="x-unknown"))
+            assert not caught.value.retryable
+            await app.declare_now(Queue(name))
+            await until(lambda: app.ready, "it is ready again")
+            assert app.statistics().reconnects == 1
+
+
+@pytest.mark.parametrize("received", [1, 40, 60])
+async def test_what_belongs_together_is_declared_on_one_connection(
+    make_app: MakeApp, proxy: Proxy, name: str, received: int
+) -> None:
+    """An exclusive queue ends with the connection on which it was declared, when its binding is not yet."""
+    app = make_app(proxy.url, first_retry=0.001, longest_retry=0.01)
+    async with app:
+        proxy.to_client.cut_after(received)
+        await app.declare_now(
+            Exchange(name),
+            Queue(f"{name}.q", exclusive=True, dead_letter_exchange=None),
+            Binding(name, f"{name}.q", "#"),
+        )
+        proxy.to_client.cut_after(10**9)
+        await app.publish(b"1", exchange=name, key="any")
+        held = await app.get(f"{name}.q", timeout=15)
+        assert held is not None
+        await held.ack()

@@ -152,12 +152,12 @@ class Link:
                 if not said.retryable or refusals == MOST_REFUSALS:
                     raise said from error
 
-    async def run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Result]]) -> Result:
-        """Run a synchronous method, as `use` does."""
+    async def run(self, methods: Callable[[Control], Awaitable[Result]]) -> Result:
+        """Run synchronous methods, all of them on one connection, as `use` does."""
 
         def on_this_one(_: Session) -> Awaitable[Result]:
             assert self.control is not None
-            return self.control.run(what, method)
+            return methods(self.control)
 
         return await self.use(on_this_one)
 

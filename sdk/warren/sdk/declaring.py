@@ -6,7 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from aiormq import Channel
 from aiormq.abc import AbstractChannel
+from pamqp import commands
+from pamqp.base import Frame
+from pamqp.frame import marshal
 
 from warren.sdk.topology import Binding, Declarable, Exchange, Queue
 
@@ -14,7 +18,7 @@ Method = Callable[[AbstractChannel], Awaitable[Any]]
 
 
 class Runner(Protocol):
-    """Runs one synchronous method; `Control` and `Link` do."""
+    """Runs one synchronous method; `Control` does."""
 
     async def run(self, what: str, method: Method, /) -> Any: ...
 
@@ -52,10 +56,11 @@ class Form:
         """Make it; if it is there already with the same properties and arguments, nothing happens."""
         properties, arguments = dict(self.properties), dict(self.arguments)
         if self.kind == "queue":
-            await channel.queue_declare(self.name, **properties, arguments=arguments)
+            await _send(channel, commands.Queue.Declare(queue=self.name, **properties, arguments=arguments))
         elif self.name:
-            kind = properties.pop("type")
-            await channel.exchange_declare(self.name, exchange_type=kind, **properties, arguments=arguments)
+            properties["exchange_type"] = properties.pop("type")
+            declare = commands.Exchange.Declare(exchange=self.name, **properties, arguments=arguments)
+            await _send(channel, declare)
 
     async def look(self, channel: AbstractChannel) -> None:
         """Nothing happens if it is there, however it is; the default exchange always is."""
@@ -106,7 +111,33 @@ def declaration(item: Declarable) -> Method:
         return Form.of(item).declare
 
     async def bind(channel: AbstractChannel) -> None:
-        method = channel.exchange_bind if item.to_exchange else channel.queue_bind
-        await method(item.destination, item.source, item.key, arguments=dict(item.arguments))
+        source, key, arguments = item.source, item.key, dict(item.arguments)
+        if item.to_exchange:
+            to_exchange = commands.Exchange.Bind(
+                destination=item.destination, source=source, routing_key=key, arguments=arguments
+            )
+            await _send(channel, to_exchange)
+        else:
+            to_queue = commands.Queue.Bind(
+                queue=item.destination, exchange=source, routing_key=key, arguments=arguments
+            )
+            await _send(channel, to_queue)
 
     return bind
+
+
+async def _send(channel: AbstractChannel, method: Frame) -> None:
+    """Send a method with arguments, and wait for its answer.
+
+    :raises ValueError: if its arguments cannot be written, or if it does not fit in one frame, as a method has to (AMQP
+        0-9-1 section 4.2.3). Sent nevertheless, the broker would close the connection over it, and the next one again.
+    """
+    assert isinstance(channel, Channel)
+    try:
+        size = len(marshal(method, channel.number))
+    except TypeError as error:
+        raise ValueError(f"its arguments cannot be written: {error}") from error
+    largest = channel.connection.connection_tune.frame_max
+    if 0 < largest < size:
+        raise ValueError(f"with its arguments it takes {size} bytes, and a frame of this broker {largest}")
+    await channel.rpc(method)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Literal, Protocol
 
 from warren.sdk.comparison import differences
 from warren.sdk.declaring import Form, Runner, declaration, identity, label, rank
@@ -13,6 +13,12 @@ from warren.sdk.topology import Binding, Declarable, Exchange, Queue, closure
 
 DeclarePolicy = Literal["always", "never"]
 MismatchPolicy = Literal["fail", "adopt"]
+
+
+class Link(Protocol):
+    """Runs methods on one connection, and all of them on the next one if it is lost meanwhile."""
+
+    async def run(self, methods: Callable[[Runner], Awaitable[None]], /) -> None: ...
 
 
 class Registry:
@@ -31,55 +37,51 @@ class Registry:
         """What is not there is made; else that is an error."""
         return self._policy == "always"
 
-    def add(self, items: Iterable[Declarable]) -> list[Declarable]:
-        """Register; returns what is new or changed.
+    def add(self, items: Iterable[Declarable]) -> None:
+        """Register.
 
         :raises ConfigError: if a name already stands for something else.
         """
-        new: list[Declarable] = []
+        self._named = self._with(items)
+
+    def _with(self, items: Iterable[Declarable]) -> dict[object, Declarable]:
+        named = dict(self._named)
         for item in items:
-            known = self._named.get(identity(item))
+            known = named.get(identity(item))
             if known == item or (known is not None and _only_defaults(item)):
                 continue
             if known is not None and not _only_defaults(known):
                 raise ConfigError(
                     f"{label(item)} is declared twice with different arguments: {known} and {item}"
                 )
-            self._named[identity(item)] = item
-            new.append(item)
-        return new
+            named[identity(item)] = item
+        return named
 
     def items(self) -> tuple[Declarable, ...]:
         """All that is declared: what was named, and the dead letter queues that this implies."""
-        return tuple(self._resolved().values())
+        return tuple(_resolved(self._named.values()).values())
 
-    def _resolved(self) -> dict[object, Declarable]:
-        """A queue of defaults that is also an implied dead letter queue (of a handler for it) is the latter."""
-        named = self._named.values()
-        implied = {item.dead_letter_queue for item in named if isinstance(item, Queue)}
-        dead = {("queue", queue.name) for queue in implied if queue is not None}
-        kept = [item for item in named if not (identity(item) in dead and _only_defaults(item))]
-        return {identity(item): item for item in (*closure(kept), *kept)}
-
-    async def add_and_declare(self, runner: Runner, items: Iterable[Declarable]) -> None:
+    async def add_and_declare(self, link: Link, items: Iterable[Declarable]) -> None:
         """`add`, and on the broker before it returns, also if another task is about to declare the same.
 
-        What the broker refuses is forgotten again, so that it does not stand in the way of the next reconnect.
+        What is registered is declared on each connection to come, so that is done only when the broker has taken it: what it
+        refuses, or ends the connection over, must not stand in the way of the next one.
+
+        :raises ConfigError: as `add`. :raises WarrenError: as `declare` and `Link.use`.
         """
         items = list(items)
-        new = self.add(items)
-        resolved = self._resolved()
         wanted = {identity(item) for item in closure(items)}
-        try:
-            await self.declare(runner, [item for key, item in resolved.items() if key in wanted])
-        except TopologyMismatch:
-            for item in new:
-                self._named.pop(identity(item), None)
-            raise
+
+        def declare(runner: Runner) -> Awaitable[None]:
+            resolved = _resolved(self._with(items).values())
+            return self.declare(runner, [item for key, item in resolved.items() if key in wanted])
+
+        await link.run(declare)
+        self.add(items)
 
     def queue(self, name: str) -> Queue:
         """The queue of that name as it is registered, else as it is by default."""
-        item = self._resolved().get(("queue", name))
+        item = _resolved(self._named.values()).get(("queue", name))
         return item if isinstance(item, Queue) else Queue(name)
 
     async def declare_all(self, runner: Runner) -> None:
@@ -109,7 +111,11 @@ class Registry:
                 await self._differs(runner, item, error)
 
     async def _differs(self, runner: Runner, item: Exchange | Queue, error: TopologyMismatch) -> None:
-        found = await differences(runner, item)
+        try:
+            found = await differences(runner, item)
+        except TopologyMismatch:
+            # Nothing that differs: the broker takes no such thing.
+            raise error from None
         if self._mismatch == "adopt" and found:
             log.warning(
                 "taken as it is on the broker: item=%s differences=%s",
@@ -153,3 +159,11 @@ def _concerns(item: Declarable, queues: set[str]) -> bool:
 
 def _only_defaults(item: Declarable) -> bool:
     return not isinstance(item, Binding) and item == type(item)(item.name)
+
+
+def _resolved(named: Collection[Declarable]) -> dict[object, Declarable]:
+    """With what they imply; a queue of defaults that is also an implied dead letter queue (of a handler for it) is that."""
+    implied = {item.dead_letter_queue for item in named if isinstance(item, Queue)}
+    dead = {("queue", queue.name) for queue in implied if queue is not None}
+    kept = [item for item in named if not (identity(item) in dead and _only_defaults(item))]
+    return {identity(item): item for item in (*closure(kept), *kept)}

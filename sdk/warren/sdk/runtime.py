@@ -324,7 +324,7 @@ class Runtime:
 
     async def _redeclare(self) -> None:
         assert self._consuming is not None
-        await self._registry.declare_all(self._consuming)
+        await self._consuming.run(self._registry.declare_all)
 
     async def _set_up_publishing(self, session: Session, control: Control) -> None:
         await self._registry.declare_shared(control)

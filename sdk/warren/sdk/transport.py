@@ -245,7 +245,11 @@ def translate(what: str, error: BaseException) -> WarrenError:
             return TopologyMismatch(f"{what}: {text}", reply_code=403, retryable="in exclusive use" in text)
         case aiormq.exceptions.ProbableAuthenticationError() | aiormq.exceptions.AuthenticationError():
             return TransportUnavailable(f"{what}: the broker refused the user or password", retryable=False)
-        case aiormq.exceptions.ConnectionNotAllowed():
+        case (
+            aiormq.exceptions.ConnectionNotAllowed()
+            | aiormq.exceptions.ConnectionCommandInvalid()
+            | aiormq.exceptions.ConnectionNotImplemented()
+        ):
             return TransportUnavailable(f"{what}: {text_of(error)}", retryable=False)
         case aiormq.exceptions.ConnectionClosed() if error.args and error.args[0] in (402, 403, 530):
             return TransportUnavailable(f"{what}: {error.args[-1]}", retryable=False)

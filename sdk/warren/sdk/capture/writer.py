@@ -96,7 +96,7 @@ class Capturing:
         await self._bring_stream(control)
         await self._ways.open(session)
 
-    async def _bring_stream(self, control: Control | Link) -> None:
+    async def _bring_stream(self, control: Control) -> None:
         form = Form.of(self._options.queue())
         what = f"cannot capture events to stream {self._options.stream!r}"
         try:
@@ -151,6 +151,6 @@ class Capturing:
     async def _bring_again(self) -> None:
         """Somebody has deleted the stream."""
         try:
-            await self._bring_stream(self._link)
+            await self._link.run(self._bring_stream)
         except WarrenError as error:
             log.warning("event stream not made again: stream=%s error=%s", self._options.stream, error)
