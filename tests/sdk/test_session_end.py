@@ -43,7 +43,7 @@ async def test_a_channel_that_is_asked_for_while_the_loss_becomes_known(proxy: P
         for _ in range(turns):
             await asyncio.sleep(0)
         with pytest.raises(TransportUnavailable, match="cannot open a channel"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await session.channel(transactions=True)
         await session.close()
 
@@ -108,7 +108,15 @@ async def test_a_channel_too_many_is_said_at_once(
             assert app.statistics().reconnects == 1
 
 
-async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(amqp_url: str) -> None:
+@pytest.mark.parametrize("stable", [3600.0, 0.05], ids=["at once", "when it has stood for a while"])
+async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(
+    amqp_url: str, stable: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who supervises the connection hears of its end before who uses it, or after."""
+    monkeypatch.setattr("warren.sdk.connection.STABLE_SECONDS", stable)
+    loop = asyncio.get_running_loop()
+    used: list[Session] = []
+
     async def nothing(session: Session, control: Control) -> None: ...
 
     link = Link(
@@ -123,8 +131,12 @@ async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(am
     )
 
     async def break_a_frame(session: Session) -> None:
+        used.append(session)
+        lost = asyncio.ensure_future(asyncio.wait((session.lost,)))
+        long_enough = loop.time() + 0.1
+        await until(lambda: stable > 1 or loop.time() > long_enough, "it has stood for a while")
         session.outlet.transport.write(b"\x01\0\0\0\0\0\x04abcd!")
-        await asyncio.wait((session.lost,))
+        await lost
         raise TransportUnavailable("the connection was lost")
 
     await link.start(15)
@@ -133,6 +145,6 @@ async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(am
             TransportUnavailable, match=r"the broker closed the connection: .*invalid_frame_end_marker"
         ):
             await link.use(break_a_frame)
-        assert link.connects == 3
+        assert len(set(used)) == len(used) == link.connects == 3
     finally:
         await link.close()

@@ -94,6 +94,7 @@ class Link:
         )
         self._task: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
+        self._down = asyncio.Event()
         self._closed = False
         self.session: Session | None = None
         self.control: Control | None = None
@@ -145,12 +146,14 @@ class Link:
                 if self._closed or not session.ended:
                     raise
                 refusal = session.refusal
-                if refusal is None:
-                    continue
-                refusals += 1
-                said = translate("the broker closed the connection", refusal)
-                if not said.retryable or refusals == MOST_REFUSALS:
-                    raise said from error
+                if refusal is not None:
+                    refusals += 1
+                    said = translate("the broker closed the connection", refusal)
+                    if not said.retryable or refusals == MOST_REFUSALS:
+                        raise said from error
+            # Who supervises the connection may hear of its end later than who used it.
+            while self.session is session:
+                await self._down.wait()
 
     async def run(self, methods: Callable[[Control], Awaitable[Result]]) -> Result:
         """Run synchronous methods, all of them on one connection, as `use` does."""
@@ -216,6 +219,7 @@ class Link:
         self.session, self.control, self.error = session, control, None
         self.connects += 1
         self._went_up()
+        self._down.clear()
         self._up.set()
         return session
 
@@ -224,6 +228,7 @@ class Link:
         if session is None:
             return
         self._up.clear()
+        self._down.set()
         self._went_down()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETUP_SECONDS):
