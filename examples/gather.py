@@ -50,13 +50,13 @@ async def wick(request: AskPrice) -> Offer:
 
 async def main() -> None:
     async with app:
-        gathered = await app.gather(AskPrice(sku="lamp"), timeout=2)
+        gathered = await app.gather(AskPrice(sku="lamp"), timeout=10)
         best = min(gathered.values, key=lambda offer: offer.price)
         print(f"{len(gathered.values)} offers, the best: {best.supplier} for {best.price}")
         print(f"refused: {[error.message for error in gathered.errors]}")
         print(f"silent: {sorted(gathered.silent)}")
 
-        async for reply in app.gather(AskPrice(sku="lamp"), replies=1, timeout=5):  # as they come
+        async for reply in app.gather(AskPrice(sku="lamp"), replies=1, timeout=10):  # as they come
             if reply.error is None:
                 print("an offer is enough")
 

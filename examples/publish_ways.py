@@ -23,8 +23,10 @@ async def main() -> None:
         report = await app.publish_many((Ship(number=n) for n in range(100, 200)), ordered=True)
         print("in order:", report.confirmed)
 
-        # In batches of 50, a batch closed after 50 ms though it is not full.
-        async for report in app.publish_batches((Ship(number=n) for n in range(200, 300)), count=50):
+        # In batches of 50, a batch closed after 10 s though it is not full.
+        async for report in app.publish_batches(
+            (Ship(number=n) for n in range(200, 300)), count=50, within=10
+        ):
             print("a batch:", report.confirmed)
 
         # Written now, its confirm awaited later.

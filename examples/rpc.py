@@ -24,6 +24,7 @@ class GetStock(Request[int], queue="stock"):
 
 
 app = App()
+app.publishes(GetStock)  # its queue is declared at the start, not within the time of the first call
 
 
 @app.handle(GetQuote)
@@ -35,7 +36,7 @@ async def quote(request: GetQuote) -> Quote:  # a type error if it returns anyth
 
 async def main() -> None:
     async with app:
-        answer = await app.call(GetQuote(sku="lamp"), timeout=2)  # a type checker knows that it is a Quote
+        answer = await app.call(GetQuote(sku="lamp"), timeout=10)  # a type checker knows that it is a Quote
         print(f"a lamp is {answer.price}")
         try:
             await app.call(GetQuote(sku="desk"))

@@ -97,22 +97,31 @@ def test_an_empty_name_is_the_last_declared_queue(peer: Peer, name: str) -> None
 # -- declaring again
 
 
+def put(peer: Peer, name: str, count: int) -> None:
+    """RabbitMQ tells a queue's state before it looks at what was published to it and not confirmed yet."""
+    peer.open(2)
+    peer.call(made(commands.Confirm.Select), 2, commands.Confirm.SelectOk)
+    for _ in range(count):
+        peer.publish("", name, b"x", channel=2)
+    while peer.expect(commands.Basic.Ack).delivery_tag != count:
+        pass
+
+
 def test_a_passive_declare_looks_only(peer: Peer, name: str) -> None:
     passive = made(commands.Queue.Declare, queue=name, passive=True, durable=True)
     assert peer.refused(passive) == failed(404, f"no queue '{name}' in vhost '/'")
     peer.open()
     peer.declare(name, exclusive=True)
-    peer.publish("", name, b"x")
+    put(peer, name, 1)
     answer = peer.call(passive, 1, commands.Queue.DeclareOk)
     assert (answer.queue, answer.message_count, answer.consumer_count) == (name, 1, 0)
 
 
 def test_counts_are_of_ready_messages_and_consumers(peer: Peer, name: str) -> None:
     peer.declare(name, exclusive=True)
+    put(peer, name, 3)
     peer.call(made(commands.Basic.Qos, prefetch_count=1), 1, commands.Basic.QosOk)
     peer.call(made(commands.Basic.Consume, queue=name), 1, commands.Basic.ConsumeOk)
-    for _ in range(3):
-        peer.publish("", name, b"x")
     peer.given(commands.Basic.Deliver)
     answer = peer.call(made(commands.Queue.Declare, queue=name, exclusive=True), 1, commands.Queue.DeclareOk)
     assert (answer.message_count, answer.consumer_count) == (2, 1)

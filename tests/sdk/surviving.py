@@ -176,7 +176,7 @@ async def _commit(app: App, *messages: Command) -> None:
 
 
 async def _take(app: App, queue: str) -> None:
-    held = await app.get(queue, timeout=5)
+    held = await app.get(queue, timeout=15)
     assert held is not None, f"nothing came from {queue}"
     await held.ack()
 

@@ -110,7 +110,7 @@ async def test_nobody_serves_is_said_at_once(make_app: MakeApp, name: str) -> No
         pass
 
     async with make_app(declare="never") as app:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             with pytest.raises(NoServer, match="nobody serves queue"):
                 await app.call(Ask(), timeout=60)
 
@@ -121,7 +121,9 @@ async def test_a_silent_server_is_a_timeout_and_the_request_expires(
     class Ask(Request[int], queue=name):
         pass
 
-    async with make_app() as app:
+    app = make_app()
+    app.publishes(Ask)  # else the call declares it, within its time
+    async with app:
         with pytest.raises(CallTimeout, match="no reply from queue") as caught:
             await app.call(Ask(), timeout=0.2)
         expired = await foreign.take(f"{name}.dead")
@@ -135,6 +137,7 @@ async def test_a_late_reply_is_counted_and_dropped(make_app: MakeApp, name: str)
         pass
 
     server, client = make_app(), make_app()
+    client.publishes(Ask)
     finish = asyncio.Event()
 
     @server.handle(Ask)
@@ -351,6 +354,7 @@ async def test_a_request_that_waited_for_the_connection_expires_with_its_caller(
         proxy.cut()
         await until(lambda: not app.ready, "the loss is noticed")
         calling = asyncio.create_task(app.call(Ask(), timeout=60))
+        await asyncio.sleep(0)  # its time has begun
         await asyncio.sleep(0.05)
         proxy.accept()
         request = await foreign.take(name)
@@ -376,6 +380,7 @@ async def test_a_request_that_waited_for_room_expires_with_its_caller(
         proxy.to_client.hold()
         confirm = await app.submit(b"1", key=f"{name}.other")
         calling = asyncio.create_task(app.call(Ask(), timeout=60))
+        await asyncio.sleep(0)  # its time has begun
         await asyncio.sleep(0.05)
         assert not confirm.done()
         proxy.to_client.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from aio_pika.exceptions import ChannelClosed
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import foreign_client
 from tests.sdk.waiting import until
-from tests.support.processes import free_port
+from tests.support.processes import closed_port
 from tests.support.proxy import Proxy
 from warren.sdk import App, ConfigError, HealthProbe, Queue, State, TopologyMismatch, TransportUnavailable
 from warren.sdk.hosts import Hosts
@@ -21,12 +22,17 @@ from warren.sdk.hosts import Hosts
 NOBODY = "amqp://guest:guest@127.0.0.1:{}/"
 
 
+@pytest.fixture
+def dead_url() -> Iterator[str]:
+    with closed_port() as port:
+        yield NOBODY.format(port)
+
+
 async def test_the_next_host_is_tried_after_each_failure(
-    make_app: MakeApp, amqp_url: str, proxy: Proxy, name: str
+    make_app: MakeApp, amqp_url: str, proxy: Proxy, name: str, dead_url: str
 ) -> None:
-    dead = NOBODY.format(free_port())
     async with Proxy(amqp_url) as second:
-        app = make_app([dead, proxy.url, second.url], hosts="given", longest_retry=0.1)
+        app = make_app([dead_url, proxy.url, second.url], hosts="given", longest_retry=0.1)
         app.declare(Queue(name))
         async with app:
             assert (app.url, proxy.connections, second.connections) == (proxy.url, 2, 0)
@@ -77,10 +83,10 @@ def test_a_list_without_a_broker_is_refused(
 
 
 async def test_no_host_answers_and_the_error_names_the_last(make_app: MakeApp) -> None:
-    ports = free_port(), free_port()
-    app = make_app([NOBODY.format(port) for port in ports], connect_timeout=0.5)
-    with pytest.raises(TransportUnavailable, match=rf"127\.0\.0\.1:({ports[0]}|{ports[1]})"):
-        await app.start()
+    with closed_port() as first, closed_port() as second:
+        app = make_app([NOBODY.format(port) for port in (first, second)], connect_timeout=2)
+        with pytest.raises(TransportUnavailable, match=rf"127\.0\.0\.1:({first}|{second})"):
+            await app.start()
 
 
 async def test_each_change_of_state_is_told_once(make_app: MakeApp, proxy: Proxy, name: str) -> None:
@@ -230,7 +236,7 @@ async def taken(channel: AbstractChannel, name: str) -> None:
 async def test_what_stays_locked_ends_the_start_at_its_deadline(
     make_app: MakeApp, amqp_url: str, name: str
 ) -> None:
-    app = make_app(connect_timeout=2)
+    app = make_app(connect_timeout=6)
     app.declare(Queue(name, exclusive=True))
     async with foreign_client(amqp_url) as holder:
         await holder.channel.declare_queue(name, exclusive=True)

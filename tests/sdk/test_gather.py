@@ -72,6 +72,7 @@ async def test_who_does_not_answer_in_time_is_named(make_app: MakeApp, name: str
     app = make_app()
     supply(app, ask, f"{name}.a", 1).set()
     late = supply(app, ask, f"{name}.b", 2)
+    app.publishes(ask)  # else the gathering declares it, within its time
     async with app:
         gathered = await app.gather(ask(), timeout=2)
         assert gathered.values == [1]

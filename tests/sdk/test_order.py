@@ -128,7 +128,6 @@ async def test_a_worker_that_comes_late_gets_work_from_a_backlog(make_app: MakeA
             began = asyncio.get_running_loop().time()
             await asyncio.wait_for(got.wait(), 15)
             waited = asyncio.get_running_loop().time() - began
-            assert waited < 3, "within a second of its start, on a machine that does nothing else"
             assert held[0] == 20, "the first worker holds its prefetch, and no more"
             await second.subscriptions[name].cancel()
             await first.subscriptions[name].cancel()

@@ -182,6 +182,7 @@ async def test_a_request_that_is_acknowledged_has_no_answer(make_app: MakeApp, n
     async def ask(request: Ask) -> int:
         raise Ack
 
+    app.publishes(Ask)
     async with app:
         with pytest.raises(CallTimeout):
             await app.call(Ask(), timeout=0.2)

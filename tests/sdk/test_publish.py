@@ -11,7 +11,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
-from tests.support.processes import free_port
+from tests.support.processes import closed_port
 from tests.support.proxy import Proxy
 from tests.support.steps import Fault, Step
 from warren.sdk import (
@@ -151,9 +151,10 @@ async def test_without_a_connection_a_publish_waits_and_then_says_that_it_was_no
 
 
 async def test_no_broker_at_all_is_one_clear_error(make_app: MakeApp) -> None:
-    app = make_app(f"amqp://127.0.0.1:{free_port()}", connect_timeout=0.3)
-    with pytest.raises(TransportUnavailable, match=r"cannot connect to .*: .*Connect"):
-        await app.start()
+    with closed_port() as port:
+        app = make_app(f"amqp://127.0.0.1:{port}", connect_timeout=2)
+        with pytest.raises(TransportUnavailable, match=r"cannot connect to .*: .*Connect"):
+            await app.start()
 
 
 async def test_a_wrong_password_is_said_at_once(make_app: MakeApp, amqp_url: str) -> None:

@@ -82,7 +82,7 @@ async def test_batches_close_by_time_while_the_source_has_no_more(make_app: Make
 
     async with app:
         totals = []
-        batches = app.publish_batches(source(), count=3, within=0.7, key=name)
+        batches = app.publish_batches(source(), count=3, within=3, key=name)
         async for report in batches:
             totals.append(report.total)
             go_on.set()

@@ -103,7 +103,7 @@ async def test_switching_to_and_fro_loses_nothing(make_app: MakeApp, foreign: Fo
         await publishing
         await until(lambda: len(seen) == 300, "all are handled")
         await until(
-            lambda: subscription.statistics.waiting == subscription.statistics.running == 0, "it rests"
+            lambda: subscription.snapshot().waiting == subscription.snapshot().running == 0, "it rests"
         )
         assert subscription.active
     assert await foreign.count(name) == 0
@@ -150,7 +150,7 @@ async def test_a_circuit_opens_is_tried_with_one_message_and_closes(
         subscription = app.subscriptions[name]
         await app.publish_many([b"0", b"bad", b"1", b"2", b"3", b"4"], key=name)
         await until(lambda: subscription.mode is Mode.TRIPPED, "the third failure opens the circuit")
-        await until(lambda: subscription.statistics.waiting == 0, "the rest is given back")
+        await until(lambda: subscription.snapshot().waiting == 0, "the rest is given back")
         assert tried == [b"0", b"bad", b"1", b"2"]
         assert await foreign.count(f"{name}.dead") == 3, "those that failed before, and what does not count"
         await _ready(foreign, name, 3)
