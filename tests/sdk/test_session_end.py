@@ -130,13 +130,15 @@ async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(
         longest_retry=0.01,
     )
 
-    async def break_a_frame(session: Session) -> None:
-        used.append(session)
-        lost = asyncio.ensure_future(asyncio.wait((session.lost,)))
-        long_enough = loop.time() + 0.1
+    async def later(session: Session, long_enough: float) -> None:
         await until(lambda: stable > 1 or loop.time() > long_enough, "it has stood for a while")
         session.outlet.transport.write(b"\x01\0\0\0\0\0\x04abcd!")
-        await lost
+
+    async def break_a_frame(session: Session) -> None:
+        used.append(session)
+        breaking = asyncio.ensure_future(later(session, loop.time() + 0.1))
+        await asyncio.wait((session.lost,))
+        await breaking
         raise TransportUnavailable("the connection was lost")
 
     await link.start(15)
