@@ -304,8 +304,8 @@ def test_ttl_0_behind_a_message_without(channel: Channel) -> None:
 
 def test_ttl_in_real_time(channel: Channel) -> None:
     queue, grave = dead_lettering(channel, x_message_ttl=60_000)
-    channel.publish(queue, b"x", expiration="100")
     began = time.monotonic()
+    channel.publish(queue, b"x", expiration="100")
     wait_until(lambda: channel.ready(grave) == 1, "the message is dead-lettered")
     assert time.monotonic() - began > 0.09
 

@@ -11,6 +11,7 @@ import pytest
 from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.proxy import Proxy
 from warren.patterns.dead_letter import REPLAYED, Letter, ParkingLot, Settled, Which, discard, parking, replay
 from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue, Requeue, Retry, TopologyMismatch
 
@@ -259,6 +260,28 @@ async def test_what_cannot_be_published_stays_and_says_why(new_app: NewApp, amqp
         assert (settled.done, letter.message_id) == (0, "m1")
         assert "no queue takes" in str(error)
         await fetch(amqp_url, f"{name}.dead")
+
+
+async def test_a_letter_comes_while_the_broker_is_asked_for_more(
+    new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes before the answer, which does not count it any more."""
+    monkeypatch.setattr(parking, "QUIET_SECONDS", 0.05)
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app, Proxy(amqp_url) as proxy:
+        await app.publish(b"1", key=f"{name}.dead")
+        async with ParkingLot(proxy.url, f"{name}.dead") as lot:
+            lot.size = 2  # the second comes later, as if it had been on its way
+            letters = aiter(lot)
+            assert (await anext(letters)).delivery.body == b"1"
+            proxy.to_client.hold()
+            await app.publish(b"2", key=f"{name}.dead")
+            before = proxy.to_server.passed
+            following = asyncio.ensure_future(anext(letters))
+            await eventually(lambda: proxy.to_server.passed > before, "the broker is asked")
+            proxy.to_client.release()
+            assert (await following).delivery.body == b"2"
 
 
 async def test_a_parking_lot_larger_than_a_page(new_app: NewApp, amqp_url: str, name: str) -> None:

@@ -65,7 +65,7 @@ class InProcess:
         self.data_dir = data_dir
         self.config = config or BrokerConfig()
         self.files = files
-        self.clock = clock or VirtualClock()
+        self.clock = clock or VirtualClock(patience=60)
         self.broker: Broker | None = None
         self._loop = new_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)

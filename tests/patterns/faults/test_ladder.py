@@ -37,6 +37,8 @@ class Stairs:
         self.ladder = Ladder(name, SOON, LATER, NOT_IN_THIS_TEST)
         self.met: list[tuple[int, str | None, int]] = []
         self.republished: list[bool] = []
+        self.confirmed = asyncio.Event()
+        """What was put is with the broker for certain: it will not be published again."""
         app.include(self.ladder)
         for step in self.ladder.steps:
             app.handle(Remind, queue=self.ladder.queue(step), concurrency=1, once=once)(self._meet)
@@ -55,6 +57,7 @@ class Stairs:
 
     async def put(self, number: int, step: str = SOON) -> None:
         await self.ladder.publish(Remind(number=number), step, message_id=f"m{number}")
+        self.confirmed.set()
 
     async def meets(self, *numbers: int) -> None:
         await eventually(lambda: len(self.met) >= len(numbers), f"it meets {numbers}")
@@ -135,6 +138,7 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name:
 
         async def cut() -> None:
             if len(here.met) == 1:
+                await here.confirmed.wait()
                 proxy.cut()
 
         here.after = cut  # type: ignore[method-assign]
@@ -229,6 +233,7 @@ async def test_the_broker_is_killed_while_one_is_handled(mortal_broker: BrokerPr
 
     async def restart() -> None:
         if len(here.met) == 1:
+            await here.confirmed.wait()
             await asyncio.to_thread(mortal_broker.kill)
             await asyncio.to_thread(mortal_broker.start)
 

@@ -108,7 +108,8 @@ class ParkingLot:
                 async with asyncio.timeout(QUIET_SECONDS):
                     await self._arrived.wait()
             except TimeoutError:
-                if not self._waiting and await self._count() == 0:
+                # Some may come before the answer that counts them no more.
+                if not self._waiting and await self._count() == 0 and not self._waiting:
                     return None
         return self._waiting.popleft()
 
