@@ -382,7 +382,9 @@ def test_it_survives_a_kill(broker: BrokerProcess) -> None:
     channel.bind("q", "later")
     # At once: each is due 100 ms before the one that was sent before it.
     messages = [
-        channel.encoded("key", b"%d" % number, "later", headers={"x-delay": 3000 - 100 * number}, **PERSISTENT)
+        channel.encoded(
+            "key", b"%d" % number, "later", headers={"x-delay": 3000 - 100 * number}, **PERSISTENT
+        )
         for number in range(20)
     ]
     connection.raw.send(b"".join(messages))

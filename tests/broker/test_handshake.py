@@ -276,7 +276,7 @@ def test_messages_leave_in_frames_that_the_client_takes(talk: Talk, name: str) -
 
 
 def test_a_handshake_has_its_time(caplog: pytest.LogCaptureFixture) -> None:
-    with InProcess(config=BrokerConfig(handshake_timeout=0.2)) as broker:
+    with InProcess(config=BrokerConfig(handshake_timeout=2)) as broker:
         silent, greeted, logged_in = Peer(broker.url), Peer(broker.url), Peer(broker.url)
         greeted.greet()
         logged_in.log_in()

@@ -134,10 +134,13 @@ async def test_what_has_no_target_any_more_is_kept(
     async with app:
         with pytest.raises(TopologyMismatch, match="nobody"):
             await delay.after(b"{}", timedelta(milliseconds=100), key=f"{name}.nobody")
-        await delay.after(b"{}", timedelta(milliseconds=300), key=f"{name}.target")
+        # The way there stands, and its time is longer than what follows takes.
+        await delay.after(b"first", timedelta(milliseconds=50), key=f"{name}.target")
+        assert (await fetch(amqp_url, f"{name}.target")).body == b"first"
         connection = await aio_pika.connect(amqp_url)
         async with connection:
             await (await connection.channel()).queue_delete(f"{name}.target")
+        await delay.after(b"{}", timedelta(milliseconds=300), key=f"{name}.target")
         lost = await fetch(
             amqp_url, f"{name}.delay.10x50ms.lost" if isinstance(way, Levels) else f"{name}.delay.lost"
         )

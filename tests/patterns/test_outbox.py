@@ -183,7 +183,9 @@ async def test_of_two_processes_one_relays_and_the_other_takes_over(
 
     async def relayed(count: int) -> None:
         """What has arrived may not be confirmed yet: who left now would leave it to the next one, too."""
-        await eventually(lambda: sum(shop.outbox.statistics.relayed for shop in shops) == count, "so many are relayed")
+        await eventually(
+            lambda: sum(shop.outbox.statistics.relayed for shop in shops) == count, "so many are relayed"
+        )
 
     async with shops[1].app:
         async with shops[0].app:

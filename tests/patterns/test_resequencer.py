@@ -111,7 +111,7 @@ async def test_what_waited_in_a_process_that_lost_its_connection_is_left_to_the_
     new_app: NewApp, amqp_url: str, open_store: OpenStore, name: str
 ) -> None:
     async with Proxy(amqp_url) as proxy:
-        first = Line(new_app(proxy.url), open_store(), name, gap_timeout=timedelta(milliseconds=400))
+        first = Line(new_app(proxy.url), open_store(), name)
         second = Line(new_app(), open_store(), name)
         async with first.app, second.app:
             await second.send(2, 3)

@@ -20,6 +20,22 @@ async def left(data_dir: Path, queue: str, *, at_most: int, seconds: float) -> N
             await asyncio.sleep(0.05)
 
 
+async def all_empty(data_dir: Path, prefix: str, *, seconds: float) -> None:
+    """Wait until nothing is in any of the queues whose names begin so, and nobody works on anything of them.
+
+    :raises TimeoutError: something still is after so long
+    """
+    operator = Operator(warren_ctl(data_dir), "", is_warren=True)
+
+    def empty() -> bool:
+        rows = operator.table("list_queues", "name", "messages")
+        return not any(row["messages"] for row in rows if row["name"].startswith(prefix))
+
+    async with asyncio.timeout(seconds):
+        while not empty():  # noqa: ASYNC110 - it is asked elsewhere
+            await asyncio.sleep(0.05)
+
+
 def processor_seconds(pid: int) -> float:
     """User and system time so far (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
