@@ -65,8 +65,12 @@ async def test_a_long_delay_does_not_hold_up_a_short_one(new_app: NewApp, name: 
     house = House(new_app(), name, way)
     async with house.app:
         began = datetime.now(UTC)
-        for number, milliseconds in ((1, 1600), (2, 1000), (3, 400), (4, 0)):
-            await house.delay.after(house.switch(number=number), timedelta(milliseconds=milliseconds))
+        await asyncio.gather(
+            *(
+                house.delay.after(house.switch(number=number), timedelta(milliseconds=milliseconds))
+                for number, milliseconds in ((1, 1600), (2, 1000), (3, 400), (4, 0))
+            )
+        )
         await house.has(4)
     assert house.order == [4, 3, 2, 1]
     for number, milliseconds in ((1, 1600), (2, 1000), (3, 400)):
@@ -77,8 +81,10 @@ async def test_a_set_time_and_one_that_is_past(new_app: NewApp, name: str, way: 
     house = House(new_app(), name, way)
     async with house.app:
         now = datetime.now(UTC)
-        await house.delay.at(house.switch(number=1), now + timedelta(milliseconds=825))
-        await house.delay.at(house.switch(number=2), now - timedelta(hours=1))
+        await asyncio.gather(
+            house.delay.at(house.switch(number=1), now + timedelta(milliseconds=825)),
+            house.delay.at(house.switch(number=2), now - timedelta(hours=1)),
+        )
         await house.has(2)
         with pytest.raises(ConfigError, match="no time zone"):
             await house.delay.at(house.switch(number=3), datetime(2026, 1, 1))

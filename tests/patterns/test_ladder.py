@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -30,8 +31,8 @@ async def test_each_step_arrives_in_its_time_and_in_its_queue(new_app: NewApp, n
     for step in ladder.steps:
         handles(step)
     async with app:
-        for number, label in ((1, "1200ms"), (2, "600ms"), (3, "200ms")):
-            await ladder.publish(Remind(number=number), label)
+        steps = ((1, "1200ms"), (2, "600ms"), (3, "200ms"))
+        await asyncio.gather(*(ladder.publish(Remind(number=number), label) for number, label in steps))
         await eventually(lambda: len(arrived) == 3, "all arrive")
     assert [(queue, number) for queue, number, _ in arrived] == [
         (f"{name}.200ms", 3),
