@@ -14,12 +14,10 @@ from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns import Cancellation, Delay, Levels, SqliteStore
 from warren.patterns.store import ListingStore
-from warren.sdk import App, Command, Event, Queue
+from warren.sdk import App, Command, Event, Queue, Subscription
 
 UNIT = timedelta(milliseconds=50)
 SOON = timedelta(milliseconds=100)
-WELL_BEFORE = timedelta(milliseconds=1500)
-"""Long enough for what has to happen before, on a machine that does other things as well."""
 LATER = timedelta(hours=1)
 WAY = Levels(unit=UNIT, levels=18)
 
@@ -55,6 +53,11 @@ class Alarms:
         async def bell(ring: Ring) -> None:
             self.rung.append(ring.text)
 
+    @property
+    def due(self) -> Subscription:
+        """By which it takes what is due; paused until all has happened that has to happen before."""
+        return self.app.subscriptions[f"{self.delay.name}.due"]
+
     async def set(self, text: str, after: timedelta, cancel_key: str | None = None) -> None:
         await self.delay.after(self.ring(text=text), after, cancel_key=cancel_key)
 
@@ -67,11 +70,13 @@ async def test_what_is_cancelled_never_arrives_and_the_rest_does(
 ) -> None:
     alarms = Alarms(new_app(), name, open_store())
     async with alarms.app:
-        await alarms.set("a", WELL_BEFORE, "order 1")
+        await alarms.due.pause()
+        await alarms.set("a", SOON, "order 1")
         await alarms.set("b", SOON, "order 2")
         assert await alarms.delay.cancel("order 1") is Cancellation.CANCELLED
         assert await alarms.delay.cancel("order 1") is Cancellation.CANCELLED
         assert await alarms.delay.cancel("order 3") is Cancellation.UNKNOWN
+        await alarms.due.resume()
         statistics = alarms.delay.statistics
         await eventually(lambda: statistics.cancelled == 1, "the tombstone is found")
         await eventually(lambda: alarms.rung == ["b"], "the other one rings")
@@ -85,8 +90,10 @@ async def test_a_second_message_under_a_key_takes_the_place_of_the_first(
 ) -> None:
     alarms = Alarms(new_app(), name, open_store())
     async with alarms.app:
-        await alarms.set("first", WELL_BEFORE, "k")
+        await alarms.due.pause()
+        await alarms.set("first", 10 * SOON, "k")
         await alarms.set("second", SOON, "k")
+        await alarms.due.resume()
         await eventually(lambda: alarms.rung == ["second"], "the second rings")
         await eventually(lambda: alarms.delay.statistics.superseded == 1, "the first has ended")
         await alarms.set("third", SOON, "k")
@@ -133,8 +140,10 @@ async def test_what_the_store_has_lost_passes(new_app: NewApp, name: str, open_s
     store = open_store()
     alarms = Alarms(new_app(), name, store)
     async with alarms.app:
-        await alarms.set("a", WELL_BEFORE, "k")
+        await alarms.due.pause()
+        await alarms.set("a", SOON, "k")
         await forget(store, name)
+        await alarms.due.resume()
         await eventually(lambda: alarms.rung == ["a"], "it rings")
         await eventually(lambda: alarms.delay.statistics.unknown == 1, "it is counted")
 
@@ -146,9 +155,11 @@ async def test_what_comes_later_than_its_record_is_kept_is_a_dead_letter(
     store = open_store()
     alarms = Alarms(new_app(), name, store, keep=timedelta(0))
     async with alarms.app:
-        await alarms.set("a", WELL_BEFORE, "k")
+        await alarms.due.pause()
+        await alarms.set("a", SOON, "k")
         assert await alarms.delay.cancel("k") is Cancellation.CANCELLED
         await forget(store, name)
+        await alarms.due.resume()
         dead = await fetch(amqp_url, f"{name}.delay.due.dead")
         assert "nobody knows any more whether it was cancelled" in str(dead.headers["warren-dead-error"])
         assert (dead.headers["warren-key"], alarms.rung) == (f"{name}.bell", [])

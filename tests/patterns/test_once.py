@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 
 from tests.patterns.conftest import OpenStore
+from tests.patterns.faults.skew import SkewedClock
+from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from tests.support.processes import free_port
 from tests.support.redis import redis_server
+from warren.broker import VirtualClock
 from warren.patterns import Once, RedisStore, Store, StoreUnavailable
 from warren.patterns.idempotency import claims
 from warren.patterns.store import decide, record_key
 from warren.sdk import ConfigError, DeadLetter, Delivery, SystemClock
 
-LEASE = timedelta(milliseconds=600)
+LEASE = timedelta(minutes=10)
 
 
 def delivery(message_id: str | None = "m-1", queue: str = "charges") -> Delivery:
@@ -113,32 +116,56 @@ async def test_a_handler_that_is_cancelled_gives_its_claim_back(store: Store) ->
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await once.run(None, delivery(), Handler()) == b'{"receipt": 1}'
 
 
 async def test_after_a_crash_the_next_delivery_waits_for_the_lease_and_runs(open_store: OpenStore) -> None:
-    dead = open_store()
-    once = Once(open_store(), lease=LEASE)
-    began = asyncio.get_running_loop().time()
-    abandoned = partial(claims.claim, owner="dead", now_ms=_now_ms(), lease_ms=600)
+    dead, clock = open_store(), SkewedClock(0)
+    once = Once(open_store(), lease=LEASE, clock=clock)
+    began = clock.now()
+    abandoned = partial(
+        claims.claim, owner="dead", now_ms=_now_ms(), lease_ms=LEASE // timedelta(milliseconds=1)
+    )
     await decide(dead, record_key("once", "charges", "m-1"), abandoned)
     handler = Handler()
-    async with asyncio.timeout(5):
-        await once.run(None, delivery(), handler)
-    assert asyncio.get_running_loop().time() - began >= 0.5
+    async with asyncio.timeout(30):
+        running = asyncio.ensure_future(once.run(None, delivery(), handler))
+        await eventually(lambda: once.statistics.waited == 1, "it waits")
+        assert handler.runs == 0
+        clock.skew = LEASE.total_seconds() - 0.3
+        await running
+    assert clock.now() - began >= LEASE.total_seconds() - 0.1
     assert handler.runs == 1
     assert once.statistics.waited == 1
 
 
 async def test_a_handler_longer_than_its_lease_keeps_it(open_store: OpenStore) -> None:
-    first, second = Once(open_store(), lease=LEASE), Once(open_store(), lease=LEASE)
-    handler = Handler(partial(asyncio.sleep, 1.5))
-    results = await asyncio.gather(
-        first.run(None, delivery(), handler), second.run(None, delivery(), handler)
-    )
+    clock, store, end = VirtualClock(), FlakyStore(open_store()), asyncio.Event()
+    first, second = (Once(its, lease=LEASE, clock=clock) for its in (store, open_store()))
+    handler = Handler(end.wait)
+    running = asyncio.ensure_future(first.run(None, delivery(), handler))
+    await eventually(lambda: handler.runs == 1, "it runs")
+    waiting = asyncio.ensure_future(second.run(None, delivery(), handler))
+
+    async def renewed(times: int) -> None:
+        """Until the lease is renewed so often, and both sleep again."""
+        await eventually(lambda: (store.changes, clock.timers) == (1 + times, 2), f"{times} renewals")
+
+    await renewed(0)
+    for times in range(1, 7):
+        await clock.advance(LEASE.total_seconds() / 3)
+        await renewed(times)
+    end.set()
+    result = await running
+
+    async def over() -> bool:
+        await clock.advance(1)
+        return waiting.done()
+
+    await eventually(over, "the second has asked again")
     assert handler.runs == 1
-    assert results[0] == results[1]
+    assert waiting.result() == result
 
 
 async def test_who_was_overtaken_is_counted_and_does_not_overwrite(
@@ -188,7 +215,7 @@ async def test_without_its_store_a_closed_handler_does_not_run_and_an_open_one_d
 
 async def test_a_store_that_comes_back_in_time_is_waited_for(tmp_path: Path) -> None:
     port = free_port()
-    once = Once(RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.5), patience=timedelta(seconds=20))
+    once = Once(RedisStore(f"redis://127.0.0.1:{port}/0"), patience=timedelta(seconds=20))
     waiting = asyncio.ensure_future(once.run(None, delivery(), Handler()))
     await asyncio.sleep(0)
     with redis_server(tmp_path, port=port):
@@ -198,7 +225,7 @@ async def test_a_store_that_comes_back_in_time_is_waited_for(tmp_path: Path) -> 
 
 async def test_a_store_that_dies_under_the_handler_does_not_undo_it(tmp_path: Path) -> None:
     with redis_server(tmp_path) as url:
-        once = Once(RedisStore(url, timeout=0.5), patience=timedelta(milliseconds=100))
+        once = Once(RedisStore(url), patience=timedelta(milliseconds=100))
         began, end = asyncio.Event(), asyncio.Event()
 
         async def work() -> None:

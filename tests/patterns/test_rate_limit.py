@@ -119,7 +119,14 @@ async def test_a_queue_keeps_to_its_rate_and_loses_nothing(warren: Warren) -> No
 
 async def test_each_key_has_a_rate_of_its_own(new_app: NewApp, name: str, redis_url: str) -> None:
     limiter = RedisLimiter(RedisStore(redis_url, prefix=f"{name}:"), "tenants", 1, per=HOUR)
-    clinic = Clinic(new_app(), name, limiter, key=lambda delivery: str(delivery.headers["tenant"]), wait=NONE)
+    clinic = Clinic(
+        new_app(),
+        name,
+        limiter,
+        key=lambda delivery: str(delivery.headers["tenant"]),
+        wait=NONE,
+        again_after=HOUR,
+    )
     async with clinic.app as app:
         for tenant in ("blue", "blue", "red", "red", "green"):
             await app.publish(clinic.treat(patient="x"), headers={"tenant": tenant})

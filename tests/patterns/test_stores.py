@@ -143,7 +143,7 @@ async def test_redis_that_is_down_is_said_and_survived(tmp_path: Path) -> None:
     answered."""
     port = free_port()
     durable = ("--appendonly", "yes", "--appendfsync", "always")
-    store = RedisStore(f"redis://127.0.0.1:{port}/0", timeout=2)
+    store = RedisStore(f"redis://127.0.0.1:{port}/0")
     try:
         with redis_server(tmp_path, *durable, port=port):
             await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
@@ -157,7 +157,7 @@ async def test_redis_that_is_down_is_said_and_survived(tmp_path: Path) -> None:
 
 
 async def test_postgres_that_crashes_is_said_and_survived(mortal_postgres: PostgreSQL) -> None:
-    async with PostgresStore(mortal_postgres.url, table="crashed", timeout=2) as store:
+    async with PostgresStore(mortal_postgres.url, table="crashed") as store:
         await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
         mortal_postgres.crash()
         with pytest.raises(

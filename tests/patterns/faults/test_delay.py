@@ -20,15 +20,13 @@ from tests.support.worker_host import Voice
 from tests.support.workers import Workers
 from warren.patterns import Cancellation, Delay, Levels, RedisStore
 from warren.patterns.delay import delay as delay_module
-from warren.sdk import App, Command
+from warren.sdk import App, Command, Subscription
 
 MATRIX = Matrix("delay", page="docs/patterns/delay.md")
 
 WAY = Levels(unit=timedelta(milliseconds=50), levels=12)
 SOON = timedelta(milliseconds=300)
 LATER = timedelta(seconds=100)
-WELL_BEFORE = timedelta(milliseconds=1500)
-"""Long enough for what has to happen before, on a machine that does other things as well."""
 
 
 class Ring(Command, queue="replaced"):
@@ -49,7 +47,7 @@ class Bell:
     def __init__(self, app: App, queue: str, redis: str = "") -> None:
         self.app = app
         self.queue = queue
-        store = RedisStore(redis, prefix=f"{queue}:", timeout=0.5) if redis else None
+        store = RedisStore(redis, prefix=f"{queue}:") if redis else None
         self.delay = Delay(f"{queue}.delay", way=WAY, store=store)
         self.rung: list[str] = []
         app.include(self.delay)
@@ -57,6 +55,11 @@ class Bell:
         @app.handle(ring_in(queue))
         async def ring(message: Any) -> None:
             self.rung.append(message.text)
+
+    @property
+    def due(self) -> Subscription:
+        """By which it takes what is due; paused until all has happened that has to happen before."""
+        return self.app.subscriptions[f"{self.delay.name}.due"]
 
     async def set(self, text: str, after: timedelta = SOON, **options: Any) -> None:
         await self.delay.after(ring_in(self.queue)(text=text), after, **options)
@@ -147,9 +150,11 @@ async def test_the_confirm_of_the_publish_is_lost(
 async def test_a_handler_delays_twice(redis_url: str, new_app: NewApp, name: str) -> None:
     here = Bell(new_app(), name, redis_url)
     async with here.app:
+        await here.due.pause()
         for _ in range(2):
             await here.set("plain")
-            await here.set("by key", WELL_BEFORE, cancel_key="k")
+            await here.set("by key", cancel_key="k")
+        await here.due.resume()
         await here.rings("plain", "plain", "by key")
         await eventually(lambda: here.delay.statistics.superseded == 1, "the other one has ended")
 
@@ -195,9 +200,11 @@ async def test_redis_is_stopped_when_a_message_is_due(
     here = Bell(new_app(), name, f"redis://127.0.0.1:{port}/0")
     async with here.app:
         with redis_server(tmp_path, *durable, port=port):
-            await here.set("a", WELL_BEFORE, cancel_key="a")
-            await here.set("b", WELL_BEFORE, cancel_key="b")
+            await here.due.pause()
+            await here.set("a", cancel_key="a")
+            await here.set("b", cancel_key="b")
             assert await here.delay.cancel("b") is Cancellation.CANCELLED
+        await here.due.resume()
         await eventually(lambda: here.delay.statistics.postponed >= 2, "both are put off")
         assert here.rung == []
         with redis_server(tmp_path, *durable, port=port):

@@ -47,7 +47,7 @@ class Stairs:
         self.taken: list[int] = []
         self.resequencer = Resequencer(
             name,
-            store=RedisStore(redis, prefix=f"{name}:", timeout=0.5),
+            store=RedisStore(redis, prefix=f"{name}:"),
             key=lambda step: "stairs",
             number=lambda step: int(step.number),
             again_after=timedelta(milliseconds=50),

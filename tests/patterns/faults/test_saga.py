@@ -29,7 +29,7 @@ MATRIX = Matrix("saga", page="docs/patterns/saga.md")
 
 
 def shop(app: App, redis: str, name: str, **settings: object) -> Checkout:
-    checkout = Checkout(app, RedisStore(redis, prefix=f"{name}:", timeout=0.5), name, **settings)  # type: ignore[arg-type]
+    checkout = Checkout(app, RedisStore(redis, prefix=f"{name}:"), name, **settings)  # type: ignore[arg-type]
     checkout.listen()
     return checkout
 

@@ -43,7 +43,7 @@ def ring_in(queue_name: str) -> type[Ring]:
 def timers_of(
     name: str, redis: str, *schedules: Schedule, store: Any = None, lease: timedelta = LEASE
 ) -> Timers:
-    kept = store or RedisStore(redis, prefix=f"{name}:", timeout=0.5)
+    kept = store or RedisStore(redis, prefix=f"{name}:")
     return Timers(name, store=kept, sends=[ring_in(name)], schedules=schedules, lease=lease)
 
 
@@ -193,11 +193,12 @@ async def test_the_confirm_never_arrives(amqp_url: str, redis_url: str, new_app:
     tower = Tower(new_app(), name, None)
     async with tower.app, Proxy(amqp_url) as proxy:
         keeping = new_app(proxy.url)
-        timers = timers_of(name, redis_url, soon(name, 700), lease=timedelta(seconds=30))
+        timers = timers_of(name, redis_url, lease=timedelta(seconds=30))
         keeping.include(timers)
         async with keeping:
             await eventually(lambda: timers.leading, "it leads")
             proxy.to_client.hold()
+            await timers.put(soon(name))
             await tower.hears("tea")
             proxy.cut()
             proxy.to_client.release()
