@@ -205,14 +205,13 @@ def judge(
     for order, at in placed.items():
         due = at + limit
         # What is asked in milliseconds may be cut by one.
-        if order in won and paid[order] > due + 0.001:
-            # What is completed before it is started wins: the process that was to start it stood still.
-            ahead += 1
-            assert winning[order] <= known[order], (
-                f"order {order} was paid {paid[order] - due:.3f} s late and won"
-            )
-        elif order in won:
-            continue
+        if order in won:
+            if paid[order] > due + 0.001:
+                # What is completed before it is started wins: the process that was to start it stood still.
+                ahead += 1
+                assert winning[order] <= known[order], (
+                    f"order {order} was paid {paid[order] - due:.3f} s late and won"
+                )
         elif order in paid and answered[order] < due - 0.001:
             raise AssertionError(f"order {order} was in time by {due - answered[order]:.3f} s and lost")
         elif order in paid and paid[order] <= due:

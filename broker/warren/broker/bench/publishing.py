@@ -82,10 +82,8 @@ class _Publishing:
     def run(self) -> None:
         patient(self.connection, PATIENCE)
         while (now := time.monotonic_ns()) < self.schedule.end:
+            self._measure(now)
             room, wait = self._room(now)
-            if not (self.rate and room):
-                # At a rate, what is overdue belongs to the time that has passed.
-                self._measure(now)
             if room:
                 self._send(min(room, self.most, self.batch.capacity - self.at), now)
                 if not self.window and select.select([self.socket], [], [], 0)[0]:
@@ -95,8 +93,6 @@ class _Publishing:
                     self._hear()
             else:
                 self._hear()
-        while self.rate and (room := self._room(self.schedule.end)[0]):
-            self._send(min(room, self.most, self.batch.capacity - self.at), time.monotonic_ns())
         self._measure(time.monotonic_ns())
         while self.window and self.confirms.settled < self.result.sent:
             self._hear()
