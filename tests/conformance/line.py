@@ -61,9 +61,9 @@ class Line:
         return self._peer is not None and self._peer.waits(seconds)
 
     def lost(self) -> None:
-        """The connection is at its end."""
+        """The connection is at its end, and the broker knows it: what is looked at next is what came of that."""
         if self._peer is not None:
-            self._peer.abort()
+            self._peer.finish()
         self._peer = None
         self.channels.clear()
 

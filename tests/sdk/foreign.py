@@ -30,6 +30,19 @@ class Foreign:
         """How many messages are ready in the queue."""
         return (await self._declared(queue)).message_count or 0
 
+    async def holds(self, queue: str, count: int, seconds: float = 15.0) -> None:
+        """Wait until so many messages are ready in the queue.
+
+        RabbitMQ's queue answers this question before it looks at what was settled or
+        requeued, so that an answer may be a moment old.
+        """
+        found = await self.count(queue)
+        end = asyncio.get_running_loop().time() + seconds
+        while found != count and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)
+            found = await self.count(queue)
+        assert found == count, f"{found} messages are ready in {queue!r}"
+
     async def one_consumer(self, queue: str, seconds: float = 15.0) -> None:
         """Wait until the queue has one: that of a lost connection goes when its messages are ready again, no sooner."""
         async with asyncio.timeout(seconds):

@@ -50,7 +50,7 @@ async def test_a_thread_publishes_calls_and_gets(make_app: MakeApp, foreign: For
     assert (confirmed, got, answer) == (2, b"1", 42)
     assert app.state.value == "closed"
     assert not [thread for thread in threading.enumerate() if thread.name == "warren app.sync"]
-    assert await foreign.count(name) == 1
+    await foreign.holds(name, 1)
 
 
 async def test_many_threads_share_one_app(make_app: MakeApp, foreign: Foreign, name: str) -> None:
@@ -67,7 +67,7 @@ async def test_many_threads_share_one_app(make_app: MakeApp, foreign: Foreign, n
             app.sync.close()
 
     await asyncio.to_thread(work)
-    assert await foreign.count(name) == 80
+    await foreign.holds(name, 80)
     async with make_app() as other:
         held = await other.get(name)
         assert held is not None

@@ -217,10 +217,8 @@ async def test_a_cancelled_block_of_a_transaction_is_rolled_back(
                 outcome,
             )
         # What it took comes back when its channel is closed; nothing else takes it meanwhile.
-        async with asyncio.timeout(15):
-            while await foreign.count(f"{name}.from") != 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-        assert await foreign.count(name) == 0
+        await foreign.holds(f"{name}.from", 1)
+        await foreign.holds(name, 0)
         assert app.statistics().reconnects == 0
 
 

@@ -99,7 +99,7 @@ async def test_an_open_circuit_outlives_its_connection(
         broken = False
         await until(lambda: seen == [b"1"], "it is tried, and handled")
         await until(lambda: app.subscriptions[name].active, "it consumes")
-    assert await foreign.count(f"{name}.dead") == 0
+    await foreign.holds(f"{name}.dead", 0)
 
 
 def _resting(app: App, queue: str) -> bool:

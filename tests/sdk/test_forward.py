@@ -49,7 +49,7 @@ async def test_what_is_forwarded_is_the_same_message_elsewhere(
     assert forwarded.expiration is None
     assert (forwarded.headers["kept"], forwarded.headers["added"]) == ("x", 1)
     assert not {"removed", "x-death", "CC"} & set(forwarded.headers)
-    assert await foreign.count(f"{name}.on") == 0
+    await foreign.holds(f"{name}.on", 0)
 
 
 async def test_a_dead_letter_says_where_it_was_published(

@@ -20,12 +20,6 @@ from warren.sdk import (
 )
 
 
-async def until_ready(foreign: Foreign, queue: str, count: int) -> None:
-    async with asyncio.timeout(15):
-        while await foreign.count(queue) != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def test_one_message_or_none(make_app: MakeApp, foreign: Foreign, name: str) -> None:
     class Parked(Command, queue=name):
         number: int
@@ -45,7 +39,7 @@ async def test_one_message_or_none(make_app: MakeApp, foreign: Foreign, name: st
         await held.ack()
         with pytest.raises(ConfigError, match="settled already"):
             await held.requeue()
-    assert await foreign.count(name) == 0
+    await foreign.holds(name, 0)
 
 
 async def test_it_waits_for_a_message_as_long_as_it_is_told(make_app: MakeApp, name: str) -> None:
@@ -83,8 +77,8 @@ async def test_a_message_may_go_back_or_to_the_dead(make_app: MakeApp, foreign: 
         assert plain is not None
         with pytest.raises(ConfigError, match="has no dead letter exchange"):
             await plain.dead_letter("no")
-        await until_ready(foreign, f"{name}.plain", 1)
-    assert await foreign.count(name) == 0
+        await foreign.holds(f"{name}.plain", 1)
+    await foreign.holds(name, 0)
 
 
 async def test_a_block_acknowledges_or_gives_back(make_app: MakeApp, foreign: Foreign, name: str) -> None:
@@ -106,7 +100,7 @@ async def test_a_block_acknowledges_or_gives_back(make_app: MakeApp, foreign: Fo
         await app.publish(b"2", key=name)
         unsettled = await app.get(name)
         assert unsettled is not None
-    await until_ready(foreign, name, 1)
+    await foreign.holds(name, 1)
     with pytest.raises(TransportUnavailable, match="delivered again"):
         await unsettled.ack()
 
@@ -127,7 +121,7 @@ async def test_who_gives_up_waiting_takes_nothing(make_app: MakeApp, foreign: Fo
             held = await app.get(name, timeout=15)
             assert held is not None
             await held.ack()
-    assert await foreign.count(name) == 0
+    await foreign.holds(name, 0)
 
 
 async def test_what_cannot_be_got_is_said(

@@ -58,7 +58,7 @@ async def test_a_handled_message_is_acknowledged_after_the_handler_returned(
             lambda: app.statistics().subscriptions[name].acknowledged == 1, "the message is acknowledged"
         )
     assert seen == [Ping(number=7)]
-    assert await foreign.count(name) == 0
+    await foreign.holds(name, 0)
 
 
 async def test_a_decorated_function_stays_what_it_was(make_app: MakeApp, name: str) -> None:
@@ -132,7 +132,7 @@ async def test_a_failing_handler_is_tried_three_times_then_the_message_is_dead_w
     assert dead.headers["warren-dead-error"] == "ZeroDivisionError: cannot divide"
     assert isinstance(dead.headers["warren-dead-time"], int)
     assert (statistics.dead_lettered, statistics.failed_attempts, statistics.handled) == (1, 3, 0)
-    assert await foreign.count(name) == 0
+    await foreign.holds(name, 0)
 
 
 async def test_a_handler_that_succeeds_in_the_end_is_a_success(make_app: MakeApp, name: str) -> None:

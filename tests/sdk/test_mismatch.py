@@ -75,7 +75,7 @@ async def test_adopt_takes_it_as_it_is_and_says_so(
     with caplog.at_level(logging.WARNING, "warren.sdk"):
         async with app:
             await app.publish(b"1", exchange="", key=name)
-    assert await foreign.count(name) == 1
+    await foreign.holds(name, 1)
     assert f"taken as it is on the broker: item=queue '{name}'" in caplog.text
     assert "x-max-length is 7 on the broker and none here" in caplog.text
 
@@ -94,7 +94,7 @@ async def test_what_an_app_publishes_is_declared_at_its_start(
     async with app:
         assert await foreign.count(f"{name}.billing") == await foreign.count(f"{name}.cancel") == 0
         await app.publish(Placed())
-        assert await foreign.count(f"{name}.billing") == 1
+        await foreign.holds(f"{name}.billing", 1)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ async def test_a_batch_says_which_failed(make_app: MakeApp, foreign: Foreign, na
     async with make_app(window=50) as app:
         report = await app.publish_many(Note(number=number) for number in range(200))
         assert (report.total, report.confirmed, report.failures) == (200, 200, ())
-        assert await foreign.count(f"{name}.notes") == 200
+        await foreign.holds(f"{name}.notes", 200)
         await foreign.channel.queue_delete(f"{name}.notes")
         with pytest.raises(BatchError, match="2 of 2 messages were not confirmed") as caught:
             await app.publish_many([Note(number=1), Note(number=2)])

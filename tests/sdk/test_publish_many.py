@@ -181,7 +181,7 @@ async def test_in_order_the_first_that_stays_refused_ends_it(
         assert isinstance(errors[3], Nacked)
         assert "not sent, because an earlier" in str(errors[19])
         assert all(isinstance(error, PublishError) and error.retryable for error in errors.values())
-        assert await foreign.count(name) == 3
+        await foreign.holds(name, 3)
         # Taken up again where it ended, the order is whole.
         for _ in range(3):
             await foreign.take(name)

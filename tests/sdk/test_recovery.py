@@ -79,7 +79,7 @@ async def test_a_delivery_that_was_being_handled_comes_again_and_its_old_settlem
         )
         await until(lambda: app.statistics().subscriptions[name].stale == 1, "the first is stale")
         await until(lambda: app.ready, "it is ready")
-    assert await foreign.count(name) == 0
+    await foreign.holds(name, 0)
 
 
 async def test_a_queue_deleted_under_its_consumer_is_made_again(

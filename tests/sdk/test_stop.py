@@ -38,8 +38,8 @@ async def test_stopping_finishes_what_has_started_and_requeues_the_rest(
     finish.set()
     await stopping
     assert done == [0]
-    assert await foreign.count(name) == 9
-    assert await foreign.count(f"{name}.dead") == 1
+    await foreign.holds(name, 9)
+    await foreign.holds(f"{name}.dead", 1)
     rest = [await foreign.take(name) for _ in range(9)]
     assert sorted(message.body for message in rest) == [f'{{"number":{n}}}'.encode() for n in range(1, 10)]
 
@@ -67,7 +67,7 @@ async def test_a_handler_that_outlives_the_grace_period_is_cancelled_and_requeue
         await started.wait()
     assert cancelled.is_set()
     assert (await foreign.take(name)).redelivered
-    assert await foreign.count(f"{name}.dead") == 0
+    await foreign.holds(f"{name}.dead", 0)
 
 
 async def test_a_handler_that_cancels_itself_has_failed(
@@ -103,7 +103,7 @@ async def test_a_handler_that_catches_its_cancellation_and_returns_does_not_keep
     await started.wait()
     async with asyncio.timeout(15):
         await app.stop()
-    assert await foreign.count(name) == 0, "it returned, so that its message was acknowledged"
+    await foreign.holds(name, 0)
 
 
 async def test_no_exception_of_a_handler_costs_its_queue_a_worker(

@@ -34,7 +34,7 @@ async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(
         await until(lambda: subscription.statistics.delivered == 5, "the prefetch is used")
         await subscription.pause()
         assert (subscription.mode, subscription.active, app.ready) == (Mode.PAUSED, False, True)
-        await _ready(foreign, name, 7)
+        await foreign.holds(name, 7)
         finish.set()
         await until(lambda: subscription.statistics.acknowledged == 1, "what ran went on, on its channel")
         await subscription.pause()
@@ -61,7 +61,7 @@ async def test_a_cancelled_subscription_is_over(make_app: MakeApp, foreign: Fore
         with pytest.raises(ConfigError, match="is cancelled"):
             await app.subscriptions[name].pause()
         assert app.ready
-    assert await foreign.count(name) == 1
+    await foreign.holds(name, 1)
 
 
 async def test_a_reconnect_does_not_resume(make_app: MakeApp, proxy: Proxy, name: str) -> None:
@@ -106,7 +106,7 @@ async def test_switching_to_and_fro_loses_nothing(make_app: MakeApp, foreign: Fo
             lambda: subscription.snapshot().waiting == subscription.snapshot().running == 0, "it rests"
         )
         assert subscription.active
-    assert await foreign.count(name) == 0
+    await foreign.holds(name, 0)
 
 
 class Switched:
@@ -152,12 +152,12 @@ async def test_a_circuit_opens_is_tried_with_one_message_and_closes(
         await until(lambda: subscription.mode is Mode.TRIPPED, "the third failure opens the circuit")
         await until(lambda: subscription.snapshot().waiting == 0, "the rest is given back")
         assert tried == [b"0", b"bad", b"1", b"2"]
-        assert await foreign.count(f"{name}.dead") == 3, "those that failed before, and what does not count"
-        await _ready(foreign, name, 3)
+        await foreign.holds(f"{name}.dead", 3)
+        await foreign.holds(name, 3)
         for _ in range(2):
             clock.timers.pop()()
             await until(lambda: subscription.mode is Mode.TRIPPED and bool(clock.timers), "the trial failed")
-            await _ready(foreign, name, 3)
+            await foreign.holds(name, 3)
         assert tried[4:] == [b"2", b"2"], "one message is tried, and is not lost over it"
         broken = False
         clock.timers.pop()()
@@ -203,12 +203,6 @@ async def test_a_subscription_is_there_while_the_app_runs(make_app: MakeApp, nam
         CircuitBreaker(pause="soon")
 
 
-async def _ready(foreign: Foreign, queue: str, count: int) -> None:
-    async with asyncio.timeout(15):
-        while await foreign.count(queue) != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("mode", [Mode.PAUSED, Mode.CANCELLED, None])
 async def test_a_circuit_does_not_undo_what_was_chosen_by_hand(
     make_app: MakeApp, foreign: Foreign, name: str, mode: Mode | None
@@ -239,4 +233,4 @@ async def test_a_circuit_does_not_undo_what_was_chosen_by_hand(
     assert (clock.timers, subscription.statistics.tripped) == ([], 0)
     assert mode is None or subscription.mode is mode
     await (stopping or app.stop())
-    assert await foreign.count(name) == 1
+    await foreign.holds(name, 1)

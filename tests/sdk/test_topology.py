@@ -171,7 +171,7 @@ async def test_declare_now_stands_when_it_returns(make_app: MakeApp, foreign: Fo
             Exchange(f"{name}.x"), Queue(f"{name}.q"), Binding(f"{name}.x", f"{name}.q", "#")
         )
         await app.publish(b"1", exchange=f"{name}.x", key="any")
-        assert await foreign.count(f"{name}.q") == 1
+        await foreign.holds(f"{name}.q", 1)
         with pytest.raises(TopologyMismatch, match="PRECONDITION_FAILED"):
             await app.declare_now(Exchange("amq.topic", type="fanout"))
         assert Exchange("amq.topic", type="fanout") not in app.topology

@@ -35,7 +35,7 @@ async def test_nothing_is_published_before_the_commit(make_app: MakeApp, foreign
             async with app.transaction() as tx:
                 for number in range(first, first + 3):
                     await tx.publish(Ping(number=number), headers={"h": number})
-                assert await foreign.count(name) == 0
+                await foreign.holds(name, 0)
             messages = [await foreign.take(name) for _ in range(3)]
             assert [message.headers["h"] for message in messages] == list(range(first, first + 3))
             assert [message.delivery_mode for message in messages] == [2, 2, 2]
@@ -55,7 +55,7 @@ async def test_an_error_rolls_back_and_the_next_transaction_works(
         async with app.transaction() as tx:
             await tx.publish(b"2", key=name)
         assert (await foreign.take(name)).body == b"2"
-        assert await foreign.count(name) == 0
+        await foreign.holds(name, 0)
 
 
 async def test_what_is_taken_is_acknowledged_by_the_commit_and_given_back_by_a_rollback(
@@ -81,13 +81,7 @@ async def test_what_is_taken_is_acknowledged_by_the_commit_and_given_back_by_a_r
         assert [await foreign.count(queue) for queue in (name, f"{name}.to")] == [0, 3]
         async with app.transaction() as tx:  # on the same channel, whose delivery tags go on
             assert (await tx.get(f"{name}.to") or moved[0]).body == b"0"
-        await until_count(foreign, f"{name}.to", 2)
-
-
-async def until_count(foreign: Foreign, queue: str, count: int) -> None:
-    async with asyncio.timeout(15):
-        while await foreign.count(queue) != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await foreign.holds(f"{name}.to", 2)
 
 
 async def test_what_no_queue_takes_is_reported_after_the_commit(
@@ -105,7 +99,7 @@ async def test_what_no_queue_takes_is_reported_after_the_commit(
         assert [failure.index for failure in caught.value.report.failures] == [1, 3]
         assert caught.value.report.total == 4
         assert len(returned) == 2
-        assert await foreign.count(name) == 2
+        await foreign.holds(name, 2)
 
 
 async def test_an_error_of_the_broker_is_nothing_committed(
@@ -132,7 +126,7 @@ async def test_an_error_of_the_broker_is_nothing_committed(
         async with app.transaction() as tx:
             await tx.publish(b"3", key=name)
         assert (await foreign.take(name)).body == b"3"
-        assert await foreign.count(name) == 0
+        await foreign.holds(name, 0)
         assert app.statistics().reconnects == 0
 
 
@@ -169,7 +163,7 @@ async def test_a_commit_without_its_answer_is_unknown_and_not_repeated(
                 proxy.to_client.hold()
 
         committing = asyncio.create_task(commit())
-        await until_count(foreign, name, 1)
+        await foreign.holds(name, 1)
         if lost == "cut":
             proxy.cut()
         with pytest.raises(TransactionUnknown) as caught:
@@ -178,7 +172,7 @@ async def test_a_commit_without_its_answer_is_unknown_and_not_repeated(
         proxy.to_client.release()
         async with app.transaction() as tx:
             await tx.publish(b"2", key=name)
-        await until_count(foreign, name, 2)
+        await foreign.holds(name, 2)
 
 
 async def test_a_partial_commit_is_unknown(make_app: MakeApp, foreign: Foreign, name: str) -> None:
@@ -191,7 +185,7 @@ async def test_a_partial_commit_is_unknown(make_app: MakeApp, foreign: Foreign, 
             async with app.transaction() as tx:
                 await tx.publish(b"1", key=name)
                 await tx.publish(b"2", key=name)
-        assert await foreign.count(name) == 1
+        await foreign.holds(name, 1)
 
 
 async def test_no_transaction_without_a_connection(make_app: MakeApp, proxy: Proxy, name: str) -> None:
@@ -227,7 +221,7 @@ async def test_large_transactions_are_bounded_by_the_socket(
         async with app.transaction() as tx:
             for _ in range(20):
                 await tx.publish(bytes(300_000), key=name)
-        assert await foreign.count(name) == 20
+        await foreign.holds(name, 20)
 
 
 async def test_what_a_cancelled_get_was_asked_for_is_not_the_answer_to_the_next(
@@ -247,8 +241,8 @@ async def test_what_a_cancelled_get_was_asked_for_is_not_the_answer_to_the_next(
             got = await getting
             assert got is not None
             assert (got.body, got.queue) == (b"b", f"{name}.b")
-        await until_count(foreign, f"{name}.a", 1)
-        await until_count(foreign, f"{name}.b", 0)
+        await foreign.holds(f"{name}.a", 1)
+        await foreign.holds(f"{name}.b", 0)
 
 
 async def test_a_get_that_is_given_up_right_before_the_commit_keeps_nothing(
@@ -262,7 +256,7 @@ async def test_a_get_that_is_given_up_right_before_the_commit_keeps_nothing(
             proxy.to_client.hold()
             await give_up(tx, name)
             asyncio.get_running_loop().call_later(0.05, proxy.to_client.release)
-        await until_count(foreign, name, 1)
+        await foreign.holds(name, 1)
 
 
 async def give_up(tx: Transaction, queue: str) -> None:

@@ -243,8 +243,16 @@ class Channel:
 
     def state(self, queue: str) -> tuple[int, int]:
         """How many messages are ready, and how many consumers there are; a fence for what was delivered of this queue."""
+        found = self._state(queue)
         if self.connection.is_rabbitmq:
-            time.sleep(0.05)
+            # Its queues answer this before they look at what came before it.
+            before = None
+            while found != before:
+                time.sleep(0.05)
+                before, found = found, self._state(queue)
+        return found
+
+    def _state(self, queue: str) -> tuple[int, int]:
         reply = self.call(Queue.Declare(queue=queue, passive=True), Queue.DeclareOk)
         assert reply.message_count is not None
         assert reply.consumer_count is not None

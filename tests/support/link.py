@@ -76,6 +76,17 @@ class Link:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
+    def finish(self) -> None:
+        """Say that nothing more comes and wait until the broker has closed, too, and so has let go of what was held here.
+
+        :raises TimeoutError: if it does not
+        """
+        with self._socket, contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):  # where the broker was first
+                self._socket.shutdown(socket.SHUT_WR)
+            while self._socket.recv(65536):
+                pass
+
     def abort(self) -> None:
         """Drop the socket without a word."""
         self._socket.close()
