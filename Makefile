@@ -17,13 +17,19 @@ demo: setup
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
 
 # Three processes at a time, so that two cores are busy while one of them waits; a file's tests in one of them. One after the other:
-# make test PARALLEL=
+# make test PARALLEL= . What a message costs is measured alone.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+ALONE = tests/broker/test_budget.py
 test: setup system-rabbitmq system-postgresql
-	.venv/bin/pytest -q $(PARALLEL)
+	.venv/bin/pytest -q $(PARALLEL) --ignore $(ALONE)
+	.venv/bin/pytest -q $(ALONE)
 
+# Of Spark what speaks to a broker, here and below: the jobs compute on what was read, and nothing of them is compiled.
+SPARK_ON_THE_WIRE = $(patsubst %,tests/pipeline/test_%.py,link datasource stream_source streams stream_faults sink spool shop planted)
+SPARK_JOBS = $(filter-out $(SPARK_ON_THE_WIRE),$(wildcard tests/pipeline/test_*.py))
 test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq system-postgresql
-	.venv-compiled/bin/pytest -q $(PARALLEL) --ignore tests/pipeline/test_cluster.py
+	.venv-compiled/bin/pytest -q $(PARALLEL) --ignore $(ALONE) $(addprefix --ignore ,$(SPARK_JOBS))
+	.venv-compiled/bin/pytest -q $(ALONE)
 
 # Harms a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7
 ROUNDS ?= 20
@@ -37,14 +43,13 @@ soak: setup system-postgresql
 	.venv/bin/python -m tests.soak $(PARTS) --share $(SHARE) $(if $(SEED),--seed $(SEED))
 
 # The same scripts on Warren and on RabbitMQ, and Warren's tests on RabbitMQ. SCRIPTS: how many random ones of each kind;
-# SEEDS=N instead: N that were never played before. Of Spark what speaks to a broker; the jobs compute on what was read.
+# SEEDS=N instead: N that were never played before.
 SCRIPTS ?= 150
 SEEDS ?=
-SPARK_ON_THE_WIRE = $(patsubst %,tests/pipeline/test_%.py,link datasource stream_source streams stream_faults sink spool shop planted)
 conformance: setup system-rabbitmq system-postgresql
 	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q $(PARALLEL) --amqp-url rabbitmq \
 		tests/conformance tests/broker tests/sdk tests/patterns tests/cli tests/testing $(SPARK_ON_THE_WIRE) \
-		--ignore tests/broker/test_budget.py --ignore tests/broker/test_bench.py
+		--ignore $(ALONE) --ignore tests/broker/test_bench.py
 
 # Malformed and mistimed frames and handshakes: make fuzz N=1000000 SEED=7
 N ?= 100000

@@ -8,6 +8,7 @@ from pamqp.commands import Basic
 from tests.broker.conftest import Connect
 from tests.support.client import Channel
 from tests.support.ids import frame_id
+from tests.support.looks import holds
 from tests.support.processes import wait_until
 
 UNKNOWN = "PRECONDITION_FAILED - unknown delivery tag"
@@ -179,10 +180,11 @@ def test_requeued_from_several_channels_returns_to_its_place(connect: Connect) -
         assert channel.get(queue) is not None
     fill(channels[0], queue, "gh")
     channels[1].nack(0, multiple=True)
-    assert channels[1].ready(queue) == 4
+    holds(channels[1], queue, 4)
     channels[2].reject(1, requeue=True)
-    assert channels[2].ready(queue) == 5
+    holds(channels[2], queue, 5)
     channels[0].close()
+    holds(channels[1], queue, 7)
     assert left(channels[1], queue) == "abcdegh"
 
 
@@ -227,7 +229,7 @@ def test_a_lost_connection_returns_everything(connect: Connect, name: str, polit
     observer.declare(name)
     channels = [connection.channel(), connection.channel()]
     fill(observer, name, "abcdef")
-    assert observer.ready(name) == 6
+    holds(observer, name, 6)
     channels[0].qos(2)
     channels[0].consume(name)
     channels[1].qos(3)
@@ -264,6 +266,7 @@ def test_what_is_unacknowledged_is_not_ready(channel: Channel, queue: str) -> No
     assert channel.purge(queue) == 0
     channel.cancel("tag")
     channel.nack(0, multiple=True)
+    holds(channel, queue, 3)
     assert channel.state(queue) == (3, 0)
     assert channel.purge(queue) == 3
 

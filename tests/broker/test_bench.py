@@ -24,7 +24,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def short_run(url: str, *arguments: str) -> dict[str, object]:
-    done = bench("--url", url, "--seconds", "0.3", "--warmup", "0.1", "--json", *arguments)
+    done = bench("--url", url, "--seconds", "1", "--warmup", "0.1", "--json", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     report: dict[str, object] = json.loads(done.stdout)
     return report

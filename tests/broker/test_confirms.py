@@ -15,6 +15,7 @@ from tests.broker.conftest import Connect
 from tests.support.client import Channel, Connection, Message
 from tests.support.frames import BASIC_ACK, confirm
 from tests.support.inprocess import InProcess
+from tests.support.looks import holds
 from warren.broker.store.files import OsFiles
 
 
@@ -187,7 +188,7 @@ def test_no_confirm_follows_an_error_of_its_channel(connect: Connect, name: str)
     assert (error.code, error.method) == (404, (60, 40))
     channel.events.clear()
     other = connection.channel()
-    assert other.ready(queue) == 20
+    holds(other, queue, 20)
     assert not channel.events
     other.delete(queue)
 

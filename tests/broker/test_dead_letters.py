@@ -10,6 +10,7 @@ from tests.broker.conftest import Connect
 from tests.support.client import Channel, Connection
 from tests.support.dead_letters import arrived, deaths, dying, reasons
 from tests.support.inprocess import InProcess
+from tests.support.looks import holds
 from tests.support.processes import wait_until
 from warren.broker.model.dead_letter import DeadLetters
 from warren.broker.model.message import Message as Mail
@@ -88,7 +89,7 @@ def test_delivery_limits_of_each_queue_type(timed: Channel, arguments: dict[str,
     )
     timed.publish(queue, b"poison")
     for count in range(limit + 1):
-        assert timed.ready(grave) == 0
+        holds(timed, grave, 0)
         message = timed.get(queue)
         assert message is not None
         assert message.headers.get("x-delivery-count", 0) == count
@@ -104,7 +105,7 @@ def test_without_a_delivery_limit(timed: Channel, arguments: dict[str, Any]) -> 
         message = timed.get(queue)
         assert message is not None
         timed.nack(message.tag)
-    assert timed.ready(queue) == 1
+    holds(timed, queue, 1)
 
 
 def test_a_lost_consumer_counts_as_a_delivery(inprocess: InProcess) -> None:
@@ -210,12 +211,10 @@ def test_a_full_target_loses_its_copy(channel: Channel, name: str) -> None:
 def test_a_deleted_or_purged_queue_dead_letters_nothing(channel: Channel, grave: str) -> None:
     queue = dying(channel, grave)
     channel.publish(queue, b"purged")
-    assert channel.ready(queue) == 1
     assert channel.purge(queue) == 1
     channel.publish(queue, b"deleted")
-    assert channel.ready(queue) == 1
     assert channel.delete(queue) == 1
-    assert channel.ready(grave) == 0
+    holds(channel, grave, 0)
 
 
 # -- at least once
@@ -297,7 +296,7 @@ def test_at_most_once_loses_what_nobody_takes(timed: Channel, inprocess: InProce
     grave = timed.declare(exclusive=True)
     timed.bind(grave, "dlx")
     inprocess.advance(10)
-    assert timed.ready(grave) == 0
+    holds(timed, grave, 0)
 
 
 def test_a_deleted_queue_takes_what_it_kept_aside_along(timed: Channel, inprocess: InProcess) -> None:
@@ -311,7 +310,7 @@ def test_a_deleted_queue_takes_what_it_kept_aside_along(timed: Channel, inproces
     grave = timed.declare(exclusive=True)
     timed.bind(grave, "dlx")
     inprocess.advance(10)
-    assert timed.ready(grave) == 0
+    holds(timed, grave, 0)
 
 
 def test_bytes_kept_aside_count_too(timed: Channel) -> None:
@@ -353,4 +352,4 @@ def test_one_that_cannot_be_transferred_keeps_no_other_from_it(
         timed.publish(queue, body)
     inprocess.advance(1)
     assert timed.drain(grave) == [b"1", b"2"]
-    assert timed.ready(queue) == 0
+    holds(timed, queue, 0)

@@ -9,6 +9,7 @@ from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
 from tests.support.client import Channel, Message
+from tests.support.looks import exactly, holds
 
 
 def bodies(messages: list[Message]) -> list[bytes]:
@@ -92,11 +93,11 @@ def test_prefetch_is_each_consumers_own(channel: Channel) -> None:
     channel.consume(queue, "a")
     channel.consume(queue, "b")
     publish(channel, queue, 1, 10)
-    got = channel.delivered(queue)
+    got = exactly(channel, queue, 4)
     assert Counter(message.consumer for message in got) == {"a": 2, "b": 2}
-    assert channel.ready(queue) == 6
+    holds(channel, queue, 6)
     channel.ack(got[0].tag)
-    (more,) = channel.delivered(queue)
+    (more,) = exactly(channel, queue, 1)
     assert (more.consumer, more.body) == (got[0].consumer, b"5")
 
 
@@ -106,7 +107,7 @@ def test_prefetch_counts_for_later_consumers_only(channel: Channel) -> None:
     channel.qos(1)
     channel.consume(queue, "after")
     publish(channel, queue, 1, 6)
-    assert Counter(message.consumer for message in channel.delivered(queue)) == {"before": 5, "after": 1}
+    assert Counter(message.consumer for message in exactly(channel, queue, 6)) == {"before": 5, "after": 1}
 
 
 def test_prefetch_of_automatic_acknowledgement_is_without_meaning(channel: Channel) -> None:
@@ -115,7 +116,7 @@ def test_prefetch_of_automatic_acknowledgement_is_without_meaning(channel: Chann
     channel.qos(1, shared=True)
     channel.consume(queue, no_ack=True)
     publish(channel, queue, 1, 20)
-    assert bodies(channel.delivered(queue)) == numbers(1, 20)
+    assert bodies(exactly(channel, queue, 20)) == numbers(1, 20)
 
 
 def test_prefetch_is_without_meaning_for_get(channel: Channel) -> None:
@@ -133,9 +134,9 @@ def test_prefetch_of_the_channel_is_shared_by_its_consumers(channel: Channel) ->
     channel.consume(queue, "a")
     channel.consume(queue, "b")
     publish(channel, queue, 1, 10)
-    assert len(channel.delivered(queue)) == 3
+    exactly(channel, queue, 3)
     channel.ack(2, multiple=True)
-    assert bodies(channel.delivered(queue)) == [b"4", b"5"]
+    assert bodies(exactly(channel, queue, 2)) == [b"4", b"5"]
 
 
 def test_prefetch_of_the_channel_is_shared_across_queues(channel: Channel) -> None:
@@ -145,11 +146,11 @@ def test_prefetch_of_the_channel_is_shared_across_queues(channel: Channel) -> No
         channel.consume(queue)
     for queue in queues:
         publish(channel, queue, 1, 2)
-    got = [message for queue in queues for message in channel.delivered(queue)]
-    assert len(got) == 2
-    for message in got:
-        channel.ack(message.tag)
-    assert sum(len(channel.delivered(queue)) for queue in queues) == 2
+    for _ in range(2):
+        got = channel.deliveries(2)
+        assert not any(channel.delivered(queue) for queue in queues)
+        for message in got:
+            channel.ack(message.tag)
 
 
 def test_prefetch_of_the_channel_starves_no_consumer(channel: Channel) -> None:
@@ -174,7 +175,7 @@ def test_both_limits_at_once(channel: Channel) -> None:
     channel.consume(queue, "a")
     channel.consume(queue, "b")
     publish(channel, queue, 1, 10)
-    assert sorted(Counter(message.consumer for message in channel.delivered(queue)).values()) == [2, 3]
+    assert sorted(Counter(message.consumer for message in exactly(channel, queue, 5)).values()) == [2, 3]
 
 
 def test_a_raised_limit_of_the_channel_counts_at_once(channel: Channel) -> None:
@@ -182,11 +183,11 @@ def test_a_raised_limit_of_the_channel_counts_at_once(channel: Channel) -> None:
     channel.qos(1, shared=True)
     channel.consume(queue)
     publish(channel, queue, 1, 10)
-    assert bodies(channel.delivered(queue)) == [b"1"]
+    assert bodies(exactly(channel, queue, 1)) == [b"1"]
     channel.qos(3, shared=True)
-    assert bodies(channel.delivered(queue)) == [b"2", b"3"]
+    assert bodies(exactly(channel, queue, 2)) == [b"2", b"3"]
     channel.qos(0, shared=True)
-    assert bodies(channel.delivered(queue)) == numbers(4, 10)
+    assert bodies(exactly(channel, queue, 7)) == numbers(4, 10)
 
 
 def test_a_lowered_limit_of_the_channel_counts_at_once(channel: Channel) -> None:
@@ -194,14 +195,14 @@ def test_a_lowered_limit_of_the_channel_counts_at_once(channel: Channel) -> None
     channel.qos(3, shared=True)
     channel.consume(queue)
     publish(channel, queue, 1, 2)
-    assert len(channel.delivered(queue)) == 2
+    exactly(channel, queue, 2)
     channel.qos(1, shared=True)
     publish(channel, queue, 3, 4)
     assert channel.delivered(queue) == []
     channel.ack(1)
     assert channel.delivered(queue) == []
     channel.ack(2)
-    assert bodies(channel.delivered(queue)) == [b"3"]
+    assert bodies(exactly(channel, queue, 1)) == [b"3"]
 
 
 def test_what_a_cancelled_consumer_has_still_counts_for_the_channel(channel: Channel) -> None:
@@ -209,7 +210,7 @@ def test_what_a_cancelled_consumer_has_still_counts_for_the_channel(channel: Cha
     channel.qos(1, shared=True)
     channel.consume(queue, "gone")
     publish(channel, queue, 1, 2)
-    assert bodies(channel.delivered(queue)) == [b"1"]
+    assert bodies(exactly(channel, queue, 1)) == [b"1"]
     channel.cancel("gone")
     channel.consume(queue, "next")
     assert channel.delivered(queue) == []
@@ -246,9 +247,10 @@ def test_a_cancelled_consumer_keeps_what_it_has(channel: Channel) -> None:
     channel.deliveries(2)
     channel.cancel("tag")
     publish(channel, queue, 3, 3)
+    holds(channel, queue, 1)
     assert channel.state(queue) == (1, 0)
     channel.nack(1)
-    assert channel.ready(queue) == 2
+    holds(channel, queue, 2)
     channel.ack(2)
     assert channel.drain(queue) == [b"1", b"3"]
 

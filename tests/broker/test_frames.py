@@ -291,7 +291,9 @@ def test_channels_are_counted(talk: Talk) -> None:
     peer.open(1)
 
 
-def test_a_closing_connection_still_hears_the_answer_behind_other_frames(peer: Peer, name: str) -> None:
+def test_a_closing_connection_still_hears_the_answer_behind_other_frames(
+    peer: Peer, name: str, server: Behaviour
+) -> None:
     """What a publisher had on its way when it was closed does not keep its close-ok from being understood."""
     start = time.monotonic()
     peer.send(commands.Basic.Qos(prefetch_size=1))
@@ -299,7 +301,8 @@ def test_a_closing_connection_still_hears_the_answer_behind_other_frames(peer: P
         peer.publish("", name, b"x" * 3000)
     assert peer.refusal().code == 540
     assert peer.at_end()
-    assert time.monotonic() - start < 2.5
+    # Less than the broker waits for an answer.
+    assert time.monotonic() - start < (2.5 if server.is_warren else 15)
 
 
 def test_closing_twice_gets_an_answer(peer: Peer, server: Behaviour) -> None:

@@ -293,8 +293,8 @@ def test_a_handshake_has_its_time(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_heartbeats_go_both_ways(talk: Talk) -> None:
     """With an interval of one second: two a second come, and after two silent seconds the client is gone."""
-    peer, alive = talk().connect(heartbeat=1), talk().connect(heartbeat=1).open()
     start = time.monotonic()
+    peer, alive = talk().connect(heartbeat=1), talk().connect(heartbeat=1).open()
     beats = 0
     while True:
         try:
@@ -306,7 +306,7 @@ def test_heartbeats_go_both_ways(talk: Talk) -> None:
         # Any traffic counts, a heartbeat as well.
         alive.send_bytes(raw_frame(8, 0, b""))
     assert beats >= 2
-    assert 1.5 < time.monotonic() - start < 8
+    assert 1.5 < time.monotonic() - start < 15
     alive.sync()
 
 

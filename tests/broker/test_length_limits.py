@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.client import Channel
+from tests.support.looks import exactly, holds
 from tests.support.processes import wait_until
 
 
@@ -22,7 +23,7 @@ def test_the_oldest_leaves(channel: Channel) -> None:
 def test_bytes_of_bodies_are_counted(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length_bytes=10)
     fill(channel, queue, b"aaaa", b"bbbb", b"", b"cc")
-    assert channel.ready(queue) == 4
+    holds(channel, queue, 4)
     fill(channel, queue, b"d")
     assert channel.drain(queue) == [b"bbbb", b"", b"cc", b"d"]
 
@@ -36,7 +37,7 @@ def test_one_that_is_too_large_drives_out_all_and_itself(channel: Channel) -> No
 def test_both_limits_hold(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=3, x_max_length_bytes=10)
     fill(channel, queue, b"1", b"2", b"3", b"4")
-    assert channel.ready(queue) == 3
+    holds(channel, queue, 3)
     fill(channel, queue, b"56789abc")
     assert channel.drain(queue) == [b"3", b"4", b"56789abc"]
 
@@ -47,11 +48,11 @@ def test_a_queue_of_length_0_only_hands_on(channel: Channel, overflow: str) -> N
     channel.confirm()
     channel.publish(queue, b"1")
     assert channel.settled(1) == [overflow == "drop-head"]
-    assert channel.ready(queue) == 0
+    holds(channel, queue, 0)
     channel.consume(queue)
     channel.publish(queue, b"2")
     expected = [b"2"] if overflow == "drop-head" else []
-    assert [message.body for message in channel.delivered(queue)] == expected
+    assert [message.body for message in exactly(channel, queue, len(expected))] == expected
 
 
 def test_only_what_is_ready_counts(channel: Channel) -> None:
@@ -59,17 +60,17 @@ def test_only_what_is_ready_counts(channel: Channel) -> None:
     channel.qos(2)
     channel.consume(queue)
     fill(channel, queue, b"1", b"2", b"3", b"4", b"5")
-    assert [message.body for message in channel.delivered(queue)] == [b"1", b"2"]
-    assert channel.ready(queue) == 2
+    assert [message.body for message in exactly(channel, queue, 2)] == [b"1", b"2"]
+    holds(channel, queue, 2)
     channel.ack(2, multiple=True)
-    assert [message.body for message in channel.delivered(queue)] == [b"4", b"5"]
+    assert [message.body for message in exactly(channel, queue, 2)] == [b"4", b"5"]
 
 
 def test_what_is_handed_straight_to_a_consumer_does_not_count(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=1)
     channel.consume(queue)
     fill(channel, queue, *[b"%d" % number for number in range(10)])
-    assert len(channel.delivered(queue)) == 10
+    exactly(channel, queue, 10)
 
 
 def test_what_comes_back_to_a_full_queue_drives_out_the_oldest(channel: Channel) -> None:
@@ -78,9 +79,9 @@ def test_what_comes_back_to_a_full_queue_drives_out_the_oldest(channel: Channel)
     for _ in range(2):
         assert channel.get(queue) is not None
     fill(channel, queue, b"3", b"4", b"5")
-    assert channel.ready(queue) == 3
+    holds(channel, queue, 3)
     channel.nack(2, multiple=True)
-    assert channel.ready(queue) == 3
+    holds(channel, queue, 3)
     assert channel.drain(queue) == [b"3", b"4", b"5"]
 
 
@@ -91,7 +92,7 @@ def test_what_comes_back_has_its_place_before_others_are_driven_out(channel: Cha
         assert channel.get(queue) is not None
     fill(channel, queue, b"4")
     channel.nack(2)
-    assert channel.ready(queue) == 3
+    holds(channel, queue, 3)
     channel.nack(1)
     assert channel.drain(queue) == [b"2", b"3", b"4"]
 
@@ -101,7 +102,7 @@ def test_reject_publish_keeps_what_comes_back(channel: Channel) -> None:
     fill(channel, queue, b"1", b"2")
     assert channel.get(queue) is not None
     fill(channel, queue, b"3", b"4")
-    assert channel.ready(queue) == 2
+    holds(channel, queue, 2)
     channel.nack(1)
     assert channel.drain(queue) == [b"1", b"2", b"3"]
 
@@ -119,7 +120,7 @@ def test_the_dropped_are_confirmed(channel: Channel) -> None:
     channel.confirm()
     fill(channel, queue, *[b"x"] * 20)
     assert channel.settled(20) == [True] * 20
-    assert channel.ready(queue) == 1
+    holds(channel, queue, 1)
 
 
 def test_what_is_refused_may_be_dead_lettered(channel: Channel, grave: str, name: str) -> None:

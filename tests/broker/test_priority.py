@@ -11,6 +11,7 @@ from pamqp.commands import Queue
 from tests.broker.conftest import Connect
 from tests.support.client import Channel, Connection
 from tests.support.inprocess import InProcess
+from tests.support.looks import holds
 
 
 @pytest.fixture
@@ -61,14 +62,14 @@ def test_an_overflow_drops_from_the_head_as_rabbitmq_does(channel: Channel) -> N
 
 def test_a_purge_takes_every_level(channel: Channel, queue: str) -> None:
     fill(channel, queue, ("a", 1), ("b", 9))
-    assert channel.ready(queue) == 2
+    holds(channel, queue, 2)
     assert channel.purge(queue) == 2
     assert channel.drain(queue) == []
 
 
 def test_a_consumer_gets_the_highest_first(connect: Connect, channel: Channel, queue: str) -> None:
     fill(channel, queue, ("a", 1), ("b", 9), ("c", 5))
-    assert channel.ready(queue) == 3
+    holds(channel, queue, 3)
     channel.qos(1)
     channel.consume(queue)
     got = []
@@ -111,7 +112,7 @@ def test_each_level_expires_by_its_own_head(inprocess: InProcess) -> None:
         channel.publish(queue, "high, lasting", priority=9)
         channel.publish(queue, "low, soon over", priority=1, expiration="1000")
         channel.publish(queue, "low, lasting", priority=1)
-        assert channel.ready(queue) == 3
+        holds(channel, queue, 3)
         inprocess.advance(1.001)
         assert channel.drain(queue) == [b"high, lasting", b"low, lasting"]
 

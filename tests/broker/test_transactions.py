@@ -11,6 +11,7 @@ from pamqp.commands import Basic, Confirm, Tx
 from tests.broker.conftest import Connect
 from tests.support.broker import BrokerProcess
 from tests.support.client import Channel, Connection, Message
+from tests.support.looks import holds
 from tests.support.restarts import Session
 
 
@@ -89,6 +90,7 @@ def test_a_channel_that_closes_rolls_back(connect: Connect, tx: Channel, queue: 
     tx.publish(queue, "lost")
     other = tx.connection.channel()
     tx.close()
+    holds(other, queue, 1)
     assert other.drain(queue) == [b"a"]
 
 
