@@ -18,7 +18,7 @@ async def main() -> None:
     async with app:
         sizes = []
         async for report in app.publish_batches(
-            messages, count=100, key="literature.batches", on_error="report"
+            messages, count=100, within=None, key="literature.batches", on_error="report"
         ):
             while report.failures:
                 report = await app.publish_again(report, on_error="report")

@@ -18,6 +18,7 @@ class Check(Message):
 app = App()
 ladder = Ladder("literature.ladder", "100ms", "500ms", "1s")  # in books 5 s, 10 s, 30 s, 1 min ... 1 h
 app.include(ladder)
+checked: list[str] = []
 done = asyncio.Event()
 
 for step in ladder.steps:
@@ -25,14 +26,17 @@ for step in ladder.steps:
     @app.handle(Check, queue=ladder.queue(step))
     async def check(message: Check) -> None:
         print("checked after", message.what)
-        if message.what == "1000 ms":
+        checked.append(message.what)
+        if len(checked) == len(ladder.steps):
             done.set()
 
 
 async def main() -> None:
     async with app:
-        for level in (1000, 500, 100):  # the longest first, and it holds up nobody
-            await ladder.publish(Check(what=f"{level} ms"), f"{level}ms")
+        # The longest first, and it holds up nobody.
+        await asyncio.gather(
+            *(ladder.publish(Check(what=f"{level} ms"), f"{level}ms") for level in (1000, 500, 100))
+        )
         await done.wait()
 
 

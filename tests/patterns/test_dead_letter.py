@@ -318,6 +318,20 @@ async def test_what_is_taken_out_late_makes_no_room_in_the_next_page(
         assert await count(amqp_url, f"{name}.dead", 15)
 
 
+async def test_what_one_has_looked_at_the_next_one_sees(new_app: NewApp, amqp_url: str, name: str) -> None:
+    """At once: it is back in the queue when the block has ended."""
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app:
+        await app.publish_many([b"%d" % n for n in range(300)], key=f"{name}.dead")
+        sizes = []
+        for _ in range(15):
+            async with ParkingLot(amqp_url, f"{name}.dead") as lot:
+                sizes.append(lot.size)
+                await anext(aiter(lot))
+    assert sizes == [300] * 15
+
+
 async def test_a_queue_that_is_not_there_is_said(amqp_url: str, name: str) -> None:
     with pytest.raises(TopologyMismatch, match="no queue"):
         async with ParkingLot(amqp_url, name):

@@ -30,6 +30,15 @@ class Foreign:
         """How many messages are ready in the queue."""
         return (await self._declared(queue)).message_count or 0
 
+    async def drain(self, queue: str) -> list[bytes]:
+        """The bodies of all that is ready, acknowledged."""
+        source = await self.channel.get_queue(queue)
+        bodies = []
+        while (message := await source.get(fail=False)) is not None:
+            bodies.append(message.body)
+            await message.ack()
+        return bodies
+
     async def holds(self, queue: str, count: int, seconds: float = 15.0) -> None:
         """Wait until so many messages are ready in the queue.
 
@@ -43,10 +52,15 @@ class Foreign:
             found = await self.count(queue)
         assert found == count, f"{found} messages are ready in {queue!r}"
 
-    async def one_consumer(self, queue: str, seconds: float = 15.0) -> None:
-        """Wait until the queue has one: that of a lost connection goes when its messages are ready again, no sooner."""
+    async def has_consumers(self, queue: str, count: int, seconds: float = 15.0) -> None:
+        """Wait until the queue has so many: that of a lost connection goes when its messages are ready again, no sooner.
+
+        It has to be said twice: RabbitMQ says 0 as well of a quorum queue that has not answered in time.
+        """
+        said = 0
         async with asyncio.timeout(seconds):
-            while (await self._declared(queue)).consumer_count != 1:  # noqa: ASYNC110
+            while said < 2:
+                said = said + 1 if (await self._declared(queue)).consumer_count == count else 0
                 await asyncio.sleep(0.01)
 
     async def _declared(self, queue: str) -> spec.Queue.DeclareOk:

@@ -74,7 +74,7 @@ async def test_who_does_not_answer_in_time_is_named(make_app: MakeApp, name: str
     late = supply(app, ask, f"{name}.b", 2)
     app.publishes(ask)  # else the gathering declares it, within its time
     async with app:
-        gathered = await app.gather(ask(), timeout=2)
+        gathered = await app.gather(ask(), timeout=4)
         assert gathered.values == [1]
         assert gathered.silent == {f"{name}.b"}
         late.set()

@@ -133,7 +133,7 @@ async def test_what_cannot_be_got_is_said(
         with pytest.raises(TopologyMismatch, match="NOT_FOUND"):
             await app.get(f"{name}.missing")
         waiting = asyncio.create_task(app.get(name, timeout=15))
-        await foreign.one_consumer(name)
+        await foreign.has_consumers(name, 1)
         proxy.cut()
         with pytest.raises(TransportUnavailable):
             await waiting

@@ -39,7 +39,7 @@ async def test_consumers_are_back_after_a_lost_connection_and_ready_says_so(
             await app.publish(Ping(number=number))
             # The one before comes again if the connection was cut before its acknowledgement had left.
             while (got := await asyncio.wait_for(seen.get(), 10)) != number:
-                assert got == number - 1
+                assert got < number
             await until(lambda: app.ready, "it is ready again")
         assert app.statistics().reconnects == 6
     assert states == [State.READY, *[State.CONNECTING] * 3]

@@ -73,6 +73,7 @@ async def test_it_publishes_calls_expires_and_dead_letters_as_in_this_process(am
 
     async with warren.running(app):
         await warren.publish(Placed(order_id="lamp"))
+        await comes(warren, lambda: bool(warren.published(Quote)))
         assert warren.handled(Placed) == [Placed(order_id="lamp")]
         assert warren.published(Quote) == [Quote(sku="lamp")]
         assert await warren.call(GetPrice(sku="lamp")) == 4
@@ -135,7 +136,7 @@ async def test_two_tests_on_one_broker_do_not_meet_and_leave_nothing(amqp_url: s
     async with first.running(app_of()), second.running(app_of()):
         for number in range(10):
             await first.publish(Ping(number=number))
-        assert len(first.handled(Ping)) == 10
+        await comes(first, lambda: len(first.handled(Ping)) == 10)
         assert second.handled(Ping) == []
         for warren in (first, second):
             relay = warren._stage._relay  # type: ignore[attr-defined]
@@ -205,4 +206,5 @@ async def test_topology_of_every_kind_passes(amqp_url: str) -> None:
 
     async with warren.running(app):
         await warren.publish(b"nobody's", exchange="live-in", key="b")
+        await comes(warren, lambda: bool(heard))
     assert heard == [b"nobody's"]

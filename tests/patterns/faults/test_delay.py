@@ -166,8 +166,8 @@ async def test_a_handler_delays_twice(redis_url: str, new_app: NewApp, name: str
 async def test_times_decide_the_order(new_app: NewApp, name: str) -> None:
     here = Bell(new_app(), name)
     async with here.app:
-        for text, times in (("d", 4), ("b", 2), ("a", 1), ("c", 2)):
-            await here.set(text, times * timedelta(milliseconds=500))
+        times = (("d", 4), ("b", 2), ("a", 1), ("c", 2))
+        await asyncio.gather(*(here.set(text, count * timedelta(milliseconds=500)) for text, count in times))
         await eventually(lambda: len(here.rung) == 4, "all ring")
     assert here.rung == ["a", "b", "c", "d"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
@@ -16,14 +17,19 @@ from warren.sdk.transport import Session, translated
 PAGE: Final = 500
 SECONDS: Final = 10.0
 QUIET_SECONDS: Final = 1.0
+BACK_SECONDS: Final = 2.0
+"""How long a broker may take to give back what was held, after it has answered that the channel is closed."""
+LOOK_SECONDS: Final = 0.05
+LOOKS: Final = 4
 
 
 class ParkingLot:
     """A queue of dead letters: `async with ParkingLot(url, "billing.dead") as lot: async for letter in lot: ...`.
 
     What is read is held, unacknowledged, and given back at the end, to its place; a quorum queue of RabbitMQ's changes
-    the order of more than 500. Nobody else sees the letters meanwhile. On a quorum queue of RabbitMQ's each look counts
-    as a delivery: the dead letter queues that Warren declares are without the limit that would end them after 20.
+    the order of more than 500. It is ready again when the block has ended. Nobody else sees the letters meanwhile. On a
+    quorum queue of RabbitMQ's each look counts as a delivery: the dead letter queues that Warren declares are without the
+    limit that would end them after 20.
 
     :raises TopologyMismatch: there is no such queue, or it is exclusive to another connection.
     :raises TransportUnavailable: there is no connection, or it is lost; all that was held is back in the queue then. Also
@@ -41,6 +47,7 @@ class ParkingLot:
         self._waiting: deque[tuple[int, Delivery]] = deque()
         self._arrived = asyncio.Event()
         self._room = PAGE
+        self._held = 0
         self._taken_out = False
         self._last_tag = 0
         self._held_before = 0
@@ -52,7 +59,12 @@ class ParkingLot:
             self._channel = await self._session.channel()
             self._channel.on_delivery = self._deliver
             self._channel.ended.add_done_callback(lambda ended: self._arrived.set())
-            self.size = await self._count()
+            for _ in range(LOOKS):
+                self.size = await self._count()
+                if self.size:
+                    break
+                # RabbitMQ says 0 as well where a quorum queue's leader has not answered within 250 ms.
+                await asyncio.sleep(LOOK_SECONDS)
             await self._consume()
         except BaseException:
             await self._session.close()
@@ -63,12 +75,12 @@ class ParkingLot:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._taken_out:
-                # Answered when what was taken out has left; closing says nothing of a loss.
-                await self._count()
-            # The broker gives back the rest.
+            # Answered when what was taken out has left; closing says nothing of a loss.
+            _, consumers = await _look(self._usable(), self.queue)
             with translated("cannot close the channel"):
                 await self._usable().close(timeout=SECONDS)
+            if consumers <= 1:
+                await self._given_back()
         except TopologyMismatch:
             pass  # The queue was deleted meanwhile, and all its letters with it.
         except TransportUnavailable as lost:
@@ -93,6 +105,7 @@ class ParkingLot:
         """Remove it from the queue (acknowledge it); it has left for certain when the `async with` block has."""
         self._usable().acknowledge(letter.delivery_tag)
         self._taken_out = True
+        self._held -= 1
         if letter.delivery_tag > self._held_before:
             self._room += 1
 
@@ -115,6 +128,7 @@ class ParkingLot:
 
     def _deliver(self, method: bytes, header: bytes, body: bytes) -> None:
         self._room -= 1
+        self._held += 1
         arrived = Delivery.of_frames(method, header, body, self.queue)
         self._waiting.append(arrived)
         self._last_tag, _ = arrived
@@ -129,12 +143,20 @@ class ParkingLot:
                 self._room, self._held_before = PAGE, self._last_tag
                 self._consumer = await channel.consume(self.queue, prefetch=PAGE)
 
+    async def _given_back(self) -> None:
+        """Wait until what was held is ready: a quorum queue of RabbitMQ's writes it down after the channel was closed."""
+        if self._session is None or self._held <= 0:
+            return
+        with contextlib.suppress(TimeoutError, TransportUnavailable, TopologyMismatch):
+            async with asyncio.timeout(BACK_SECONDS):
+                channel = await self._session.channel()
+                while (await _look(channel, self.queue))[0] < self._held:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_SECONDS)
+
     async def _count(self) -> int:
         """How many letters are ready."""
-        with translated(f"cannot read queue {self.queue!r}"):
-            async with asyncio.timeout(SECONDS):
-                ok = await self._usable().methods.queue_declare(self.queue, passive=True)
-        return ok.message_count or 0
+        ready, _ = await _look(self._usable(), self.queue)
+        return ready
 
     def _usable(self) -> DataChannel:
         channel = self._channel
@@ -143,6 +165,14 @@ class ParkingLot:
                 f"the connection was lost over queue {self.queue!r}; what was not taken out is in it"
             )
         return channel
+
+
+async def _look(channel: DataChannel, queue: str) -> tuple[int, int]:
+    """How many messages are ready, and how many consumers there are."""
+    with translated(f"cannot read queue {queue!r}"):
+        async with asyncio.timeout(SECONDS):
+            ok = await channel.methods.queue_declare(queue, passive=True)
+    return ok.message_count or 0, ok.consumer_count or 0
 
 
 async def count_letters(url: str, queues: Iterable[str]) -> dict[str, int | None]:
@@ -157,10 +187,7 @@ async def count_letters(url: str, queues: Iterable[str]) -> dict[str, int | None
             # One a queue: a queue that is not there costs its channel.
             channel = await session.channel()
             try:
-                with translated(f"cannot read queue {queue!r}"):
-                    async with asyncio.timeout(SECONDS):
-                        ok = await channel.methods.queue_declare(queue, passive=True)
-                counts[queue] = ok.message_count or 0
+                counts[queue], _ = await _look(channel, queue)
                 await channel.close(timeout=SECONDS)
             except TopologyMismatch as error:
                 if error.reply_code != 404:
