@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from xdist.remote import Producer
 
 from tests.support.broker import BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from tests.support.redis import redis_server
+from tests.support.sharing import SLOW, OneWithoutSpark
 
 if TYPE_CHECKING:
     from warren.testing import Warren
@@ -20,21 +22,20 @@ if TYPE_CHECKING:
 # and `rabbitmq` starts Debian's. Without it all tests run, with a `warren broker`.
 
 
-SLOW = Path(__file__).parent / "pipeline"
-"""Files with Spark in them, which are long. Where processes share the tests file by file, one that got such a file last
-would be waited for by the others."""
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow files first. With `--amqp-url`, what starts a broker of its own says nothing about the one that is named."""
-    items.sort(key=lambda item: not item.path.is_relative_to(SLOW))
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
     if config.getoption("--amqp-url") is None:
         return
     fixtures = [set(getattr(item, "fixturenames", ())) for item in items]
     ours = [bool(names & {"amqp_url", "rabbitmq"}) for names in fixtures]
     config.hook.pytest_deselected(items=[item for item, mine in zip(items, ours, strict=True) if not mine])
     items[:] = [item for item, mine in zip(items, ours, strict=True) if mine]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWithoutSpark | None:
+    return OneWithoutSpark(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,9 @@ from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.proxy import Proxy
 from warren.patterns.dead_letter import REPLAYED, Letter, ParkingLot, Settled, Which, discard, parking, replay
+from warren.patterns.dead_letter.parking import count_letters
 from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue, Requeue, Retry, TopologyMismatch
+from warren.sdk.data_channel import DataChannel
 
 
 class Clinic:
@@ -330,6 +332,29 @@ async def test_what_one_has_looked_at_the_next_one_sees(new_app: NewApp, amqp_ur
                 sizes.append(lot.size)
                 await anext(aiter(lot))
     assert sizes == [300] * 15
+
+
+async def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
+    new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ says 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
+    look, late = parking._look, 2
+
+    async def slow(channel: DataChannel, queue: str) -> tuple[int, int]:
+        nonlocal late
+        found = await look(channel, queue)
+        late -= 1
+        return found if late < 0 else (0, 0)
+
+    monkeypatch.setattr(parking, "_look", slow)
+    app = new_app()
+    app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
+    async with app:
+        await app.publish(b"1", key=f"{name}.dead")
+        async with ParkingLot(amqp_url, f"{name}.dead") as lot:
+            assert [letter.delivery.body async for letter in lot] == [b"1"]
+        late = 2
+        assert await count_letters(amqp_url, [f"{name}.dead"]) == {f"{name}.dead": 1}
 
 
 async def test_a_queue_that_is_not_there_is_said(amqp_url: str, name: str) -> None:

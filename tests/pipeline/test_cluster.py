@@ -24,7 +24,7 @@ from warren.pipeline.jobs.registry import JOBS
 from warren.pipeline.travel import own_version
 
 # Several Javas start on what may be a busy machine.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 MESSAGES = 200
 PATIENCE = 350
 ORDERS = generated(40, seed=3)

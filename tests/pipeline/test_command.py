@@ -110,7 +110,7 @@ def test_the_command_runs_quietly_and_prints_json(audit: Audit, tmp_path: Path) 
         warren("pipeline", *words, "--timeout", "30m", "--json"),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         cwd=tmp_path,
         check=False,
     )

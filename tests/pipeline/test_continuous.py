@@ -26,10 +26,10 @@ from warren.command import UsageError
 from warren.pipeline.command import parse, run
 from warren.pipeline.errors import PipelineError
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 NOON = datetime(2024, 5, 1, 12, 0)
-DEADLINE = 240
+DEADLINE = 500
 """Seconds: Java starts slowly where everybody works."""
 DONE = ("--available-now", "--settle", "0s")
 

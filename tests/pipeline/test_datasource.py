@@ -19,8 +19,9 @@ from warren.pipeline.browse import Browse
 from warren.pipeline.consuming import BATCH_BYTES
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.link import Address
+from warren.pipeline.link import Address, Link
 from warren.pipeline.rows import SCHEMA
+from warren.wire.methods import Argument, Arguments
 from warren.wire.tables import decode
 
 
@@ -61,6 +62,26 @@ def test_an_empty_queue_is_an_empty_frame(spark: SparkSession, audit: Audit) -> 
     frame = load(spark, audit)
     assert frame.schema == SCHEMA
     assert frame.count() == 0
+
+
+def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ says 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
+    audit.publish([Message(b"1")])
+    call, late = Link.call, 2
+
+    def slow(link: Link, name: str, *values: Argument) -> Arguments:
+        nonlocal late
+        found = call(link, name, *values)
+        if name == "queue.declare":
+            late -= 1
+            if late >= 0:
+                found |= {"message_count": 0, "consumer_count": 0}
+        return found
+
+    monkeypatch.setattr(Link, "call", slow)
+    assert [body for batch in browse(audit).batches() for body in batch.bodies] == [b"1"]
 
 
 def test_every_property_and_header_comes_back_typed(spark: SparkSession, audit: Audit) -> None:

@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(program: str | Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program, an example by its name, until it ends, for less than two minutes.
+    """Run a program, an example by its name, until it ends, for less than five minutes.
 
     :param environment: added to this process's, of which it gets no URL of a server
     """
@@ -23,6 +23,6 @@ def run(program: str | Path, *arguments: str, **environment: str) -> subprocess.
         env={**inherited, **environment},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )

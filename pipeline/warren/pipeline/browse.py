@@ -31,6 +31,9 @@ PROBE = 1.0
 """Seconds without a delivery after which the queue is asked whether it holds any more."""
 WAIT = 0.1
 """Seconds between two attempts to become the only consumer."""
+EMPTY = 3
+"""How often a queue has to say that it is empty: RabbitMQ says so as well of a quorum queue whose leader has not answered
+within 250 ms."""
 PREFETCH_LIMIT = 65_535
 """basic.qos carries the prefetch in 16 bits; 0 is no limit."""
 
@@ -78,21 +81,25 @@ class Browse:
     def _start(self, link: Link) -> tuple[int, Consuming | None]:
         """Count, then consume; wait while somebody else consumes, for then the count is not the whole."""
         deadline = time.monotonic() + self.address.timeout
-        queue = self.queue.encode()
+        queue, empty = self.queue.encode(), 0
         while True:
             declared = link.call("queue.declare", 0, queue, True, False, False, False, False, b"")
             wanted = declared.number("message_count")
             if not declared.number("consumer_count"):
-                if not wanted:
+                if wanted:
+                    try:
+                        return wanted, Consuming(
+                            link, self.queue, wanted if wanted <= PREFETCH_LIMIT else 0, exclusive=True
+                        )
+                    except Refused as error:
+                        if error.code != Reply.ACCESS_REFUSED or "exclusive" not in error.text:
+                            raise
+                        link.reopen()
+                elif (empty := empty + 1) == EMPTY:
                     return 0, None
-                try:
-                    return wanted, Consuming(
-                        link, self.queue, wanted if wanted <= PREFETCH_LIMIT else 0, exclusive=True
-                    )
-                except Refused as error:
-                    if error.code != Reply.ACCESS_REFUSED or "exclusive" not in error.text:
-                        raise
-                    link.reopen()
+                else:
+                    time.sleep(WAIT)
+                    continue
             if time.monotonic() >= deadline:
                 raise PipelineError(f"it has another consumer (waited {self.address.timeout:g} s)")
             time.sleep(WAIT)

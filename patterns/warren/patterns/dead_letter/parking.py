@@ -21,6 +21,8 @@ BACK_SECONDS: Final = 2.0
 """How long a broker may take to give back what was held, after it has answered that the channel is closed."""
 LOOK_SECONDS: Final = 0.05
 LOOKS: Final = 4
+"""How often a queue has to say that it is empty: RabbitMQ says so as well of a quorum queue whose leader has not answered
+within 250 ms."""
 
 
 class ParkingLot:
@@ -59,12 +61,7 @@ class ParkingLot:
             self._channel = await self._session.channel()
             self._channel.on_delivery = self._deliver
             self._channel.ended.add_done_callback(lambda ended: self._arrived.set())
-            for _ in range(LOOKS):
-                self.size = await self._count()
-                if self.size:
-                    break
-                # RabbitMQ says 0 as well where a quorum queue's leader has not answered within 250 ms.
-                await asyncio.sleep(LOOK_SECONDS)
+            self.size = await _size(self._channel, self.queue)
             await self._consume()
         except BaseException:
             await self._session.close()
@@ -122,7 +119,7 @@ class ParkingLot:
                     await self._arrived.wait()
             except TimeoutError:
                 # Some may come before the answer that counts them no more.
-                if not self._waiting and await self._count() == 0 and not self._waiting:
+                if not self._waiting and await _size(self._usable(), self.queue) == 0 and not self._waiting:
                     return None
         return self._waiting.popleft()
 
@@ -153,11 +150,6 @@ class ParkingLot:
                 while (await _look(channel, self.queue))[0] < self._held:  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_SECONDS)
 
-    async def _count(self) -> int:
-        """How many letters are ready."""
-        ready, _ = await _look(self._usable(), self.queue)
-        return ready
-
     def _usable(self) -> DataChannel:
         channel = self._channel
         if channel is None or not channel.usable:
@@ -175,6 +167,16 @@ async def _look(channel: DataChannel, queue: str) -> tuple[int, int]:
     return ok.message_count or 0, ok.consumer_count or 0
 
 
+async def _size(channel: DataChannel, queue: str) -> int:
+    """How many messages are ready, if any are."""
+    for _ in range(LOOKS):
+        ready, _ = await _look(channel, queue)
+        if ready:
+            return ready
+        await asyncio.sleep(LOOK_SECONDS)
+    return 0
+
+
 async def count_letters(url: str, queues: Iterable[str]) -> dict[str, int | None]:
     """How many messages are ready in each queue; None where there is no such queue.
 
@@ -183,19 +185,30 @@ async def count_letters(url: str, queues: Iterable[str]) -> dict[str, int | None
     counts: dict[str, int | None] = {}
     session = await Session.open(url, "warren dead letters", lambda reason: None)
     try:
-        for queue in queues:
-            # One a queue: a queue that is not there costs its channel.
-            channel = await session.channel()
-            try:
-                counts[queue], _ = await _look(channel, queue)
-                await channel.close(timeout=SECONDS)
-            except TopologyMismatch as error:
-                if error.reply_code != 404:
-                    raise
-                counts[queue] = None
+        asked = list(queues)
+        for _ in range(LOOKS):
+            for queue in asked:
+                counts[queue] = await _ready(session, queue)
+            asked = [queue for queue in asked if counts[queue] == 0]
+            if not asked:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
     finally:
         await session.close()
     return counts
+
+
+async def _ready(session: Session, queue: str) -> int | None:
+    # A channel of its own: a queue that is not there costs its channel.
+    channel = await session.channel()
+    try:
+        ready, _ = await _look(channel, queue)
+        await channel.close(timeout=SECONDS)
+    except TopologyMismatch as error:
+        if error.reply_code != 404:
+            raise
+        return None
+    return ready
 
 
 __all__ = ["ParkingLot", "count_letters"]
