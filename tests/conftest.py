@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ours = [bool(names & {"amqp_url", "rabbitmq"}) for names in fixtures]
     config.hook.pytest_deselected(items=[item for item, mine in zip(items, ours, strict=True) if not mine])
     items[:] = [item for item, mine in zip(items, ours, strict=True) if mine]
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background so, and what tests start would be deaf to an interrupt as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWithoutSpark | None:
