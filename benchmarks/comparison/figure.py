@@ -7,7 +7,7 @@ from html import escape
 
 from benchmarks.comparison.results import Median, Results, Sample
 from benchmarks.comparison.rows import ROWS, Row
-from benchmarks.comparison.servers import COMPILED, LAVINMQ, PLAIN, RABBITMQ
+from benchmarks.comparison.servers import COMPILED, LAVINMQ, LAVINMQ_UNSYNCED, PLAIN, RABBITMQ
 
 WIDTH = 900
 LABELS = 290
@@ -16,15 +16,23 @@ VALUES = 90
 BAR = 13
 GAP = 12
 TITLE = 44
-COLOURS = {COMPILED: "warren", PLAIN: "plain", RABBITMQ: "rabbitmq", LAVINMQ: "lavinmq"}
+COLOURS = {
+    COMPILED: "warren",
+    PLAIN: "plain",
+    RABBITMQ: "rabbitmq",
+    LAVINMQ: "lavinmq",
+    LAVINMQ_UNSYNCED: "unsynced",
+}
 STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .title { font-weight: 600; font-size: 15px } .value { font-size: 11px }
-.warren { fill: #0f766e } .plain { fill: #5eada6 } .rabbitmq { fill: #d9772b } .lavinmq { fill: #64748b }
+.warren { fill: #0f766e } .plain { fill: #5eada6 } .rabbitmq { fill: #d9772b }
+.lavinmq { fill: #64748b } .unsynced { fill: #a8b3c2 }
 .ground { fill: #ffffff }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 } .ground { fill: #1e2129 }
-.warren { fill: #2dd4bf } .plain { fill: #4f9d95 } .rabbitmq { fill: #f0975a } .lavinmq { fill: #94a3b8 } }
+.warren { fill: #2dd4bf } .plain { fill: #4f9d95 } .rabbitmq { fill: #f0975a }
+.lavinmq { fill: #94a3b8 } .unsynced { fill: #5b6675 } }
 """
 
 

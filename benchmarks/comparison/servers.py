@@ -23,6 +23,8 @@ PLAIN = "Warren, plain"
 COMPILED = "Warren, compiled"
 RABBITMQ = "RabbitMQ"
 LAVINMQ = "LavinMQ"
+LAVINMQ_UNSYNCED = "LavinMQ, no sync"
+"""With `--no-sync`: since 2.9 it syncs before every confirm, of transient messages, too. Here it does before none."""
 
 START_SECONDS = 60.0
 
@@ -74,7 +76,10 @@ def servers(plain: Path, compiled: Path, lavinmq: Path | None) -> list[Server]:
         Server(RABBITMQ, _rabbitmq_version(), _rabbitmq),
     ]
     if lavinmq is not None:
-        found.append(Server(LAVINMQ, _said(str(lavinmq), "--version"), _lavinmq(lavinmq)))
+        lavinmq_version = _said(str(lavinmq), "--version")
+        found.append(Server(LAVINMQ, lavinmq_version, _lavinmq(lavinmq)))
+        if "--no-sync" in _said(str(lavinmq), "--help"):
+            found.append(Server(LAVINMQ_UNSYNCED, lavinmq_version, _lavinmq(lavinmq, "--no-sync")))
     return found
 
 
@@ -111,15 +116,22 @@ def _rabbitmq(limited: bool = False) -> Iterator[Running]:
         yield Running(server.url, server.pid)
 
 
-def _lavinmq(binary: Path) -> Callable[..., AbstractContextManager[Running]]:
+def _lavinmq(binary: Path, *options: str) -> Callable[..., AbstractContextManager[Running]]:
     @contextmanager
     def run(limited: bool = False) -> Iterator[Running]:
         port = free_port()
         with tempfile.TemporaryDirectory(prefix="warren-lavinmq-", ignore_cleanup_errors=True) as folder:
-            words = [str(binary), "-D", folder, "-b", "127.0.0.1", "-p", str(port)]
-            words += ["--http-port", str(free_port())]
-            if "--mqtt-port" in _said(str(binary), "--help"):
-                words += ["--mqtt-port", str(free_port())]
+            config = Path(folder) / "lavinmq.ini"
+            # Its default leaves Nagle's algorithm on: whoever has few messages on the way waits 40 ms for each answer.
+            config.write_text("[main]\ntcp_nodelay = true\n")
+            words = [str(binary), "-c", str(config), "-D", f"{folder}/data", "-b", "127.0.0.1", "-p", str(port)]
+            words += options
+            known = _said(str(binary), "--help")
+            for listens in ("--http-port", "--mqtt-port", "--metrics-http-port", "--clustering-port"):
+                if listens in known:
+                    words += [listens, str(free_port())]
+            if "--control-unix-path" in known:
+                words += ["--control-unix-path", f"{folder}/control.sock"]
             with Child(words, env=dict(os.environ), cwd=Path(folder)) as child:
                 url = f"amqp://guest:guest@127.0.0.1:{port}/"
                 deadline = time.monotonic() + START_SECONDS
