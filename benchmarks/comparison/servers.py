@@ -124,7 +124,17 @@ def _lavinmq(binary: Path, *options: str) -> Callable[..., AbstractContextManage
             config = Path(folder) / "lavinmq.ini"
             # Its default leaves Nagle's algorithm on: whoever has few messages on the way waits 40 ms for each answer.
             config.write_text("[main]\ntcp_nodelay = true\n")
-            words = [str(binary), "-c", str(config), "-D", f"{folder}/data", "-b", "127.0.0.1", "-p", str(port)]
+            words = [
+                str(binary),
+                "-c",
+                str(config),
+                "-D",
+                f"{folder}/data",
+                "-b",
+                "127.0.0.1",
+                "-p",
+                str(port),
+            ]
             words += options
             known = _said(str(binary), "--help")
             for listens in ("--http-port", "--mqtt-port", "--metrics-http-port", "--clustering-port"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from benchmarks.comparison.results import Median, Results, Sample
 from benchmarks.comparison.rows import Quantity, Row
-from benchmarks.comparison.servers import COMPILED, RABBITMQ
+from benchmarks.comparison.servers import COMPILED, LAVINMQ, LAVINMQ_UNSYNCED, RABBITMQ
 
 NOTHING = "–"
 
@@ -41,7 +41,7 @@ def _load_line(row: Row, broker: str, samples: list[Sample], reference: list[Sam
 
 
 def ratio(row: Row, samples: Sequence[Sample], reference: Sequence[Sample]) -> float | None:
-    """A broker's rate by RabbitMQ's; where the rate is given, its p99 by RabbitMQ's."""
+    """A broker's rate by another's; where the rate is given, its p99 by the other's."""
     if not samples or not reference:
         return None
     if row.by_latency:
@@ -69,6 +69,31 @@ def _held(row: Row, broker: str, against: float | None, spent: float) -> str:
     if broker != COMPILED or not promises:
         return ""
     return ", ".join(f"{text}: {'holds' if holds else '**falls short**'}" for text, holds in promises)
+
+
+def by_lavinmq(results: Results, rows: Sequence[Row]) -> str:
+    """One line a row: Warren's compiled build by each LavinMQ; nothing if none took part."""
+    others = [name for name in (LAVINMQ, LAVINMQ_UNSYNCED) if name in results.versions]
+    if not others:
+        return ""
+    cells = [f"of {name}: rate | processor time" for name in others]
+    lines = [f"| Load | {' | '.join(cells)} |", "|---" * (2 * len(others) + 1) + "|"]
+    for row in rows:
+        brokers = results.loads.get(row.key, {})
+        mine = brokers.get(COMPILED, [])
+        found = [text for name in others for text in _by_other(row, mine, brokers.get(name, []))]
+        lines.append(f"| {row.name} | {' | '.join(found)} |")
+    return "\n".join(lines)
+
+
+def _by_other(row: Row, mine: Sequence[Sample], theirs: Sequence[Sample]) -> tuple[str, str]:
+    against = ratio(row, mine, theirs)
+    if against is None:
+        return NOTHING, NOTHING
+    spent = (
+        Median.of([s.microseconds for s in mine]).middle / Median.of([s.microseconds for s in theirs]).middle
+    )
+    return _ratio_text(row, against), f"{spent:.2f}"
 
 
 def by_quantities(results: Results, quantities: Sequence[Quantity]) -> str:

@@ -8,8 +8,8 @@ from benchmarks.comparison import page
 from benchmarks.comparison.figure import draw
 from benchmarks.comparison.results import Machine, Results, Sample
 from benchmarks.comparison.rows import FURTHER, QUANTITIES, ROWS
-from benchmarks.comparison.servers import COMPILED, PLAIN, RABBITMQ
-from benchmarks.comparison.tables import by_claims, by_loads, by_quantities
+from benchmarks.comparison.servers import COMPILED, LAVINMQ, LAVINMQ_UNSYNCED, PLAIN, RABBITMQ
+from benchmarks.comparison.tables import by_claims, by_lavinmq, by_loads, by_quantities
 
 
 def sample(per_second: float, microseconds: float = 1.0, p99: float = 1.0) -> Sample:
@@ -46,6 +46,24 @@ def test_a_bound_holds_or_falls_short() -> None:
     assert [line.endswith("|  |") for line in lines] == [False, True, False, True, True, False, True]
     assert "| p99 0.50 |" in lines[5]
     assert lines[5].endswith("| p99 0.5: holds |")
+
+
+def test_warren_beside_lavinmq() -> None:
+    found = results(
+        confirmed={
+            COMPILED: [sample(300, 1.0)],
+            LAVINMQ: [sample(100, 4.0)],
+            LAVINMQ_UNSYNCED: [sample(200, 2.0)],
+        },
+        rate_1000={COMPILED: [sample(1000, p99=0.5)], LAVINMQ: [sample(1000, p99=1.0)]},
+    )
+    assert by_lavinmq(found, ROWS) == ""
+    found.versions |= {LAVINMQ: "2.9.1", LAVINMQ_UNSYNCED: "2.9.1"}
+    lines = by_lavinmq(found, ROWS).splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+    assert lines[2] == "| confirmed, acknowledged | 3.00 | 0.25 | 1.50 | 0.50 |"
+    assert "| latency at 1,000 a second | p99 0.50 | 1.00 | – | – |" in lines
+    assert "| 1,000 queues in turn | – | – | – | – |" in lines
 
 
 def test_quantities_and_claims() -> None:

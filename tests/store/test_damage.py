@@ -205,8 +205,8 @@ def test_an_empty_segment_file_is_survived() -> None:
 
 def test_a_last_segment_that_was_whole_at_a_clean_stop_has_no_torn_tail() -> None:
     node = Node(Disk(), (1, 2), segment_size=1 << 20)
-    node.log.message(node.queue(1), 1, b"", b"first")
-    node.log.message(node.queue(1), 2, b"", b"second")
+    node.log.message(node.queue(1), 1, b"fir", b"st")
+    node.log.message(node.queue(1), 2, b"sec", b"ond")
     disk = node.close()
     disk.segment(1).content[-1] ^= 1
     after = Node(disk, (1, 2), segment_size=1 << 20)
@@ -223,7 +223,7 @@ def test_a_last_segment_that_was_whole_at_a_clean_stop_has_no_torn_tail() -> Non
 def test_a_last_segment_that_has_shrunk_since_a_clean_stop_is_reported() -> None:
     node = Node(Disk(), (1,), segment_size=1 << 20)
     for number in (1, 2):
-        node.log.message(node.queue(1), number, b"", b"x" * 20)
+        node.log.message(node.queue(1), number, b"%d" % number, b"x" * 19)
     disk = node.close()
     size = len(content(disk))
     del disk.segment(1).content[size - 49 :]
@@ -243,9 +243,9 @@ def test_another_folders_records_are_no_records_here() -> None:
 def test_a_body_that_looks_like_records_is_not_taken_for_them() -> None:
     forged = b"".join(encode(MESSAGE, 2, number, b"forged", seed_of(12345, 1)) for number in range(1, 4))
     node = Node(Disk(), (1, 2), block=65536, segment_size=1 << 20)
-    node.log.message(node.queue(1), 1, b"", b"before")
+    node.log.message(node.queue(1), 1, b"be", b"fore")
     node.log.message(node.queue(1), 2, b"", forged)
-    node.log.message(node.queue(1), 3, b"", b"behind")
+    node.log.message(node.queue(1), 3, b"be", b"hind")
     node.sync()
     disk = node.kill()
     whole = bytearray(content(disk))

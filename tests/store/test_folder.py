@@ -9,12 +9,13 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from warren.broker.store.errors import StoreError
-from warren.broker.store.folder import DataFolder
+from warren.broker.store.folder import VERSION, DataFolder
 from warren.command import Exit
 
 OPEN = """
@@ -87,12 +88,25 @@ def test_the_same_process_cannot_open_it_twice_either(tmp_path: Path) -> None:
 def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
     DataFolder.open(tmp_path).close()
     file = tmp_path / "format"
-    file.write_text(file.read_text().replace("version 1", "version 2"))
+    file.write_text(file.read_text().replace(f"version {VERSION}", f"version {VERSION + 1}"))
     error = refusal(tmp_path)
     assert error.status is Exit.USAGE
     assert re.search(
-        r"has format version 2, this broker knows 1: start it with the version of Warren", str(error)
+        rf"has format version {VERSION + 1}, this broker knows {VERSION}: start it with the version of Warren",
+        str(error),
     )
+
+
+def test_an_older_version_is_marked_as_the_present_one_before_it_is_written_to(tmp_path: Path) -> None:
+    made = DataFolder.open(tmp_path)
+    made.close()
+    file = tmp_path / "format"
+    present = file.read_text()
+    file.write_text(present.replace(f"version {VERSION}", "version 1"))
+    with closing(DataFolder.open(tmp_path)) as folder:
+        assert folder.identity == made.identity
+        # A broker that knows only the older one would pass over what it does not know.
+        assert file.read_text() == present
 
 
 @pytest.mark.parametrize("text", ["", "something else\n", "warren data folder\nversion 1\nidentity xyz\n"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.frozen.write import DEAD, DEFINITIONS, LAST, WORK, write
+from tests.store.frozen.write import BUNDLED, DEAD, DEFINITIONS, LAST, WORK, write
 from warren.broker.store.definitions import Definitions
 from warren.broker.store.folder import VERSION, DataFolder
 from warren.broker.store.log import Log
@@ -17,7 +17,8 @@ from warren.broker.store.recovery import recover
 FROZEN = Path(__file__).parent / "frozen"
 
 
-async def read_and_go_on(path: Path, clean: bool) -> None:
+async def read_and_go_on(path: Path, clean: bool, version: int = VERSION) -> None:
+    work = [message for message in WORK if version > 1 or message[0] not in BUNDLED]
     folder = DataFolder.open(path)
     definitions = Definitions.open(folder, asyncio.get_running_loop())
     assert definitions.load() == DEFINITIONS
@@ -25,7 +26,7 @@ async def read_and_go_on(path: Path, clean: bool) -> None:
     recovery = recover(folder, {1, 2})
     assert recovery.damage == []
     assert recovery.clean is clean
-    assert recovery.queues[1].messages == WORK
+    assert recovery.queues[1].messages == work
     assert recovery.queues[2].messages == DEAD
     assert {number: queue.last_sequence for number, queue in recovery.queues.items()} == LAST
     log = Log(recovery, asyncio.get_running_loop(), definitions)
@@ -34,7 +35,7 @@ async def read_and_go_on(path: Path, clean: bool) -> None:
     await log.close()
     again = recover(folder, {1, 2})
     assert again.damage == []
-    assert again.queues[1].messages == [message for message in WORK if message[0] != 5]
+    assert again.queues[1].messages == [message for message in work if message[0] != 5]
     assert again.queues[2].messages == [*DEAD, (4, b"new", 0)]
     await definitions.close()
     folder.close()
@@ -47,7 +48,7 @@ def test_a_frozen_folder_is_read_and_gone_on_with(version: str, clean: bool, tmp
     shutil.copytree(FROZEN / version, path)
     if not clean:
         (path / "log" / "clean").unlink()
-    asyncio.run(read_and_go_on(path, clean))
+    asyncio.run(read_and_go_on(path, clean, int(version[1:])))
 
 
 def test_the_current_version_is_frozen_and_writes_what_is_frozen(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from tests.store.node import Node
 FIRM = 0
 """The batch of what was there when the log was opened."""
 
+HEADS = (b"", b"exchange, key", b"exchange" * 20)
+"""Messages of a queue in a row that begin with the same object share a record."""
+
 
 @dataclass
 class Held:
@@ -51,6 +54,7 @@ class LogMachine(RuleBasedStateMachine):
         self.incarnations = 0
         self.node: Node | None = None
         self.stopped = False
+        self.head = b""
 
     @property
     def at(self) -> Node:
@@ -236,9 +240,11 @@ class LogMachine(RuleBasedStateMachine):
     def put(self, incarnation: int, size: int) -> int:
         log = self.at.log
         sequence = self.number(incarnation)
-        payload = self.random.randbytes(size)
-        log.message(log.queue(incarnation), sequence, payload[: size // 3], payload[size // 3 :])
-        self.queues[incarnation][sequence] = Held(payload, log.batch)
+        if self.random.random() < 0.1:
+            self.head = self.random.choice(HEADS)
+        content = self.random.randbytes(size)
+        log.message(log.queue(incarnation), sequence, self.head, content)
+        self.queues[incarnation][sequence] = Held(self.head + content, log.batch)
         return sequence
 
     def number(self, incarnation: int) -> int:

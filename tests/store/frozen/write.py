@@ -36,9 +36,13 @@ WORK = [
     (1, b"head of 1, content of 1", 0),
     (4, b"", 0),
     (5, LARGE, 3),
+    (6, b"alike, 6", 0),
+    (7, b"alike, 7", 0),
     (1000, b"for both", 0),
     (1001, b"last", 0),
 ]
+BUNDLED = (6, 7)
+"""Of WORK; version 1 has none."""
 DEAD = [(2, b"for both", 1)]
 LAST = {1: 1001, 2: 3}
 
@@ -61,6 +65,9 @@ async def write(path: Path) -> None:
     log.message(work, 4, b"", b"")
     log.message(gone, 1, b"", b"of a queue that is not among the definitions")
     log.message(work, 5, b"", LARGE)
+    alike = b"alike, "
+    for number in BUNDLED:
+        log.message(work, number, alike, b"%d" % number)
     log.mark(work, 5, 1)
     log.acknowledge(work, 2)
     log.fan_out([(work, 1000), (dead, 2)], b"for ", b"both")

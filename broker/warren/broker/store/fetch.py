@@ -9,7 +9,7 @@ from mypy_extensions import i64
 
 from .files import Files
 from .reader import segment_path
-from .record import BLOCK_HEADER, HEADER, MESSAGE, SPILL, header_at, messages_in, seed_of
+from .record import BLOCK_HEADER, BUNDLE, HEADER, MESSAGE, SPILL, bundle_head, header_at, messages_in, seed_of
 
 PLACE: Final = 32
 """A place is the number of a segment, shifted by this, and an offset in it."""
@@ -32,6 +32,7 @@ class Fetch:
         self._blocks: dict[int, bytes] = {}
         self._shared_at: i64 = -1
         self._shared = b""
+        self._shared_head = b""
         self._shared_places: dict[tuple[int, int], tuple[int, int]] = {}
         self._segment: i64 = -1
         self._seed = 0
@@ -107,13 +108,17 @@ class Fetch:
             return payload if found_incarnation == incarnation and found_sequence == sequence else None
         self._shared_at = place
         self._shared = payload
-        self._shared_places = messages_in(kind, payload)
+        self._shared_head = bundle_head(payload) if kind == BUNDLE else b""
+        self._shared_places = messages_in(kind, found_incarnation, found_sequence, payload)
         return self._of_shared(incarnation, sequence)
 
     def _of_shared(self, incarnation: i64, sequence: i64) -> Optional[bytes]:  # noqa: UP045
-        """A message of the group or fan-out that was read last; to read it for each of them would cost their square."""
+        """A message of the group, fan-out or bundle that was read last; to read it for each would cost their square."""
         found = self._shared_places.get((int(incarnation), int(sequence)))
-        return None if found is None else self._shared[found[0] : found[1]]
+        if found is None:
+            return None
+        content = self._shared[found[0] : found[1]]
+        return self._shared_head + content if self._shared_head else content
 
     def _read(self, segment: i64, number: i64, ahead: i64) -> bytes:
         """A block without its header; as many as `ahead` are read at once."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from .errors import StoreError, disk_error
 from .files import Files, OsFiles
 
-VERSION = 1
+VERSION = 2
+"""What is written. Folders of older versions are read: 1 knows no bundles of messages."""
 _TITLE = "warren data folder"
 
 
@@ -108,21 +109,30 @@ def _identity(folder: Path, files: Files) -> int:
         version, identity = words.get("version", ""), words.get("identity", "")
         if words.get("warren") != "data folder" or not version.isdigit():
             raise StoreError(f"{file} is damaged or no file of a broker: restore it or name another folder")
-        if int(version) != VERSION:
+        if not 1 <= int(version) <= VERSION:
             raise StoreError(
                 f"data folder {folder} has format version {version}, this broker knows {VERSION}: "
                 "start it with the version of Warren that wrote it"
             )
         try:
-            return int(identity, 16)
+            known = int(identity, 16)
         except ValueError:
             raise StoreError(f"{file} has no identity: restore it or name another folder") from None
+        if int(version) < VERSION:
+            _mark(file, known, files)
+        return known
     if any(folder.glob("log/*.log")):
         raise StoreError(f"{folder} has a log but no file `format`: restore it or name another folder")
     made = secrets.randbits(64)
     (folder / "log").mkdir(mode=0o700, exist_ok=True)
     files.sync_folder(str(folder))
-    text = f"{_TITLE}\nversion {VERSION}\nidentity {made:016x}\n"
+    _mark(file, made, files)
+    return made
+
+
+def _mark(file: Path, identity: int, files: Files) -> None:
+    """Write the `format` file."""
+    text = f"{_TITLE}\nversion {VERSION}\nidentity {identity:016x}\n"
     partial = str(file) + ".new"
     files.unlink(partial)
     handle = files.open(partial)
@@ -132,8 +142,7 @@ def _identity(folder: Path, files: Files) -> int:
     finally:
         files.close(handle)
     os.replace(partial, file)
-    files.sync_folder(str(folder))
-    return made
+    files.sync_folder(str(file.parent))
 
 
 __all__ = ["VERSION", "DataFolder"]

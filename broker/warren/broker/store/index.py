@@ -22,6 +22,7 @@ from mypy_extensions import i64
 from .files import Files
 from .record import (
     ACK,
+    BUNDLE,
     FAN_OUT,
     GROUP,
     HEADER,
@@ -326,6 +327,18 @@ class IndexBuilder:
             self._message(
                 record, record.incarnation, record.sequence, record.payload, len(record.payload), TRANSIENT
             )
+        elif kind == BUNDLE:
+            bundled = entries(record)
+            for item in bundled:
+                self._message(
+                    record,
+                    item.incarnation,
+                    item.sequence,
+                    item.payload,
+                    len(record.payload),
+                    0,
+                    len(bundled),
+                )
         elif kind == GROUP:
             size = len(record.payload)
             for item in entries(record):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-import zlib
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Optional, Protocol
@@ -34,8 +33,6 @@ from .record import (
     SPILL,
     entry,
     fan_out_table,
-    pack_crc,
-    pack_header,
     pairs,
 )
 from .recovery import Recovery
@@ -50,7 +47,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-crc32: Final = zlib.crc32
 SLACK: Final = 4 * SEGMENT_SIZE
 """Default of how many bytes the log may use beyond twice its live ones."""
 BATCH_SIZE: Final = 8 * 1024 * 1024
@@ -166,9 +162,6 @@ class Log:
         """Up to which sequence the messages of a queue may have been delivered before a crash; kept by a clean stop."""
 
         self._idle = True
-        # Of the head of the last message: those of one exchange and key are the same object.
-        self._head = b""
-        self._head_crc = 0
         self._in_flight: Batch | None = None
         self._ready: deque[Batch] = deque()
         self._written: deque[Batch] = deque()
@@ -212,31 +205,22 @@ class Log:
         return self._group is not None
 
     def message(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> i64:
-        """One persistent message; `head + content` is what recovery gives back. Returns its place, 0 in a group."""
-        length: i64 = len(head) + len(content)
+        """One persistent message; `head + content` is what recovery gives back. Returns its place, 0 in a group.
+
+        Messages of a queue in a row whose `head` is the same object share a record.
+        """
         if self._group is not None:
             self._group.append(entry(MESSAGE, queue.incarnation, sequence, head + content))
-            self._group_added.append((queue, sequence, HEADER + length))
+            self._group_added.append((queue, sequence, HEADER + len(head) + len(content)))
             return 0
-        size: i64 = HEADER + length
         tail = self._tail
-        if tail.offset + size > tail.stop:
-            self._make_room(size)
-        place: i64 = tail.base + tail.offset
-        if head is not self._head:
-            self._head = head
-            self._head_crc = crc32(head)
-        header = pack_header(MESSAGE, length, queue.incarnation, sequence, crc32(content, self._head_crc))
-        if tail.offset + size > tail.stop:
-            tail.split(b"".join((header, pack_crc(crc32(header, tail.seed)), head, content)))
-        else:
-            pieces = tail.pieces
-            pieces.append(header)
-            pieces.append(pack_crc(crc32(header, tail.seed)))
-            pieces.append(head)
-            pieces.append(content)
-            tail.offset += size
-        tail.size += size
+        size: i64 = tail.join(queue.incarnation, sequence, head, content)
+        if not size:
+            tail.finish()
+            size = HEADER + len(head) + len(content)
+            if tail.offset + size > tail.stop:
+                self._make_room(size)
+            tail.begin(queue.incarnation, sequence, head, content)
         self.unwritten += size
         queue.added_bytes += size
         if sequence == queue.added_last + 1:
@@ -245,7 +229,7 @@ class Log:
             self._added(queue, sequence)
         if self._idle:
             self._wake()
-        return place
+        return tail.place
 
     def spill(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> i64:
         """A message that is written to make room in memory, and does not outlive the process. Returns its place."""
@@ -439,12 +423,14 @@ class Log:
     def _make_room(self, size: i64) -> None:
         """Before a record that does not fit in this block: close a batch that has become large; begin a new
         segment where this one would become too large."""
+        self._tail.finish()
         if self._tail.size > self._batch_size:
             self._seal()
         if self._tail.overflows(size):
             self._roll()
 
     def _put(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> None:
+        self._tail.finish()
         if self._tail.overflows(HEADER + len(payload)):
             self._roll()
         self.unwritten += self._tail.put(kind, incarnation, sequence, payload)

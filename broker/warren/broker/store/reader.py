@@ -7,6 +7,7 @@ import zlib
 from .files import Files
 from .record import (
     BLOCK_HEADER,
+    BUNDLE,
     GROUP,
     HEADER,
     MESSAGE,
@@ -154,6 +155,8 @@ class SegmentReader:
             return f"message {sequence} of queue {incarnation}"
         if kind == GROUP:
             return "a group of records"
+        if kind == BUNDLE:
+            return f"a bundle of messages of queue {incarnation} from message {sequence}"
         return f"a record of type {kind - MESSAGE + 1} of queue {incarnation} from message {sequence}"
 
     def _offset(self, position: int) -> int:

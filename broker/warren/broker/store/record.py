@@ -12,6 +12,8 @@ with the segment's seed, so that only what was written for this place in this lo
     MARK      incarnation, first sequence; payload: pairs (sequence, count)
     GROUP     payload: entries that hold together: header without CRCs (`_ENTRY`), then its payload
     SPILL     as MESSAGE, of a message that does not outlive the process: it was written to make room in memory
+    BUNDLE    incarnation, first sequence; payload: messages of one queue with successive sequences that begin alike:
+              their number, the size of what they share, that, the size of what each has besides, and that of each
 """
 
 from __future__ import annotations
@@ -29,11 +31,15 @@ ACK: Final = 0xC3
 MARK: Final = 0xC4
 GROUP: Final = 0xC5
 SPILL: Final = 0xC6
+BUNDLE: Final = 0xC7
 
 BLOCK: Final = 65536
 """Size of a block in bytes. Tests use smaller ones."""
 BLOCK_HEADER: Final = 8
 HEADER: Final = 29
+BUNDLE_HEADER: Final = 8
+BUNDLE_ENTRY: Final = 4
+"""What a bundle takes for each of its messages, besides the message."""
 LARGEST: Final = 0xFFFF_FFFF
 """Largest payload of a record in bytes."""
 
@@ -43,7 +49,8 @@ _BLOCK = struct.Struct("<II")
 _PLACE = struct.Struct("<QI")
 _ENTRY = struct.Struct("<BIQQ")
 _PAIR = struct.Struct("<QQ")
-_KINDS = re.compile(rb"[\xc1-\xc6]")
+_COUNTS = struct.Struct("<II")
+_KINDS = re.compile(rb"[\xc1-\xc7]")
 
 pack_header: Final = _HEADER.pack
 pack_crc: Final = _CRC.pack
@@ -115,7 +122,9 @@ def entry(kind: int, incarnation: int, sequence: int, payload: bytes) -> bytes:
 
 
 def entries(record: Record) -> list[Record]:
-    """The records that a record stands for: those of a group, else itself alone."""
+    """The records that a record stands for: those of a group, the messages of a bundle, else itself alone."""
+    if record.kind == BUNDLE:
+        return _bundled(record)
     if record.kind != GROUP:
         return [record]
     found: list[Record] = []
@@ -129,19 +138,62 @@ def entries(record: Record) -> list[Record]:
     return found
 
 
-def messages_in(kind: int, payload: bytes) -> dict[tuple[int, int], tuple[int, int]]:
-    """Where in the payload of a group or a fan-out each message stands, by incarnation and sequence."""
+def bundle(head: bytes, contents: list[bytes]) -> bytes:
+    """The payload of BUNDLE."""
+    count: i64 = len(contents)
+    sizes = struct.pack(f"<{count}I", *map(len, contents))
+    return b"".join((_COUNTS.pack(count, len(head)), head, sizes, *contents))
+
+
+def bundle_head(payload: bytes) -> bytes:
+    """What the messages of a BUNDLE share."""
+    size: i64 = _COUNTS.unpack_from(payload)[1]
+    return payload[BUNDLE_HEADER : BUNDLE_HEADER + size]
+
+
+def _contents(payload: bytes) -> list[tuple[int, int]]:
+    """Where in the payload of BUNDLE stands what each message has for itself, in order of their sequences."""
+    count, shared = _COUNTS.unpack_from(payload)
+    at: i64 = BUNDLE_HEADER + shared
+    start: i64 = at + BUNDLE_ENTRY * count
+    found: list[tuple[int, int]] = []
+    for size in struct.unpack_from(f"<{count}I", payload, at):
+        stop: i64 = start + size
+        found.append((int(start), int(stop)))
+        start = stop
+    return found
+
+
+def _bundled(record: Record) -> list[Record]:
+    payload = record.payload
+    head = bundle_head(payload)
+    found: list[Record] = []
+    sequence = record.sequence
+    for start, stop in _contents(payload):
+        message = head + payload[start:stop]
+        found.append(Record(MESSAGE, record.incarnation, sequence + len(found), message, record.offset))
+    return found
+
+
+def messages_in(
+    kind: int, incarnation: int, sequence: int, payload: bytes
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """Where in the payload of a group, a fan-out or a bundle each message stands, by incarnation and sequence; of a bundle
+    without what its messages share."""
     found: dict[tuple[int, int], tuple[int, int]] = {}
-    if kind == FAN_OUT:
+    if kind == BUNDLE:
+        for place in _contents(payload):
+            found[(incarnation, sequence + len(found))] = place
+    elif kind == FAN_OUT:
         _targets_in(payload, 0, len(payload), found)
     elif kind == GROUP:
         position: i64 = 0
         while position < len(payload):
-            inner, length, incarnation, sequence = _ENTRY.unpack_from(payload, position)
+            inner, length, target, number = _ENTRY.unpack_from(payload, position)
             start: i64 = position + 21
             position = start + length
             if inner == MESSAGE:
-                found[(incarnation, sequence)] = (int(start), int(position))
+                found[(target, number)] = (int(start), int(position))
             elif inner == FAN_OUT:
                 _targets_in(payload, start, position, found)
     return found
@@ -183,6 +235,9 @@ __all__ = [
     "ACK",
     "BLOCK",
     "BLOCK_HEADER",
+    "BUNDLE",
+    "BUNDLE_ENTRY",
+    "BUNDLE_HEADER",
     "FAN_OUT",
     "GROUP",
     "HEADER",
@@ -192,6 +247,8 @@ __all__ = [
     "SPILL",
     "Record",
     "block_header",
+    "bundle",
+    "bundle_head",
     "encode",
     "entries",
     "entry",
