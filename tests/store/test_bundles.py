@@ -213,3 +213,71 @@ def test_what_is_left_of_a_bundle_is_copied_forward() -> None:
     assert after.recovery.damage == []
     assert after.messages() == live
     after.close()
+
+
+def test_a_fan_out_and_a_spill_stand_behind_the_bundle_that_was_open() -> None:
+    node = Node(Disk(), (1, 2), block=65536, segment_size=1 << 20)
+    log, queue = node.log, node.queue(1)
+    for number in (1, 2, 3):
+        log.message(queue, number, HEAD, b"bundled")
+    both = int(log.fan_out([(queue, 4), (node.queue(2), 1)], b"for ", b"both"))
+    for number in (5, 6):
+        log.message(queue, number, HEAD, b"bundled")
+    spilled = int(log.spill(queue, 7, b"spil", b"led"))
+    node.settle()
+    assert log.lookup.payloads(queue, [(4, both), (7, spilled)]) == [b"for both", b"spilled"]
+    node.close()
+
+
+def test_bundles_close_a_batch_that_has_become_large() -> None:
+    node = Node(Disk(), block=65536, segment_size=1 << 24, batch_size=100_000)
+    node.disk.go_on.clear()
+    for number in range(1, 10_001):
+        node.log.message(node.queue(), number, HEAD, b"x" * 50)
+    # 54 bytes each.
+    assert node.log.batch == pytest.approx(540_000 / 100_000, abs=1.5)
+    node.disk.go_on.set()
+    node.settle()
+    node.close()
+
+
+def test_a_bundled_message_counts_as_what_its_copy_will_cost_before_and_after_a_start() -> None:
+    node = Node(Disk(), block=65536, segment_size=1 << 20)
+    long_head = HEAD * 20
+    for number in range(1, 101):
+        node.log.message(node.queue(), number, long_head, b"x" * 10)
+    node.settle()
+    extents = node.queue().live.extents
+    assert sum(extent.live_bytes for extent in extents) == 100 * (HEADER + len(long_head) + 10)
+    after = Node(node.close(), block=65536)
+    extents = after.recovery.live[1].extents
+    assert sum(extent.live_bytes for extent in extents) == 100 * (HEADER + len(long_head) + 10)
+    after.close()
+
+
+def test_copying_what_is_left_of_bundles_makes_the_log_no_larger() -> None:
+    """A copy is a record of its own, many times as long as what a bundle needs for a message."""
+    node = Node(Disk(), segment_size=1 << 16, slack=1 << 16, block=65536)
+    log, queue = node.log, node.queue()
+    long_head = HEAD * 20
+    for number in range(1, 20_001):
+        log.message(queue, number, long_head, b"%d" % number)
+        if number % 500 == 0:
+            node.sync()
+    for number in range(1, 20_001):
+        if number % 10:
+            log.acknowledge(queue, number)
+    node.settle()
+
+    def size() -> int:
+        return sum(len(node.disk.segment(number).content) for number in node.disk.segments())
+
+    before = most = size()
+    for _ in range(2000):
+        node.step()
+        most = max(most, size())
+    node.settle()
+    assert most <= before + (1 << 17)
+    after = Node(node.close(), block=65536, slack=1 << 30)
+    assert sorted(after.messages()) == list(range(10, 20_001, 10))
+    after.close()

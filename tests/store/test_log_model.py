@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.store.disk import LOG, Disk
 from tests.store.disk import Node as File
-from tests.store.node import Node
+from tests.store.node import BLOCK, Node
+from warren.broker.store.fetch import PLACE, Fetch
 
 FIRM = 0
 """The batch of what was there when the log was opened."""
@@ -29,6 +30,8 @@ class Held:
     group: int = 0
     gone: int | None = None
     gone_group: int = 0
+    place: int = 0
+    """Where the log said that it will stand; 0 if it did not."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """Delivery counts, each with its batch."""
 
@@ -93,10 +96,12 @@ class LogMachine(RuleBasedStateMachine):
         payload = self.random.randbytes(size)
         places = [(incarnation, self.number(incarnation)) for incarnation in targets]
         log = self.at.log
-        log.fan_out([(log.queue(i), s) for i, s in places], payload[: size // 3], payload[size // 3 :])
+        place = log.fan_out(
+            [(log.queue(i), s) for i, s in places], payload[: size // 3], payload[size // 3 :]
+        )
         group = self.group(Together(places, []))
         for incarnation, sequence in places:
-            self.queues[incarnation][sequence] = Held(payload, log.batch, group)
+            self.queues[incarnation][sequence] = Held(payload, log.batch, group, place=int(place))
 
     @rule(share=st.sampled_from([0.1, 0.5, 0.9, 1.0]), in_order=st.booleans())
     def acknowledge(self, share: float, in_order: bool) -> None:
@@ -167,6 +172,23 @@ class LogMachine(RuleBasedStateMachine):
             known = sorted(live & places.keys())
             payloads = log.lookup.payloads(queue, [(sequence, places[sequence]) for sequence in known])
             assert payloads == [model[sequence].payload for sequence in known]
+
+    @rule()
+    def read_at_their_places(self) -> None:
+        """What is written stands where the log said that it would, as long as its segment is there."""
+        node = self.at
+        fetch = Fetch(node.recovery.folder, node.disk, node.recovery.identity, BLOCK)
+        segments = set(node.disk.segments())
+        for incarnation, model in self.queues.items():
+            there = [
+                (sequence, held.place)
+                for sequence, held in model.items()
+                if 0 < held.place < node.log.written and held.place >> PLACE in segments
+            ]
+            self.random.shuffle(there)
+            for (sequence, place), payload in zip(there, fetch.payloads(incarnation, there), strict=True):
+                gone = place >> PLACE not in node.disk.segments()
+                assert payload == model[sequence].payload or (payload is None and gone)
 
     # What the machine does
 
@@ -243,8 +265,8 @@ class LogMachine(RuleBasedStateMachine):
         if self.random.random() < 0.1:
             self.head = self.random.choice(HEADS)
         content = self.random.randbytes(size)
-        log.message(log.queue(incarnation), sequence, self.head, content)
-        self.queues[incarnation][sequence] = Held(self.head + content, log.batch)
+        place = log.message(log.queue(incarnation), sequence, self.head, content)
+        self.queues[incarnation][sequence] = Held(self.head + content, log.batch, place=int(place))
         return sequence
 
     def number(self, incarnation: int) -> int:

@@ -120,6 +120,9 @@ def _identity(folder: Path, files: Files) -> int:
             raise StoreError(f"{file} has no identity: restore it or name another folder") from None
         if int(version) < VERSION:
             _mark(file, known, files)
+        else:
+            # Where an earlier start was killed right after it had put that file there.
+            files.sync_folder(str(folder))
         return known
     if any(folder.glob("log/*.log")):
         raise StoreError(f"{folder} has a log but no file `format`: restore it or name another folder")

@@ -328,17 +328,9 @@ class IndexBuilder:
                 record, record.incarnation, record.sequence, record.payload, len(record.payload), TRANSIENT
             )
         elif kind == BUNDLE:
-            bundled = entries(record)
-            for item in bundled:
-                self._message(
-                    record,
-                    item.incarnation,
-                    item.sequence,
-                    item.payload,
-                    len(record.payload),
-                    0,
-                    len(bundled),
-                )
+            # Each counts as if it stood alone, which is what a copy costs.
+            for item in entries(record):
+                self._message(record, item.incarnation, item.sequence, item.payload, len(item.payload), 0)
         elif kind == GROUP:
             size = len(record.payload)
             for item in entries(record):

@@ -214,15 +214,17 @@ class Log:
             self._group_added.append((queue, sequence, HEADER + len(head) + len(content)))
             return 0
         tail = self._tail
+        alone: i64 = HEADER + len(head) + len(content)
         size: i64 = tail.join(queue.incarnation, sequence, head, content)
         if not size:
             tail.finish()
-            size = HEADER + len(head) + len(content)
-            if tail.offset + size > tail.stop:
+            size = alone
+            if tail.offset + size > tail.stop or tail.size > self._batch_size:
                 self._make_room(size)
             tail.begin(queue.incarnation, sequence, head, content)
         self.unwritten += size
-        queue.added_bytes += size
+        # What a copy would cost: compaction must free more than it writes.
+        queue.added_bytes += alone
         if sequence == queue.added_last + 1:
             queue.added_last = sequence
         else:
