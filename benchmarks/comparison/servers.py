@@ -76,10 +76,10 @@ def servers(plain: Path, compiled: Path, lavinmq: Path | None) -> list[Server]:
         Server(RABBITMQ, _rabbitmq_version(), _rabbitmq),
     ]
     if lavinmq is not None:
-        lavinmq_version = _said(str(lavinmq), "--version")
-        found.append(Server(LAVINMQ, lavinmq_version, _lavinmq(lavinmq)))
-        if "--no-sync" in _said(str(lavinmq), "--help"):
-            found.append(Server(LAVINMQ_UNSYNCED, lavinmq_version, _lavinmq(lavinmq, "--no-sync")))
+        lavinmq_version, known = _said(str(lavinmq), "--version"), _said(str(lavinmq), "--help")
+        found.append(Server(LAVINMQ, lavinmq_version, _lavinmq(lavinmq, known)))
+        if "--no-sync" in known:
+            found.append(Server(LAVINMQ_UNSYNCED, lavinmq_version, _lavinmq(lavinmq, known, "--no-sync")))
     return found
 
 
@@ -116,7 +116,9 @@ def _rabbitmq(limited: bool = False) -> Iterator[Running]:
         yield Running(server.url, server.pid)
 
 
-def _lavinmq(binary: Path, *options: str) -> Callable[..., AbstractContextManager[Running]]:
+def _lavinmq(binary: Path, known: str, *options: str) -> Callable[..., AbstractContextManager[Running]]:
+    """:param known: what it says of its options; asked for once, since a start is measured"""
+
     @contextmanager
     def run(limited: bool = False) -> Iterator[Running]:
         port = free_port()
@@ -124,19 +126,8 @@ def _lavinmq(binary: Path, *options: str) -> Callable[..., AbstractContextManage
             config = Path(folder) / "lavinmq.ini"
             # Its default leaves Nagle's algorithm on: whoever has few messages on the way waits 40 ms for each answer.
             config.write_text("[main]\ntcp_nodelay = true\n")
-            words = [
-                str(binary),
-                "-c",
-                str(config),
-                "-D",
-                f"{folder}/data",
-                "-b",
-                "127.0.0.1",
-                "-p",
-                str(port),
-            ]
-            words += options
-            known = _said(str(binary), "--help")
+            words = [str(binary), *options, "-c", str(config), "-D", f"{folder}/data"]
+            words += ["-b", "127.0.0.1", "-p", str(port)]
             for listens in ("--http-port", "--mqtt-port", "--metrics-http-port", "--clustering-port"):
                 if listens in known:
                     words += [listens, str(free_port())]

@@ -43,7 +43,8 @@ Describe = Callable[[bytes], tuple[int, int, int]]
 messages itself."""
 
 Entry = tuple[int, int, int, int, int, int, int]
-"""Sequence, expiry, offset of the record, size of the body, priority, flags, size of the record's payload."""
+"""Sequence, expiry, offset of the record, size of the body, priority, flags, size of the record's payload
+(of a bundle: of the message)."""
 
 
 def opaque(payload: bytes) -> tuple[int, int, int]:

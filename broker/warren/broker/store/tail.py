@@ -131,17 +131,15 @@ class Tail:
             return
         self._contents = []
         head = self._head
-        if len(contents) == 1:
-            content = contents[0]
-            length: i64 = len(head) + len(content)
-            check = crc32(content, self._head_crc)
-            header = pack_header(MESSAGE, length, self._incarnation, self._first, check)
-            parts = [header, pack_crc(crc32(header, self.seed)), head, content]
-        else:
-            payload = bundle(head, contents)
-            length = len(payload)
-            header = pack_header(BUNDLE, length, self._incarnation, self._first, crc32(payload))
-            parts = [header, pack_crc(crc32(header, self.seed)), payload]
+        if len(contents) > 1:
+            self._lay(encode(BUNDLE, self._incarnation, self._first, bundle(head, contents), self.seed))
+            return
+        # As it came, not joined: it may be large.
+        content = contents[0]
+        length: i64 = len(head) + len(content)
+        check = crc32(content, self._head_crc)
+        header = pack_header(MESSAGE, length, self._incarnation, self._first, check)
+        parts = [header, pack_crc(crc32(header, self.seed)), head, content]
         if self.offset + HEADER + length > self.stop:
             self._split(b"".join(parts))
         else:
@@ -150,15 +148,20 @@ class Tail:
 
     def put(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> i64:
         """A record by itself; what was bundled before has to be finished. Returns its size."""
-        size: i64 = HEADER + len(payload)
         data = encode(kind, incarnation, sequence, payload, self.seed)
+        size: i64 = len(data)
+        self._lay(data)
+        self.size += size
+        return size
+
+    def _lay(self, data: bytes) -> None:
+        """A record comes next."""
+        size: i64 = len(data)
         if self.offset + size > self.stop:
             self._split(data)
         else:
             self._pieces.append(data)
             self.offset += size
-        self.size += size
-        return size
 
     def _split(self, data: bytes) -> None:
         """A record that begins at the end of a block or runs over it: put the headers of blocks in
