@@ -73,7 +73,7 @@ class Shop:
         self.done = Done()
         self.changed = asyncio.Event()
         """Set whenever `done` has grown."""
-        # Seconds stand for hours here: a pause of the usual length before it connects again would hold up a tenth of the orders.
+        # Seconds stand for hours here: the usual pauses before it connects again would hold up a tenth of the orders.
         self.app = App(url, longest_retry=0.25)
         self.unpaid = Deadline(
             "order-unpaid",
