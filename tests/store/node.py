@@ -52,6 +52,7 @@ class Node:
         ack_delay: float = 0.001,
         describe: Describe = opaque,
         sync: Sync = Sync.BATCH,
+        ahead: int = 100,
     ) -> None:
         self.disk = disk
         Node.running.append(self)
@@ -68,6 +69,7 @@ class Node:
             ack_delay=ack_delay,
             retry=0.001,
             sync=sync,
+            ahead=ahead,
         )
         self.synced: list[int] = []
         self.full: list[bool] = []
@@ -75,6 +77,11 @@ class Node:
         self.log.on_synced = self.synced.append
         self.log.on_full = self.full.append
         self.log.on_failed = self.failures.append
+
+    @property
+    def written(self) -> int:
+        """How much of the segment that is written to is written."""
+        return int(self.log.written) & 0xFFFF_FFFF
 
     def queue(self, incarnation: int = 1) -> QueueLog:
         return self.log.queue(incarnation)

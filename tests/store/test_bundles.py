@@ -156,12 +156,12 @@ def test_a_bundle_that_is_torn_counts_not_at_all() -> None:
     for number in range(1, 4):
         node.log.message(node.queue(), number, HEAD, b"firm")
     node.sync()
-    firm = len(node.disk.segment(1).content)
+    firm = node.written
     for number in range(4, 20):
         node.log.message(node.queue(), number, HEAD, b"torn")
     node.sync()
-    disk = node.kill()
-    whole = bytes(disk.segment(1).content)
+    written, disk = node.written, node.kill()
+    whole = bytes(disk.segment(1).content[:written])
     for size in range(firm, len(whole)):
         disk.segment(1).content[:] = whole[:size]
         after = Node(disk.kill(), segment_size=1 << 20)

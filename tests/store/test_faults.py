@@ -57,7 +57,7 @@ def test_a_full_disk_is_waited_for_and_loses_nothing() -> None:
     node = Node(Disk(), segment_size=1 << 20)
     publish(node, 1, 10)
     node.sync()
-    whole = len(node.disk.segment(1).content)
+    whole = node.written
     node.disk.room = 500
     publish(node, 11, 30)
     node.run_until(lambda: node.log.full)
@@ -125,7 +125,7 @@ def test_closing_on_a_full_disk_says_so() -> None:
     publish(node, 1, 1)
     node.sync()
     node.disk.room = 0
-    publish(node, 2, 2)
+    publish(node, 2, 3)
     node.run_until(lambda: node.log.full)
     with pytest.raises(StoreError, match="no room left in /disk/log") as caught:
         node.loop.run_until_complete(node.log.close())

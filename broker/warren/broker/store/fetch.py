@@ -15,6 +15,7 @@ PLACE: Final = 32
 """A place is the number of a segment, shifted by this, and an offset in it."""
 _AHEAD: Final = 4
 """Blocks that are read at once where the messages that are wanted reach so far."""
+_EVERYTHING: Final = 1 << 62
 _KEPT: Final = 64
 """Blocks that are kept in memory: 4 MiB."""
 
@@ -29,6 +30,8 @@ class Fetch:
         self._files = files
         self._identity = identity
         self._block: i64 = block
+        self.end: i64 = _EVERYTHING
+        """The place up to which the log is written. The file may be longer."""
         self._blocks: dict[int, bytes] = {}
         self._shared_at: i64 = -1
         self._shared = b""
@@ -136,8 +139,10 @@ class Fetch:
 
     def _keep(self, key: i64, data: bytes) -> bytes:
         stripped = data[BLOCK_HEADER:]
-        # More may be written behind a block that is not full.
-        if len(data) == self._block:
+        # More may be written behind a block that is not full, and over one that was only made ahead.
+        block: i64 = self._block
+        behind: i64 = (key & ((1 << PLACE) - 1)) * block + block
+        if len(data) == block and (key >> PLACE << PLACE | behind) <= self.end:
             blocks = self._blocks
             while len(blocks) >= _KEPT:
                 del blocks[next(iter(blocks))]

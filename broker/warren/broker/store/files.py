@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import Protocol
+from typing import Final, Protocol
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a full disk."""
 
 _sync = getattr(os, "fdatasync", os.fsync)
 """Systems without fdatasync have fsync, which syncs the metadata too."""
@@ -94,4 +98,4 @@ class OsFiles:
             os.close(handle)
 
 
-__all__ = ["Files", "OsFiles"]
+__all__ = ["NO_ROOM", "Files", "OsFiles"]

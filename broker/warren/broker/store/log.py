@@ -37,6 +37,7 @@ from .record import (
 )
 from .recovery import Recovery
 from .runs import NONE
+from .segment_file import AHEAD
 from .segments import Segment, Segments
 from .stream_log import StreamLog
 from .tail import SEGMENT_SIZE, Tail
@@ -97,6 +98,7 @@ class Log:
     :param segment_size: bytes after which a new segment is begun.
     :param slack: bytes that the log may use beyond twice its live ones, at least a segment.
     :param retry: seconds between attempts to write to a full disk.
+    :param ahead: bytes by which a segment's file is made longer at a time, so that syncs are quick.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Log:
         ack_delay: float = ACK_DELAY,
         retry: float = RETRY,
         sync: Sync = Sync.BATCH,
+        ahead: int = AHEAD,
     ) -> None:
         self.batch: i64 = 1
         self.synced: i64 = 0
@@ -158,6 +161,7 @@ class Log:
         self._indexes = Indexes(self._segments, recovery.indexer)
         self.lookup = Lookup(recovery, self._settle, self.failure)
         """Where messages are read back from."""
+        self.lookup.written(self.written)
         self.delivered: dict[int, int] = {}
         """Up to which sequence the messages of a queue may have been delivered before a crash; kept by a clean stop."""
 
@@ -172,7 +176,13 @@ class Log:
         self._stopping = False
         self._attempts = 0
         self._writer = Writer(
-            recovery.folder, recovery.files, loop.call_soon_threadsafe, self, retry, sync is not Sync.OFF
+            recovery.folder,
+            recovery.files,
+            loop.call_soon_threadsafe,
+            self,
+            retry=retry,
+            sync=sync is not Sync.OFF,
+            ahead=ahead,
         )
         self._writer.start()
         if gate is not None:
@@ -587,8 +597,7 @@ class Log:
         self._in_flight = None
         self.unwritten -= batch.size
         self.written = batch.end
-        if self.lookup.copies:
-            self.lookup.written(self.written)
+        self.lookup.written(self.written)
         self._written.append(batch)
         self._release()
         if (

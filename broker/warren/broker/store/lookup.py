@@ -43,6 +43,7 @@ class Lookup:
 
     def written(self, place: i64) -> None:
         """The log is written up to there."""
+        self._fetch.end = place
         copies = self.copies
         while copies:
             first = next(iter(copies))

@@ -40,7 +40,7 @@ class SegmentReader:
         self.end = 0
         self._files = files
         self._path = path
-        self._number = number
+        self.number = number
         self._seed = seed
         self._block = block
         self._room = block - BLOCK_HEADER
@@ -167,7 +167,7 @@ class SegmentReader:
 
     def _report_place(self, position: int, text: str) -> None:
         offset = self._offset(position)
-        self.damage.append(Damage(offset, f"segment {self._number}, offset {offset}: {text}"))
+        self.damage.append(Damage(offset, f"segment {self.number}, offset {offset}: {text}"))
 
 
 def segment_path(folder: str, number: int) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import Final
 
-from .files import Files
+from .files import NO_ROOM, Files
 from .stream_log import StreamWrite
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _OPEN: Final = 32
 """Files that are kept open; many streams that are written to in turn cost an open each time."""
 
@@ -34,14 +32,14 @@ class StreamFiles:
             try:
                 handle = files.open(write.path)
             except OSError as error:
-                if error.errno in _NO_ROOM:
+                if error.errno in NO_ROOM:
                     return False
                 raise
         self._keep(write.path, handle)
         try:
             files.write(handle, data, write.start)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             files.truncate(handle, write.start)
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import queue
 import threading
 from collections.abc import Callable
@@ -14,11 +13,11 @@ from .index import index_path
 from .indexing import IndexJob
 from .reader import SegmentReader, segment_path
 from .record import Record
+from .segment_file import SegmentFile
 from .stream_files import StreamFiles
 from .stream_log import StreamPart, StreamWrite
 
 _Argument = TypeVar("_Argument")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 CLEAN = "clean"
 """The file in the log's folder that says that the last stop was clean. It holds the last segment's number and
 size; then, for each queue with messages that a crash before may have delivered, its incarnation and the last of them."""
@@ -120,7 +119,15 @@ class Writer:
     """
 
     def __init__(
-        self, folder: str, files: Files, post: Post, listener: Listener, retry: float, sync: bool
+        self,
+        folder: str,
+        files: Files,
+        post: Post,
+        listener: Listener,
+        *,
+        retry: float,
+        sync: bool,
+        ahead: int,
     ) -> None:
         self.jobs: queue.SimpleQueue[Batch | Unlink | Removal | Slice | IndexJob | Stop] = queue.SimpleQueue()
         self._folder = folder
@@ -128,11 +135,8 @@ class Writer:
         self._post = post
         self._listener = listener
         self._retry = retry
-        self._sync = sync
-        self._segment = 0
-        self._handle = -1
-        self._unsynced = False
         self._failed = False
+        self._segment = SegmentFile(folder, files, ahead, sync)
         self._streams = StreamFiles(files, sync)
         self._thread = threading.Thread(target=self._run, name="warren-log", daemon=True)
 
@@ -148,7 +152,7 @@ class Writer:
             while stop is None:
                 stop = self._work(self.jobs.get())
         finally:
-            self._close()
+            self._segment.close()
             self._streams.close()
             self._post(self._listener.stopped)
 
@@ -215,52 +219,15 @@ class Writer:
             return None
 
     def _write(self, chunk: Chunk | StreamWrite, data: bytes, durable: bool) -> bool:
-        """Write, and sync if it has to be durable; whether there was room.
-
-        A batch that goes on in a new segment syncs the old one first: a segment that has a successor is
-        whole.
-        """
+        """Write, and sync if it has to be durable; whether there was room."""
         if isinstance(chunk, StreamWrite):
             return self._streams.write(chunk, data)
-        files = self._files
-        created = False
-        if chunk.segment != self._segment:
-            if self._unsynced:
-                self._sync_file()
-            self._close()
-            try:
-                self._handle = files.open(segment_path(self._folder, chunk.segment))
-            except OSError as error:
-                if error.errno in _NO_ROOM:
-                    return False
-                raise
-            self._segment = chunk.segment
-            created = True
-        try:
-            files.write(self._handle, data, chunk.start)
-        except OSError as error:
-            if error.errno not in _NO_ROOM:
-                raise
-            files.truncate(self._handle, chunk.start)
-            if created:
-                self._close()
-            return False
-        self._unsynced = True
-        if durable:
-            self._sync_file()
-        if created and self._sync:
-            files.sync_folder(self._folder)
-        return True
-
-    def _sync_file(self) -> None:
-        if self._sync:
-            self._files.sync(self._handle)
-        self._unsynced = False
+        return self._segment.write(chunk.segment, chunk.start, data, durable)
 
     def _unlink(self, segments: list[int]) -> None:
         for segment in segments:
-            if segment == self._segment:
-                self._close()
+            if segment == self._segment.number:
+                self._segment.close()
             self._files.unlink(segment_path(self._folder, segment))
             self._files.unlink(index_path(self._folder, segment))
             # One at a time: if a younger segment could vanish before an older one, the older one's dead would
@@ -270,6 +237,7 @@ class Writer:
     def _read(self, part: Slice) -> None:
         size = 0
         try:
+            self._whole(part.reader.number)
             while size < part.size:
                 record = part.reader.next()
                 if record is None:
@@ -283,6 +251,7 @@ class Writer:
 
     def _index(self, job: IndexJob) -> None:
         try:
+            self._whole(job.number)
             job.work()
         except OSError as error:
             job.finished = True
@@ -293,8 +262,7 @@ class Writer:
         files = self._files
         lines = [b"%d %d\n" % (segment, size)]
         lines += [b"%d %d\n" % (incarnation, until) for incarnation, until in delivered.items()]
-        if self._unsynced:
-            self._sync_file()
+        self._segment.finish()
         handle = files.open(f"{self._folder}/{CLEAN}")
         try:
             files.write(handle, b"".join(lines), 0)
@@ -303,10 +271,10 @@ class Writer:
             files.close(handle)
         files.sync_folder(self._folder)
 
-    def _close(self) -> None:
-        if self._handle >= 0:
-            handle, self._handle, self._segment = self._handle, -1, 0
-            self._files.close(handle)
+    def _whole(self, segment: int) -> None:
+        """Have a segment that nothing more is written to, and that is to be read, end where its records end."""
+        if segment == self._segment.number:
+            self._segment.finish()
 
 
 __all__ = ["CLEAN", "Batch", "Chunk", "Listener", "Post", "Removal", "Slice", "Stop", "Unlink", "Writer"]
