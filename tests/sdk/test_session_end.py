@@ -87,6 +87,26 @@ async def test_what_begins_while_a_loss_becomes_known_is_done_on_the_next_connec
             await act(app, name, turns)
 
 
+async def test_an_app_that_stops_while_a_loss_becomes_known_says_that_it_stopped(
+    make_app: MakeApp, proxy: Proxy, name: str
+) -> None:
+    """Not what became of the connection: without the stop, the work would have gone on, on the next one."""
+    for turns in range(20):
+        proxy.accept()
+        app = make_app(proxy.url)
+        await app.start()
+        proxy.refuse()
+        proxy.cut()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(app.declare_now(Queue(f"{name}.{turns}")))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await app.stop()
+            with pytest.raises(TransportUnavailable, match=r"^the App stopped$"):
+                await waiting
+
+
 @pytest.mark.parametrize("act", [begin_a_transaction, take])
 async def test_a_channel_too_many_is_said_at_once(
     name: str, act: Callable[[App, str, int], Awaitable[None]]

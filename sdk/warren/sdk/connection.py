@@ -143,7 +143,7 @@ class Link:
             try:
                 return await work(session)
             except TransportUnavailable as error:
-                if self._closed or not session.ended:
+                if not session.ended:
                     raise
                 refusal = session.refusal
                 if refusal is not None:
