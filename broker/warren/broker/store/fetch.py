@@ -16,6 +16,7 @@ PLACE: Final = 32
 _AHEAD: Final = 4
 """Blocks that are read at once where the messages that are wanted reach so far."""
 _EVERYTHING: Final = 1 << 62
+"""Behind every place: nothing is being written."""
 _KEPT: Final = 64
 """Blocks that are kept in memory: 4 MiB."""
 

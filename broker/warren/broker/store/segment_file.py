@@ -16,8 +16,8 @@ SMALL: Final = 32 * 1024
 class SegmentFile:
     """Writes what belongs to one segment after the other.
 
-    A sync after a file has grown writes the file's size, and where its blocks are, as well as the data: about twice the time
-    and the processor time of one that finds both as they were. So a small batch that has to be durable and reaches beyond
+    A sync after a file has grown writes the file's size, and where its blocks are, as well as the data: one and a half times
+    to twice the time of one that finds both as they were. So a small batch that has to be durable and reaches beyond
     the end of the file takes zeros along, and the next ones overwrite those. `finish` cuts the rest off again: only the last
     segment of a process that was killed ends in zeros, where recovery looks for a torn tail.
 
