@@ -24,11 +24,12 @@ test: setup system-rabbitmq system-postgresql
 	.venv/bin/pytest -q $(PARALLEL) --ignore $(ALONE)
 	.venv/bin/pytest -q $(ALONE)
 
-# Of Spark what speaks to a broker, here and below: the jobs compute on what was read, and nothing of them is compiled.
+# Of Spark what speaks to a broker, here and below: the jobs compute on what was read, and nothing of them is compiled. What
+# reads the sources (tests/house) reads the same ones.
 SPARK_ON_THE_WIRE = $(patsubst %,tests/pipeline/test_%.py,link datasource stream_source streams stream_faults sink spool shop planted)
 SPARK_JOBS = $(filter-out $(SPARK_ON_THE_WIRE),$(wildcard tests/pipeline/test_*.py))
 test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq system-postgresql
-	.venv-compiled/bin/pytest -q $(PARALLEL) --ignore $(ALONE) $(addprefix --ignore ,$(SPARK_JOBS))
+	.venv-compiled/bin/pytest -q $(PARALLEL) --ignore $(ALONE) $(addprefix --ignore ,$(SPARK_JOBS) tests/house)
 	.venv-compiled/bin/pytest -q $(ALONE)
 
 # Harms a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from xdist.remote import Producer
 
-from tests.support.broker import BrokerProcess
+from tests.support.broker import PATIENT, BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from tests.support.redis import redis_server
@@ -51,7 +51,7 @@ def amqp_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if given is not None:
         yield request.getfixturevalue("rabbitmq").url if given == "rabbitmq" else given
         return
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), *PATIENT) as broker:
         yield broker.url
 
 
@@ -65,7 +65,7 @@ def warren(warren: Warren) -> Warren:
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A `warren broker` of one test, which may kill it and start it again."""
-    with BrokerProcess(tmp_path / "broker") as process:
+    with BrokerProcess(tmp_path / "broker", *PATIENT) as process:
         yield process
 
 

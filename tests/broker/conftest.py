@@ -19,6 +19,20 @@ Connect: TypeAlias = Callable[[], Connection]
 Talk: TypeAlias = Callable[[], Peer]
 
 
+def pass_time(inprocess: InProcess, seconds: float) -> None:
+    """Have the broker's loop believe that so much real time has gone by: handshakes and heartbeats go by that."""
+    loop = inprocess._loop
+    before = loop.time
+    inprocess.call(lambda: setattr(loop, "time", lambda: before() + seconds))
+
+
+def stop_time(inprocess: InProcess) -> None:
+    """Have the broker's loop believe that no real time goes by any more: nothing that it waits for is overdue."""
+    loop = inprocess._loop
+    now = loop.time()
+    inprocess.call(lambda: setattr(loop, "time", lambda: now))
+
+
 @pytest.fixture
 def connect(amqp_url: str) -> Iterator[Connect]:
     """Opens a connection to the broker under test."""

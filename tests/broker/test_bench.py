@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.broker import BrokerProcess, warren
 from tests.support.frames import RawClient
-from tests.support.processes import free_port
+from tests.support.processes import closed_port
 from warren.broker.bench.flow import Batch, Confirms, Deliveries, bucket, bucket_value, prefix_of, tag_of
 from warren.broker.bench.layout import Address
 from warren.wire.content import join_content, make_header
@@ -24,9 +24,13 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def short_run(url: str, *arguments: str) -> dict[str, object]:
-    done = bench("--url", url, "--seconds", "1", "--warmup", "0.1", "--json", *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report: dict[str, object] = json.loads(done.stdout)
+    """Where publishers or consumers stood still for the whole second there is nothing to judge: another run."""
+    for _ in range(4):
+        done = bench("--url", url, "--seconds", "1", "--warmup", "0.1", "--json", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        report: dict[str, object] = json.loads(done.stdout)
+        if report["published_per_second"] and report["consumed_per_second"]:
+            break
     return report
 
 
@@ -73,13 +77,16 @@ def test_every_consumer_of_a_stream_gets_every_message(amqp_url: str) -> None:
 def test_a_rate_is_kept(amqp_url: str) -> None:
     """It publishes no more than it is told, and no less either unless its process gets no time.
 
-    A machine that stands still over the end of the span can only lower the figure, which then says so: another run.
+    A machine that stands still over an end of the span lowers the figure, or has what is overdue counted: another run.
     """
     for _ in range(4):
         report = short_run(amqp_url, "--rate", "200", "--seconds", "4")
+        verdict = report["verdict"]
+        assert isinstance(verdict, dict)
+        # Those before and after the four that are measured are less than one.
+        assert verdict["published"] <= 5 * 200
         published = float(str(report["published_per_second"]))
-        assert published < 210
-        if published > 190:
+        if 190 < published < 210:
             return
     raise AssertionError(f"the rate was kept in none of four runs, {published:.0f} a second in the last")
 
@@ -126,8 +133,8 @@ def test_what_cannot_be_done_is_one_line(
     amqp_url: str, arguments: tuple[str, ...], status: int, text: str
 ) -> None:
     place = amqp_url.rpartition("//")[2].rpartition("@")[2].rstrip("/")
-    words = [word.replace("HOST", place).replace("FREE", str(free_port())) for word in arguments]
-    done = bench(*words)
+    with closed_port() as port:
+        done = bench(*[word.replace("HOST", place).replace("FREE", str(port)) for word in arguments])
     assert done.returncode == status
     assert text in done.stderr
     assert len(done.stderr.splitlines()) == 1

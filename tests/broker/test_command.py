@@ -27,7 +27,7 @@ def refused(*arguments: str | Path) -> tuple[int, list[str]]:
         [str(word) for word in warren("broker", *arguments)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert ran.stdout == ""
@@ -130,7 +130,7 @@ def test_it_stops_cleanly_and_tells_its_clients(tmp_path: Path, number: signal.S
             text = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
             assert peer.refusal() == ("connection", 320, text, (0, 0))
             assert peer.at_end()
-            silent.settimeout(10)
+            silent.settimeout(60)
             assert silent.recv(1) == b""
             assert child.wait() == 0
         assert child.lines == [READY + url]
@@ -164,5 +164,5 @@ def test_further_signals_change_nothing(tmp_path: Path) -> None:
                 os.kill(child.pid, number)
             return not child.running
 
-        wait_until(ended, "it ends", 30)
+        wait_until(ended, "it ends")
         assert child.wait() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -200,16 +201,23 @@ class SlowFiles(OsFiles):
         self.go_on = threading.Event()
         self.go_on.set()
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No sync comes to its end while the block lasts."""
+        self.go_on.clear()
+        try:
+            yield
+        finally:
+            self.go_on.set()
+
     def sync(self, handle: int) -> None:
-        self.go_on.wait(20)
+        self.go_on.wait()
         super().sync(handle)
 
 
 @pytest.fixture
-def files() -> Iterator[SlowFiles]:
-    files = SlowFiles()
-    yield files
-    files.go_on.set()
+def files() -> SlowFiles:
+    return SlowFiles()
 
 
 def test_the_persistent_waits_for_the_disk_and_the_transient_does_not(
@@ -220,24 +228,23 @@ def test_the_persistent_waits_for_the_disk_and_the_transient_does_not(
         durable = disk.declare("durable", durable=True)
         for channel in (disk, memory):
             channel.confirm()
-        files.go_on.clear()
-        disk.publish(durable, b"persistent", delivery_mode=2)
-        memory.publish(durable, b"transient")
-        assert memory.settled(1) == [True]
-        assert disk.ready(durable) == 2
-        assert not disk.events
-        # What needs no disk waits behind what does: confirms come in order.
-        disk.publish(durable, b"transient")
-        disk.publish("nowhere", b"returned at once", mandatory=True)
-        assert isinstance(disk.next(), Message)
-        assert not disk.events
-        # A consumer need not wait: it may even acknowledge before the disk has it.
-        got = memory.get(durable)
-        assert got is not None
-        assert got.body == b"persistent"
-        memory.ack(got.tag)
-        assert memory.ready(durable) == 2
-        files.go_on.set()
+        with files.held():
+            disk.publish(durable, b"persistent", delivery_mode=2)
+            memory.publish(durable, b"transient")
+            assert memory.settled(1) == [True]
+            assert disk.ready(durable) == 2
+            assert not disk.events
+            # What needs no disk waits behind what does: confirms come in order.
+            disk.publish(durable, b"transient")
+            disk.publish("nowhere", b"returned at once", mandatory=True)
+            assert isinstance(disk.next(), Message)
+            assert not disk.events
+            # A consumer need not wait: it may even acknowledge before the disk has it.
+            got = memory.get(durable)
+            assert got is not None
+            assert got.body == b"persistent"
+            memory.ack(got.tag)
+            assert memory.ready(durable) == 2
         assert disk.settled(3) == [True] * 3
 
 
@@ -247,12 +254,11 @@ def test_a_stop_waits_for_the_confirms(tmp_path: Path, files: SlowFiles) -> None
         channel = connection.channel()
         channel.declare("durable", durable=True)
         channel.confirm()
-        files.go_on.clear()
-        channel.publish("durable", b"x", delivery_mode=2)
-        assert channel.ready("durable") == 1
-        stopping = threading.Thread(target=broker.stop)
-        stopping.start()
-        files.go_on.set()
+        with files.held():
+            channel.publish("durable", b"x", delivery_mode=2)
+            assert channel.ready("durable") == 1
+            stopping = threading.Thread(target=broker.stop)
+            stopping.start()
         assert channel.settled(1) == [True]
         error = channel.closed()
         assert (error.code, error.text) == (
@@ -260,4 +266,4 @@ def test_a_stop_waits_for_the_confirms(tmp_path: Path, files: SlowFiles) -> None
             "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'",
         )
         connection.abort()
-        stopping.join(20)
+        stopping.join()

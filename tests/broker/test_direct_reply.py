@@ -206,5 +206,5 @@ async def test_a_client_library_asks_and_is_answered(amqp_url: str) -> None:
             waiting[str(number)] = asyncio.get_running_loop().create_future()
             question = aio_pika.Message(b"%d," % number, correlation_id=str(number), reply_to=REPLY_TO)
             await channel.default_exchange.publish(question, questions.name)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await asyncio.gather(*waiting.values()) == [b"%d,%d," % (n, n) for n in range(100)]

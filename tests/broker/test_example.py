@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.examples import run
 from tests.support.rabbitmq import RabbitMQ
 
@@ -42,7 +40,6 @@ def test_a_stream_is_read_from_anywhere() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, STREAMED, "")
 
 
-@pytest.mark.timeout(180)
 def test_a_stream_of_rabbitmq_is_read_by_the_same_program(rabbitmq: RabbitMQ) -> None:
     ran = run("stream", AMQP_URL=rabbitmq.url)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, STREAMED, "")

@@ -31,6 +31,9 @@ from tests.support.frames import (
     short,
 )
 
+PATIENCE = 60.0
+"""Seconds: the machine may be busy with other tests."""
+
 
 @pytest.fixture
 def name() -> str:
@@ -40,7 +43,9 @@ def name() -> str:
 
 @pytest.fixture
 def channel(amqp_url: str) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
+    parameters = pika.URLParameters(amqp_url)
+    parameters.socket_timeout = parameters.stack_timeout = PATIENCE
+    connection = pika.BlockingConnection(parameters)
     try:
         yield connection.channel()
     finally:
@@ -66,8 +71,8 @@ def test_pika_publishes_with_confirms_and_consumes(channel: BlockingChannel, nam
         channel.basic_publish(name, "order.placed", b"%d" % number, properties, mandatory=True)
 
     found = []
-    for frame, header, body in channel.consume(name, inactivity_timeout=20):
-        assert frame is not None, "no delivery within 20 s"
+    for frame, header, body in channel.consume(name, inactivity_timeout=PATIENCE):
+        assert frame is not None, f"no delivery within {PATIENCE:g} s"
         assert (frame.exchange, frame.routing_key, frame.redelivered) == (name, "order.placed", False)
         assert (header.content_type, header.delivery_mode) == ("text/plain", 2)
         assert header.headers == {"n": 1, "nested": {"list": [1, "two", None]}}

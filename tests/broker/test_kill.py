@@ -81,7 +81,7 @@ def consume_all(url: str) -> list[tuple[str, bool]]:
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_every_confirmed_message_is_delivered_after_a_kill(broker: BrokerProcess) -> None:
     """Ten kills of one broker on one folder, each at another moment of a load of 20,000 messages."""
     chance = random.Random(20_000)

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.client import Channel, Connection, Message
 from tests.support.inprocess import InProcess
+
+# Some hundred syncs, one after the other.
+pytestmark = pytest.mark.timeout(1200)
 
 QUEUE = "model"
 GRAVE = "model-grave"
@@ -76,7 +80,7 @@ class QueueMachine(RuleBasedStateMachine):
         )
 
     def connect(self) -> None:
-        self.connection = Connection(self.broker.url, timeout=2)
+        self.connection = Connection(self.broker.url)
         self.channel: Channel = self.connection.channel()
         self.channel.confirm()
         self.sent = 0

@@ -226,13 +226,19 @@ from warren.broker.store import files
 
 fault, sync, write = Path(sys.argv[1]), files._sync, os.pwrite
 
+def said():
+    try:
+        return fault.read_text()
+    except FileNotFoundError:
+        return ""
+
 def failing_sync(handle):
-    if fault.exists() and fault.read_text() == "sync":
+    if said() == "sync":
         raise OSError(errno.EIO, os.strerror(errno.EIO))
     sync(handle)
 
 def full_write(handle, data, offset):
-    if fault.exists() and fault.read_text() == "room":
+    if said() == "room":
         write(handle, bytes(data)[: len(data) // 2], offset)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return write(handle, data, offset)

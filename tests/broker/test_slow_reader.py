@@ -8,7 +8,7 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel
+from tests.support.client import Channel, Connection
 from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
 
@@ -83,18 +83,18 @@ def test_who_asks_and_does_not_read_has_to_wait(connect: Connect, channel: Chann
     assert slow.drain(queue) == [b"x"]
 
 
-def test_who_is_sent_returns_and_does_not_read_has_to_wait(
-    connect: Connect, channel: Channel, name: str
-) -> None:
-    slow = connect().channel()
-    size, count = 1024 * 1024, 64
-    data = slow.encoded(f"{name}-nowhere", bytes(size), mandatory=True)
-    sending = threading.Thread(target=slow.connection.raw.send, args=(data * count,))
-    sending.start()
-    sending.join(1)
-    assert sending.is_alive()
-    assert len(slow.deliveries(count)) == count
-    sending.join()
+def test_who_is_sent_returns_and_does_not_read_has_to_wait(amqp_url: str, name: str) -> None:
+    # All of it has to be sent within the time that one write may take.
+    with Connection(amqp_url, timeout=120) as connection:
+        slow = connection.channel()
+        size, count = 1024 * 1024, 64
+        data = slow.encoded(f"{name}-nowhere", bytes(size), mandatory=True)
+        sending = threading.Thread(target=slow.connection.raw.send, args=(data * count,))
+        sending.start()
+        sending.join(1)
+        assert sending.is_alive()
+        assert len(slow.deliveries(count)) == count
+        sending.join()
 
 
 def test_its_other_consumers_wait_and_those_of_others_do_not(

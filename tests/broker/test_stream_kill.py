@@ -68,6 +68,9 @@ def test_what_was_confirmed_or_seen_outlives_a_kill_at_its_offset(broker: Broker
         declare_stream(publisher.channel, STREAM)
         reader = Connection(broker.url).channel()
         consume(reader, STREAM, before, prefetch=60_000)
+        publisher.run_until(1)
+        while not reader.events:
+            reader.connection.read()
         publisher.run_until(chance.randrange(2_000, 8_000))
         broker.kill()
         publisher.take_what_was_said()

@@ -211,7 +211,7 @@ def test_only_the_versions_that_are_configured(certificates: Certificates, start
     broker = start(versions=("1.2",), ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
     context = certificates.by_certificate()
     parts = urlsplit(broker.url)
-    with socket.create_connection((parts.hostname, parts.port or 0), 5) as sock:  # noqa: SIM117
+    with socket.create_connection((parts.hostname, parts.port or 0), 60) as sock:  # noqa: SIM117
         with context.wrap_socket(sock, server_hostname="127.0.0.1") as secured:
             assert secured.version() == "TLSv1.2"
             assert secured.cipher() is not None
@@ -227,7 +227,7 @@ def test_whoever_speaks_no_tls_harms_nobody(certificates: Certificates, start: S
     with Peer(broker.url, tls=certificates.by_certificate()) as peer:
         peer.connect().open()
         for hello in (b"AMQP\x00\x00\x09\x01", b"\x16\x03\x01", b"GET / HTTP/1.0\r\n\r\n"):
-            with socket.create_connection((parts.hostname, parts.port or 0), 5) as sock:
+            with socket.create_connection((parts.hostname, parts.port or 0), 60) as sock:
                 sock.sendall(hello)
         peer.sync()
 
@@ -265,6 +265,8 @@ def test_pika_over_tls_by_certificate(certificates: Certificates, start: Start) 
         parts.port,
         credentials=pika.credentials.ExternalCredentials(),
         ssl_options=pika.SSLOptions(certificates.by_certificate(certificates.client), "localhost"),
+        socket_timeout=60,
+        stack_timeout=60,
     )
     connection = pika.BlockingConnection(parameters)
     channel = connection.channel()

@@ -18,6 +18,9 @@ from tests.support.inprocess import InProcess
 from warren.broker import Broker, VirtualClock
 from warren.broker.model.virtual_clock import Unsettled
 
+PATIENCE = 60.0
+"""Seconds: the machine may be busy with other tests."""
+
 
 @contextlib.asynccontextmanager
 async def opened(clock: VirtualClock, data_dir: Path | None = None) -> AsyncIterator[AbstractChannel]:
@@ -45,7 +48,7 @@ def message(body: bytes) -> aio_pika.Message:
 
 @pytest.mark.parametrize("stored", [False, True])
 async def test_what_a_consumer_does_at_its_time_counts_from_that_time(tmp_path: Path, stored: bool) -> None:
-    clock = VirtualClock(start=0)
+    clock = VirtualClock(start=0, patience=PATIENCE)
     async with opened(clock, tmp_path if stored else None) as channel:
         seen: list[tuple[float, bytes]] = []
         arrivals = await channel.declare_queue("arrivals", durable=True)
@@ -65,7 +68,7 @@ async def test_what_a_consumer_does_at_its_time_counts_from_that_time(tmp_path: 
 
 
 async def test_many_times_come_in_their_order() -> None:
-    clock = VirtualClock(start=0)
+    clock = VirtualClock(start=0, patience=PATIENCE)
     async with opened(clock) as channel:
         seen: list[tuple[float, bytes]] = []
         arrivals = await channel.declare_queue("arrivals")
@@ -85,7 +88,7 @@ async def test_many_times_come_in_their_order() -> None:
 
 
 async def test_a_decade_passes_at_once() -> None:
-    clock = VirtualClock(start=0)
+    clock = VirtualClock(start=0, patience=PATIENCE)
     async with opened(clock) as channel:
         queue = await channel.declare_queue("late")
         waiting = await delay_line(channel, 315_360_000_000, "late")
@@ -97,7 +100,7 @@ async def test_a_decade_passes_at_once() -> None:
 
 
 async def test_a_sleeper_wakes_at_its_time() -> None:
-    clock = VirtualClock(start=100)
+    clock = VirtualClock(start=100, patience=PATIENCE)
     woken: list[float] = []
 
     async def sleeper(seconds: float) -> None:
@@ -121,6 +124,7 @@ async def test_who_has_work_is_waited_for_and_named() -> None:
         await clock.advance(60)
     # Nothing has happened meanwhile, and it goes on when the work is done.
     assert clock.now() == 1_000_000_000
+    clock.patience = PATIENCE
     asyncio.get_running_loop().call_later(0.02, work.clear)
     await clock.advance(60)
     assert clock.now() == 1_000_000_060
@@ -130,7 +134,7 @@ async def test_who_has_work_is_waited_for_and_named() -> None:
 
 
 async def test_one_at_a_time() -> None:
-    clock = VirtualClock()
+    clock = VirtualClock(patience=PATIENCE)
     first = asyncio.create_task(clock.advance(1))
     await asyncio.sleep(0)
     with pytest.raises(RuntimeError, match="is being advanced already"):
@@ -164,6 +168,7 @@ def test_a_client_that_waits_for_the_test_holds_up_nothing(timed: Channel, inpro
 
 def test_a_blocking_client(inprocess: InProcess) -> None:
     parameters = pika.URLParameters(inprocess.url)
+    parameters.socket_timeout = parameters.stack_timeout = PATIENCE
     connection = pika.BlockingConnection(parameters)
     channel = connection.channel()
     channel.queue_declare("grave")

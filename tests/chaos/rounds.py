@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -65,9 +66,11 @@ class Broken(AssertionError):
 class Load:
     """Clients of one broker over several of its lives."""
 
-    def __init__(self, subject: Subject, random: Random) -> None:
+    def __init__(self, subject: Subject, random: Random, least: int = 0) -> None:
+        """:param least: so much is published, delivered and acknowledged in a round before the subject comes to harm"""
         self.subject = subject
         self.random = random
+        self.least = least
         self.history = History(RULES)
         self._life = 0
         self._names: dict[str, int] = {}
@@ -93,12 +96,12 @@ class Load:
     async def round(self) -> None:
         """Load until the subject says so; then it is ended."""
         tasks = [asyncio.ensure_future(work) for work in await self._workers()]
-        waiting = asyncio.ensure_future(self.subject.until())
+        waiting = asyncio.ensure_future(self._until())
         await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         what, at = await self.subject.end()
         # What the broker had written before it ended is still read.
-        done, late = await asyncio.wait(tasks, timeout=20)
+        done, late = await asyncio.wait(tasks, timeout=60)
         for task in late:
             task.cancel()
         self.history.note(what, at=at)
@@ -113,6 +116,15 @@ class Load:
             if said is not None and said.reply_code != SHUTDOWN:
                 raise Broken(f"{client.name} was refused: {said.reply_code} {said.reply_text}")
         self._clients.clear()
+
+    async def _until(self) -> None:
+        begun = len(self.history.events)
+        told: Counter[What] = Counter()
+        while min(told[what] for what in (What.CONFIRMED, What.DELIVERED, What.ACK)) < self.least:
+            await asyncio.sleep(0.05)
+            told.update(event.what for event in self.history.events[begun:])
+            begun = len(self.history.events)
+        await self.subject.until()
 
     async def _workers(self) -> list[Coroutine[Any, Any, None]]:
         random = self.random
@@ -200,16 +212,18 @@ async def run(
     folder: Path,
     *,
     keep: bool = False,
+    least: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tally:
     """So many rounds, after each few of which the queues are emptied and the history is judged.
 
     :param folder: where the history goes that shows a fault
     :param keep: write the last history there also if there is no fault in it
+    :param least: so much comes of a round's load before the harm, on a machine however slow
     :raises Broken: at the first fault.
     """
     total = Tally()
-    load = Load(subject, random)
+    load = Load(subject, random, least)
     await subject.start()
     try:
         left = rounds

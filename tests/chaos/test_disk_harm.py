@@ -16,7 +16,7 @@ async def test_a_broker_whose_disk_comes_to_harm_keeps_its_promises(
     tmp_path: Path, harm: str, rounds: int
 ) -> None:
     subject = Powered(tmp_path, Random(1), harm)
-    tally = await run(subject, Random(2), rounds, tmp_path)
+    tally = await run(subject, Random(2), rounds, tmp_path, least=300)
     assert tally.crashes == rounds
     assert min(tally.confirmed, tally.settled, tally.redelivered) > 100 * rounds
     assert tally.safe > 0

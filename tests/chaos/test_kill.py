@@ -24,7 +24,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The history of two kills and the emptying after them, in which no fault was found."""
     folder = tmp_path_factory.mktemp("chaos")
     subject = Process(folder / "data", Random(6), longest=1.5, stops=0.0)
-    asyncio.run(run(subject, Random(5), 2, folder, keep=True))
+    asyncio.run(run(subject, Random(5), 2, folder, keep=True, least=500))
     return folder / HISTORY
 
 

@@ -42,7 +42,7 @@ def test_bash_completes_with_the_script(warren: Command, tmp_path: Path) -> None
         f'PATH="{tmp_path}:$PATH"\neval "$(warren completion bash)"\n'
         'COMP_WORDS=(warren topology ex); COMP_CWORD=2; _warren; echo "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=280, check=False)
     assert (done.stdout, done.stderr) == ("export\n", "")
 
 

@@ -9,9 +9,8 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
-import pika
-
 from tests.cli.conftest import Command, Module
+from tests.support.blocking import connected
 from tests.support.broker import warren as command
 from tests.support.processes import Child, wait_until
 from warren.command.dispatch import GROUP
@@ -58,17 +57,19 @@ def test_an_interrupted_command_says_nothing_and_ends_with_130(
     module: Module, tmp_path: Path, amqp_url: str, name: str
 ) -> None:
     target = module(REQUEST.format(name=name))
-    connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
+    connection = connected(amqp_url)
     channel = connection.channel()
     channel.queue_declare(f"{name}.never", durable=True)
 
     def asked() -> bool:
         return bool(channel.queue_declare(f"{name}.never", passive=True).method.message_count)
 
-    with Child(command("call", f"{target}:Ask", "{}", "--url", amqp_url), cwd=tmp_path) as child:
-        wait_until(asked, "the request waits", 30)
+    with Child(
+        command("call", f"{target}:Ask", "{}", "--timeout", "240", "--url", amqp_url), cwd=tmp_path
+    ) as child:
+        wait_until(asked, "the request waits")
         os.kill(child.pid, signal.SIGINT)
-        assert child.wait(30) == 130
+        assert child.wait() == 130
     assert child.errors == ""
     channel.queue_delete(f"{name}.never")
     connection.close()

@@ -13,10 +13,10 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-import pika
 import pytest
 
 from tests.cli.conftest import Command
+from tests.support.blocking import connected
 from tests.support.broker import BrokerProcess
 from tests.support.examples import EXAMPLES, run
 from tests.support.processes import wait_until
@@ -38,7 +38,7 @@ def script(name: str, folder: Path, **environment: str) -> subprocess.CompletedP
         env={**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", **environment},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=500,
         check=False,
     )
 
@@ -52,6 +52,7 @@ def test_topology_as_data() -> None:
     assert any(line.startswith("loss: queue 'urgent' dead-letters at most once") for line in lines)
 
 
+@pytest.mark.timeout(600)
 def test_the_command_lines(warren: Command, broker: BrokerProcess, tmp_path: Path) -> None:
     done = script("command_line.sh", tmp_path, AMQP_URL=broker.url)
     assert done.returncode == 0, done.stderr
@@ -66,6 +67,7 @@ def test_the_command_lines(warren: Command, broker: BrokerProcess, tmp_path: Pat
     assert json.loads((tmp_path / "shop.asyncapi.json").read_text())["info"]["title"] == "Shop"
 
 
+@pytest.mark.timeout(600)
 def test_the_move_to_rabbitmq(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     rabbitmq.ctl("add_vhost", "moved")
     rabbitmq.ctl("set_permissions", "-p", "moved", "guest", ".*", ".*", ".*")
@@ -81,7 +83,7 @@ def test_the_move_to_rabbitmq(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "16 as declared, 0 missing, 0 different" in done.stdout
-    with closing(pika.BlockingConnection(pika.URLParameters(f"{rabbitmq.url}moved"))) as connection:
+    with closing(connected(f"{rabbitmq.url}moved")) as connection:
         asking = connection.channel()
         billed = done.stdout.count("billed 42")
         wait_until(

@@ -12,6 +12,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.cli.conftest import Command, Module
+from tests.support.blocking import connected
 from tests.support.broker import warren as command
 from tests.support.processes import Child
 
@@ -51,7 +52,7 @@ async def quote(request: GetQuote) -> Quote:
 
 @pytest.fixture
 def channel(amqp_url: str, name: str) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
+    connection = connected(amqp_url)
     channel = connection.channel()
     yield channel
     for queue in ("billing", "quotes", "plain", "north", "south"):
@@ -138,7 +139,7 @@ def test_a_request_prints_its_reply_and_an_error_is_one_line(
     assert (nobody.status, len(nobody.err.splitlines())) == (1, 1)
     assert "nobody serves queue" in nobody.err
     with Child(command("run", f"{shop}:app"), cwd=tmp_path) as server:
-        server.wait_for_line("warren run ready", 30)
+        server.wait_for_line("warren run ready")
         typed = warren("call", f"{shop}:GetQuote", '{"sku": "lamp"}', *at)
         assert (typed.status, typed.json) == (0, {"sku": "lamp", "price": "9.90"}), typed.err
         untyped = warren("call", f"{name}.quotes", '{"sku": "lamp"}', *at)

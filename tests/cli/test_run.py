@@ -15,6 +15,7 @@ import pika
 import pytest
 
 from tests.cli.conftest import Command, Module
+from tests.support.blocking import connected
 from tests.support.broker import warren as command
 from tests.support.processes import Child, free_port, wait_until
 
@@ -38,7 +39,7 @@ async def work(message: Work) -> None:
         file.write(f"{{os.getpid()}} {{VERSION}}\\n")
 """
 READY = "warren run ready: "
-LONG = 30.0
+LONG = 60.0
 """Seconds for a condition on a slow machine."""
 
 
@@ -47,7 +48,7 @@ class Service:
 
     def __init__(self, write: Module, folder: Path, url: str, name: str) -> None:
         self.folder, self.url, self.queue = folder, url, f"{name}.work"
-        self.text = WORKER.format(name=name, url=url, patience=15, settings="{}")
+        self.text = WORKER.format(name=name, url=url, patience=60, settings="{}")
         self.module = write(self.text)
 
     def start(self, *options: str, **environment: str) -> Child:
@@ -55,7 +56,7 @@ class Service:
         return Child(words, cwd=self.folder, env=environment)
 
     def put(self, body: bytes = b"{}", times: int = 1) -> None:
-        connection = pika.BlockingConnection(pika.URLParameters(self.url))
+        connection = connected(self.url)
         channel = connection.channel()
         channel.confirm_delivery()
         for _ in range(times):
@@ -82,13 +83,25 @@ def running(pid: int) -> bool:
 
 def answer(port: int, path: str) -> int:
     try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=LONG) as response:
             return int(response.status)
     except HTTPError as error:
         with error:
             return error.code
     except (URLError, OSError):
         return 0
+
+
+def answered(port: int, path: str) -> int:
+    """What the probe says, as soon as it is asked: it hears no one who stands still in the middle of the question."""
+    said: list[int] = []
+
+    def ask() -> bool:
+        said.append(answer(port, path))
+        return said[-1] != 0
+
+    wait_until(ask, f"{path} is answered", LONG)
+    return said[-1]
 
 
 def test_one_process_is_ready_answers_probes_and_drains(service: Service, tmp_path: Path) -> None:
@@ -99,12 +112,16 @@ def test_one_process_is_ready_answers_probes_and_drains(service: Service, tmp_pa
     with (
         heard,
         service.start(
-            "--health", str(port), NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="60000000"
+            # It says that it lives no second time before the end.
+            "--health",
+            str(port),
+            NOTIFY_SOCKET=str(tmp_path / "notify"),
+            WATCHDOG_USEC="3600000000",
         ) as child,
     ):
         child.wait_for_line(READY, LONG)
         assert {heard.recv(100), heard.recv(100)} == {b"WATCHDOG=1", b"READY=1"}
-        assert [answer(port, path) for path in ("/live", "/ready", "/else")] == [200, 200, 404]
+        assert [answered(port, path) for path in ("/live", "/ready", "/else")] == [200, 200, 404]
         service.put(b'{"seconds": 0.5}')
         wait_until(lambda: bool(service.lines("begun")), "the handler runs", LONG)
         os.kill(child.pid, signal.SIGTERM)
@@ -118,7 +135,7 @@ def test_workers_share_the_work_are_started_again_and_drain_together(service: Se
     port = free_port()
     with service.start("--workers", "2", "--health", str(port)) as child:
         child.wait_for_line(f"{READY}2 workers", LONG)
-        assert answer(port, "/ready") == 200
+        assert answered(port, "/ready") == 200
         service.put(b'{"seconds": 0.3}', times=6)
         wait_until(lambda: len(service.lines("done")) == 6, "all work is done", LONG)
         pids = {int(line.split()[0]) for line in service.lines("done")}
@@ -151,7 +168,7 @@ def test_workers_share_the_work_are_started_again_and_drain_together(service: Se
 def test_the_end_of_a_worker_is_noticed_whoever_holds_its_files(service: Service) -> None:
     """A handler's own child processes may inherit what the worker has open, and live on."""
     path = service.folder / f"{service.module}.py"
-    start = "import subprocess\nchild = subprocess.Popen(['sleep', '100'], close_fds=False)\n"
+    start = "import subprocess\nchild = subprocess.Popen(['sleep', '1000'], close_fds=False)\n"
     path.write_text(service.text + start + "Path(f'child-{child.pid}').touch()\n")
     with service.start("--workers", "2") as child:
         child.wait_for_line(READY, LONG)

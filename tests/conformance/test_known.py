@@ -15,6 +15,8 @@ from tests.support.inprocess import InProcess
 from tests.support.rabbitmq import RabbitMQ
 
 ROOT = Path(__file__).parents[2]
+LONG = 60.0
+"""Seconds that RabbitMQ may take over what it does like Warren. Nothing is waited for once it is seen."""
 
 
 @pytest.mark.parametrize("known", [one for one in KNOWN if one.script], ids=lambda one: str(one.what))
@@ -25,7 +27,7 @@ def test_a_known_difference_shows(rabbitmq: RabbitMQ, warren: InProcess, known: 
         before = Observation()
         for step in known.script[:-1]:
             before = judged.take(step)
-            assert judge.take(step, before, PATIENCE) == before
+            assert judge.take(step, before, LONG) == before
         here = judged.take(known.script[-1])
         there = judge.take(known.script[-1], here, PATIENCE)
         only_there, only_here = known.shows

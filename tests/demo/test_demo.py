@@ -24,7 +24,7 @@ def run(folder: Path) -> Verdict:
     return asyncio.run(work(sample(ORDERS), plan, True, folder, Console(stderr=True)))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_no_order_is_lost_or_decided_twice_when_the_broker_is_killed(tmp_path: Path) -> None:
     # A process of its own: Spark allows one context in each, and other tests have theirs.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:

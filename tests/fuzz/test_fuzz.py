@@ -15,7 +15,7 @@ from pamqp import commands
 from tests.fuzz.cases import GREETED, HANDSHAKE, OPENED, Case, make_case
 from tests.fuzz.mutation import conversation
 from tests.fuzz.run import run
-from tests.support.broker import BrokerProcess
+from tests.support.broker import PATIENT, BrokerProcess
 from tests.support.peer import Peer, encoded
 
 CASES = 4_000
@@ -24,7 +24,7 @@ CASES = 4_000
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that may be ill-treated; in the end it must not have been surprised."""
-    with BrokerProcess(tmp_path_factory.mktemp("fuzz")) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp("fuzz"), *PATIENT) as broker:
         yield broker
         assert broker.child is not None
         assert broker.child.running

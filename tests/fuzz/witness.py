@@ -9,7 +9,7 @@ from pamqp import commands
 
 from tests.support.peer import Peer, made
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which the witness says that it was affected."""
 
 

@@ -17,6 +17,7 @@ BROKER = ("warren.broker.broker.", "warren.broker.config.", "warren.broker.model
 """Where the names that `warren.broker` exports are defined; its other modules are nobody's to import."""
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("package", ["warren.sdk", "warren.patterns"])
 def test_every_public_name_has_a_known_type(package: str) -> None:
     found = symbols(package)
@@ -24,6 +25,7 @@ def test_every_public_name_has_a_known_type(package: str) -> None:
     assert [line for symbol in found for line in flaws(symbol)] == []
 
 
+@pytest.mark.timeout(600)
 def test_what_the_broker_exports_has_known_types() -> None:
     exported = [symbol for symbol in symbols("warren.broker") if symbol["name"].startswith(BROKER)]
     assert exported
@@ -45,7 +47,7 @@ def verify_types(package: str) -> str:
     }
     command = [sys.executable, "-m", "pyright", "--ignoreexternal", "--outputjson", "--verifytypes", package]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
     ).stdout
 
 

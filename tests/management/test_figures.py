@@ -16,6 +16,9 @@ from tests.support.client import Channel, Connection
 from tests.support.inprocess import InProcess
 from tests.support.operator import Operator, warren_ctl
 
+# Some hundred syncs, one after the other.
+pytestmark = pytest.mark.timeout(1200)
+
 PERSISTENT = 2
 FIGURES = (
     "messages_ready",

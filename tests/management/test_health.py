@@ -71,7 +71,7 @@ def test_await_startup_and_shutdown(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     starting = threading.Thread(target=broker.start)
     starting.start()
-    assert run("await_startup", "-t", "30").status == 0
+    assert run("await_startup", "-t", "60").status == 0
     starting.join()
     assert run("-q", "shutdown").lines == ["The broker stops"]
     assert broker.child is not None

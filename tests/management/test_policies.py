@@ -105,11 +105,15 @@ def test_a_time_to_live_counts_for_what_comes_after_it(
     channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
 ) -> None:
     channel.declare(name, exclusive=True)
+    channel.confirm()
     policy = set_policy(exact(name), '{"message-ttl":1}')
+    # Confirmed, each: who is asked by a command of its own need not have read what stands on a connection.
     channel.publish(name, b"dies")
+    channel.settled_until(1)
     wait_until(lambda: channel.ready(name) == 0, "the message has expired")
     operator("clear_policy", policy)
     channel.publish(name, b"lives")
+    channel.settled_until(2)
     set_policy(exact(name), '{"message-ttl":1}')
     assert channel.drain(name) == [b"lives"]
 

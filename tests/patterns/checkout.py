@@ -38,7 +38,7 @@ class Checkout:
         store: Store,
         name: str,
         *,
-        pay_within: timedelta = timedelta(seconds=30),
+        pay_within: timedelta = timedelta(hours=1),
         wait: bool = True,
         room: int | None = None,
         **settings: Any,
@@ -98,7 +98,8 @@ class Checkout:
             key="order_id",
             sends=self.services,
             early_after=timedelta(milliseconds=100),
-            **settings,
+            # However long a machine takes over what has to come before.
+            **{"early_attempts": 500, **settings},
         )
         self.told: list[str] = []
         """Types of the messages that the services got, in order."""

@@ -13,14 +13,24 @@ import pytest
 from tests.patterns import tidy
 from tests.support.postgres import PostgreSQL, postgres_server
 from warren.patterns import PostgresStore, RedisStore, SqliteStore
+from warren.patterns.dead_letter import parking
 from warren.patterns.store import ListingStore
 from warren.sdk import App
 
 OpenStore = Callable[[], ListingStore]
+PATIENCE = 60.0
+"""Seconds for an answer of a store that is there: a busy machine stands still for longer than the 5 s of a service."""
 
 
 class NewApp(Protocol):
     def __call__(self, url: str = ...) -> App: ...
+
+
+@pytest.fixture(autouse=True)
+def _patient_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks into a parking lot waits for the broker's answers, and until it has given back what was looked at."""
+    monkeypatch.setattr(parking, "SECONDS", PATIENCE)
+    monkeypatch.setattr(parking, "BACK_SECONDS", PATIENCE)
 
 
 @pytest.fixture(params=["redis", "sqlite", "postgres"])
@@ -32,19 +42,19 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
         prefix = f"{uuid4().hex}:"
 
         def open_one() -> ListingStore:
-            opened.append(RedisStore(url, prefix=prefix))
+            opened.append(RedisStore(url, prefix=prefix, timeout=PATIENCE))
             return opened[-1]
     elif request.param == "postgres":
         database: str = request.getfixturevalue("postgres_url")
         table = f"t{uuid4().hex}"
 
         def open_one() -> ListingStore:
-            opened.append(PostgresStore(database, table=table))
+            opened.append(PostgresStore(database, table=table, timeout=PATIENCE))
             return opened[-1]
     else:
 
         def open_one() -> ListingStore:
-            opened.append(SqliteStore(tmp_path / "decisions.sqlite"))
+            opened.append(SqliteStore(tmp_path / "decisions.sqlite", timeout=PATIENCE))
             return opened[-1]
 
     yield open_one
@@ -55,7 +65,7 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 @pytest.fixture
 async def one_store(redis_url: str) -> AsyncIterator[ListingStore]:
     """For what does not depend on which store it is; the rules above each are the same."""
-    async with RedisStore(redis_url, prefix=f"{uuid4().hex}:") as store:
+    async with RedisStore(redis_url, prefix=f"{uuid4().hex}:", timeout=PATIENCE) as store:
         yield store
 
 

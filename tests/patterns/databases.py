@@ -32,4 +32,5 @@ async def sessions_of(url: str, schema: str | None = None) -> AsyncIterator[Sess
 
 
 def sqlite_url(folder: Path) -> str:
-    return f"sqlite+aiosqlite:///{folder}/work.sqlite"
+    # Who waits for another one's transaction waits for a disk that may be slow, too.
+    return f"sqlite+aiosqlite:///{folder}/work.sqlite?timeout=60"

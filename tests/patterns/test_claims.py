@@ -12,7 +12,7 @@ from warren.patterns.idempotency.claims import Busy, Claimed, Done
 from warren.patterns.store import Step, decide
 
 NOW = 1_790_000_000_000
-LEASE = 30_000
+LEASE = 300_000
 KEEP = 86_400_000
 
 

@@ -311,7 +311,7 @@ async def test_what_is_taken_out_late_makes_no_room_in_the_next_page(
     async with app:
         await app.publish_many([b"%d" % n for n in range(16)], key=f"{name}.dead")
         read: list[Letter] = []
-        async with asyncio.timeout(20), ParkingLot(amqp_url, f"{name}.dead") as lot:
+        async with asyncio.timeout(120), ParkingLot(amqp_url, f"{name}.dead") as lot:
             async for letter in lot:
                 read.append(letter)
                 if len(read) == 6:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -290,11 +291,21 @@ SETTINGS = settings(
 
 
 def test_any_order_of_events_leaves_one_outcome_in_sqlite(tmp_path: Path) -> None:
+    # In memory where there is a place for files: a sync of a disk may take a second, and here are thousands of them.
+    memory = Path("/dev/shm")
+    folder = memory if os.access(memory, os.W_OK) else tmp_path
+
     class InSqlite(OneOutcome):
         @initialize()
         def begin(self) -> None:
-            self.path = Path(tempfile.mkdtemp(dir=tmp_path)) / "decisions.sqlite"
+            self.folder = tempfile.TemporaryDirectory(prefix="warren-decisions-", dir=folder)
+            self.path = Path(self.folder.name) / "decisions.sqlite"
             super().begin()
+
+        def teardown(self) -> None:
+            super().teardown()
+            if hasattr(self, "folder"):
+                self.folder.cleanup()
 
         def open(self) -> Store:
             return SqliteStore(self.path)

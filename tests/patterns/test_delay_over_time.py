@@ -98,7 +98,7 @@ async def test_a_broker_that_refuses_what_rabbitmq_43_refuses_takes_them_all(tmp
     with BrokerProcess(tmp_path / "broker", "--strict") as broker:
         app = App(broker.url)
         delay, ladder = Delay(store=SqliteStore(tmp_path / "delays.sqlite")), Ladder("steps", "1s")
-        work, bell, orders = WorkQueue("work"), Immediate("bell"), CatchAll("orders")
+        work, bell, orders = WorkQueue("work"), Immediate("bell", timeout=60), CatchAll("orders")
         for pattern in (delay, ladder, work, bell, orders):
             app.include(pattern)
         rung: list[int] = []

@@ -22,7 +22,7 @@ class Door:
 
     def __init__(self, app: App, name: str, *, concurrency: int = 1, hears: bool = True) -> None:
         self.app = app
-        self.bell = Immediate(f"{name}.bell")
+        self.bell = Immediate(f"{name}.bell", timeout=60)
         self.heard: list[int] = []
         self.open = asyncio.Event()
         self.open.set()

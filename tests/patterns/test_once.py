@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.patterns.conftest import OpenStore
+from tests.patterns.conftest import PATIENCE, OpenStore
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
-from tests.support.processes import free_port
+from tests.support.processes import closed_port, free_port
 from tests.support.redis import redis_server
 from warren.broker import VirtualClock
 from warren.patterns import Once, RedisStore, Store, StoreUnavailable
@@ -129,7 +129,7 @@ async def test_after_a_crash_the_next_delivery_waits_for_the_lease_and_runs(open
     )
     await decide(dead, record_key("once", "charges", "m-1"), abandoned)
     handler = Handler()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         running = asyncio.ensure_future(once.run(None, delivery(), handler))
         await eventually(lambda: once.statistics.waited == 1, "it waits")
         assert handler.runs == 0
@@ -200,22 +200,23 @@ async def test_a_message_without_identity_is_dead_lettered_with_the_reason(store
 
 
 async def test_without_its_store_a_closed_handler_does_not_run_and_an_open_one_does() -> None:
-    store = RedisStore(f"redis://127.0.0.1:{free_port()}/0", timeout=0.5)
-    handler = Handler()
-    closed = Once(store, patience=timedelta(milliseconds=100))
-    with pytest.raises(StoreUnavailable) as caught:
-        await closed.run(None, delivery(), handler)
-    assert caught.value.retryable
-    assert handler.runs == 0
-    opened = Once(store, on_store_failure="fail_open")
-    assert await opened.run(None, delivery(), handler) == b'{"receipt": 1}'
-    assert opened.statistics.unprotected == 1
-    await closed.on_stop()
+    with closed_port() as port:
+        store = RedisStore(f"redis://127.0.0.1:{port}/0", timeout=0.5)
+        handler = Handler()
+        closed = Once(store, patience=timedelta(milliseconds=100))
+        with pytest.raises(StoreUnavailable) as caught:
+            await closed.run(None, delivery(), handler)
+        assert caught.value.retryable
+        assert handler.runs == 0
+        opened = Once(store, on_store_failure="fail_open")
+        assert await opened.run(None, delivery(), handler) == b'{"receipt": 1}'
+        assert opened.statistics.unprotected == 1
+        await closed.on_stop()
 
 
 async def test_a_store_that_comes_back_in_time_is_waited_for(tmp_path: Path) -> None:
     port = free_port()
-    once = Once(RedisStore(f"redis://127.0.0.1:{port}/0"), patience=timedelta(seconds=20))
+    once = Once(RedisStore(f"redis://127.0.0.1:{port}/0"), patience=timedelta(minutes=4))
     waiting = asyncio.ensure_future(once.run(None, delivery(), Handler()))
     await asyncio.sleep(0)
     with redis_server(tmp_path, port=port):
@@ -225,7 +226,7 @@ async def test_a_store_that_comes_back_in_time_is_waited_for(tmp_path: Path) -> 
 
 async def test_a_store_that_dies_under_the_handler_does_not_undo_it(tmp_path: Path) -> None:
     with redis_server(tmp_path) as url:
-        once = Once(RedisStore(url), patience=timedelta(milliseconds=100))
+        once = Once(RedisStore(url, timeout=PATIENCE), patience=timedelta(milliseconds=100))
         began, end = asyncio.Event(), asyncio.Event()
 
         async def work() -> None:

@@ -57,7 +57,7 @@ async def test_a_publish_that_is_repeated(amqp_url: str, store: Store, new_app: 
     async with consumer, Proxy(amqp_url) as proxy, new_app(proxy.url) as publisher:
         await publisher.publish(Charge(order_id="first"))
         proxy.to_client.hold()  # The broker's confirms do not come back.
-        publishing = asyncio.ensure_future(publisher.publish(Charge(order_id="second"), timeout=30))
+        publishing = asyncio.ensure_future(publisher.publish(Charge(order_id="second"), timeout=120))
         await eventually(lambda: "second" in charged, "the broker has the message")
         proxy.cut()
         proxy.to_client.release()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.waiting import eventually
 from warren.broker import VirtualClock
 from warren.patterns import RedisStore
@@ -60,8 +60,8 @@ async def test_tokens_are_reserved_ahead_and_come_back_with_time() -> None:
 
 async def test_redis_limits_all_processes_together(redis_url: str, name: str) -> None:
     async with (
-        RedisStore(redis_url, prefix=f"{name}:") as one,
-        RedisStore(redis_url, prefix=f"{name}:") as other,
+        RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE) as one,
+        RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE) as other,
     ):
         limiters = [RedisLimiter(store, "service", 1, per=HOUR, burst=5) for store in (one, other)]
         waits = await asyncio.gather(*(limiters[n % 2].reserve("a", within=NONE) for n in range(5)))
@@ -118,7 +118,8 @@ async def test_a_queue_keeps_to_its_rate_and_loses_nothing(warren: Warren) -> No
 
 
 async def test_each_key_has_a_rate_of_its_own(new_app: NewApp, name: str, redis_url: str) -> None:
-    limiter = RedisLimiter(RedisStore(redis_url, prefix=f"{name}:"), "tenants", 1, per=HOUR)
+    store = RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE)
+    limiter = RedisLimiter(store, "tenants", 1, per=HOUR)
     clinic = Clinic(
         new_app(),
         name,

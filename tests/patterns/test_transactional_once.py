@@ -14,7 +14,7 @@ from sqlalchemy import text
 from tests.patterns.databases import Sessions, sessions_of, sqlite_url
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.test_once import delivery
-from tests.support.processes import free_port
+from tests.support.processes import closed_port
 from warren.command import UsageError
 from warren.patterns import Natural, StoreUnavailable, TransactionalOnce, current_session
 from warren.patterns.idempotency import transactional
@@ -121,10 +121,11 @@ async def test_what_is_old_is_deleted_on_while_there_is_more(
 
 
 async def test_a_database_that_does_not_answer_is_said_when_patience_ends() -> None:
-    async with sessions_of(f"postgresql://warren@127.0.0.1:{free_port()}/postgres") as sessions:
-        once = TransactionalOnce(sessions, patience=timedelta(milliseconds=50))
-        with pytest.raises(StoreUnavailable, match="no claim from the database"):
-            await once.run(None, delivery(), effect)
+    with closed_port() as port:
+        async with sessions_of(f"postgresql://warren@127.0.0.1:{port}/postgres") as sessions:
+            once = TransactionalOnce(sessions, patience=timedelta(milliseconds=50))
+            with pytest.raises(StoreUnavailable, match="no claim from the database"):
+                await once.run(None, delivery(), effect)
 
 
 async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:

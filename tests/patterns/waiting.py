@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 
 async def eventually(
-    condition: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 30.0
+    condition: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 60.0
 ) -> None:
     """Ask until it is true.
 

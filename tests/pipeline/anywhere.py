@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.pipeline.queries import ended
 from warren.pipeline import register
 from warren.pipeline.command import parse, run
 from warren.pipeline.datasource import source_errors
@@ -83,16 +84,16 @@ def continuous(spark: SparkSession) -> list[int]:
     """Into Parquet up to what is there, in batches; once more from the same checkpoint adds nothing."""
     register(spark)
     for _ in range(2):
-        query = (
+        writer = (
             spark.readStream.format("amqp")
             .options(url=URL, stream=STREAM, maxMessagesPerTrigger="120")
             .load()
             .writeStream.format("parquet")
             .option("checkpointLocation", str(FOLDER / "checkpoint"))
+            .option("path", str(FOLDER / "messages"))
             .trigger(availableNow=True)
-            .start(str(FOLDER / "messages"))
         )
-        query.awaitTermination()
+        ended(writer.start)
     read = spark.read.parquet(str(FOLDER / "messages"))
     return list(read.agg(F.count("*"), F.countDistinct("offset"), F.sum("offset")).first() or ())
 

@@ -18,7 +18,9 @@ from tests.pipeline.captured import Source, published
 
 def main(url: str, queue: str, stream: str, count: int, then: str) -> None:
     source = Source(app="automatic")
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+    parameters = pika.URLParameters(url)
+    parameters.socket_timeout, parameters.stack_timeout = 60, 90
+    with pika.BlockingConnection(parameters) as connection:
         taking, telling = connection.channel(), connection.channel()
         telling.confirm_delivery()
 

@@ -85,7 +85,11 @@ class Audit:
 
 @contextmanager
 def channel(url: str) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
-    connection = pika.BlockingConnection(pika.URLParameters(url))
+    parameters = pika.URLParameters(url)
+    # Nobody serves it while Spark is at work, and a busy broker may take its time to answer.
+    parameters.heartbeat = 0
+    parameters.socket_timeout, parameters.stack_timeout = 60, 90
+    connection = pika.BlockingConnection(parameters)
     try:
         yield connection.channel()
     finally:

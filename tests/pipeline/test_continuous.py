@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -63,6 +64,26 @@ def test_runs_one_after_another_come_to_the_numbers_of_one(
     assert (summary.undecided, summary.messages.duplicates) == (0, 20)
     events = spark.read.parquet(str(tmp_path / "events"))
     assert events.count() == events.select("offset").distinct().count() == len(messages) + 20
+
+
+def test_a_query_that_spark_gave_up_on_is_begun_again(
+    spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once its Python process is not there within the ten seconds that Spark waits for it."""
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *python_streaming_source_runner*) mkdir "$0.first" 2>/dev/null && exec sleep 1;; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    stream.publish([fact("order_placed", "one", placed_at=NOON)])
+    told: list[str] = []
+    words = ["--source", stream.url, "--out", str(tmp_path / "out"), "--stream", stream.name, *DONE]
+    summary: Any = run(parse(["order-timeouts", *words]), told.append)[0]
+    assert "events: Spark did not wait for its Python process, and begins again" in told
+    assert summary.undecided == 1
 
 
 def test_what_is_said_late_corrects_what_was_told(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:

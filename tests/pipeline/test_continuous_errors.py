@@ -10,14 +10,16 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.pipeline.conftest import channel
+from tests.pipeline.queries import PATIENCE, ended
 from tests.pipeline.test_stream_source import Stream, declared
 from tests.support.broker import BrokerProcess
 from tests.support.processes import wait_until
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
+
+pytestmark = pytest.mark.timeout(900)
 
 MESSAGES = 20_000
 """With a kilobyte each: far more than what sockets hold."""
@@ -27,9 +29,10 @@ def reading(spark: SparkSession, url: str, **options: str) -> DataFrame:
     return spark.readStream.format("amqp").options(url=url, **options).load()
 
 
-def into(frame: DataFrame, folder: Path) -> StreamingQuery:
+def write(frame: DataFrame, folder: Path) -> None:
     writing = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    return writing.trigger(availableNow=True).start(str(folder / "rows"))
+    writing = writing.option("path", str(folder / "rows")).trigger(availableNow=True)
+    ended(writing.start)
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def test_what_cannot_be_read_ends_the_query_with_one_line(
     host = source.url.removeprefix("amqp://").rpartition("@")[2]
     frame = reading(spark, f"amqp://{login}@{host}", stream=stream or source.name)
     with pytest.raises(PipelineError, match=reason) as failed, source_errors():
-        into(frame, tmp_path).awaitTermination(60)
+        write(frame, tmp_path)
     assert "\n" not in str(failed.value)
     assert "s3cret" not in str(failed.value)
 
@@ -67,7 +70,7 @@ def test_another_schema_is_refused_before_a_query_starts(
         pytest.raises((AnalysisException, PipelineError), match="the schema of format 'amqp' is fixed"),
         source_errors(),
     ):
-        into(named.schema("order_id string").load(), tmp_path).awaitTermination(60)
+        write(named.schema("order_id string").load(), tmp_path)
 
 
 def test_a_broker_that_stops_in_mid_batch_is_one_line_and_costs_no_message(
@@ -90,19 +93,18 @@ def test_a_broker_that_stops_in_mid_batch_is_one_line_and_costs_no_message(
                 ) as failed,
                 source_errors(),
             ):
-                into(held, tmp_path).awaitTermination(60)
-            stopped.result(60)
+                write(held, tmp_path)
+            stopped.result(PATIENCE)
         assert "\n" not in str(failed.value)
         broker.start()
-        query = into(held, tmp_path)
-        query.awaitTermination(60)
+        write(held, tmp_path)
         written = spark.read.parquet(str(tmp_path / "rows"))
         assert sorted(row.offset for row in written.collect()) == list(range(MESSAGES))
 
 
 def holding(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Lets the offsets of the first rows through, then waits until the broker has stopped."""
-    held, stopped = str(folder / "held"), str(folder / "stopped")
+    held, stopped, patience = str(folder / "held"), str(folder / "stopped"), PATIENCE
 
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
@@ -111,7 +113,7 @@ def holding(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
         for batch in batches:
             yield batch.select(["offset"])
             open(held, "w").close()
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + patience
             while not os.path.exists(stopped) and time.monotonic() < deadline:
                 time.sleep(0.01)
 
@@ -119,6 +121,6 @@ def holding(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
 
 
 def stop_while_held(broker: BrokerProcess, folder: Path) -> None:
-    wait_until((folder / "held").exists, "the first rows have been read", 60)
+    wait_until((folder / "held").exists, "the first rows have been read", PATIENCE)
     broker.kill()
     (folder / "stopped").touch()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pika
 import pytest
@@ -177,12 +179,22 @@ def test_a_batch_is_bounded_by_bytes_too(audit: Audit) -> None:
     assert max(sizes) <= BATCH_BYTES + 1024 * 1024
 
 
-def test_a_queue_that_somebody_consumes_is_refused(audit: Audit) -> None:
+def test_a_queue_that_somebody_consumes_is_refused(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its waiting is made short, and not the time that a broker has for its answers."""
+    slept = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += 100 * seconds
+
+    hurried = SimpleNamespace(monotonic=lambda: time.monotonic() + slept, sleep=sleep)
     audit.publish([Message(b"x")])
     with channel(audit.url) as consuming:
         consuming.basic_consume(audit.name, lambda *_: None)
-        with pytest.raises(PipelineError, match=r"it has another consumer \(waited 0\.5 s\)"):
-            list(browse(audit, timeout=0.5).batches())
+        monkeypatch.setattr("warren.pipeline.browse.time", hurried)
+        with pytest.raises(PipelineError, match=r"it has another consumer \(waited 60 s\)"):
+            list(browse(audit, timeout=60).batches())
+        monkeypatch.undo()
     assert len(next(browse(audit).batches()).bodies) == 1
 
 
@@ -256,11 +268,22 @@ def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Pa
         assert read == sent
 
 
-def test_a_broker_that_hangs_ends_the_read_after_the_timeout(tmp_path: Path) -> None:
+def test_a_broker_that_hangs_ends_the_read_after_the_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Link] = []
+    opening = Address.open
+
+    def kept(address: Address, product: str = "test") -> Link:
+        opened.append(opening(address, product))
+        return opened[-1]
+
+    monkeypatch.setattr(Address, "open", kept)
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
         audit.publish([Message(bytes(1000)) for _ in range(20_000)])
-        batches = browse(audit, timeout=2).batches()
+        batches = browse(audit, timeout=60).batches()
         next(batches)
+        opened[0].timeout = 2  # From here on: until then the broker only has to be slow to fail this.
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             with pytest.raises(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.captured import COLUMNS, Source, batches, messages_of
 from warren.pipeline.jobs.events import events_of
 from warren.wire.events import TYPE, Batch
+
+pytestmark = pytest.mark.timeout(900)
 
 AT = 1_700_000_000_000_000
 DAY = 86_400_000_000
@@ -103,7 +106,7 @@ def test_as_they_arrive_each_counts_once_and_none_is_too_late(spark: SparkSessio
             .trigger(availableNow=True)
             .start(str(tmp_path / "events"))
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(200)
         return sum(
             state["numRowsDroppedByWatermark"]
             for batch in query.recentProgress

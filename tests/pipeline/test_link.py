@@ -10,7 +10,7 @@ import pytest
 from tests.pipeline.conftest import Audit, Message
 from tests.support.broker import BrokerProcess
 from tests.support.certificates import Authority
-from tests.support.processes import free_port, wait_until
+from tests.support.processes import closed_port, free_port, wait_until
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.link import Address, telling
 from warren.wire import methods
@@ -27,7 +27,7 @@ def look(url: str, queue: bytes, timeout: float) -> None:
             link.close()
 
 
-def said(url: str, queue: bytes = b"q", timeout: float = 5.0) -> str:
+def said(url: str, queue: bytes = b"q", timeout: float = 60.0) -> str:
     """What an attempt to declare a queue passively says."""
     with pytest.raises(PipelineError) as failed:
         look(url, queue, timeout)
@@ -46,7 +46,8 @@ def test_errors_say_what_is_wrong(amqp_url: str, audit: Audit) -> None:
         ": the virtual host does not exist, or the user may not enter it"
     )
     assert "there is no such queue; declare it" in said(amqp_url, b"pipeline.nowhere")
-    assert said(f"amqp://127.0.0.1:{free_port()}").endswith("cannot be reached: Connection refused")
+    with closed_port() as port:
+        assert said(f"amqp://127.0.0.1:{port}").endswith("cannot be reached: Connection refused")
     assert "does this port speak TLS?" in said(f"amqps://{at}")
     assert "cannot be used on this machine" in said(f"amqps://{at}?cafile=/no/such/file")
 
@@ -74,10 +75,11 @@ def test_a_url_is_shown_without_password_and_query() -> None:
 def test_a_busy_owner_keeps_its_connection(amqp_url: str, audit: Audit) -> None:
     """A connection that sends nothing is closed by the broker; the link, whose owner sends nothing either, is not."""
     audit.publish([Message(b"x")])
-    silent = Conversation(parse_url(amqp_url), heartbeat=1)
-    assert silent.heartbeat == 1
+    # Longer than this process stands still: then its link would send nothing, too.
+    silent = Conversation(parse_url(amqp_url), heartbeat=8)
+    assert silent.heartbeat == 8
     silent.socket.setblocking(False)
-    link = Address(f"{amqp_url}?heartbeat=1").open()
+    link = Address(f"{amqp_url}?heartbeat=8").open()
 
     def closed() -> bool:
         try:
@@ -87,7 +89,7 @@ def test_a_busy_owner_keeps_its_connection(amqp_url: str, audit: Audit) -> None:
         except ConnectionError:
             return True
 
-    wait_until(closed, "the broker gave the silent connection up", 30)
+    wait_until(closed, "the broker gave the silent connection up", 120)
     silent.socket.close()
     declared = link.call("queue.declare", 0, audit.name.encode(), True, False, False, False, False, b"")
     assert declared.number("message_count") == 1

@@ -36,7 +36,7 @@ def test_the_shop_tells_a_stream(spark: SparkSession, url: str, tmp_path: Path) 
     async def trade() -> None:
         async with SqliteStore(tmp_path / "store.sqlite") as store:
             shop = Shop(url, TIME_TO_PAY, store)
-            async with shop.app, asyncio.timeout(60):
+            async with shop.app, asyncio.timeout(200):
                 # However long it takes to say so, one of them is paid in time.
                 due = shop.app.subscriptions["order-unpaid.due"]
                 await due.pause()

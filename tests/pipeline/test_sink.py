@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.conftest import Audit, Message, audit_queue, channel
+from tests.pipeline.queries import ended
 from tests.support.broker import BrokerProcess
 from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
@@ -22,6 +23,8 @@ from warren.broker.memory import LEAST
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
 from warren.wire import tables
+
+pytestmark = pytest.mark.timeout(600)
 
 FULL = """
     body binary, routing_key string, content_type string, content_encoding string, headers map<string,string>,
@@ -45,7 +48,7 @@ def taken(audit: Audit) -> list[tuple[Any, bytes]]:
     if not count:
         return []
     with channel(audit.url) as taking:
-        for _, properties, body in taking.consume(audit.name, auto_ack=True, inactivity_timeout=30):
+        for _, properties, body in taking.consume(audit.name, auto_ack=True, inactivity_timeout=60):
             assert body is not None, "nothing comes any more"
             found.append((properties, body))
             if len(found) == count:
@@ -195,8 +198,8 @@ def test_a_broker_that_dies_in_mid_write_and_comes_back_has_every_row(
 
         with ThreadPoolExecutor(1) as beside:
             restarted = beside.submit(restart)
-            write(slow(3000), audit, timeout=60)
-            restarted.result(60)
+            write(slow(3000), audit, timeout=120)
+            restarted.result(120)
         found = taken(audit)
         assert {int(body) for _, body in found} == set(range(3000))
         assert len({properties.message_id for properties, _ in found}) == 3000
@@ -212,7 +215,8 @@ def test_a_broker_that_stays_away_is_one_error(slow: Callable[[int], DataFrame],
         with ThreadPoolExecutor(1) as beside:
             killed = beside.submit(kill)
             with pytest.raises(PipelineError, match=r"cannot be reached.* \d+ messages were confirmed"):
-                write(slow(4000), audit, timeout=1)
+                # More than it gets to, however late it is killed, and a time in which something is confirmed before.
+                write(slow(60_000), audit, timeout=10)
             killed.result(60)
         broker.start()
 
@@ -225,15 +229,14 @@ def test_streaming_batches_are_published(spark: SparkSession, audit: Audit, tmp_
         rows = (
             spark.readStream.schema("body string").option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
         )
-        query = (
+        writer = (
             rows.writeStream.format("amqp")
             .options(url=audit.url, exchange="", routingKey=audit.name)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
         with source_errors():
-            query.awaitTermination(60)
+            ended(writer.start)
 
     for file in ("a", "b"):
         lines = [f'{{"body": "{file}{number}"}}\n' for number in range(10)]
@@ -258,13 +261,13 @@ def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
         declaring.queue_declare(name, arguments={"x-max-length": 10, "x-overflow": "reject-publish"})
     full = Audit(audit.url, name)
     try:
-        with pytest.raises(PipelineError, match="confirmed nothing for 1 s, it refuses messages"):
-            write(numbers(spark, 25), full, timeout=1)
+        with pytest.raises(PipelineError, match="confirmed nothing for 10 s, it refuses messages"):
+            write(numbers(spark, 25), full, timeout=10)
         assert len(taken(full)) == 10
         bodies: list[bytes] = []
 
         def drain() -> None:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             with channel(full.url) as taking:
                 while len(bodies) < 25 and time.monotonic() < deadline:
                     _, _, body = taking.basic_get(name, auto_ack=True)
@@ -273,8 +276,8 @@ def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
 
         with ThreadPoolExecutor(1) as beside:
             drained = beside.submit(drain)
-            write(numbers(spark, 25), full, timeout=30)
-            drained.result(30)
+            write(numbers(spark, 25), full, timeout=120)
+            drained.result(120)
         assert sorted(map(int, bodies)) == list(range(25))
     finally:
         with channel(audit.url) as deleting:
@@ -291,9 +294,9 @@ def test_a_broker_that_blocks_publishers_says_why(spark: SparkSession, tmp_path:
 
         limit(LEAST)
         with pytest.raises(
-            PipelineError, match=r"confirmed nothing for 1 s, it blocks publishers \(low on memory\)"
+            PipelineError, match=r"confirmed nothing for 10 s, it blocks publishers \(low on memory\)"
         ):
-            write(numbers(spark, 25), audit, timeout=1)
+            write(numbers(spark, 25), audit, timeout=10)
         limit(2**62)
         write(numbers(spark, 25), audit)
         assert len({properties.message_id for properties, _ in taken(audit)}) >= 25

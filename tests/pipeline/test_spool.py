@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.pipeline.conftest import Audit, Message, audit_queue, channel
+from tests.pipeline.queries import ended
 from tests.support.broker import BrokerProcess
 from tests.support.processes import wait_until
 from warren.pipeline.datasource import source_errors
@@ -30,6 +31,8 @@ from warren.pipeline.spool.settings import Settings
 from warren.wire import tables
 
 ALL = ReadAllAvailable()
+
+pytestmark = pytest.mark.timeout(900)
 
 
 def numbered(first: int, last: int, size: int = 0) -> list[Message]:
@@ -42,7 +45,7 @@ def numbered(first: int, last: int, size: int = 0) -> list[Message]:
 
 @contextmanager
 def reading(audit: Audit, folder: Path, **options: object) -> Iterator[SpoolReader]:
-    given = {"url": audit.url, "queue": audit.name, "spooldir": str(folder), "timeout": "10"}
+    given = {"url": audit.url, "queue": audit.name, "spooldir": str(folder), "timeout": "60"}
     reader = SpoolReader(Settings.of(given | {name.lower(): str(value) for name, value in options.items()}))
     try:
         yield reader
@@ -53,7 +56,7 @@ def reading(audit: Audit, folder: Path, **options: object) -> Iterator[SpoolRead
 def arrived(reader: SpoolReader, start: Any, count: int) -> Any:
     """The offset behind so many more messages, as soon as they are in the spool."""
     wanted = start["position"] + count
-    wait_until(lambda: reader.latestOffset(start, ALL)["position"] >= wanted, f"{count} have arrived", 30)
+    wait_until(lambda: reader.latestOffset(start, ALL)["position"] >= wanted, f"{count} have arrived")
     return reader.latestOffset(start, ReadMaxRows(count))
 
 
@@ -180,7 +183,7 @@ def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
             audit.publish(numbered(5000, 5099))
             end = arrived(reader, start, 5100)
             assert bodies(rows(reader, start, end)) == list(range(5100))
-        with reading(audit, tmp_path / "spool", timeout=1) as reader:
+        with reading(audit, tmp_path / "spool", timeout=10) as reader:
             assert reader.latestOffset(end, ALL) == end
             broker.kill()
             with pytest.raises(PipelineError, match=r"cannot read queue .*: the broker cannot be reached"):
@@ -192,7 +195,7 @@ def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
 def test_a_broker_that_falls_silent_is_noticed(tmp_path: Path) -> None:
     """It closes nothing: only its heartbeats are missing."""
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
-        with reading(audit, tmp_path / "spool", url=f"{broker.url}?heartbeat=1", timeout=1) as reader:
+        with reading(audit, tmp_path / "spool", url=f"{broker.url}?heartbeat=1", timeout=10) as reader:
             start = reader.initialOffset()
             assert reader.latestOffset(start, ALL) == start
             os.kill(broker.pid, signal.SIGSTOP)
@@ -225,10 +228,10 @@ def test_a_bounded_run_ends_when_its_broker_falls_silent(tmp_path: Path) -> None
     """Without heartbeats too: it asks how much is left, and an answer has its time."""
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
         audit.publish(numbered(0, 1999))
-        options = {"url": f"{broker.url}?heartbeat=0", "timeout": 1, "prefetch": 1}
+        options = {"url": f"{broker.url}?heartbeat=0", "timeout": 10, "prefetch": 1}
         with reading(audit, tmp_path / "spool", **options) as reader:
             reader.prepareForTriggerAvailableNow()
-            wait_until(lambda: reader.reportLatestOffset()["position"] != 0, "some have arrived", 30)
+            wait_until(lambda: reader.reportLatestOffset()["position"] != 0, "some have arrived")
             os.kill(broker.pid, signal.SIGSTOP)
             ended: list[PipelineError] = []
 
@@ -290,7 +293,7 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(audit: Audit, tmp_path: Pat
     for target in (500, 1500, 3000, 5000):
         worker = subprocess.Popen([sys.executable, "-c", WORKER, json.dumps(options), str(out)])
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 200
             while written() < target and time.monotonic() < deadline and worker.poll() is None:
                 time.sleep(0.01)
             assert written() >= target
@@ -313,17 +316,16 @@ def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, audit: Audit, 
         frame = spark.readStream.format("amqp").options(
             url=audit.url, queue=audit.name, spoolDir=str(tmp_path / "spool"), maxMessagesPerTrigger="600"
         )
-        query = (
+        writer = (
             frame.load()
             .selectExpr("offset", "CAST(body AS STRING) AS body", "message_id", "possible_duplicate")
             .writeStream.format("parquet")
             .option("path", str(tmp_path / "out"))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
         with source_errors():
-            query.awaitTermination(90)
+            ended(writer.start)
 
     audit.publish(numbered(0, 999))
     run()
@@ -370,7 +372,7 @@ def test_errors_say_what_is_wrong(audit: Audit, tmp_path: Path) -> None:
 
     with channel(audit.url) as consuming:
         consuming.basic_consume(audit.name, lambda *_: None)
-        assert "it has another consumer (waited 0.5 s)" in failure(timeout=0.5)
+        assert "it has another consumer (waited 10 s)" in failure(timeout=10)
     host = audit.url.rpartition("@")[2].removeprefix("amqp://")
     wrong = failure(url=f"amqp://guest:s3cret@{host}")
     assert "refused the user name or the password" in wrong
@@ -391,7 +393,7 @@ def test_errors_say_what_is_wrong(audit: Audit, tmp_path: Path) -> None:
                 return bool(end["position"] > position["position"])
 
             with pytest.raises(PipelineError, match="it is a stream, which needs no spool"):
-                wait_until(one_more_is_taken, "one is taken", 30)
+                wait_until(one_more_is_taken, "one is taken")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.conftest import Audit, Message, channel
+from tests.pipeline.queries import ended
 from tests.support.broker import BrokerProcess
 from tests.support.processes import wait_until
 from warren.pipeline.datasource import source_errors
@@ -21,6 +22,8 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.link import Address
 from warren.pipeline.ranges import Ranges
 from warren.pipeline.replay import Replay
+
+pytestmark = pytest.mark.timeout(600)
 
 
 class Stream(Audit):
@@ -147,7 +150,7 @@ def test_a_checkpoint_goes_on_where_it_was(spark: SparkSession, stream: Stream, 
 
     def run() -> list[int]:
         options = {"url": stream.url, "stream": stream.name, "maxMessagesPerTrigger": "30"}
-        query = (
+        writer = (
             spark.readStream.format("amqp")
             .options(**options)
             .load()
@@ -155,9 +158,8 @@ def test_a_checkpoint_goes_on_where_it_was(spark: SparkSession, stream: Stream, 
             .option("path", str(tmp_path / "out"))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(60)
+        query = ended(writer.start)
         sizes = [int(progress["numInputRows"]) for progress in query.recentProgress]
         assert max(sizes) == 30
         return offsets(spark.read.parquet(str(tmp_path / "out")))
@@ -201,7 +203,7 @@ def test_wrong_options_are_named_when_the_frame_is_loaded(
 def test_a_queue_is_not_read_continuously(spark: SparkSession, audit: Audit) -> None:
     frame = spark.readStream.format("amqp").options(url=audit.url, queue=audit.name).load()
     with pytest.raises(Exception, match="a queue is not read continuously"):
-        frame.writeStream.format("noop").start().awaitTermination(30)
+        frame.writeStream.format("noop").start().awaitTermination(200)
 
 
 def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Path) -> None:

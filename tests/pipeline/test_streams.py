@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tests.pipeline.conftest import channel
+from tests.pipeline.queries import ended
 from tests.pipeline.test_stream_source import Stream, declared
 from tests.support.processes import wait_until
 from warren.pipeline.datasource import source_errors
@@ -25,6 +26,8 @@ from warren.wire import methods, properties, tables
 from warren.wire.content import content_frames, join_content
 from warren.wire.conversation import Conversation
 from warren.wire.url import parse_url
+
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -81,16 +84,15 @@ def test_a_trigger_takes_a_bounded_share_of_each(
     one, two, three = streams
 
     def run(*read: Stream) -> list[StreamingQueryProgress]:
-        query = (
+        writer = (
             spark.readStream.format("amqp")
             .options(url=one.url, stream=",".join(stream.name for stream in read), maxMessagesPerTrigger="40")
             .load()
             .writeStream.format("parquet")
             .options(path=str(tmp_path / "out"), checkpointLocation=str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(120)
+        query = ended(writer.start)
         for progress in query.recentProgress:
             assert int(progress["numInputRows"]) <= 40
         return query.recentProgress
@@ -118,16 +120,15 @@ def test_a_stream_that_was_made_anew_is_an_error(
     stream = streams[0]
 
     def run(**options: str) -> None:
-        query = (
+        writer = (
             spark.readStream.format("amqp")
             .options(url=stream.url, stream=stream.name, **options)
             .load()
             .writeStream.format("noop")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(60)
+        ended(writer.start)
 
     stream.numbers(0, 9)
     run()
@@ -221,13 +222,13 @@ def test_an_end_is_watched(streams: list[Stream], monkeypatch: pytest.MonkeyPatc
     try:
         assert watch.end() == 0
         stream.numbers(0, 9)
-        wait_until(lambda: watch.end() == 10, "what came is seen", 30)
+        wait_until(lambda: watch.end() == 10, "what came is seen")
         before = len(opened)
         assert {watch.end() for _ in range(100)} == {10}
         assert len(opened) == before
         delete(stream)
         with pytest.raises(PipelineError, match="was deleted while it was read"):
-            wait_until(lambda: watch.end() != 10, "the stream is gone", 30)
+            wait_until(lambda: watch.end() != 10, "the stream is gone")
     finally:
         watch.close()
 
@@ -236,9 +237,9 @@ def test_heartbeats_are_no_messages(streams: list[Stream]) -> None:
     """A broker that is there, and sends nothing of a range that cannot be, is waited for as long as the timeout says."""
     stream = streams[0]
     stream.numbers(0, 4)
-    batches = Replay(Address(f"{stream.url}?heartbeat=1", 2.5), stream.name).batches(0, 10)
+    batches = Replay(Address(f"{stream.url}?heartbeat=1", 10), stream.name).batches(0, 10)
     assert next(batches).offsets == list(range(5))
-    with pytest.raises(PipelineError, match=r"nothing arrived for 2\.5 s, at offset 5"):
+    with pytest.raises(PipelineError, match=r"nothing arrived for 10 s, at offset 5"):
         next(batches)
 
 

@@ -22,7 +22,7 @@ SOURCE = AmqpDataSource({"url": "amqp://guest:secret@127.0.0.1/", "queue": "orde
 
 def loaded(python: Path, travelling: object) -> subprocess.CompletedProcess[bytes]:
     pickled = cloudpickle.dumps(travelling)  # type: ignore[no-untyped-call]
-    return subprocess.run([python, "-c", LOAD], input=pickled, capture_output=True, timeout=60, check=False)
+    return subprocess.run([python, "-c", LOAD], input=pickled, capture_output=True, timeout=200, check=False)
 
 
 @pytest.mark.parametrize("travelling", [AmqpDataSource, SOURCE], ids=["class", "object"])
@@ -52,5 +52,5 @@ def test_a_python_with_the_same_warren_loads_both(tmp_path: Path) -> None:
 def test_without_the_extra_no_other_source_is_hidden_from_spark(tmp_path: Path) -> None:
     python = python_elsewhere(tmp_path / "plain", own_version(), "pyarrow")
     asked = "import pyspark_warren; print(hasattr(pyspark_warren, 'DefaultSource'))"
-    ran = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=200, check=False)
     assert (ran.stdout.strip(), ran.stderr) == ("False", "")

@@ -15,9 +15,29 @@ from tests.support.proxy import Proxy
 from warren.sdk import DEAD_LETTER_EXCHANGE, App, Exchange, Queue
 from warren.wire.url import parse_url
 
+PATIENT = (
+    "blocking.UNDO_SECONDS",
+    "consumer.CANCEL_SECONDS",
+    "data_channel.LEAVE_SECONDS",
+    "fetching.ANSWER_SECONDS",
+    "probe.REQUEST_SECONDS",
+    "rpc.caller.SETUP_SECONDS",
+    "runtime.FLUSH_SECONDS",
+    "transaction.CLOSE_SECONDS",
+    "transport.CONNECT_SECONDS",
+)
+"""What the SDK gives a broker to answer, before it takes the connection or the channel for dead and begins anew."""
+
 
 class MakeApp(Protocol):
     def __call__(self, url: str | Sequence[str] | None = None, **settings: Any) -> App: ...
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More patient than everybody's, as `warren` is: a machine that is busy with other tests may stand still."""
+    for seconds in PATIENT:
+        monkeypatch.setattr(f"warren.sdk.{seconds}", 60.0)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ class Foreign:
     def __init__(self, channel: AbstractChannel) -> None:
         self.channel = channel
 
-    async def take(self, queue: str, seconds: float = 15.0) -> AbstractIncomingMessage:
+    async def take(self, queue: str, seconds: float = 60.0) -> AbstractIncomingMessage:
         """The next message of the queue, acknowledged."""
         source = await self.channel.get_queue(queue)
         async with asyncio.timeout(seconds):
@@ -39,7 +39,7 @@ class Foreign:
             await message.ack()
         return bodies
 
-    async def holds(self, queue: str, count: int, seconds: float = 15.0) -> None:
+    async def holds(self, queue: str, count: int, seconds: float = 60.0) -> None:
         """Wait until so many messages are ready in the queue.
 
         RabbitMQ's queue answers this question before it looks at what was settled or
@@ -52,7 +52,7 @@ class Foreign:
             found = await self.count(queue)
         assert found == count, f"{found} messages are ready in {queue!r}"
 
-    async def has_consumers(self, queue: str, count: int, seconds: float = 15.0) -> None:
+    async def has_consumers(self, queue: str, count: int, seconds: float = 60.0) -> None:
         """Wait until the queue has so many: that of a lost connection goes when its messages are ready again, no sooner.
 
         It has to be said twice: RabbitMQ says 0 as well of a quorum queue that has not answered in time.

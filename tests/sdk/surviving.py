@@ -81,7 +81,7 @@ RARER = [("to server", frame) for frame in RARER_TO_SERVER] + [
 ]
 """What only a life with calls, dead letters, returns, single messages and transactions meets."""
 MESSAGES = 30
-DEADLINE = 30.0
+DEADLINE = 150.0
 
 
 async def survive(url: str, direction: str, frame: str, fault: Fault, nth: int = 1) -> None:
@@ -98,7 +98,7 @@ async def survive(url: str, direction: str, frame: str, fault: Fault, nth: int =
             with Step(lane, frame, fault, nth=nth) as step:
                 async with asyncio.timeout(DEADLINE):
                     live = _live_fully if (direction, frame) in RARER else _live
-                    await live(App(proxy.url, longest_retry=0.05, grace=2), name)
+                    await live(App(proxy.url, longest_retry=0.05, grace=2, connect_timeout=60), name)
                 assert step.hit, f"no {frame} {direction}"
                 await until(lambda: proxy.connections == 0, "its connections are closed")
         await until(lambda: not asyncio.all_tasks() - before, "its tasks have ended")
@@ -121,7 +121,7 @@ async def _live(app: App, name: str) -> None:
 
     async with app:
         messages = [Count(number=number) for number in range(MESSAGES)]
-        await app.publish_many(messages, timeout=15)
+        await app.publish_many(messages, timeout=60)
         await until(lambda: handled == set(range(MESSAGES)), "all that is confirmed is handled")
         await until(lambda: _open(app, name) == 0, "every delivery has its end")
 
@@ -156,11 +156,11 @@ async def _live_fully(app: App, name: str) -> None:
 
     app.publishes(Kept)
     async with app:
-        await app.publish_many([Happened(number=number) for number in range(3)], timeout=15)
+        await app.publish_many([Happened(number=number) for number in range(3)], timeout=60)
         await until(lambda: handled == {1, 2}, "all but the poison is handled")
         assert await _at_last(lambda: app.call(Double(number=21), timeout=5)) == 42
         with pytest.raises(Unroutable):
-            await app.publish(b"lost", key=f"{name}.nowhere", timeout=15)
+            await app.publish(b"lost", key=f"{name}.nowhere", timeout=60)
         await _at_last(lambda: _commit(app, Kept(number=1), Kept(number=2)))
         for queue, least in ((f"{name}.dead", 1), (f"{name}.kept", 2)):
             for _ in range(least):
@@ -176,7 +176,7 @@ async def _commit(app: App, *messages: Command) -> None:
 
 
 async def _take(app: App, queue: str) -> None:
-    held = await app.get(queue, timeout=15)
+    held = await app.get(queue, timeout=60)
     assert held is not None, f"nothing came from {queue}"
     await held.ack()
 

@@ -153,7 +153,7 @@ from warren.sdk import App, Command
 class Ping(Command, queue={queue!r}):
     number: int
 
-app = App({url!r})
+app = App({url!r}, connect_timeout=60)
 
 @app.handle(Ping)
 async def ping(message: Ping) -> None:
@@ -179,7 +179,7 @@ async def test_a_process_ends_its_work_before_it_ends(
         sys.executable, "-W", "error", str(script), stdout=asyncio.subprocess.PIPE, env=dict(os.environ)
     )
     assert process.stdout is not None
-    async with make_app() as app, asyncio.timeout(30):
+    async with make_app() as app, asyncio.timeout(150):
         await app.publish(Ping(number=1))
         assert await process.stdout.readline() == b"started\n"
         process.send_signal(number)

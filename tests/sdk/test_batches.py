@@ -184,7 +184,7 @@ async def test_a_batch_that_outlives_the_grace_period_goes_back(
     async with app:
         await app.publish_many([b"1", b"2"], key=name)
         await started.wait()
-    await asyncio.wait_for(cancelled.wait(), 15)
+    await asyncio.wait_for(cancelled.wait(), 60)
     await foreign.holds(name, 2)
 
 

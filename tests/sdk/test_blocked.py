@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.sdk.waiting import until
-from tests.support.broker import BrokerProcess
+from tests.support.broker import PATIENT, BrokerProcess
 from warren.sdk import App, PublishTimeout, Queue, State
 
 
 async def test_a_blocked_publisher_is_told_why_and_consumers_go_on(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "broker", "--disk-free-limit", "1000000GB")
+    broker = BrokerProcess(tmp_path / "broker", "--disk-free-limit", "1000000GB", *PATIENT)
     await asyncio.to_thread(broker.start)
     try:
         app = App(broker.url, grace=0.1)

@@ -37,10 +37,10 @@ async def test_a_thread_publishes_calls_and_gets(make_app: MakeApp, foreign: For
             assert first is not None
             with first:
                 got = first.delivery.body
-            second = sync.get(name, timeout=15)
+            second = sync.get(name, timeout=60)
             assert second is not None
             second.requeue()
-            third = sync.get(name, timeout=15)
+            third = sync.get(name, timeout=60)
             assert third is not None
             assert third.read(bytes) == b"2"
             third.dead_letter("no")
@@ -79,7 +79,7 @@ async def test_beside_a_running_loop_the_work_is_done_there(make_app: MakeApp, n
     app.declare(Queue(name))
     async with app:
         await asyncio.to_thread(app.sync.publish, b"1", key=name)
-        held = await asyncio.to_thread(app.sync.get, name, timeout=15)
+        held = await asyncio.to_thread(app.sync.get, name, timeout=60)
         assert held is not None
         await asyncio.to_thread(held.ack)
         with pytest.raises(ConfigError, match="would wait for its own event loop: await"):
@@ -123,7 +123,7 @@ def test_an_interrupted_start_is_undone_and_another_one_begins() -> None:
 
         def interrupt() -> None:
             with listener.accept()[0] as connection:
-                connection.settimeout(15)
+                connection.settimeout(60)
                 signal.pthread_kill(main, signal.SIGINT)
                 while connection.recv(1 << 16):
                     pass
@@ -133,7 +133,7 @@ def test_an_interrupted_start_is_undone_and_another_one_begins() -> None:
             interrupting.start()
             with pytest.raises(KeyboardInterrupt):
                 app.sync.publish(b"1", key="q")
-            interrupting.join(15)
+            interrupting.join(60)
             assert app.state.value == "closed"
             assert not [thread for thread in threading.enumerate() if thread.name == "warren app.sync"]
 

@@ -111,9 +111,9 @@ async def test_nobody_serves_is_said_at_once(make_app: MakeApp, name: str) -> No
         pass
 
     async with make_app(declare="never") as app:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             with pytest.raises(NoServer, match="nobody serves queue"):
-                await app.call(Ask(), timeout=60)
+                await app.call(Ask(), timeout=240)
 
 
 async def test_a_silent_server_is_a_timeout_and_the_request_expires(
@@ -262,13 +262,13 @@ async def test_a_handler_that_calls_publishes_and_declares_does_not_wait_for_its
     async def outer(request: Outer) -> int:
         await app.declare_now(Queue(f"{name}.log"))
         await app.publish(Log(n=request.n))
-        held = await app.get(f"{name}.log", timeout=15)
+        held = await app.get(f"{name}.log", timeout=60)
         assert held is not None
         await held.ack()
         return held.read(Log).n - request.n + 1 + await app.call(Double(n=request.n))
 
     async with app:
-        assert await asyncio.gather(*(app.call(Outer(n=n)) for n in range(20))) == [
+        assert await asyncio.gather(*(app.call(Outer(n=n), timeout=240) for n in range(20))) == [
             1 + 2 * n for n in range(20)
         ]
         await foreign.holds(f"{name}.log", 0)

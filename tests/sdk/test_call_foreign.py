@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
+from tests.support.blocking import connected
 from warren.sdk import RemoteError, ReplyMode, Request
 
 
@@ -36,7 +37,7 @@ async def test_a_pika_client_is_answered(make_app: MakeApp, amqp_url: str, name:
 
     def ask() -> tuple[str | None, bytes]:
         """As RabbitMQ's tutorial 6 does it, or with direct reply-to."""
-        with pika.BlockingConnection(pika.URLParameters(amqp_url)) as connection:
+        with connected(amqp_url) as connection:
             channel = connection.channel()
             replies = "amq.rabbitmq.reply-to"
             if not direct:
@@ -49,7 +50,7 @@ async def test_a_pika_client_is_answered(make_app: MakeApp, amqp_url: str, name:
             )
             properties = pika.BasicProperties(reply_to=replies, correlation_id="c1")
             channel.basic_publish("", name, b'{"sku":"lamp"}', properties)
-            for _ in range(150):
+            for _ in range(600):
                 connection.process_data_events(time_limit=0.1)
                 if answers:
                     break
@@ -85,7 +86,7 @@ async def test_a_pika_server_is_called(
 @contextmanager
 def pika_server(url: str, queue: str) -> Iterator[None]:
     """Answers `{"n": ...}` with a Fibonacci number, as RabbitMQ's tutorial 6 does."""
-    connection = pika.BlockingConnection(pika.URLParameters(url))
+    connection = connected(url)
     channel = connection.channel()
 
     def fibonacci(n: int) -> int:

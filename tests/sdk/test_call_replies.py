@@ -188,7 +188,7 @@ async def test_a_reply_that_is_refused_for_good_is_not_made_again_and_again(
     async with app:
         if small:
             with pytest.raises(RemoteError, match="reply_refused: the message is too large"):
-                await app.call(Fetch(), timeout=15)
+                await app.call(Fetch(), timeout=60)
         else:
             replies = await foreign.channel.declare_queue(exclusive=True)
             await foreign.put(name, b"{}", reply_to=replies.name, correlation_id="c1")
@@ -207,7 +207,7 @@ async def test_a_reply_that_cannot_be_read_is_not_shown(
     app.declare(Queue(name, type="classic"))
 
     async with app:
-        calling = asyncio.create_task(app.call(Fetch(), timeout=15))
+        calling = asyncio.create_task(app.call(Fetch(), timeout=60))
         request = await foreign.take(name)
         assert request.reply_to is not None
         await foreign.put(request.reply_to, b'"secret"', correlation_id=request.correlation_id)
@@ -231,6 +231,6 @@ async def test_a_result_of_the_wrong_type_is_not_shown(
 
     async with app:
         with pytest.raises(RemoteError, match="pin: Input should be a valid integer") as caught:
-            await app.call(Fetch(), timeout=15)
+            await app.call(Fetch(), timeout=60)
     assert "handler failed" in caplog.text
     assert "secret" not in caplog.text + "".join(format_exception(caught.value))

@@ -56,14 +56,14 @@ async def call(app: App, name: str) -> object:
     class Double(Request[int], queue=f"{name}.double"):
         number: int
 
-    return await app.call(Double(number=2), timeout=10)
+    return await app.call(Double(number=2), timeout=60)
 
 
 async def gather(app: App, name: str) -> object:
     class Double(Request[int], queue=f"{name}.double"):
         number: int
 
-    return await app.gather(Double(number=2), replies=1, timeout=10)
+    return await app.gather(Double(number=2), replies=1, timeout=60)
 
 
 async def forward(app: App, name: str) -> None:
@@ -119,7 +119,7 @@ async def test_what_is_cancelled_harms_nothing_else(
             )
         assert places
         await app.publish_many([b"last"] * 25, key=name)
-        assert await app.call(Double(number=2), timeout=10) == 4
+        assert await app.call(Double(number=2), timeout=60) == 4
         await app.declare_now(Queue(f"{name}.after"))
         async with app.transaction() as tx:
             await tx.publish(b"committed", key=name)
@@ -175,7 +175,7 @@ async def test_a_cancelled_stop_has_stopped(
 
     async def stop() -> None:
         await app.start()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await started.get()
         await app.stop()
 
@@ -229,10 +229,10 @@ async def test_a_publish_that_waits_for_room_passes_its_place_on(
     app.declare(Queue(name))
     async with app:
         for turns in range(6):
-            tasks = [asyncio.create_task(app.publish(b"1", key=name)) for _ in range(6)]
+            tasks = [asyncio.create_task(app.publish(b"1", key=name, timeout=60)) for _ in range(6)]
             for _ in range(turns):
                 await asyncio.sleep(0)
             tasks[1].cancel()
             tasks[3].cancel()
-            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 15)
+            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
             assert not [result for result in results if isinstance(result, WarrenError)]

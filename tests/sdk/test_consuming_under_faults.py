@@ -11,6 +11,7 @@ from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from tests.support.proxy import Proxy
 from warren.sdk import App, CircuitBreaker, Command, Queue, Retry
+from warren.sdk.topology import UNLIMITED
 
 MESSAGES = 120
 KEYS = 6
@@ -90,7 +91,10 @@ async def test_an_open_circuit_outlives_its_connection(
     broken = True
     seen: list[bytes] = []
 
-    @app.handle(bytes, queue=name, breaker=CircuitBreaker(failures=1, pause="300ms"))
+    # However often it is tried until both connections are back.
+    queue = Queue(name, delivery_limit=UNLIMITED)
+
+    @app.handle(bytes, queue=queue, breaker=CircuitBreaker(failures=1, pause="300ms"))
     async def take(body: bytes) -> None:
         if broken:
             raise ConnectionError
@@ -100,7 +104,7 @@ async def test_an_open_circuit_outlives_its_connection(
         await app.publish(b"1", key=name)
         await until(lambda: app.subscriptions[name].statistics.tripped > 0, "it is open")
         proxy.cut()
-        await until(lambda: app.statistics().reconnects == 2 and app.ready, "the connections are back")
+        await until(lambda: app.statistics().reconnects >= 2 and app.ready, "the connections are back")
         broken = False
         await until(lambda: seen == [b"1"], "it is tried, and handled")
         await until(lambda: app.subscriptions[name].active, "it consumes")

@@ -35,7 +35,7 @@ async def test_a_message_travels_as_its_class_says(make_app: MakeApp, foreign: F
 
     async with app:
         await app.publish(sample)
-        assert await asyncio.wait_for(seen.get(), 15) == sample
+        assert await asyncio.wait_for(seen.get(), 60) == sample
         await app.publish(sample, exchange="", key=f"{name}.dead")
         wire = await foreign.take(f"{name}.dead")
         assert wire.content_type == "application/msgpack"
@@ -81,7 +81,7 @@ async def test_what_says_the_same_is_read_alike(
 
     async with app:
         await foreign.put(name, body, content_type=content_type)
-        assert await asyncio.wait_for(seen.get(), 15) == Ping(number=1)
+        assert await asyncio.wait_for(seen.get(), 60) == Ping(number=1)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_bytes_are_taken_whatever_they_are(make_app: MakeApp, foreign: For
 
     async with app:
         await foreign.put(name, b"<x/>", content_type="application/xml")
-        assert await asyncio.wait_for(seen.get(), 15) == b"<x/>"
+        assert await asyncio.wait_for(seen.get(), 60) == b"<x/>"
 
 
 def test_other_content_types_are_no_form_of_a_message() -> None:

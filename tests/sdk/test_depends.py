@@ -117,9 +117,9 @@ async def test_context_comes_by_its_type(make_app: MakeApp, foreign: Foreign, na
 
     async with app:
         await app.publish(Ping(number=1), message_id="m", headers={"tenant": "a", "x-retries": 3})
-        assert await asyncio.wait_for(seen.get(), 15) == (app, "m", f"a 1 {name}", 3)
+        assert await asyncio.wait_for(seen.get(), 60) == (app, "m", f"a 1 {name}", 3)
         await app.publish(Ping(number=1), message_id="m", headers={"tenant": "a"})
-        assert (await asyncio.wait_for(seen.get(), 15))[3] == 7
+        assert (await asyncio.wait_for(seen.get(), 60))[3] == 7
         await app.publish(Ping(number=1))
         dead = await foreign.take(f"{name}.dead")
         assert dead.headers["warren-dead-reason"] == "undecodable"
@@ -193,11 +193,11 @@ async def test_a_test_puts_another_function_in_its_place(make_app: MakeApp, name
     async with app:
         with app.override(real, fake):
             await app.publish(b"1", key=name)
-            assert await asyncio.wait_for(seen.get(), 15) == "fake 1"
+            assert await asyncio.wait_for(seen.get(), 60) == "fake 1"
         with pytest.raises(ConfigError, match=r"the dependency .*needs has a parameter 'what'"):
             app.override(real, needs)
         await app.publish(b"2", key=name)
-        assert await asyncio.wait_for(seen.get(), 15) == "real"
+        assert await asyncio.wait_for(seen.get(), 60) == "real"
 
 
 def recursive(value: Annotated[int, Depends(lambda: 1)]) -> int:

@@ -46,7 +46,7 @@ async def test_it_waits_for_a_message_as_long_as_it_is_told(make_app: MakeApp, n
     app = make_app()
     app.declare(Queue(name))
     async with app:
-        waiting = [asyncio.create_task(app.get(name, timeout=15)) for _ in range(2)]
+        waiting = [asyncio.create_task(app.get(name, timeout=60)) for _ in range(2)]
         await asyncio.sleep(0)
         await app.publish_many([b"1", b"2"], key=name)
         got = [held for held in await asyncio.gather(*waiting) if held is not None]
@@ -64,7 +64,7 @@ async def test_a_message_may_go_back_or_to_the_dead(make_app: MakeApp, foreign: 
         held = await app.get(name)
         assert held is not None
         await held.requeue()
-        again = await app.get(name, timeout=15)
+        again = await app.get(name, timeout=60)
         assert again is not None
         assert again.redelivered
         await again.dead_letter("nobody wants it")
@@ -91,7 +91,7 @@ async def test_a_block_acknowledges_or_gives_back(make_app: MakeApp, foreign: Fo
         with pytest.raises(ZeroDivisionError):
             async with held:
                 raise ZeroDivisionError
-        held = await app.get(name, timeout=15)
+        held = await app.get(name, timeout=60)
         assert held is not None
         async with held as delivery:
             assert delivery.body == b"1"
@@ -118,7 +118,7 @@ async def test_who_gives_up_waiting_takes_nothing(make_app: MakeApp, foreign: Fo
             await asyncio.wait((getting,))
             if not getting.cancelled() and (early := getting.result()) is not None:
                 await early.requeue()
-            held = await app.get(name, timeout=15)
+            held = await app.get(name, timeout=60)
             assert held is not None
             await held.ack()
     await foreign.holds(name, 0)
@@ -132,7 +132,7 @@ async def test_what_cannot_be_got_is_said(
     async with app:
         with pytest.raises(TopologyMismatch, match="NOT_FOUND"):
             await app.get(f"{name}.missing")
-        waiting = asyncio.create_task(app.get(name, timeout=15))
+        waiting = asyncio.create_task(app.get(name, timeout=240))
         await foreign.has_consumers(name, 1)
         proxy.cut()
         with pytest.raises(TransportUnavailable):

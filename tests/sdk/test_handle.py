@@ -309,11 +309,11 @@ async def test_a_handler_publishes_calls_and_declares_at_concurrency_one(
         if message.number:
             await app.declare_now(Exchange(f"{name}.x"), Binding(f"{name}.x", f"{name}.ping", "#"))
             await app.publish(Ping(number=0), exchange=f"{name}.x", key="k")
-            results.put_nowait(await app.call(Ask(number=message.number), timeout=10))
+            results.put_nowait(await app.call(Ask(number=message.number), timeout=60))
 
     async with app:
         await app.publish(Ping(number=5))
-        assert await asyncio.wait_for(results.get(), 10) == 10
+        assert await asyncio.wait_for(results.get(), 60) == 10
 
 
 class Refused(Command, queue="ping"):

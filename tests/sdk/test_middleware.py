@@ -67,7 +67,7 @@ async def test_both_sides_change_the_message_from_the_user_to_the_wire_and_back(
 
     async with app:
         await app.publish(Ping(number=1), headers={"tenant": "x"})
-        message, delivery, current = await asyncio.wait_for(seen.get(), 15)
+        message, delivery, current = await asyncio.wait_for(seen.get(), 60)
         await app.publish(b"plain", key=f"{name}.dead")
         wire = await foreign.take(f"{name}.dead")
     assert message == Ping(number=1)
@@ -140,13 +140,13 @@ async def test_requests_and_replies_pass_on_both_sides(make_app: MakeApp, name: 
         return request.number * 2
 
     async with server, client:
-        assert await client.call(Double(number=21), timeout=15) == 42
+        assert await client.call(Double(number=21), timeout=60) == 42
         assert order == ["publish a", "handle a"]
         with pytest.raises(RemoteError, match="zero: nothing to double"):
-            await client.call(Double(number=0), timeout=15)
+            await client.call(Double(number=0), timeout=60)
         async with stranger:
             with pytest.raises(RemoteError, match="rejected_reply: it is not sealed"):
-                await stranger.call(Double(number=21), timeout=15)
+                await stranger.call(Double(number=21), timeout=60)
 
 
 async def test_what_a_middleware_raises_is_tried_again_as_the_handlers_failures_are(

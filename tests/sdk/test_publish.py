@@ -152,7 +152,7 @@ async def test_without_a_connection_a_publish_waits_and_then_says_that_it_was_no
 
 async def test_no_broker_at_all_is_one_clear_error(make_app: MakeApp) -> None:
     with closed_port() as port:
-        app = make_app(f"amqp://127.0.0.1:{port}", connect_timeout=2)
+        app = make_app(f"amqp://127.0.0.1:{port}", connect_timeout=10)
         with pytest.raises(TransportUnavailable, match=r"cannot connect to .*: .*Connect"):
             await app.start()
 
@@ -289,7 +289,10 @@ async def test_what_is_cut_off_is_published_again_marked_and_under_its_own_id(
     app.declare(Queue(name))
     async with app:
         proxy.to_client.hold()
-        tasks = [asyncio.create_task(app.publish(str(n), key=name, message_id=f"id{n}")) for n in range(50)]
+        tasks = [
+            asyncio.create_task(app.publish(str(n), key=name, message_id=f"id{n}", timeout=240))
+            for n in range(50)
+        ]
         first = [await foreign.take(name) for _ in range(50)]
         proxy.cut()
         proxy.to_client.release()
@@ -306,6 +309,8 @@ def identity(message: AbstractIncomingMessage) -> tuple[Any, ...]:
     return message.body, message.message_id, message.headers["warren-first-published"]
 
 
+# Two hundred confirms one after the other, each when the disk has its message.
+@pytest.mark.timeout(900)
 async def test_nothing_is_lost_when_connections_are_cut_in_the_middle_of_publishing(
     make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
 ) -> None:

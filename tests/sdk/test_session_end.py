@@ -43,7 +43,7 @@ async def test_a_channel_that_is_asked_for_while_the_loss_becomes_known(proxy: P
         for _ in range(turns):
             await asyncio.sleep(0)
         with pytest.raises(TransportUnavailable, match="cannot open a channel"):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await session.channel(transactions=True)
         await session.close()
 
@@ -101,7 +101,7 @@ async def test_an_app_that_stops_while_a_loss_becomes_known_says_that_it_stopped
             await asyncio.sleep(0)
         waiting = asyncio.create_task(app.declare_now(Queue(f"{name}.{turns}")))
         await asyncio.sleep(0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await app.stop()
             with pytest.raises(TransportUnavailable, match=r"^the App stopped$"):
                 await waiting
@@ -161,7 +161,7 @@ async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(
         await breaking
         raise TransportUnavailable("the connection was lost")
 
-    await link.start(15)
+    await link.start(60)
     try:
         with pytest.raises(
             TransportUnavailable, match=r"the broker closed the connection: .*invalid_frame_end_marker"

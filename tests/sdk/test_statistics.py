@@ -47,6 +47,8 @@ async def test_what_happened_is_counted(make_app: MakeApp, foreign: Foreign, nam
         await app.call(Ask())
         await until(lambda: app.statistics().subscriptions[name].acknowledged == 4, "all have ended")
         await until(lambda: app.statistics().subscriptions[f"{name}.ask"].acknowledged == 1, "the call, too")
+        # A request may be answered before it is confirmed.
+        await until(lambda: app.statistics().publisher.unconfirmed == 0, "all are confirmed")
         statistics = app.statistics()
     assert before.handled == before.publisher.published == 0, "a copy does not change any more"
     assert (statistics.handled, statistics.failed, statistics.retried) == (4, 1, 1)

@@ -101,7 +101,7 @@ async def test_a_handler_that_catches_its_cancellation_and_returns_does_not_keep
     await app.start()
     await app.publish(b"1", key=name)
     await started.wait()
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         await app.stop()
     await foreign.holds(name, 0)
 

@@ -77,7 +77,7 @@ async def test_a_reconnect_does_not_resume(make_app: MakeApp, proxy: Proxy, name
         await subscription.pause()
         await app.publish(b"1", key=name)
         proxy.cut()
-        await until(lambda: app.statistics().reconnects == 2 and app.ready, "both connections are back")
+        await until(lambda: app.statistics().reconnects >= 2 and app.ready, "both connections are back")
         assert (seen, subscription.active) == ([], False)
         await subscription.resume()
         await until(lambda: seen == [b"1"], "it is handled")

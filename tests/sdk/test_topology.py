@@ -263,7 +263,7 @@ async def test_what_belongs_together_is_declared_on_one_connection(
     app = make_app(proxy.url, first_retry=0.001, longest_retry=0.01)
     async with app:
         proxy.to_client.cut_after(received)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     await app.declare_now(
@@ -278,6 +278,6 @@ async def test_what_belongs_together_is_declared_on_one_connection(
                         raise
         proxy.to_client.cut_after(10**9)
         await app.publish(b"1", exchange=name, key="any")
-        held = await app.get(f"{name}.q", timeout=15)
+        held = await app.get(f"{name}.q", timeout=60)
         assert held is not None
         await held.ack()

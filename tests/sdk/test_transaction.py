@@ -198,7 +198,7 @@ async def test_no_transaction_without_a_connection(make_app: MakeApp, proxy: Pro
     async with app:
         proxy.refuse()
         proxy.cut()
-        await until(lambda: not app.ready, "the loss is noticed")
+        await until(lambda: "publisher" in app.health().waiting, "the loss is noticed")
         with pytest.raises(TransactionFailed, match="no connection"):
             async with app.transaction(timeout=0.1):
                 pass

@@ -7,14 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.timeout(600)
 def test_mypy_sees_what_it_should(tmp_path: Path) -> None:
     """`--strict` warns of an unused ignore, so that what should be an error in typed.py has to be one."""
     check("mypy", "--cache-dir", str(tmp_path), "--follow-imports", "silent")
 
 
+@pytest.mark.timeout(600)
 def test_pyright_sees_the_same() -> None:
     check("pyright")
 
@@ -28,7 +32,7 @@ def check(checker: str, *options: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         env=os.environ | {"PATH": path, "PYTHONPATH": roots, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr

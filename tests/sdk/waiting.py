@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], bool], what: str, seconds: float = 15.0) -> None:
+async def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     """:raises AssertionError: naming `what`, if it is still not true after `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():

@@ -90,7 +90,7 @@ class Node:
         """What recovery found of a queue."""
         return {number: payload for number, payload, _ in self.recovery.queues[incarnation].messages}
 
-    def run_until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    def run_until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Run the loop until the condition holds."""
 
         async def wait() -> None:

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.processes import Child
+from tests.support.processes import Child, free_port
 
 READY = "warren broker ready: "
+PATIENT = ("--handshake-timeout", "120")
+"""On a busy machine a client may be connected and stand still for longer than the ten seconds that are the default."""
 
 
 def warren(*arguments: str | Path) -> list[str | Path]:
@@ -51,9 +53,11 @@ class BrokerProcess:
         words = warren("broker", "--port", str(self.port), "--data-dir", self.data_dir, *self.options)
         return [self.python, *words[1:]]
 
-    def start(self, timeout: float = 30.0) -> None:
+    def start(self, timeout: float = 90.0) -> None:
         """Start it and wait until it accepts connections."""
         assert self.child is None, "the broker runs already"
+        # Not any that the system would give: while the broker is down, it would give the port to a connection.
+        self.port = self.port or free_port()
         child = Child(self.command(), env=self.env)
         try:
             self.url = child.wait_for_line(READY, timeout).removeprefix(READY)

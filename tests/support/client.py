@@ -85,7 +85,7 @@ Event: TypeAlias = Method | Message
 class Connection:
     """A connection whose channels keep what arrives until a test asks for it."""
 
-    def __init__(self, url: str, *, timeout: float = 20.0) -> None:
+    def __init__(self, url: str, *, timeout: float = 60.0) -> None:
         self.raw = RawClient(url, timeout=timeout, properties=encode.field_table(CAPABILITIES)[4:])
         start = _method(self.raw.start)
         assert isinstance(start, ConnectionClass.Start)

@@ -37,7 +37,7 @@ class Reading:
         consume(self._channel, stream, "first", prefetch=1000)
         self.batches: list[Captured] = []
 
-    def until(self, done: Callable[[Reading], bool], seconds: float = 30.0) -> Reading:
+    def until(self, done: Callable[[Reading], bool], seconds: float = 60.0) -> Reading:
         deadline = time.monotonic() + seconds
         while not done(self):
             assert time.monotonic() < deadline, [event["event"] for event in self.events]

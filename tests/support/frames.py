@@ -115,7 +115,7 @@ class RawClient(Link):
     """A blocking connection with one frame after another; every wait has a deadline of `timeout` seconds."""
 
     def __init__(
-        self, url: str, *, heartbeat: int = 0, timeout: float = 20.0, properties: bytes = b""
+        self, url: str, *, heartbeat: int = 0, timeout: float = 60.0, properties: bytes = b""
     ) -> None:
         """:param properties: the client's properties, an encoded table without its length"""
         super().__init__(url, timeout=timeout)

@@ -22,6 +22,9 @@ from warren.broker.store.files import Files
 
 Result = TypeVar("Result")
 
+PATIENCE = 120.0
+"""Seconds: a busy machine may let a client or the loop's thread stand still for longer than anybody would wait."""
+
 
 class Pauses:
     """Looks at the loop's processor time whenever the loop gets round to it: a busy machine does not count."""
@@ -63,7 +66,7 @@ class InProcess:
     ) -> None:
         """:param config: anything but the data folder, which `data_dir` names"""
         self.data_dir = data_dir
-        self.config = config or BrokerConfig()
+        self.config = config or BrokerConfig(handshake_timeout=PATIENCE)
         self.files = files
         self.clock = clock or VirtualClock(patience=60)
         self.broker: Broker | None = None
@@ -133,7 +136,7 @@ class InProcess:
         return self._run(run())
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
     def __enter__(self) -> InProcess:
         self.start()

@@ -78,7 +78,7 @@ def content(
 class Peer(Link):
     """A blocking connection; every wait has a deadline of `timeout` seconds."""
 
-    def __init__(self, url: str, *, timeout: float = 20.0, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str, *, timeout: float = 60.0, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(url, timeout=timeout, tls=tls)
         self.server: FieldTable = {}
         """What connection.start said of the server."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,13 +16,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+PORTS = (10_000, 32_768)
+"""From where on Linux takes its own: net.ipv4.ip_local_port_range."""
+
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of the loopback interface that nobody has at this moment.
+
+    None of those that the system gives to connections: one of many others could get it before a server that takes long
+    to start.
+    """
+    chance = random.SystemRandom()
+    while True:
+        port = chance.randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager
@@ -31,7 +42,7 @@ def closed_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
     """Ask `condition` again and again until it is true.
 
     :param timeout: seconds
@@ -90,7 +101,7 @@ class Child:
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")
 
-    def wait_for_line(self, start: str, timeout: float = 20.0) -> str:
+    def wait_for_line(self, start: str, timeout: float = 60.0) -> str:
         """The first line of standard output that begins with `start`.
 
         :raises AssertionError: with what the child said, if it ends first or `timeout` seconds pass
@@ -104,13 +115,13 @@ class Child:
         )
         return line
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         """Wait for its end: its exit status, negative for a signal."""
         status = self._process.wait(timeout)
         self._release()
         return status
 
-    def stop(self, timeout: float = 20.0) -> int:
+    def stop(self, timeout: float = 60.0) -> int:
         """End it and what it has started: SIGTERM, and SIGKILL after `timeout` seconds."""
         self._signal(signal.SIGTERM)
         try:

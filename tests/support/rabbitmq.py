@@ -27,7 +27,9 @@ listeners.tcp.1 = 127.0.0.1:{port}
 disk_free_limit.absolute = 50MB
 vm_memory_high_watermark.relative = 0.4
 log.file.level = warning
+handshake_timeout = 120000
 """
+"""On a busy machine a client may be connected and stand still for longer than the ten seconds that are the default."""
 
 
 class RabbitMQ:

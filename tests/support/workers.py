@@ -75,7 +75,7 @@ class Workers:
         self._listeners.append(asyncio.create_task(self._listen(reader)))
         return worker
 
-    async def hear(self, line: str, times: int = 1, seconds: float = 20.0) -> None:
+    async def hear(self, line: str, times: int = 1, seconds: float = 60.0) -> None:
         """Wait until workers have said `line` so often.
 
         :raises AssertionError: with all that was said, if they have not within `seconds`, or if a worker failed

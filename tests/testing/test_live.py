@@ -10,7 +10,7 @@ from pathlib import Path
 import aio_pika
 import pytest
 
-from tests.support.processes import free_port
+from tests.support.processes import closed_port
 from warren.patterns import Deadline, Once, SqliteStore
 from warren.sdk import (
     App,
@@ -51,7 +51,7 @@ def patient(url: str) -> Warren:
 
 async def comes(warren: Warren, condition: Callable[[], bool]) -> None:
     """What is due has come: a machine that is busy with other things may need a while."""
-    for _ in range(100):
+    for _ in range(400):
         if condition():
             return
         await warren.settle()
@@ -168,7 +168,7 @@ async def test_a_client_behind_the_relay_sees_the_names_that_it_gave(amqp_url: s
         exchange = await channel.declare_exchange("seen-x", "fanout")
         await first.bind(exchange)
         await exchange.publish(aio_pika.Message(b"one"), "any")
-        async with dead.iterator(timeout=15) as arrived:
+        async with dead.iterator(timeout=60) as arrived:
             message = await anext(arrived)
             await message.ack()
         assert (message.exchange, message.routing_key) == ("", "seen-dead")
@@ -181,10 +181,11 @@ async def test_a_client_behind_the_relay_sees_the_names_that_it_gave(amqp_url: s
 
 
 async def test_without_a_broker_it_is_said_at_once() -> None:
-    warren = Warren(f"amqp://guest:secret@127.0.0.1:{free_port()}/", SCALE)
-    with pytest.raises(TransportUnavailable, match=r"no broker under test at amqp://guest@") as raised:
-        async with warren.running(App()):
-            raise AssertionError
+    with closed_port() as port:
+        warren = Warren(f"amqp://guest:secret@127.0.0.1:{port}/", SCALE)
+        with pytest.raises(TransportUnavailable, match=r"no broker under test at amqp://guest@") as raised:
+            async with warren.running(App()):
+                raise AssertionError
     assert "secret" not in str(raised.value)
 
 

@@ -26,7 +26,7 @@ def run(test: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess
     (folder / "test_it.py").write_text(test)
     command = [sys.executable, "-P", "-W", "error", "-m", "pytest", "-q", *PLUGIN, *ASYNCIO, *arguments]
     return subprocess.run(
-        [*command, "test_it.py"], cwd=folder, capture_output=True, text=True, timeout=100, check=False
+        [*command, "test_it.py"], cwd=folder, capture_output=True, text=True, timeout=280, check=False
     )
 
 

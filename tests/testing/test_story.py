@@ -277,16 +277,21 @@ async def test_what_travels_as_messagepack_is_read_alike(warren: Warren) -> None
 
 
 async def test_a_handler_that_waits_for_something_outside_is_named(warren: Warren) -> None:
-    app, outside = App(), asyncio.Event()
+    app, begun, outside = App(), asyncio.Event(), asyncio.Event()
 
     @app.handle(Ship)
     async def ship(order: Ship) -> None:
+        begun.set()
         await outside.wait()
 
     async with warren.running(app):
+        publishing = asyncio.create_task(app.publish(Ship(order_id="1")))
+        await begun.wait()
+        await publishing
+        # From here on there is nothing else to wait for, however long the machine stands still.
         warren.patience = 0.2
         with pytest.raises(Unsettled, match="a handler of queue shipping"):
-            await warren.publish(Ship(order_id="1"))
+            await warren.settle()
         outside.set()
         warren.patience = 60.0
         await warren.settle()

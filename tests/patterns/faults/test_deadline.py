@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.patterns import tidy
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
@@ -89,7 +89,7 @@ class Shop:
         cancels: bool = True,
     ) -> None:
         self.app = app
-        self.store = Watched(RedisStore(redis, prefix=f"{name}:"))
+        self.store = Watched(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE))
         self.signals: list[str] = []
         self.unpaid = Deadline(
             f"{name}.unpaid",
@@ -235,7 +235,9 @@ async def test_the_confirm_of_the_signal_never_arrives(
         shop = Shop(new_app(proxy.url), name, redis_url, cancels=False)
         shop.on_signal = proxy.to_client.hold  # type: ignore[method-assign]
         async with shop.app:
+            await shop.due.pause()  # Until the start is confirmed: nothing comes back from the signal on.
             await shop.unpaid.start("42")
+            await shop.due.resume()
             await reader.cancels("42")
             shop.on_signal = lambda: None  # type: ignore[method-assign]
             proxy.cut()

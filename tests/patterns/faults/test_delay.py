@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
@@ -47,7 +47,7 @@ class Bell:
     def __init__(self, app: App, queue: str, redis: str = "") -> None:
         self.app = app
         self.queue = queue
-        store = RedisStore(redis, prefix=f"{queue}:") if redis else None
+        store = RedisStore(redis, prefix=f"{queue}:", timeout=PATIENCE) if redis else None
         self.delay = Delay(f"{queue}.delay", way=WAY, store=store)
         self.rung: list[str] = []
         app.include(self.delay)

@@ -29,7 +29,7 @@ class House:
 
     def __init__(self, app: App, name: str, *, hears: bool = True) -> None:
         self.app = app
-        self.bell = Immediate(name)
+        self.bell = Immediate(name, timeout=60)
         self.heard: list[int] = []
         app.include(self.bell)
         if hears:

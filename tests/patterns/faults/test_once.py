@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess
-from tests.support.processes import free_port
+from tests.support.processes import closed_port, free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
@@ -56,7 +56,7 @@ class Till:
         **settings: Any,
     ) -> None:
         self.app = app
-        self.store = RedisStore(redis, prefix=f"{queue}:")
+        self.store = RedisStore(redis, prefix=f"{queue}:", timeout=PATIENCE)
         self.once = Once(
             self.store,
             key=lambda command: str(command.order_id),
@@ -241,17 +241,19 @@ async def test_redis_is_stopped_and_comes_back(new_app: NewApp, name: str, tmp_p
     "then it fails with `StoreUnavailable`, for its retry policy; `fail_open`: the handler runs unprotected",
 )
 async def test_there_is_no_redis(new_app: NewApp, name: str) -> None:
-    url, opened_name = f"redis://127.0.0.1:{free_port()}/0", f"{name}.open"
-    closed = Till(new_app(), name, url, patience=timedelta(milliseconds=50))
-    opened = Till(new_app(), opened_name, url, on_store_failure="fail_open")
-    async with closed.app, opened.app:
-        await place(closed.app, name)
-        await place(opened.app, opened_name)
-        await eventually(lambda: opened.charged == ["42"], "the open one charges")
-        await eventually(
-            lambda: closed.app.statistics().handlers[name].failed_attempts > 1, "the closed one fails, again"
-        )
-        assert opened.once.statistics.unprotected == 1
+    with closed_port() as port:
+        url, opened_name = f"redis://127.0.0.1:{port}/0", f"{name}.open"
+        closed = Till(new_app(), name, url, patience=timedelta(milliseconds=50))
+        opened = Till(new_app(), opened_name, url, on_store_failure="fail_open")
+        async with closed.app, opened.app:
+            await place(closed.app, name)
+            await place(opened.app, opened_name)
+            await eventually(lambda: opened.charged == ["42"], "the open one charges")
+            await eventually(
+                lambda: closed.app.statistics().handlers[name].failed_attempts > 1,
+                "the closed one fails, again",
+            )
+            assert opened.once.statistics.unprotected == 1
     assert closed.charged == []
 
 

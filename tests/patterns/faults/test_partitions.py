@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.waiting import eventually
 from tests.patterns.works import Works
@@ -125,7 +125,7 @@ async def test_a_message_comes_twice(new_app: NewApp, name: str) -> None:
 async def test_a_message_comes_twice_to_a_handler_with_once(
     redis_url: str, new_app: NewApp, name: str
 ) -> None:
-    once = Once(RedisStore(redis_url, prefix=f"{name}:"))
+    once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
     works = Works(new_app(), name, once=once)
     async with works.app:
         for _ in range(2):

@@ -7,7 +7,7 @@ import secrets
 from datetime import timedelta
 
 from tests.patterns.capture import publish_captured
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.fetch import fetch
@@ -131,7 +131,7 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name:
     "the message is published again with the same id, and may come twice; `Once` knows it by that",
 )
 async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
-    once = Once(RedisStore(redis_url, prefix=f"{name}:"))
+    once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
     vault = Vault(new_app(), name, once=once)
     async with vault.app, Proxy(amqp_url) as proxy, protected(App(proxy.url)) as sender:
         await sender.publish(vault.pay(amount=1))
@@ -150,7 +150,7 @@ async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewAp
     "a copy, also one that somebody captured and publishes again, has the same id: `Once` knows it; it cannot get another",
 )
 async def test_a_captured_message_is_published_again(redis_url: str, new_app: NewApp, name: str) -> None:
-    once = Once(RedisStore(redis_url, prefix=f"{name}:"))
+    once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
     vault = Vault(new_app(), name, once=once)
     queue, url = f"{name}.pay", vault.app.url or ""
     async with vault.app as app:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
@@ -36,9 +36,9 @@ class Gate:
         self.message = Pass
         self.app = app
         self.passed: list[int] = []
-        limiter = RedisLimiter(
-            RedisStore(redis, prefix=f"{name}:", timeout=5), "gate", 1, per=HOUR, burst=burst
-        )
+        # An answer that came too late would have taken a token, and there are few.
+        store = RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE)
+        limiter = RedisLimiter(store, "gate", 1, per=HOUR, burst=burst)
         self.limit = RateLimit(
             limiter,
             queues=[f"{name}.gate"],

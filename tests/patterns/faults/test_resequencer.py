@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess
-from tests.support.processes import free_port
+from tests.support.processes import closed_port, free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
@@ -47,11 +47,12 @@ class Stairs:
         self.taken: list[int] = []
         self.resequencer = Resequencer(
             name,
-            store=RedisStore(redis, prefix=f"{name}:"),
+            store=RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE),
             key=lambda step: "stairs",
             number=lambda step: int(step.number),
             again_after=timedelta(milliseconds=50),
-            **settings,
+            # A broker that is killed may take a minute to be back.
+            **{"gap_timeout": timedelta(minutes=10), **settings},
         )
 
         @self.resequencer.handle(step_in(name))
@@ -228,13 +229,14 @@ async def test_the_store_is_down(new_app: NewApp, tmp_path: Path, name: str) -> 
 
 @MATRIX.shows(Fault.STORE_DOWN, "then they fail and follow their retry policy")
 async def test_the_store_is_down_for_longer_than_messages_wait(new_app: NewApp, name: str) -> None:
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    stairs = Stairs(new_app(), name, url, patience=timedelta(milliseconds=50))
-    async with stairs.app as app:
-        await stairs.send(app, 1)
-        await eventually(
-            lambda: app.statistics().handlers[name].failed_attempts > 1, "it fails, is tried again and fails"
-        )
+    with closed_port() as port:
+        stairs = Stairs(new_app(), name, f"redis://127.0.0.1:{port}/0", patience=timedelta(milliseconds=50))
+        async with stairs.app as app:
+            await stairs.send(app, 1)
+            await eventually(
+                lambda: app.statistics().handlers[name].failed_attempts > 1,
+                "it fails, is tried again and fails",
+            )
     assert stairs.taken == []
 
 

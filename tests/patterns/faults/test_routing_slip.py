@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.trip import Trip
 from tests.patterns.waiting import eventually
@@ -81,7 +81,7 @@ async def test_a_worker_dies_after_its_step(
     "the step is taken again, and what follows comes twice, with the same ids; with `once=Once(store)`, once",
 )
 async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
-    once = Once(RedisStore(redis_url, prefix=f"{name}:"))
+    once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
     async with Proxy(amqp_url) as proxy:
         trip = Trip(new_app(proxy.url), name, once=once)
 
@@ -106,7 +106,7 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
     "the next step may come twice, with the same id; with `once=Once(store)`, one is taken",
 )
 async def test_a_slip_is_started_three_times(redis_url: str, new_app: NewApp, name: str) -> None:
-    once = Once(RedisStore(redis_url, prefix=f"{name}:"))
+    once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
     trip = Trip(new_app(), name, once=once)
     async with trip.app:
         for _ in range(3):

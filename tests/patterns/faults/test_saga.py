@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.patterns.checkout import At, Checkout
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
@@ -29,14 +29,15 @@ MATRIX = Matrix("saga", page="docs/patterns/saga.md")
 
 
 def shop(app: App, redis: str, name: str, **settings: object) -> Checkout:
-    checkout = Checkout(app, RedisStore(redis, prefix=f"{name}:"), name, **settings)  # type: ignore[arg-type]
+    store = RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE)
+    checkout = Checkout(app, store, name, **settings)  # type: ignore[arg-type]
     checkout.listen()
     return checkout
 
 
 async def till(voice: Voice, url: str, name: str, redis: str, before: int = 0, after: int = 0) -> None:
     """A worker that stands still before or after a change of the store."""
-    store = FlakyStore(RedisStore(redis, prefix=f"{name}:"))
+    store = FlakyStore(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE))
 
     async def stop_before(change: int) -> None:
         if change == before:
@@ -207,7 +208,7 @@ async def test_the_store_is_down(new_app: NewApp, name: str, tmp_path: Path) -> 
 async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     ahead = Checkout(
         App(amqp_url, clock=SkewedClock(3600)),
-        RedisStore(redis_url, prefix=f"{name}:"),
+        RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE),
         name,
     )
     right = shop(new_app(), redis_url, name)
@@ -221,7 +222,7 @@ async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app
         assert ahead.saga.statistics.passed > 0
         await app.publish_many([right.shipped(order_id=f"{number}") for number in range(10)])
         stories = [await right.is_at(f"{number}", COMPLETED) for number in range(10)]
-        async with RedisStore(redis_url, prefix=f"{name}:") as store:
+        async with RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE) as store:
             forgetful = Checkout(App(amqp_url, clock=SkewedClock(8 * 86_400)), store, name)
             assert [await forgetful.saga.story(story.key) for story in stories] == [None] * 10
         times = [line.at_ms / 1000 for story in stories for line in story.history]

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.patterns.conftest import NewApp
+from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
@@ -43,7 +43,7 @@ def ring_in(queue_name: str) -> type[Ring]:
 def timers_of(
     name: str, redis: str, *schedules: Schedule, store: Any = None, lease: timedelta = LEASE
 ) -> Timers:
-    kept = store or RedisStore(redis, prefix=f"{name}:")
+    kept = store or RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE)
     return Timers(name, store=kept, sends=[ring_in(name)], schedules=schedules, lease=lease)
 
 
@@ -53,7 +53,7 @@ def soon(name: str, milliseconds: int = 0, bell: str = "tea") -> At:
 
 async def put(name: str, redis: str, schedule: Schedule) -> None:
     """As a process that has no App."""
-    async with RedisStore(redis, prefix=f"{name}:") as store:
+    async with RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE) as store:
         await timers_of(name, redis, store=store).put(schedule)
 
 
@@ -83,7 +83,7 @@ class Tower:
 
 async def keeper(voice: Voice, url: str, name: str, redis: str, after: int = 0, before: int = 0) -> None:
     """A worker that stands still at a change of a timer's record: 1, it begins; 2, it is published."""
-    store = FlakyStore(RedisStore(redis, prefix=f"{name}:"), only="timer:")
+    store = FlakyStore(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE), only="timer:")
 
     async def stop_before(change: int) -> None:
         if change == before:
@@ -150,7 +150,7 @@ async def test_who_leads_dies_after_it_published(
 async def test_once_makes_it_once(
     amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
 ) -> None:
-    once = Once(RedisStore(redis_url, prefix=f"{name}:once:"))
+    once = Once(RedisStore(redis_url, prefix=f"{name}:once:", timeout=PATIENCE))
     tower = Tower(new_app(), name, timers_of(name, redis_url), once=once)
     await put(name, redis_url, soon(name))
     doomed = await workers.start(keeper, url=amqp_url, name=name, redis=redis_url, before=2)
@@ -163,7 +163,7 @@ async def test_once_makes_it_once(
 
 @MATRIX.shows(Fault.LOST_ACK, "as with every message: it comes again, with the id by which `Once` knows it")
 async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
-    once = Once(RedisStore(redis_url, prefix=f"{name}:once:"))
+    once = Once(RedisStore(redis_url, prefix=f"{name}:once:", timeout=PATIENCE))
     keeping = new_app()
     keeping.include(timers_of(name, redis_url, soon(name)))
     async with Proxy(amqp_url) as proxy:

@@ -1,6 +1,6 @@
 """`python -m tests.soak.spark.driver MASTER FOLDER SOURCE SINK`: a streaming query that goes on until it is killed.
 
-SOURCE and SINK are JSON: the options of the format `amqp`, or `{"path": ...}` for Parquet. What it says first is `running`.
+SOURCE and SINK are JSON: the options of the format `amqp`, or `{"path": ...}` for Parquet.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import functions as F
 
+from tests.pipeline.queries import ended
 from warren.pipeline import register
 from warren.pipeline.session import spark_session
 
@@ -27,11 +28,8 @@ def main() -> None:
         else:
             # Without the ids that the messages bring: the sink has to make some.
             writing = messages.select("body").writeStream.format("amqp")
-        query = (
-            writing.option("checkpointLocation", str(Path(folder, "checkpoint"))).options(**target).start()
-        )
-        print("running", flush=True)
-        query.awaitTermination()
+        writing = writing.option("checkpointLocation", str(Path(folder, "checkpoint"))).options(**target)
+        ended(writing.start, patience=None)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from warren.command import UsageError
 from warren.pipeline import register
 from warren.pipeline.jobs.batch import replace, source_options, spark_path
 from warren.pipeline.jobs.contract import EVENTS, Job, Summary
+from warren.pipeline.jobs.queries import Queries
 from warren.pipeline.session import quiet_pandas
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ def run_on(
     """
     folder = spark_path(options.out)
     shapes: dict[str, StructType] = {}
-    queries: dict[str, StreamingQuery] = {}
 
     def start(name: str, frame: DataFrame) -> None:
         shapes[name] = frame.schema
@@ -81,7 +81,7 @@ def run_on(
             if options.available_now
             else writer.trigger(processingTime=f"{options.every // timedelta(milliseconds=1)} milliseconds")
         )
-        queries[name] = writer.start(f"{folder}/{name}")
+        queries.start(name, lambda: writer.start(f"{folder}/{name}"))
 
     def count() -> Summary:
         tables = {
@@ -92,6 +92,7 @@ def run_on(
         return summary
 
     with settings(spark), quiet_pandas(), stopping() as stopped:
+        queries = Queries(stopped, progress)
         register(spark)
         told = Told(progress)
         try:
@@ -106,8 +107,7 @@ def run_on(
             else:
                 follow(queries, stopped, told, count, options.every.total_seconds())
         finally:
-            for query in queries.values():
-                query.stop()
+            queries.stop()
         progress("stopped" if stopped.is_set() else "everything that was there has been taken")
         return count()
 
@@ -122,19 +122,20 @@ def source(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
     return spark.readStream.format("amqp").options(**given).load()
 
 
-def finish(queries: Mapping[str, StreamingQuery], stopped: threading.Event, told: Told) -> None:
+def finish(queries: Queries, stopped: threading.Event, told: Told) -> None:
     """Wait until each query has taken what there is."""
-    while not stopped.wait(LOOK) and not all(done(query) for query in queries.values()):
-        check(queries, stopped)
-        told.look(queries)
-    check(queries, stopped)
-    told.look(queries)
+    while not stopped.wait(LOOK):
+        queries.check()
+        told.look(queries.running)
+        if all(done(query) for query in queries.running.values()):
+            break
+    told.look(queries.running)
 
 
 def done(query: StreamingQuery) -> bool:
-    """Whether it has ended, or would do nothing any more: Spark never ends one that has timers by itself."""
+    """Whether it has ended well, or would do nothing any more: Spark never ends one that has timers by itself."""
     if not query.isActive:
-        return True
+        return query.exception() is None
     last = query.recentProgress[-IDLE:]
     return len(last) == IDLE and not any(acted(each) for each in last)
 
@@ -152,7 +153,7 @@ def taken(batch: Any) -> int:
 
 
 def follow(
-    queries: Mapping[str, StreamingQuery],
+    queries: Queries,
     stopped: threading.Event,
     told: Told,
     count: Callable[[], Summary],
@@ -161,21 +162,13 @@ def follow(
     """Count anew whenever something has been written, until it is time to stop."""
     due, changed = 0.0, True
     while not stopped.wait(LOOK):
-        check(queries, stopped)
-        changed |= told.look(queries)
+        queries.check()
+        changed |= told.look(queries.running)
         if changed and time.monotonic() >= due:
             began = time.monotonic()
             count()
             changed = False
             due = time.monotonic() + max(every, PATIENCE * (time.monotonic() - began))
-
-
-def check(queries: Mapping[str, StreamingQuery], stopped: threading.Event) -> None:
-    """:raises StreamingQueryException: if one of the queries has failed by itself"""
-    for query in queries.values():
-        # Ctrl-C in a terminal reaches Spark's workers as well, and their query fails of it.
-        if (error := query.exception()) is not None and not stopped.is_set():
-            raise error
 
 
 class Told:
