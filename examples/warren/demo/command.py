@@ -28,7 +28,7 @@ from warren.pipeline import durations
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.session import check_spark
 
-SPAN = 40.0
+SPAN = 50.0
 """Real seconds in which the orders are placed, at the least."""
 ORDERS_A_SECOND = 150
 REAL_TIMEOUT = 8.0
