@@ -46,19 +46,19 @@ METHODS: dict[str, Callable[[Server], float]] = {
 
 def main() -> int:
     options = _options()
+    wanted = [word for word in options.rows.split(",") if word]
+    every = ROWS + FURTHER if options.full else ROWS
+    possible = [one for one in QUANTITIES if options.full or not one.full]
+    known = [row.key for row in every] + [one.key for one in possible]
+    if unknown := sorted(set(wanted) - set(known)):
+        more = "" if options.full else "; more with make bench-full"
+        print(f"bench: no row {', '.join(unknown)}; there are {', '.join(known)}{more}", file=sys.stderr)
+        return 2
     if not installed():
         print("bench: rabbitmq-server is not installed: apt-get install rabbitmq-server", file=sys.stderr)
         return 2
-    wanted = [word for word in options.rows.split(",") if word]
-    rows = _chosen(ROWS + FURTHER if options.full else ROWS, wanted)
-    quantities = [
-        one for one in QUANTITIES if (options.full or not one.full) and (not wanted or one.key in wanted)
-    ]
-    unknown = set(wanted) - {row.key for row in rows} - {one.key for one in quantities}
-    if unknown:
-        known = ", ".join([row.key for row in ROWS + FURTHER] + [one.key for one in QUANTITIES])
-        print(f"bench: no row {', '.join(sorted(unknown))}; there are {known}", file=sys.stderr)
-        return 2
+    rows = _chosen(every, wanted)
+    quantities = [one for one in possible if not wanted or one.key in wanted]
     lavinmq = Path(options.lavinmq) if options.lavinmq else None
     brokers = servers(options.plain, options.compiled, lavinmq)
     results = Results(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pytest
+
+from benchmarks.comparison import __main__ as comparison
 from benchmarks.comparison import page
 from benchmarks.comparison.figure import draw
 from benchmarks.comparison.results import Machine, Results, Sample
@@ -94,3 +97,17 @@ def test_the_figure_is_an_image() -> None:
 def test_every_row_has_a_name_of_its_own() -> None:
     keys = [row.key for row in ROWS + FURTHER] + [one.key for one in QUANTITIES]
     assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize(("full", "names"), [((), False), (("--full",), True)])
+def test_a_row_that_is_not_measured_is_named_with_those_that_are(
+    full: tuple[str, ...], names: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of `make bench-full` only there, so that none is refused as if it were unknown and named in one line."""
+    monkeypatch.setattr("sys.argv", ["comparison", "--rows", "confirmed,nothing", *full])
+    assert comparison.main() == 2
+    said, known = capsys.readouterr().err.split("; there are ")
+    assert said == "bench: no row nothing"
+    assert known.startswith("confirmed, unconfirmed, ")
+    assert ("window-1-persistent" in known) == names
+    assert known.endswith("; more with make bench-full\n") != names
