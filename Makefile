@@ -6,8 +6,7 @@ SOURCES := pyproject.toml setup.py $(shell find $(ROOTS) -name '*.py' 2>/dev/nul
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PYTHON := $(PYTHON)
-# What is imported is compiled then; all that is installed never is.
-PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore --no-compile
+PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore
 export ORDERS
 
 .PHONY: setup demo test test-compiled chaos soak conformance fuzz lint docs bench bench-full bench-hot clean
