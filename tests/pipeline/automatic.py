@@ -11,16 +11,13 @@ import sys
 import time
 from typing import Any
 
-import pika
-
 from tests.pipeline.captured import Source, published
+from tests.support.blocking import connected
 
 
 def main(url: str, queue: str, stream: str, count: int, then: str) -> None:
     source = Source(app="automatic")
-    parameters = pika.URLParameters(url)
-    parameters.socket_timeout, parameters.stack_timeout = 60, 90
-    with pika.BlockingConnection(parameters) as connection:
+    with connected(url) as connection:
         taking, telling = connection.channel(), connection.channel()
         telling.confirm_delivery()
 

@@ -12,6 +12,7 @@ import pika
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.blocking import connected
 from warren.pipeline import register
 from warren.pipeline.session import spark_session
 
@@ -85,11 +86,7 @@ class Audit:
 
 @contextmanager
 def channel(url: str) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
-    parameters = pika.URLParameters(url)
-    # Nobody serves it while Spark is at work, and a busy broker may take its time to answer.
-    parameters.heartbeat = 0
-    parameters.socket_timeout, parameters.stack_timeout = 60, 90
-    connection = pika.BlockingConnection(parameters)
+    connection = connected(url)
     try:
         yield connection.channel()
     finally:
