@@ -1,6 +1,6 @@
 # Every target sets up what it needs. `make demo` runs the main job, `make test` runs all tests.
 
-ROOTS := command wire sdk patterns broker pipeline examples
+ROOTS := core wire cli sdk patterns broker pipeline examples
 SOURCES := pyproject.toml setup.py $(shell find $(ROOTS) -name '*.py' 2>/dev/null)
 # The first that really runs: a shim of a version manager may exist and fail.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -26,8 +26,8 @@ test: setup system-rabbitmq system-postgresql
 
 # Of Spark what speaks to a broker, here and below: the jobs compute on what was read, and nothing of them is compiled. What
 # reads the sources (tests/house) reads the same ones.
-SPARK_ON_THE_WIRE = $(patsubst %,tests/pipeline/test_%.py,link datasource stream_source streams stream_faults sink spool shop planted)
-SPARK_JOBS = $(filter-out $(SPARK_ON_THE_WIRE),$(wildcard tests/pipeline/test_*.py))
+SPARK_ON_THE_WIRE = $(patsubst %,tests/spark/test_%.py,link datasource stream_source streams stream_faults sink spool shop planted)
+SPARK_JOBS = $(filter-out $(SPARK_ON_THE_WIRE),$(wildcard tests/spark/test_*.py))
 test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq system-postgresql
 	.venv-compiled/bin/pytest -q $(PARALLEL) --ignore $(ALONE) $(addprefix --ignore ,$(SPARK_JOBS) tests/house)
 	.venv-compiled/bin/pytest -q $(ALONE)
@@ -35,13 +35,13 @@ test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq system-p
 # Harms a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7
 ROUNDS ?= 20
 chaos: .venv/.ready
-	.venv/bin/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+	.venv/bin/python -m tests.faults.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 # What must hold over large numbers, with its figures: make soak PARTS=once SHARE=0.05 SEED=7
 SHARE ?= 1
 PARTS ?=
 soak: setup system-postgresql
-	.venv/bin/python -m tests.soak $(PARTS) --share $(SHARE) $(if $(SEED),--seed $(SEED))
+	.venv/bin/python -m tests.faults.soak $(PARTS) --share $(SHARE) $(if $(SEED),--seed $(SEED))
 
 # The same scripts on Warren and on RabbitMQ, and Warren's tests on RabbitMQ. SCRIPTS: how many random ones of each kind;
 # SEEDS=N instead: N that were never played before.
@@ -55,7 +55,7 @@ conformance: setup system-rabbitmq system-postgresql
 # Malformed and mistimed frames and handshakes: make fuzz N=1000000 SEED=7
 N ?= 100000
 fuzz: .venv/.ready
-	.venv/bin/python -m tests.fuzz --cases $(N) $(if $(SEED),--seed $(SEED))
+	.venv/bin/python -m tests.faults.fuzz --cases $(N) $(if $(SEED),--seed $(SEED))
 
 lint: .venv/.ready
 	.venv/bin/ruff check .

@@ -21,12 +21,12 @@ from datetime import date
 from pathlib import Path
 
 from tests.support.broker import BrokerProcess
-from warren.broker.bench.flow import Batch, Confirms, Deliveries, prefix_of
-from warren.broker.bench.layout import Address
-from warren.wire import tables
+from warren.broker.bench.load_topology import Address
+from warren.broker.bench.message_flow import Batch, Confirms, Deliveries, prefix_of
+from warren.core.blocking_connection import CHANNEL, Conversation
+from warren.wire import field_tables
+from warren.wire.amqp_url import parse_url
 from warren.wire.content import DELIVERY_MODE
-from warren.wire.conversation import CHANNEL, Conversation
-from warren.wire.url import parse_url
 
 WINDOW = 1000
 SPAN = 1.0
@@ -87,7 +87,7 @@ def resident(pid: int) -> int:
 
 def fill(url: str, pid: int, queue: str, arguments: dict[str, str], count: int, size: int) -> Phase:
     connection = Conversation(parse_url(url))
-    table = tables.encode({**arguments})
+    table = field_tables.encode({**arguments})
     connection.call("queue.declare", 0, queue.encode(), False, True, False, False, False, table)
     connection.call("confirm.select", False)
     address = Address(b"", queue.encode(), b"\x02", DELIVERY_MODE)
@@ -118,7 +118,7 @@ def drain(url: str, pid: int, queue: str, count: int, arguments: dict[str, str] 
     connection = Conversation(parse_url(url))
     connection.call("basic.qos", 0, WINDOW, False)
     deliveries = Deliveries(0, 1, WINDOW // 2, CHANNEL)
-    table = tables.encode({**(arguments or {})})
+    table = field_tables.encode({**(arguments or {})})
     connection.call("basic.consume", 0, queue.encode(), b"", False, False, False, False, table)
     watch = Watch(pid)
     connection.socket.settimeout(120)
@@ -271,7 +271,7 @@ def commit() -> str:
 
 
 def compiled() -> bool:
-    module = sys.modules["warren.broker.bench.flow"].__file__
+    module = sys.modules["warren.broker.bench.message_flow"].__file__
     return module is not None and module.endswith(".so")
 
 

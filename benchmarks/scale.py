@@ -23,7 +23,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.frames import RawClient
 from tests.support.peer import encoded, made
 from tests.support.processes import resident_kib
-from warren.broker.bench import processor
+from warren.broker.bench import processor_time
 
 PUBLISHES = 20_000
 SINGLE = 300
@@ -119,9 +119,9 @@ def bound(python: str, count: int) -> float:
         client.select_confirms()
         costs: list[float] = []
         for run in range(3):
-            started = processor.seconds(process.pid)
+            started = processor_time.seconds(process.pid)
             publish_all(client, count, run)
-            costs.append((processor.seconds(process.pid) - started) / PUBLISHES * 1e6)
+            costs.append((processor_time.seconds(process.pid) - started) / PUBLISHES * 1e6)
             client.send(encoded(made(commands.Queue.Purge, queue="sink")))
             client.expect((50, 31))
         return statistics.median(costs)

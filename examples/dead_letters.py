@@ -5,7 +5,7 @@ Run it: python examples/dead_letters.py   (AMQP_URL chooses a broker; without it
 
 import asyncio
 
-from warren.patterns.dead_letter import Letter, ParkingLot, Which, replay
+from warren.patterns.dead_letters import Letter, ParkingLot, Which, replay
 from warren.sdk import App, Event, Retry
 
 

@@ -12,7 +12,7 @@ from warren.broker import Broker
 async def ctl(data_dir: str, *words: str) -> None:
     """`warren ctl WORDS`, as an operator types it."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "warren.ctl", "--data-dir", data_dir, "--silent", *words
+        sys.executable, "-m", "warren.cli.ctl", "--data-dir", data_dir, "--silent", *words
     )
     assert await process.wait() == 0
 

@@ -6,7 +6,7 @@ Run it: python examples/retry.py   (AMQP_URL chooses a broker; without it nothin
 import asyncio
 
 from warren.patterns import ParkingLot, backoff
-from warren.patterns.dead_letter import Letter
+from warren.patterns.dead_letters import Letter
 from warren.sdk import App, Command, Delivery, Retry
 
 # 100 ms, 200 ms, 400 ms, each up to a quarter longer, so that what failed together does not come back together.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from warren.broker.bench.flow import Batch, Confirms, publish_frames
-from warren.broker.bench.layout import Address
-from warren.wire import tables
+from warren.broker.bench.load_topology import Address
+from warren.broker.bench.message_flow import Batch, Confirms, publish_frames
+from warren.core.blocking_connection import CHANNEL, Conversation
+from warren.wire import field_tables
+from warren.wire.amqp_url import parse_url
 from warren.wire.content import DELIVERY_MODE
-from warren.wire.conversation import CHANNEL, Conversation
 from warren.wire.methods import frame
-from warren.wire.url import parse_url
 
 PATIENCE = 120.0
 WINDOW = 1000
@@ -25,13 +25,13 @@ class Filling:
         url: str,
         queue: str,
         persistent: bool = False,
-        arguments: Mapping[str, tables.Value] | None = None,
+        arguments: Mapping[str, field_tables.Value] | None = None,
     ) -> None:
         self.connection = Conversation(parse_url(url))
         self.connection.socket.settimeout(PATIENCE)
         self._queue = queue.encode()
         flags = (False, persistent, False, False, False)
-        table = tables.encode(dict(arguments or {}))
+        table = field_tables.encode(dict(arguments or {}))
         self.connection.call("queue.declare", 0, self._queue, *flags, table)
         self._address = (
             Address(b"", self._queue, b"\x02", DELIVERY_MODE) if persistent else Address(b"", self._queue)

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from benchmarks.comparison.filling import Filling
 from benchmarks.comparison.servers import Running, Server
 from tests.support.processes import resident_kib
-from warren.wire import tables
-from warren.wire.conversation import Conversation
-from warren.wire.url import parse_url
+from warren.core.blocking_connection import Conversation
+from warren.wire import field_tables
+from warren.wire.amqp_url import parse_url
 
 WAITING = 500_000
 """Messages that wait while memory is measured."""
@@ -96,7 +96,7 @@ def queue(server: Server) -> float:
         held.callback(opened.close)
         flags = (False, True, False, False, False)
         for number in range(QUEUES):
-            opened.call("queue.declare", 0, f"queue-{number}".encode(), *flags, tables.encode({}))
+            opened.call("queue.declare", 0, f"queue-{number}".encode(), *flags, field_tables.encode({}))
 
     return _each(server, declare_all, QUEUES) / 1000
 

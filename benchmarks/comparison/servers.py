@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.support.broker import BrokerProcess
 from tests.support.processes import Child, free_port
 from tests.support.rabbitmq import rabbitmq_server
-from warren.wire.conversation import Conversation
-from warren.wire.url import parse_url
+from warren.core.blocking_connection import Conversation
+from warren.wire.amqp_url import parse_url
 
 PLAIN = "Warren, plain"
 COMPILED = "Warren, compiled"

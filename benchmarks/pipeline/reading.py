@@ -28,12 +28,12 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.backlog import commit
 from tests.support.broker import BrokerProcess
 from tests.support.rabbitmq import installed, rabbitmq_server
+from warren.core.blocking_connection import Conversation
 from warren.pipeline import register
-from warren.pipeline.session import spark_session
-from warren.wire import methods, properties, tables
+from warren.pipeline.spark_session import spark_session
+from warren.wire import field_tables, methods, properties
+from warren.wire.amqp_url import parse_url
 from warren.wire.content import join_content
-from warren.wire.conversation import Conversation
-from warren.wire.url import parse_url
 
 TICKS = os.sysconf("SC_CLK_TCK")
 WINDOW = 1_000
@@ -113,7 +113,7 @@ def fill(url: str, name: str, kind: str, count: int, stream: bool) -> None:
     """Declare a queue or stream, and publish with confirms."""
     connection = Conversation(parse_url(url), 60)
     queue = name.encode()
-    arguments = tables.encode({"x-queue-type": "stream" if stream else "classic"})
+    arguments = field_tables.encode({"x-queue-type": "stream" if stream else "classic"})
     connection.call("queue.declare", 0, queue, False, True, False, False, False, arguments)
     connection.call("confirm.select", False)
     publish = methods.frame(1, "basic.publish", 0, b"", queue, False, False)
@@ -134,10 +134,13 @@ def fill(url: str, name: str, kind: str, count: int, stream: bool) -> None:
 def content(kind: str, number: int) -> bytes:
     told: dict[str, properties.Property] = {"content_type": b"application/json", "type": b"order_paid"}
     if kind != "plain":
-        headers: dict[str, tables.Value] = {"warren-attempt": 1, "warren-first-published": 1_700_000_000_000}
+        headers: dict[str, field_tables.Value] = {
+            "warren-attempt": 1,
+            "warren-first-published": 1_700_000_000_000,
+        }
         if kind == "traced":
             headers["traceparent"] = f"00-{number:032x}-00f067aa0ba902b7-01"
-        told["headers"] = tables.encode(headers)
+        told["headers"] = field_tables.encode(headers)
         told["message_id"] = b"0190f5e0-0000-7000-8000-%012d" % number
         told["timestamp"] = 1_700_000_000 + number
     body = b"%016d" % number

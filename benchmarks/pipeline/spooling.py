@@ -24,8 +24,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from benchmarks.backlog import commit
 from benchmarks.pipeline.reading import KINDS, brokers, fill
-from warren.pipeline.spool.reader import SpoolReader
-from warren.pipeline.spool.settings import Settings
+from warren.pipeline.spool.spark_reader import SpoolReader
+from warren.pipeline.spool.spool_options import Settings
 
 KIND = "ids"
 

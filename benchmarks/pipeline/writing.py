@@ -25,11 +25,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.backlog import commit
 from benchmarks.pipeline.reading import brokers, processor_time, processor_time_since, pythons, resident
+from warren.core.blocking_connection import Conversation
 from warren.pipeline import register
-from warren.pipeline.session import spark_session
-from warren.wire import tables
-from warren.wire.conversation import Conversation
-from warren.wire.url import parse_url
+from warren.pipeline.spark_session import spark_session
+from warren.wire import field_tables
+from warren.wire.amqp_url import parse_url
 
 QUEUE = "written"
 BODY = "LPAD(STRING(id), 16, '0')"
@@ -91,7 +91,7 @@ def measured(folder: Path, count: int, runs: int, longer: int) -> tuple[list[str
 
 def declare(url: str) -> None:
     connection = Conversation(parse_url(url), 60)
-    arguments = tables.encode({"x-max-length": 1000})
+    arguments = field_tables.encode({"x-max-length": 1000})
     connection.call("queue.declare", 0, QUEUE.encode(), False, True, False, False, False, arguments)
     connection.close()
 

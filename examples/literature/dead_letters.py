@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 
 from warren.patterns import ParkingLot
-from warren.patterns.dead_letter import Letter
+from warren.patterns.dead_letters import Letter
 from warren.sdk import App, Command, DeadLetter, Queue
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from warren.broker import VirtualClock
-from warren.broker.access.access import Access
+from warren.broker.access.access_control import Access
 from warren.broker.access.passwords import ALGORITHMS, exported, imported, salted
-from warren.broker.model.refusal import Refused
-from warren.broker.model.virtual_hosts import VirtualHosts
-from warren.broker.session.sasl import Login, LoginRefused, Peer, is_loopback, log_in, offered
-from warren.wire import tables
-from warren.wire.replies import AmqpError
+from warren.broker.access.sasl import Login, LoginRefused, Peer, is_loopback, log_in, offered
+from warren.broker.model.operator_errors import Refused
+from warren.broker.model.vhost.vhost_registry import VirtualHosts
+from warren.wire import field_tables
+from warren.wire.reply_codes import AmqpError
 
 ANN = "\u00e4nn"
 HERE = Peer("127.0.0.1")
@@ -57,11 +57,11 @@ def test_plain(access: Access, response: bytes, name: str | None) -> None:
 
 
 def test_amqplain(access: Access) -> None:
-    assert user(access, "AMQPLAIN", tables.encode({"LOGIN": ANN, "PASSWORD": "p\u00e4ss"})) == ANN
-    assert user(access, "AMQPLAIN", tables.encode({"LOGIN": ANN, "PASSWORD": "pass"})) is None
+    assert user(access, "AMQPLAIN", field_tables.encode({"LOGIN": ANN, "PASSWORD": "p\u00e4ss"})) == ANN
+    assert user(access, "AMQPLAIN", field_tables.encode({"LOGIN": ANN, "PASSWORD": "pass"})) is None
     for wrong in ({"LOGIN": "guest"}, {"LOGIN": "guest", "PASSWORD": 1}):
         with pytest.raises(AmqpError, match="LOGIN or PASSWORD") as caught:
-            user(access, "AMQPLAIN", tables.encode(wrong))  # type: ignore[arg-type]
+            user(access, "AMQPLAIN", field_tables.encode(wrong))  # type: ignore[arg-type]
         assert "guest" not in str(caught.value)
     with pytest.raises(AmqpError):
         user(access, "AMQPLAIN", b"\x05LOGIN")

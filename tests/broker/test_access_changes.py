@@ -12,9 +12,9 @@ from pamqp import commands
 from tests.support.inprocess import InProcess
 from tests.support.peer import Peer, Refusal, made
 from warren.broker import Broker, BrokerConfig
-from warren.broker.access.access import Access
-from warren.broker.model.refusal import Exists, Missing, Refused
-from warren.broker.model.virtual_hosts import VirtualHosts
+from warren.broker.access.access_control import Access
+from warren.broker.model.operator_errors import Exists, Missing, Refused
+from warren.broker.model.vhost.vhost_registry import VirtualHosts
 
 Result = TypeVar("Result")
 

@@ -23,8 +23,8 @@ from tests.support.peer import Peer, content, encoded, made
 from tests.support.processes import wait_until
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from warren.broker import BrokerConfig
-from warren.broker.memory import LEAST, available_memory, release_memory, resident_memory
-from warren.broker.sizes import parse_size
+from warren.broker.configuration.sizes import parse_size
+from warren.broker.process_memory import LEAST, available_memory, release_memory, resident_memory
 
 
 class Switches(Protocol):

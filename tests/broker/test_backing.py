@@ -11,19 +11,19 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.store.disk import Disk
-from tests.store.node import Node
-from warren.broker.model.arguments import QueueArguments
-from warren.broker.model.backing import Backing
-from warren.broker.model.compat import COMPAT
+from tests.unit.store.disk import Disk
+from tests.unit.store.node import Node
+from warren.broker.model.compat_checks import Portability
 from warren.broker.model.message import Message
-from warren.broker.model.portability import Portability
-from warren.broker.model.priority import PriorityBacking
-from warren.broker.model.queue import Queue
-from warren.broker.model.restore import restore_messages
-from warren.broker.model.shelf import Shelf
-from warren.broker.model.stored import describe, message_head, read_message
-from warren.broker.model.vhost import VirtualHost
+from warren.broker.model.message_codec import describe, message_head, read_message
+from warren.broker.model.queue.backing_queue import Backing
+from warren.broker.model.queue.paging import Shelf
+from warren.broker.model.queue.priority_backing_queue import PriorityBacking
+from warren.broker.model.queue.queue import Queue
+from warren.broker.model.queue.queue_arguments import QueueArguments
+from warren.broker.model.queue.restore import restore_messages
+from warren.broker.model.rabbitmq_versions import COMPAT
+from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.virtual_clock import VirtualClock
 from warren.wire.content import body_payload, join_content
 from warren.wire.properties import Properties, encode

@@ -12,8 +12,16 @@ import pytest
 from tests.support.broker import BrokerProcess, warren
 from tests.support.frames import RawClient
 from tests.support.processes import closed_port
-from warren.broker.bench.flow import Batch, Confirms, Deliveries, bucket, bucket_value, prefix_of, tag_of
-from warren.broker.bench.layout import Address
+from warren.broker.bench.load_topology import Address
+from warren.broker.bench.message_flow import (
+    Batch,
+    Confirms,
+    Deliveries,
+    bucket,
+    bucket_value,
+    prefix_of,
+    tag_of,
+)
 from warren.wire.content import join_content, make_header
 from warren.wire.methods import frame
 

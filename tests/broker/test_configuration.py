@@ -14,12 +14,12 @@ import pytest
 from tests.support.broker import READY, BrokerProcess, warren
 from tests.support.peer import Peer
 from tests.support.processes import Child
-from warren.broker.configuration.keys import KEYS, LogConfig
 from warren.broker.configuration.load import load, printed
-from warren.broker.configuration.settings import RunConfig
-from warren.broker.memory import available_memory
-from warren.command import UsageError
-from warren.command.logs import JsonLines
+from warren.broker.configuration.setting_keys import KEYS, LogConfig
+from warren.broker.configuration.setting_sources import RunConfig
+from warren.broker.process_memory import available_memory
+from warren.core.errors import UsageError
+from warren.core.log_output import JsonLines
 
 
 def loaded(*arguments: str | Path, **environment: str) -> RunConfig:

@@ -9,7 +9,7 @@ from tests.support import frames
 from tests.support.client import Connection
 from tests.support.inprocess import InProcess
 from tests.support.peer import Peer
-from warren.broker.model.topic import TopicTrie
+from warren.broker.model.exchange.topic import TopicTrie
 from warren.wire.content import make_header
 from warren.wire.methods import frame
 

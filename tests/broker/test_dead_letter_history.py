@@ -13,7 +13,7 @@ from tests.support.dead_letters import arrived, deaths, dying, reasons
 from tests.support.frames import BASIC_PUBLISH, HEADER, frame, long, method, short
 from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
-from warren.wire import properties, tables
+from warren.wire import field_tables, properties
 
 # -- the history
 
@@ -81,7 +81,7 @@ def test_the_types_of_the_fields(channel: Channel, grave: str) -> None:
     dead = arrived(channel, grave)
     field = properties.decode(dead.header).headers["x-death"]
     assert (field.kind, field.raw[5:6]) == ("A", b"F")
-    entry = tables.decode_fields(field.raw[10:])
+    entry = field_tables.decode_fields(field.raw[10:])
     assert {name: found.kind for name, found in entry.items()} == {
         "count": "l",
         "reason": "S",

@@ -12,9 +12,9 @@ from tests.support.dead_letters import arrived, deaths, dying, reasons
 from tests.support.inprocess import InProcess
 from tests.support.looks import holds
 from tests.support.processes import wait_until
-from warren.broker.model.dead_letter import DeadLetters
+from warren.broker.model.dead_letter.dead_lettering import DeadLetters
 from warren.broker.model.message import Message as Mail
-from warren.broker.model.queue import Queue
+from warren.broker.model.queue.queue import Queue
 from warren.wire.properties import Properties
 
 # -- the reasons

@@ -16,8 +16,8 @@ from tests.support.behaviour import Behaviour
 from tests.support.client import Channel, Closed
 from tests.support.peer import Peer, made
 from tests.support.restarts import Session
-from warren.broker.model.exchange import Binding, Exchange
-from warren.broker.model.hashing import ConsistentHash
+from warren.broker.model.exchange.exchange import Binding, Exchange
+from warren.broker.model.exchange.hashing import ConsistentHash
 
 Declare: TypeAlias = Callable[..., str]
 HASH, MODULUS, RANDOM, HISTORY = "x-consistent-hash", "x-modulus-hash", "x-random", "x-recent-history"

@@ -14,7 +14,7 @@ from tests.broker.conftest import Talk
 from tests.support.behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
 from tests.support.peer import Peer, Refusal, made
-from warren.broker.model.topic import TopicTrie
+from warren.broker.model.exchange.topic import TopicTrie
 
 DEFAULT_REFUSED = "ACCESS_REFUSED - operation not permitted on the default exchange"
 

@@ -12,7 +12,7 @@ from tests.support.client import Connection
 from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
 from warren.broker import BrokerConfig
-from warren.broker.model.queue import Queue
+from warren.broker.model.queue.queue import Queue
 
 COUNT = 4000
 BODY = b"x" * 5000

@@ -11,8 +11,8 @@ from pamqp import base, commands
 from tests.support.inprocess import InProcess
 from tests.support.peer import Peer, made
 from warren.broker import BrokerConfig
-from warren.broker.model.portability import ROWS
-from warren.wire.replies import Reply, reply_text
+from warren.broker.model.compat_checks import ROWS
+from warren.wire.reply_codes import Reply, reply_text
 
 
 def queue(**arguments: object) -> base.Frame:
@@ -56,7 +56,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_every_row_is_asked_for() -> None:
-    # Policies are an operator's: see tests/management/test_policies.py.
+    # Policies are an operator's: see tests/broker/management/test_policies.py.
     assert {*ASKED, "small_frames", "mirror_policy", "limit_policy"} == set(ROWS)
 
 

@@ -19,8 +19,8 @@ from tests.support.inprocess import InProcess
 from tests.support.link import GREETING
 from tests.support.peer import Peer
 from warren.broker import BrokerConfig
-from warren.broker.proxy_protocol import SIGNATURE
-from warren.broker.tls import TlsConfig
+from warren.broker.connection.proxy_protocol import SIGNATURE
+from warren.broker.connection.tls import TlsConfig
 
 HERE = b"PROXY TCP4 127.0.0.1 127.0.0.1 40000 5672\r\n"
 AWAY = b"PROXY TCP4 10.1.2.3 127.0.0.1 40000 5672\r\n"

@@ -191,7 +191,7 @@ def test_a_second_process_ends_and_the_first_goes_on(broker: BrokerProcess) -> N
 
 AS_NOBODY = """
 import os, sys
-from warren.broker.command import main
+from warren.cli.broker import main
 if os.getuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 sys.exit(main(sys.argv[1:]))
@@ -221,7 +221,7 @@ def test_a_folder_that_cannot_be_written_is_refused_and_left_alone(broker: Broke
 WITH_FAULTS = """
 import errno, os, sys
 from pathlib import Path
-from warren.broker.command import main
+from warren.cli.broker import main
 from warren.broker.store import files
 
 fault, sync, write = Path(sys.argv[1]), files._sync, os.pwrite

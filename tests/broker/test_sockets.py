@@ -12,7 +12,7 @@ from tests.broker.conftest import Connect
 from tests.support.client import Channel, Connection
 from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
-from warren.broker.config import BrokerConfig
+from warren.broker.configuration.config import BrokerConfig
 
 SIZE = 65536
 COUNT = 200

@@ -28,7 +28,7 @@ from tests.support.streams import (
     publish_at_once,
     seen,
 )
-from warren.broker.model.policy import Policy
+from warren.broker.model.policy.policies import Policy
 
 
 @pytest.mark.parametrize("how", ENDS)

@@ -25,7 +25,7 @@ from tests.support.prepared import definitions, load
 from tests.support.processes import free_port
 from tests.support.rabbitmq import installed, rabbitmq_server
 from warren.broker import BrokerConfig
-from warren.broker.tls import TlsConfig, TlsError, distinguished_name
+from warren.broker.connection.tls import TlsConfig, TlsError, distinguished_name
 
 SUBJECT = "/O=client, Ltd/CN=ann"
 NAMED = "O=client\\, Ltd", "CN=ann"

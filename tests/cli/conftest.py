@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from warren.command import dispatch
+from warren.cli import dispatch
 
 
 @dataclass(frozen=True)

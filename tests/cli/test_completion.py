@@ -36,7 +36,7 @@ def test_the_words_that_may_come_next(warren: Command, typed: list[str], offered
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_with_the_script(warren: Command, tmp_path: Path) -> None:
     command = tmp_path / "warren"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warren.command.dispatch "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warren.cli.dispatch "$@"\n')
     command.chmod(0o755)
     program = (
         f'PATH="{tmp_path}:$PATH"\neval "$(warren completion bash)"\n'

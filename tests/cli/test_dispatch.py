@@ -13,7 +13,7 @@ from tests.cli.conftest import Command, Module
 from tests.support.blocking import connected
 from tests.support.broker import warren as command
 from tests.support.processes import Child, wait_until
-from warren.command.dispatch import GROUP
+from warren.cli.dispatch import GROUP
 
 REQUEST = """
 from warren.sdk import Request
@@ -37,7 +37,7 @@ def test_help_says_what_each_command_does(warren: Command) -> None:
 
 def test_help_imports_no_command() -> None:
     program = (
-        "import sys; from warren.command import dispatch; dispatch.main(['--help']);"
+        "import sys; from warren.cli import dispatch; dispatch.main(['--help']);"
         "print('modules', *{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)

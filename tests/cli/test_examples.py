@@ -29,7 +29,7 @@ def script(name: str, folder: Path, **environment: str) -> subprocess.CompletedP
     """Run a script of the examples where the shop is, with `warren` of these tests in its path."""
     command = folder / "bin" / "warren"
     command.parent.mkdir(exist_ok=True)
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warren.command.dispatch "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warren.cli.dispatch "$@"\n')
     command.chmod(0o755)
     shutil.copy(EXAMPLES / "shop.py", folder)
     return subprocess.run(

@@ -17,9 +17,9 @@ from aio_pika.abc import AbstractChannel
 from tests.cli.conftest import Command, Module
 from tests.support.broker import BrokerProcess
 from tests.support.rabbitmq import RabbitMQ
-from warren.command.target import load
+from warren.cli.import_target import load
 from warren.sdk import App, Binding, Exchange, Queue
-from warren.sdk.planning import Kind, risks
+from warren.sdk.topology.planning import Kind, risks
 
 SHOP = """
 from datetime import timedelta

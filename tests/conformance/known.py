@@ -11,7 +11,7 @@ from pamqp import commands
 
 from tests.conformance.scripts import get, publish, put, queue
 from tests.conformance.steps import Publish, Script, Settle
-from warren.broker.model.portability import ROWS
+from warren.broker.model.compat_checks import ROWS
 
 
 @dataclass(frozen=True)

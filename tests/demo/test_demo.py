@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from warren.demo.command import work
+from warren.demo.main import work
 from warren.demo.orders import sample
 from warren.demo.replay import Plan
 from warren.demo.verdict import Verdict

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from warren.command import UsageError
-from warren.demo.command import main
+from warren.core.errors import UsageError
+from warren.demo.main import main
 from warren.demo.orders import read_orders, sample
 
 HEAD = "order_id,status,placed_at,paid_at\n"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from warren.command.logs import JsonLines, parts_of
+from warren.core.log_output import JsonLines, parts_of
 
 ROOT = Path(__file__).parents[2]
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
@@ -65,7 +65,7 @@ def test_a_record_of_another_form_is_only_a_message() -> None:
 
 def test_a_record_inside_a_span_names_it() -> None:
     program = (
-        "import logging; from opentelemetry import trace; from warren.command.logs import JsonLines\n"
+        "import logging; from opentelemetry import trace; from warren.core.log_output import JsonLines\n"
         "context = trace.SpanContext(0xABC, 0xDEF, False, trace.TraceFlags(1))\n"
         "with trace.use_span(trace.NonRecordingSpan(context)):\n"
         "    print(JsonLines().format(logging.LogRecord('a', 20, 'f', 1, 'x', (), None)))"

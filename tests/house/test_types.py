@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOTS = ("command", "wire", "sdk", "patterns", "broker", "pipeline")
-BROKER = ("warren.broker.broker.", "warren.broker.config.", "warren.broker.model.virtual_clock.")
+ROOTS = ("core", "wire", "cli", "sdk", "patterns", "broker", "pipeline")
+BROKER = (
+    "warren.broker.broker.",
+    "warren.broker.configuration.config.",
+    "warren.broker.model.virtual_clock.",
+)
 """Where the names that `warren.broker` exports are defined; its other modules are nobody's to import."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from warren.patterns import StoreUnavailable
-from warren.patterns.store import ListingStore, Swap
+from warren.patterns.stores import ListingStore, Swap
 
 
 class FlakyStore:

@@ -6,7 +6,7 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns import CatchAll, ParkingLot
-from warren.patterns.dead_letter import replay
+from warren.patterns.dead_letters import replay
 from warren.sdk import Delivery, Event
 
 

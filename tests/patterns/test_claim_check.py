@@ -17,7 +17,7 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.s3 import s3_server
-from warren.command import UsageError
+from warren.core.errors import UsageError
 from warren.patterns.claim_check import Blobs, BlobsUnavailable, Claim, ClaimCheck, FolderBlobs, S3Blobs
 from warren.patterns.protection import Encryption
 from warren.sdk import Command, ConfigError, DeadLetter

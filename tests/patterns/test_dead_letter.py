@@ -12,10 +12,19 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.proxy import Proxy
-from warren.patterns.dead_letter import REPLAYED, Letter, ParkingLot, Settled, Which, discard, parking, replay
-from warren.patterns.dead_letter.parking import count_letters
+from warren.patterns.dead_letters import (
+    REPLAYED,
+    Letter,
+    ParkingLot,
+    Settled,
+    Which,
+    discard,
+    parking_lot,
+    replay,
+)
+from warren.patterns.dead_letters.parking_lot import count_letters
 from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue, Requeue, Retry, TopologyMismatch
-from warren.sdk.data_channel import DataChannel
+from warren.sdk.transport.data_channel import DataChannel
 
 
 class Clinic:
@@ -268,7 +277,7 @@ async def test_a_letter_comes_while_the_broker_is_asked_for_more(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes before the answer, which does not count it any more."""
-    monkeypatch.setattr(parking, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(parking_lot, "QUIET_SECONDS", 0.05)
     app = new_app()
     app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
     async with app, Proxy(amqp_url) as proxy:
@@ -305,7 +314,7 @@ async def test_what_is_taken_out_late_makes_no_room_in_the_next_page(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replay takes a letter out when the broker has confirmed its copy: others are read by then."""
-    monkeypatch.setattr(parking, "PAGE", 5)
+    monkeypatch.setattr(parking_lot, "PAGE", 5)
     app = new_app()
     app.declare(Queue(name), Queue(f"{name}.dead", dead_letter_exchange=None))
     async with app:
@@ -338,7 +347,7 @@ async def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
     new_app: NewApp, amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RabbitMQ says 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
-    look, late = parking._look, 2
+    look, late = parking_lot._look, 2
 
     async def slow(channel: DataChannel, queue: str) -> tuple[int, int]:
         nonlocal late
@@ -346,7 +355,7 @@ async def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
         late -= 1
         return found if late < 0 else (0, 0)
 
-    monkeypatch.setattr(parking, "_look", slow)
+    monkeypatch.setattr(parking_lot, "_look", slow)
     app = new_app()
     app.declare(Queue(f"{name}.dead", dead_letter_exchange=None))
     async with app:

@@ -11,14 +11,14 @@ from uuid import uuid4
 
 import pytest
 
+from tests.faults.patterns.skew import SkewedClock
 from tests.patterns import tidy
 from tests.patterns.conftest import PATIENCE, NewApp, OpenStore
-from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns import Deadline, Once, Outcome, RedisStore, SqliteStore, Store, StoreUnavailable
-from warren.patterns.deadline import _halves, _step
-from warren.patterns.store import Swap
+from warren.patterns.deadline.deadline import _halves, _step
+from warren.patterns.stores import Swap
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Subscription
 
 AFTER = timedelta(seconds=1)

@@ -24,9 +24,10 @@ from hypothesis.stateful import (
 )
 
 from tests.patterns.conftest import OpenStore
-from warren.patterns import RedisStore, SqliteStore, Store, decision
-from warren.patterns.decision import Decision, Outcome, State
-from warren.patterns.store import Step, decide
+from warren.patterns import RedisStore, SqliteStore, Store
+from warren.patterns.deadline import rules
+from warren.patterns.deadline.rules import Decision, Outcome, State
+from warren.patterns.stores import Step, decide
 
 NOW = 1_790_000_000_000
 AFTER = 30 * 60_000
@@ -36,23 +37,23 @@ Answer = TypeVar("Answer")
 
 
 async def start(store: Store, now: int = NOW, due: int = NOW + AFTER) -> State:
-    return (await decide(store, KEY, partial(decision.start, due_ms=due, now_ms=now, keep_ms=KEEP))).state
+    return (await decide(store, KEY, partial(rules.start, due_ms=due, now_ms=now, keep_ms=KEEP))).state
 
 
 async def complete(store: Store, by: str, now: int = NOW, at: int | None = None) -> Outcome:
-    return await decide(store, KEY, partial(decision.complete, by=by, at_ms=at, now_ms=now, keep_ms=KEEP))
+    return await decide(store, KEY, partial(rules.complete, by=by, at_ms=at, now_ms=now, keep_ms=KEEP))
 
 
 async def expire(store: Store, now: int) -> Decision:
-    return await decide(store, KEY, partial(decision.expire, now_ms=now, keep_ms=KEEP))
+    return await decide(store, KEY, partial(rules.expire, now_ms=now, keep_ms=KEEP))
 
 
 async def extend(store: Store, due: int, now: int = NOW) -> bool:
-    return await decide(store, KEY, partial(decision.extend, due_ms=due, now_ms=now, keep_ms=KEEP))
+    return await decide(store, KEY, partial(rules.extend, due_ms=due, now_ms=now, keep_ms=KEEP))
 
 
 async def confirm(store: Store, now: int) -> None:
-    await decide(store, KEY, partial(decision.confirm, now_ms=now, keep_ms=KEEP))
+    await decide(store, KEY, partial(rules.confirm, now_ms=now, keep_ms=KEEP))
 
 
 async def test_paid_in_time(store: Store) -> None:
@@ -129,12 +130,10 @@ async def test_of_a_payment_and_an_expiry_at_the_same_time_one_wins(open_store: 
     stores = [open_store(), open_store()]
     for n in range(20):
         key = f"race-{n}"
-        await decide(stores[0], key, partial(decision.start, due_ms=NOW, now_ms=NOW, keep_ms=KEEP))
+        await decide(stores[0], key, partial(rules.start, due_ms=NOW, now_ms=NOW, keep_ms=KEEP))
         outcome, expired = await asyncio.gather(
-            decide(
-                stores[n % 2], key, partial(decision.complete, by="a", at_ms=None, now_ms=NOW, keep_ms=KEEP)
-            ),
-            decide(stores[1 - n % 2], key, partial(decision.expire, now_ms=NOW, keep_ms=KEEP)),
+            decide(stores[n % 2], key, partial(rules.complete, by="a", at_ms=None, now_ms=NOW, keep_ms=KEEP)),
+            decide(stores[1 - n % 2], key, partial(rules.expire, now_ms=NOW, keep_ms=KEEP)),
         )
         assert (outcome is Outcome.WON) == (expired.state is State.COMPLETED)
         assert (outcome is Outcome.LATE) == (expired.state is State.EXPIRED)
@@ -155,13 +154,13 @@ def test_every_sequence_of_six_events_leaves_one_outcome() -> None:
 
         for event in events:
             if event == "start":
-                state = take(decision.start(record, due_ms=now + AFTER, now_ms=now, keep_ms=KEEP)).state
+                state = take(rules.start(record, due_ms=now + AFTER, now_ms=now, keep_ms=KEEP)).state
                 due_messages += state in (State.PENDING, State.EXPIRED)
             elif event == "wait":
                 now += AFTER
             elif event == "extend":
                 assert not (
-                    take(decision.extend(record, due_ms=now + AFTER, now_ms=now, keep_ms=KEEP)) and outcomes
+                    take(rules.extend(record, due_ms=now + AFTER, now_ms=now, keep_ms=KEEP)) and outcomes
                 )
             elif event.startswith("pay"):
                 at = (
@@ -171,21 +170,21 @@ def test_every_sequence_of_six_events_leaves_one_outcome() -> None:
                     if event == "pay, as of now"
                     else None
                 )
-                outcome = take(decision.complete(record, by="p", at_ms=at, now_ms=now, keep_ms=KEEP))
+                outcome = take(rules.complete(record, by="p", at_ms=at, now_ms=now, keep_ms=KEEP))
                 outcomes.add("expired" if outcome is Outcome.LATE else "completed")
             elif due_messages:
-                decided = take(decision.expire(record, now_ms=now, keep_ms=KEEP))
+                decided = take(rules.expire(record, now_ms=now, keep_ms=KEEP))
                 if decided.state is State.EXPIRED:
                     outcomes.add("expired")
                     if event == "due":
                         signals += 1
-                        take(decision.confirm(record, now_ms=now, keep_ms=KEEP))
+                        take(rules.confirm(record, now_ms=now, keep_ms=KEEP))
                 due_messages -= event == "due" and decided.state is not State.PENDING
             assert len(outcomes) <= 1, events
             assert not signals or outcomes == {"expired"}, events
         # Nothing is left undecided: when every due message has come, each started order has one outcome.
         if due_messages:
-            final = take(decision.expire(record, now_ms=now + 2 * AFTER, keep_ms=KEEP)).state
+            final = take(rules.expire(record, now_ms=now + 2 * AFTER, keep_ms=KEEP)).state
             assert final in (State.COMPLETED, State.EXPIRED, State.SIGNALLED), events
             outcomes.add("completed" if final is State.COMPLETED else "expired")
             assert len(outcomes) == 1, events

@@ -13,7 +13,7 @@ from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns import Cancellation, Delay, Levels, SqliteStore
-from warren.patterns.store import ListingStore
+from warren.patterns.stores import ListingStore
 from warren.sdk import App, Command, Event, Queue, Subscription
 
 UNIT = timedelta(milliseconds=50)

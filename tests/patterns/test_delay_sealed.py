@@ -9,7 +9,7 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns import Delay, Levels, ParkingLot, SqliteStore
-from warren.patterns.dead_letter import replay
+from warren.patterns.dead_letters import replay
 from warren.patterns.protection import Encryption
 from warren.sdk import Command, Delivery, Retry
 

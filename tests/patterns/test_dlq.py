@@ -11,8 +11,8 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
-from warren.command import Exit, UsageError
-from warren.patterns.dead_letter.command import main
+from warren.cli.dlq import main
+from warren.core.errors import Exit, UsageError
 from warren.sdk import App, Queue
 
 DEAD = {

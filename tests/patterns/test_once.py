@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.patterns.skew import SkewedClock
 from tests.patterns.conftest import PATIENCE, OpenStore
-from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from tests.support.processes import closed_port, free_port
 from tests.support.redis import redis_server
 from warren.broker import VirtualClock
 from warren.patterns import Once, RedisStore, Store, StoreUnavailable
-from warren.patterns.idempotency import claims
-from warren.patterns.store import decide, record_key
+from warren.patterns.idempotency import rules
+from warren.patterns.stores import decide, record_key
 from warren.sdk import ConfigError, DeadLetter, Delivery, SystemClock
 
 LEASE = timedelta(minutes=10)
@@ -125,7 +125,7 @@ async def test_after_a_crash_the_next_delivery_waits_for_the_lease_and_runs(open
     once = Once(open_store(), lease=LEASE, clock=clock)
     began = clock.now()
     abandoned = partial(
-        claims.claim, owner="dead", now_ms=_now_ms(), lease_ms=LEASE // timedelta(milliseconds=1)
+        rules.claim, owner="dead", now_ms=_now_ms(), lease_ms=LEASE // timedelta(milliseconds=1)
     )
     await decide(dead, record_key("once", "charges", "m-1"), abandoned)
     handler = Handler()
@@ -176,14 +176,12 @@ async def test_who_was_overtaken_is_counted_and_does_not_overwrite(
 
     async def overtaken() -> None:
         later = _now_ms() + 60_000  # As after a long standstill of this process.
-        claimed = await decide(
-            store, key, partial(claims.claim, owner="other", now_ms=later, lease_ms=30_000)
-        )
-        assert isinstance(claimed, claims.Claimed)
+        claimed = await decide(store, key, partial(rules.claim, owner="other", now_ms=later, lease_ms=30_000))
+        assert isinstance(claimed, rules.Claimed)
         await decide(
             store,
             key,
-            partial(claims.finish, claimed=claimed, result=b"theirs", now_ms=later, keep_ms=60_000),
+            partial(rules.finish, claimed=claimed, result=b"theirs", now_ms=later, keep_ms=60_000),
         )
 
     await once.run(None, delivery(), Handler(overtaken))

@@ -15,7 +15,7 @@ from tests.patterns.conftest import NewApp
 from tests.patterns.databases import Sessions, sessions_of, sqlite_url
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from warren.command import UsageError
+from warren.core.errors import UsageError
 from warren.patterns import Outbox, TransactionalOnce
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
 from warren.testing import Warren
@@ -260,6 +260,6 @@ async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyP
             await Outbox(sessions).add(session, b"", key="q", headers={"x": b""})  # type: ignore[dict-item]
         with pytest.raises(ConfigError, match="no address"):
             await Outbox(sessions).add(session, b"")
-    monkeypatch.setattr("warren.patterns.optional.find_spec", lambda _: None)
+    monkeypatch.setattr("warren.patterns.optional_packages.find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install 'warren\[sql\]'"):
         Outbox(sessions)

@@ -16,7 +16,7 @@ from tests.patterns.waiting import eventually
 from warren.broker import VirtualClock
 from warren.patterns import RedisStore
 from warren.patterns.rate_limit import Limited, Limiter, LocalLimiter, RateLimit, RedisLimiter
-from warren.patterns.rate_limit.limiter import Rate, take
+from warren.patterns.rate_limit.token_bucket import Rate, take
 from warren.sdk import App, Command, ConfigError, Depends
 from warren.testing import Warren
 

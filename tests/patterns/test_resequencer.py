@@ -16,7 +16,7 @@ from tests.patterns.waiting import eventually
 from tests.support.proxy import Proxy
 from warren.patterns import SqliteStore, Store
 from warren.patterns.resequencer import Numbers, Resequencer
-from warren.patterns.store import ListingStore
+from warren.patterns.stores import ListingStore
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
 from warren.testing import Warren
 

@@ -16,7 +16,7 @@ from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from warren.patterns import SqliteStore, Store
 from warren.patterns.saga import COMPENSATED, COMPENSATING, COMPLETED, Go, Saga
-from warren.patterns.store import ListingStore
+from warren.patterns.stores import ListingStore
 from warren.sdk import App, Command, ConfigError, Event, Nacked, Request
 from warren.testing import Warren
 

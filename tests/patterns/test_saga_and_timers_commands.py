@@ -12,12 +12,12 @@ import pytest
 
 from tests.patterns.checkout import At, Checkout
 from tests.patterns.conftest import NewApp
-from warren.command import UsageError
+from warren.cli.saga import main as saga
+from warren.cli.timers import main as timers
+from warren.core.errors import UsageError
 from warren.patterns import SqliteStore
-from warren.patterns.saga.command import main as saga
 from warren.patterns.timers import At as AtTime
 from warren.patterns.timers import Every, Timers
-from warren.patterns.timers.command import main as timers
 from warren.sdk import Command
 
 Call = Callable[[Sequence[str]], int]

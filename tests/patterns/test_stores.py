@@ -18,9 +18,9 @@ from tests.patterns.waiting import eventually
 from tests.support.postgres import PostgreSQL
 from tests.support.processes import free_port
 from tests.support.redis import redis_server
-from warren.command import UsageError
+from warren.core.errors import UsageError
 from warren.patterns import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
-from warren.patterns.store import ListingStore, Step, Swap, decide, postgres, sqlite
+from warren.patterns.stores import ListingStore, Step, Swap, decide, postgres_store, sqlite_store
 
 DAY_MS = 86_400_000
 
@@ -171,7 +171,7 @@ async def test_postgres_that_crashes_is_said_and_survived(mortal_postgres: Postg
 async def test_postgres_forgets_what_was_kept_long_enough_and_lists_the_rest(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(postgres_store, "SWEEP_SECONDS", 0.0)
     async with PostgresStore(postgres_url, table="forgotten", timeout=PATIENCE) as store:
         await store.compare_and_set("a:old", None, b"one", keep_ms=1)
         for key in ("a:1", "a:2", "b:1"):
@@ -187,7 +187,7 @@ async def test_postgres_forgets_what_was_kept_long_enough_and_lists_the_rest(
 async def test_sqlite_sweeps_on_while_there_is_more_to_forget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "SWEEP_ROWS", 2)
+    monkeypatch.setattr(sqlite_store, "SWEEP_ROWS", 2)
     path = tmp_path / "decisions.sqlite"
     async with SqliteStore(path) as store:
         await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
@@ -215,7 +215,7 @@ async def test_postgres_sweeps_on_while_there_is_more_to_forget(
     old = [f"old{n}" for n in range(5)]
     async with PostgresStore(postgres_url, table=table, timeout=PATIENCE) as store:
         await asyncio.gather(*(store.compare_and_set(key, None, b"one", keep_ms=0) for key in old))
-    monkeypatch.setattr(postgres, "SWEEP_ROWS", 2)
+    monkeypatch.setattr(postgres_store, "SWEEP_ROWS", 2)
     async with PostgresStore(postgres_url, table=table, timeout=PATIENCE) as store:
         await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
         assert len([key async for key, _ in store.records("")]) == 6

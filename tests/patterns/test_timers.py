@@ -14,9 +14,9 @@ from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from warren.patterns import SqliteStore
-from warren.patterns.store.contract import ListingStore
+from warren.patterns.stores.store import ListingStore
 from warren.patterns.timers import At, Cron, Every, Schedule, Timers
-from warren.patterns.timers.lead import Lead
+from warren.patterns.timers.leader_election import Lead
 from warren.patterns.timers.schedule import following, spec_of
 from warren.sdk import App, Command, ConfigError, Delivery
 from warren.sdk.clock import SystemClock

@@ -11,13 +11,13 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
+from tests.faults.patterns.skew import SkewedClock
 from tests.patterns.databases import Sessions, sessions_of, sqlite_url
-from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.test_once import delivery
 from tests.support.processes import closed_port
-from warren.command import UsageError
+from warren.core.errors import UsageError
 from warren.patterns import Natural, StoreUnavailable, TransactionalOnce, current_session
-from warren.patterns.idempotency import transactional
+from warren.patterns.idempotency import transactional_once
 from warren.sdk import ConfigError, DeadLetter
 
 
@@ -105,7 +105,7 @@ async def test_after_keep_the_key_is_new_and_what_is_old_is_deleted(sessions: Se
 async def test_what_is_old_is_deleted_on_while_there_is_more(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactional, "SWEEP_ROWS", 2)
+    monkeypatch.setattr(transactional_once, "SWEEP_ROWS", 2)
     clock = SkewedClock(0)
     once = TransactionalOnce(sessions, keep=timedelta(hours=1), clock=clock)
     await once.run(None, delivery("first"), effect)
@@ -135,7 +135,7 @@ async def test_wrong_use_is_said(sessions: Sessions, monkeypatch: pytest.MonkeyP
         TransactionalOnce(sessions, keep=timedelta(0))
     with pytest.raises(DeadLetter, match="no message_id"):
         await TransactionalOnce(sessions).run(None, delivery(None), effect)
-    monkeypatch.setattr("warren.patterns.optional.find_spec", lambda _: None)
+    monkeypatch.setattr("warren.patterns.optional_packages.find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install 'warren\[sql\]'"):
         TransactionalOnce(sessions)
 

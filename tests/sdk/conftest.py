@@ -13,7 +13,7 @@ from tests.sdk.foreign import Foreign, foreign_client
 from tests.sdk.recording import Recorded
 from tests.support.proxy import Proxy
 from warren.sdk import DEAD_LETTER_EXCHANGE, App, Exchange, Queue
-from warren.wire.url import parse_url
+from warren.wire.amqp_url import parse_url
 
 PATIENT = (
     "blocking.UNDO_SECONDS",

@@ -18,7 +18,7 @@ from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from warren.sdk import App, Command, ConfigError, Delivery, Queue, Request, State
-from warren.sdk.transport import target_of
+from warren.sdk.transport.session import target_of
 
 
 @pytest.mark.parametrize("url", ["localhost:5672", "http://localhost", "amqp://u:secret@h:x", ""])

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from warren.sdk import ConfigError, Fault, Outgoing, Queue, RemoteError, Request
-from warren.sdk.rpc.forms import reply_form
+from warren.sdk.rpc.reply_types import reply_form
 
 
 class Quote(BaseModel):

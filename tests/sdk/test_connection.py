@@ -17,7 +17,7 @@ from tests.sdk.waiting import until
 from tests.support.processes import closed_port
 from tests.support.proxy import Proxy
 from warren.sdk import App, ConfigError, HealthProbe, Queue, State, TopologyMismatch, TransportUnavailable
-from warren.sdk.hosts import Hosts
+from warren.sdk.transport.hosts import Hosts
 
 NOBODY = "amqp://guest:guest@127.0.0.1:{}/"
 

@@ -7,7 +7,8 @@ import tracemalloc
 
 from tests.sdk.conftest import MakeApp
 from tests.sdk.waiting import until
-from warren.sdk import Queue, data_channel
+from warren.sdk import Queue
+from warren.sdk.transport import data_channel
 
 MESSAGES = 3000
 

@@ -11,7 +11,7 @@ from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from tests.support.proxy import Proxy
 from warren.sdk import App, CircuitBreaker, Command, Queue, Retry
-from warren.sdk.topology import UNLIMITED
+from warren.sdk.topology.exchange import UNLIMITED
 
 MESSAGES = 120
 KEYS = 6

@@ -133,7 +133,7 @@ def test_other_content_types_are_no_form_of_a_message() -> None:
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warren.sdk import content_types
+    from warren.sdk.messages import content_types
 
     def missing(name: str) -> Any:
         raise ImportError(name)

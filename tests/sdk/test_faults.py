@@ -1,6 +1,6 @@
 """The fault suite: the connection is cut, half-closed, held up or slowed down at every step of the protocol.
 
-Here each step meets one fault and a few meet all; `python -m tests.soak faults` does the whole matrix.
+Here each step meets one fault and a few meet all; `python -m tests.faults.soak faults` does the whole matrix.
 """
 
 from __future__ import annotations

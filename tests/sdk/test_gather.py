@@ -14,7 +14,7 @@ from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from tests.support.proxy import Proxy
 from warren.sdk import App, Delivery, Fault, NoServer, ReplyMode, Request, Scatter
-from warren.sdk.outgoing import Outgoing
+from warren.sdk.publish.outgoing import Outgoing
 
 
 class Refused(Fault[None], code="refused"):

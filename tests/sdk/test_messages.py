@@ -10,11 +10,11 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from warren.sdk import Binding, Command, ConfigError, Delivery, Event, Exchange, Queue, Request
-from warren.sdk.codec import decode, encode
-from warren.sdk.identity import uuid7
-from warren.sdk.outgoing import Outgoing
-from warren.wire import tables
-from warren.wire.received import content
+from warren.sdk.messages.codec import decode, encode
+from warren.sdk.messages.message_ids import uuid7
+from warren.sdk.publish.outgoing import Outgoing
+from warren.wire import field_tables
+from warren.wire.delivery_scanner import content
 
 NOW = 1_769_904_000.125  # 2026-02-01T00:00:00.125Z
 
@@ -45,7 +45,7 @@ def on_the_wire(outgoing: Outgoing) -> dict[str, object]:
         "exchange": outgoing.exchange,
         "routing_key": outgoing.routing_key,
         "body": outgoing.body,
-        "headers": tables.decode(table),
+        "headers": field_tables.decode(table),
         **{name: value for name, value in properties.items() if name != "message_id"},
     }
 

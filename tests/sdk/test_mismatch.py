@@ -11,8 +11,8 @@ import pytest
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from warren.sdk import Command, Event, Exchange, Queue, TopologyMismatch
-from warren.sdk.comparison import Difference, read_mismatch
-from warren.sdk.declaring import Form
+from warren.sdk.topology.declarations import Form
+from warren.sdk.topology.mismatch import Difference, read_mismatch
 
 
 def found(error: pytest.ExceptionInfo[TopologyMismatch]) -> dict[str, tuple[Any, Any]]:

@@ -23,7 +23,7 @@ from warren.sdk import (
     Queue,
     Unroutable,
 )
-from warren.sdk.outgoing import Outgoing
+from warren.sdk.publish.outgoing import Outgoing
 
 
 def full(name: str, length: int) -> Queue:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.sdk.conftest import MakeApp
 from warren.sdk import Binding, ConfigError, Exchange, Queue
-from warren.sdk.queue_arguments import ALL, ARGUMENTS, QueueType
+from warren.sdk.topology.queue_arguments import ALL, ARGUMENTS, QueueType
 
 SECOND = timedelta(seconds=1)
 

@@ -13,8 +13,8 @@ from tests.sdk.waiting import until
 from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy
 from warren.sdk import App, Command, Event, Queue, State, TopologyMismatch, TransportUnavailable
-from warren.sdk.connection import FIRST_RETRY_SECONDS
-from warren.sdk.consumer import Subscription
+from warren.sdk.consume.subscription import Subscription
+from warren.sdk.transport.supervised_connection import FIRST_RETRY_SECONDS
 
 
 async def test_consumers_are_back_after_a_lost_connection_and_ready_says_so(
@@ -218,7 +218,7 @@ async def test_why_a_queue_cannot_be_brought_back_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The first attempt after a consumer that stood for a while brings nothing back.
-    monkeypatch.setattr("warren.sdk.consumer.STABLE_SECONDS", 3600.0)
+    monkeypatch.setattr("warren.sdk.consume.subscription.STABLE_SECONDS", 3600.0)
     app = make_app(first_retry=0.2, longest_retry=0.2)
 
     @app.handle(bytes, queue=name)

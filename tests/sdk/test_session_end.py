@@ -13,10 +13,10 @@ from tests.sdk.waiting import until
 from tests.support.inprocess import InProcess
 from tests.support.proxy import Proxy
 from warren.sdk import App, Queue
-from warren.sdk.connection import Control, Link
 from warren.sdk.errors import TransactionError, TransportUnavailable
-from warren.sdk.hosts import Hosts
-from warren.sdk.transport import Session
+from warren.sdk.transport.hosts import Hosts
+from warren.sdk.transport.session import Session
+from warren.sdk.transport.supervised_connection import Control, Link
 
 
 @pytest.mark.parametrize("reason", [None, asyncio.CancelledError, ConnectionResetError("gone")], ids=repr)
@@ -133,7 +133,7 @@ async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(
     amqp_url: str, stable: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who supervises the connection hears of its end before who uses it, or after."""
-    monkeypatch.setattr("warren.sdk.connection.STABLE_SECONDS", stable)
+    monkeypatch.setattr("warren.sdk.transport.supervised_connection.STABLE_SECONDS", stable)
     loop = asyncio.get_running_loop()
     used: list[Session] = []
 

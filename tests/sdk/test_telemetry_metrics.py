@@ -21,7 +21,7 @@ from warren.sdk import (
     Event,
     Queue,
 )
-from warren.sdk.runtime import Runtime
+from warren.sdk.app.runtime import Runtime
 
 # Context
 

@@ -24,7 +24,7 @@ from warren.sdk import (
     TopologyMismatch,
     TransportUnavailable,
 )
-from warren.sdk.topology import UNLIMITED
+from warren.sdk.topology.exchange import UNLIMITED
 
 URL = "amqp://localhost"
 

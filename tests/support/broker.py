@@ -16,7 +16,7 @@ PATIENT = ("--handshake-timeout", "120")
 
 def warren(*arguments: str | Path) -> list[str | Path]:
     """The command line of `warren ARGUMENTS` in the environment that the tests run in."""
-    return [sys.executable, "-m", "warren.command.dispatch", *arguments]
+    return [sys.executable, "-m", "warren.cli.dispatch", *arguments]
 
 
 class BrokerProcess:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from warren.broker import Broker, BrokerConfig, VirtualClock
-from warren.broker.loop import new_loop
+from warren.broker.connection.event_loop import new_loop
 from warren.broker.store.files import Files
 
 Result = TypeVar("Result")

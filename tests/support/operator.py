@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from warren.command import UsageError
-from warren.ctl.command import main
+from warren.cli.ctl.main import main
+from warren.core.errors import UsageError
 
 
 class Said(NamedTuple):

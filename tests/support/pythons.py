@@ -8,7 +8,7 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
-PARTS = ("command", "wire", "sdk", "patterns", "broker", "pipeline")
+PARTS = ("core", "wire", "cli", "sdk", "patterns", "broker", "pipeline")
 
 
 def python_elsewhere(folder: Path, version: str | None, *lacks: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-SLOW = "tests/pipeline/"
+SLOW = "tests/spark/"
 """Files with Spark in them, which are long. One that came last would be waited for."""
 
 

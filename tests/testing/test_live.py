@@ -25,8 +25,8 @@ from warren.sdk import (
     Unroutable,
 )
 from warren.testing import Warren
-from warren.testing.disguise import Disguise
-from warren.testing.relay import Relay
+from warren.testing.name_rewriting import Disguise
+from warren.testing.proxy import Relay
 
 SCALE = 600.0
 

@@ -12,41 +12,41 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
-from warren.broker.access.access import Access
-from warren.broker.config import BrokerConfig
-from warren.broker.management.boot import brings, load_definitions, read_definitions
-from warren.broker.management.control import ControlSocket
+from warren.broker.access.access_control import Access
+from warren.broker.access.sasl import Login
+from warren.broker.configuration.config import BrokerConfig
+from warren.broker.connection.listener import Bound, Listener
+from warren.broker.connection.node import DISK, LOG, Node
+from warren.broker.connection.peer_limits import Limits
+from warren.broker.connection.tls import Secured
+from warren.broker.management.boot_definitions import brings, load_definitions, read_definitions
+from warren.broker.management.control_socket import ControlSocket
 from warren.broker.management.definitions_export import Holdings
 from warren.broker.management.management import Management
-from warren.broker.memory import resident_memory
-from warren.broker.model.capture import Capture
+from warren.broker.model.capture.capture import Capture
 from warren.broker.model.clock import Clock, RealClock
-from warren.broker.model.compat import COMPAT
-from warren.broker.model.memory import Memory
-from warren.broker.model.parameters import Parameters
-from warren.broker.model.portability import Portability
-from warren.broker.model.queue import Queue
-from warren.broker.model.restore import restore_messages
-from warren.broker.model.stored import describe
+from warren.broker.model.compat_checks import Portability
+from warren.broker.model.memory_budget import Memory
+from warren.broker.model.message_codec import describe
+from warren.broker.model.policy.runtime_parameters import Parameters
+from warren.broker.model.queue.queue import Queue
+from warren.broker.model.queue.restore import restore_messages
+from warren.broker.model.rabbitmq_versions import COMPAT
+from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.broker.model.virtual_clock import VirtualClock
-from warren.broker.model.virtual_hosts import VirtualHosts
-from warren.broker.resources import Resources
-from warren.broker.server import Bound, Listener
-from warren.broker.session.limits import Limits
-from warren.broker.session.node import DISK, LOG, Node
-from warren.broker.session.sasl import Login
-from warren.broker.settled import Unfinished
-from warren.broker.store.definitions import Definitions
+from warren.broker.pending_work import Unfinished
+from warren.broker.process_memory import resident_memory
+from warren.broker.resource_alarms import Resources
+from warren.broker.store.data_folder import DataFolder
+from warren.broker.store.definitions.definitions_database import Definitions
 from warren.broker.store.errors import StoreError
 from warren.broker.store.files import Files
-from warren.broker.store.folder import DataFolder
-from warren.broker.store.log import Log, Sync
-from warren.broker.store.recovery import Recovery, recover
-from warren.broker.store.stream_recovery import recover_streams
-from warren.broker.store.streams import Streams
-from warren.broker.tls import Secured
-from warren.wire import tables
-from warren.wire.replies import AmqpError, Reply
+from warren.broker.store.log.log import Log, Sync
+from warren.broker.store.log.recovery import Recovery, recover
+from warren.broker.store.stream.stream_recovery import recover_streams
+from warren.broker.store.stream.stream_store import Streams
+from warren.wire import field_tables
+from warren.wire.reply_codes import AmqpError, Reply
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -414,7 +414,7 @@ def server_properties(follows: str) -> bytes:
         own = version("warren")
     except PackageNotFoundError:
         own = "unknown"
-    return tables.encode(
+    return field_tables.encode(
         {
             "product": "Warren",
             "version": follows,

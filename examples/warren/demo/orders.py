@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from warren.command import UsageError
+from warren.core.errors import UsageError
 
 COLUMNS = ("order_id", "status", "placed_at", "paid_at")
 SAMPLE_SIZE = 2000

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from warren.command import UsageError
-from warren.patterns.store import RedisStore, SqliteStore, Store
+from warren.core.errors import UsageError
+from warren.patterns.stores import RedisStore, SqliteStore, Store
 
 START_SECONDS = 30.0
 
@@ -35,7 +35,7 @@ class BrokerProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "warren.command.dispatch",
+                "warren.cli.dispatch",
                 "broker",
                 "--port",
                 str(self._port),

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from warren.patterns.deadline import Deadline, Outcome
 from warren.patterns.idempotency import Once
-from warren.patterns.store import Store
+from warren.patterns.stores import Store
 from warren.sdk import App, Command, Event, Queue
 
 AUDIT = Queue("orders.audit", type="stream")

@@ -3,9 +3,9 @@ decide."""
 
 from warren.patterns.backoff import backoff
 from warren.patterns.catch_all import CatchAll
-from warren.patterns.dead_letter import ParkingLot
+from warren.patterns.dead_letters import ParkingLot
 from warren.patterns.deadline import Deadline, DeadlineStatistics
-from warren.patterns.decision import Outcome
+from warren.patterns.deadline.rules import Outcome
 from warren.patterns.delay import Cancellation, Delay, Ladder, Levels, Native, WaitQueues, wait_queue
 from warren.patterns.idempotency import (
     Natural,
@@ -17,7 +17,7 @@ from warren.patterns.idempotency import (
 )
 from warren.patterns.immediate import Immediate, NoConsumer
 from warren.patterns.outbox import Outbox, OutboxStatistics
-from warren.patterns.store import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
+from warren.patterns.stores import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
 from warren.patterns.work_queue import WorkQueue
 
 __all__ = [

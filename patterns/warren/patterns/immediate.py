@@ -30,9 +30,9 @@ from warren.sdk import (
     Queue,
     current_delivery,
 )
-from warren.sdk.dead_letter import DEAD_QUEUE, DEAD_REASON
+from warren.sdk.consume.dead_letters import DEAD_QUEUE, DEAD_REASON
 from warren.sdk.errors import Outcome
-from warren.sdk.identity import uuid7
+from warren.sdk.messages.message_ids import uuid7
 from warren.sdk.protocols import RetryPolicy
 
 TAKEN: Final = "warren-taken"

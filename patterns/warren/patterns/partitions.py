@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, ParamSpec, cast
 
 from warren.sdk import App, Binding, ConfigError, Event, Exchange, Queue
-from warren.sdk.messages import Message
+from warren.sdk.messages.types import Message
 
 MOST: Final = 1024
 

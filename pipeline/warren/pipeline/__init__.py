@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warren.pipeline.body import body_as
+from warren.pipeline.source.body_schema import body_as
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

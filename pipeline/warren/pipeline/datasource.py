@@ -19,18 +19,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from warren.pipeline.browse import Browse
+from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.link import Address
 from warren.pipeline.options import seconds
-from warren.pipeline.ranges import Ranges
-from warren.pipeline.rows import SCHEMA, record_batch
-from warren.pipeline.sink.target import Target
-from warren.pipeline.sink.writer import AmqpStreamWriter, AmqpWriter, check_write
-from warren.pipeline.spool.reader import SPOOL_SCHEMA, SpoolReader
-from warren.pipeline.spool.settings import Settings
-from warren.pipeline.stream_reader import ContinuousReader, StreamReader
-from warren.pipeline.travel import Travels, trouble_elsewhere
+from warren.pipeline.sink.spark_writers import AmqpStreamWriter, AmqpWriter, check_write
+from warren.pipeline.sink.write_options import Target
+from warren.pipeline.source.offset_ranges import Ranges
+from warren.pipeline.source.queue_browser import Browse
+from warren.pipeline.source.row_schema import SCHEMA, record_batch
+from warren.pipeline.source.stream_readers import ContinuousReader, StreamReader
+from warren.pipeline.spool.spark_reader import SPOOL_SCHEMA, SpoolReader
+from warren.pipeline.spool.spool_options import Settings
+from warren.pipeline.version_check import Travels, trouble_elsewhere
 
 OPTIONS = ("url", "queue", "timeout")
 

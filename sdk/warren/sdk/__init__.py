@@ -1,17 +1,22 @@
 """Reliable messaging for Python on AMQP 0-9-1: `App`, typed messages, and errors that say what became of them."""
 
-from warren.command.logs import JsonLines
-from warren.sdk.app import App
-from warren.sdk.batches import Outcomes
-from warren.sdk.blocking import HeldMessage, Sync
-from warren.sdk.breaker import CircuitBreaker
+from warren.core.log_output import JsonLines
+from warren.sdk.app.app import App
+from warren.sdk.app.blocking import HeldMessage, Sync
+from warren.sdk.app.health_probe import HealthProbe
+from warren.sdk.app.state import Health, State
+from warren.sdk.app.statistics import Statistics
 from warren.sdk.capture import Capture, CaptureStatistics
 from warren.sdk.clock import SystemClock
-from warren.sdk.codec import MessageOptions
-from warren.sdk.consumer import Mode, Subscription
-from warren.sdk.delivery import Delivery, current_delivery
-from warren.sdk.depends import Depends, Header
-from warren.sdk.endpoint import HandlerStatistics
+from warren.sdk.consume.batches import Outcomes
+from warren.sdk.consume.circuit_breaker import CircuitBreaker
+from warren.sdk.consume.delivery import Delivery, current_delivery
+from warren.sdk.consume.dependencies import Depends, Header
+from warren.sdk.consume.endpoint import HandlerStatistics
+from warren.sdk.consume.get import HeldDelivery
+from warren.sdk.consume.retry import Retry
+from warren.sdk.consume.subscription import Mode, Subscription
+from warren.sdk.consume.workers import ConsumerStatistics
 from warren.sdk.errors import (
     Ack,
     BatchError,
@@ -36,11 +41,8 @@ from warren.sdk.errors import (
     Unroutable,
     WarrenError,
 )
-from warren.sdk.fetching import HeldDelivery
-from warren.sdk.many import BatchOptions
-from warren.sdk.messages import Command, Event, Message, Request, Scatter
-from warren.sdk.outgoing import Outgoing
-from warren.sdk.probe import HealthProbe
+from warren.sdk.messages.codec import MessageOptions
+from warren.sdk.messages.types import Command, Event, Message, Request, Scatter
 from warren.sdk.protocols import (
     Clock,
     Component,
@@ -51,17 +53,15 @@ from warren.sdk.protocols import (
     RetryPolicy,
     Timer,
 )
-from warren.sdk.publisher import PublisherStatistics
-from warren.sdk.report import Failure, PublishReport
-from warren.sdk.retry import Retry
+from warren.sdk.publish.bulk import BatchOptions
+from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk.publish.publisher import PublisherStatistics
+from warren.sdk.publish.report import Failure, PublishReport
+from warren.sdk.publish.transaction import Transaction
 from warren.sdk.rpc.caller import CallStatistics, ReplyMode
-from warren.sdk.rpc.gathering import Answered, Gathered, Gathering
-from warren.sdk.states import Health, State
-from warren.sdk.statistics import Statistics
+from warren.sdk.rpc.scatter_gather import Answered, Gathered, Gathering
 from warren.sdk.telemetry import Telemetry
-from warren.sdk.topology import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
-from warren.sdk.transaction import Transaction
-from warren.sdk.workers import ConsumerStatistics
+from warren.sdk.topology.exchange import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
 
 __all__ = [
     "DEAD_LETTER_EXCHANGE",

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, overload
 
 if TYPE_CHECKING:
-    from warren.sdk.comparison import Difference
-    from warren.sdk.report import PublishReport
+    from warren.sdk.publish.report import PublishReport
+    from warren.sdk.topology.mismatch import Difference
 
 Outcome = Literal["not_sent", "refused", "unknown"]
 """What became of the message: `not_sent`, the broker never saw it; `refused`, the broker saw it and no queue has it;
@@ -20,7 +20,7 @@ class WarrenError(Exception):
 
     :ivar retryable: whether the same call may succeed later without a change of code or configuration.
     :ivar outcome: see `Outcome`.
-    :ivar exit_status: what a command ends with that cannot do better than to print it (see `warren.command.Exit`).
+    :ivar exit_status: what a command ends with that cannot do better than to print it (see `warren.core.errors.Exit`).
     """
 
     exit_status: ClassVar[int] = 1

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from tenacity import AsyncRetrying
 
 if TYPE_CHECKING:
-    from warren.sdk.app import App
-    from warren.sdk.delivery import Delivery
-    from warren.sdk.outgoing import Outgoing
-    from warren.sdk.topology import Declarable
+    from warren.sdk.app.app import App
+    from warren.sdk.consume.delivery import Delivery
+    from warren.sdk.publish.outgoing import Outgoing
+    from warren.sdk.topology.exchange import Declarable
 
 
 class Timer(Protocol):

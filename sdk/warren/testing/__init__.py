@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warren.testing.dead_letters import DeadLettered
-    from warren.testing.story import Warren
+    from warren.testing.harness import Warren
 
 __all__ = ["DeadLettered", "Warren"]
 
@@ -17,7 +17,7 @@ __all__ = ["DeadLettered", "Warren"]
 def __getattr__(name: str) -> object:
     # pytest imports this package at its start, for everybody; what costs time waits for who needs it.
     if name == "Warren":
-        from warren.testing.story import Warren
+        from warren.testing.harness import Warren
 
         return Warren
     if name == "DeadLettered":

@@ -8,9 +8,9 @@ from typing import TypeVar
 from uuid import uuid4
 
 from warren.sdk import DEAD_LETTER_EXCHANGE, App, Binding, Declarable, Delivery, Exchange, Message, Queue
-from warren.sdk.codec import decode
-from warren.sdk.dead_letter import DEAD_ERROR, DEAD_REASON
-from warren.wire.tables import TableError
+from warren.sdk.consume.dead_letters import DEAD_ERROR, DEAD_REASON
+from warren.sdk.messages.codec import decode
+from warren.wire.field_tables import TableError
 
 Content = TypeVar("Content", bound=Message)
 

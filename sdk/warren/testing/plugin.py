@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from warren.testing.story import Warren
+    from warren.testing.harness import Warren
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,7 +44,7 @@ def warren_url(pytestconfig: pytest.Config) -> str | None:
 @pytest.fixture
 def warren(warren_url: str | None, pytestconfig: pytest.Config) -> Warren:
     """Apps under test, the broker that they run on, and its time: `async with warren.running(app):`."""
-    from warren.testing.story import Warren
+    from warren.testing.harness import Warren
 
     return Warren(warren_url, pytestconfig.getoption("--time-scale"))
 

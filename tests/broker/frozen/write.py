@@ -24,7 +24,7 @@ from tests.support.client import Channel
 from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
 from tests.support.restarts import PERSISTENT, Session
-from warren.broker.store.log import Log
+from warren.broker.store.log.log import Log
 
 LARGE = bytes(range(256)) * 280
 """Runs over a block of the log."""

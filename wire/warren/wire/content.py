@@ -11,7 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.wire.tables import MAX_DEPTH, VALUE_WIDTHS
+from warren.wire.field_tables import MAX_DEPTH, VALUE_WIDTHS
 
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000

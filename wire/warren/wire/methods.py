@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
-from warren.wire.replies import TEXT_LIMIT, AmqpError, Reply, numbered
+from warren.wire.reply_codes import TEXT_LIMIT, AmqpError, Reply, numbered
 
 Argument: TypeAlias = "int | bytes | bool"
 

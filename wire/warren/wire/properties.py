@@ -6,9 +6,9 @@ import struct
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from warren.wire import tables
+from warren.wire import field_tables
 
-Property: TypeAlias = "bytes | int | dict[str, tables.Field]"
+Property: TypeAlias = "bytes | int | dict[str, field_tables.Field]"
 
 _ORDER: tuple[tuple[int, str, str], ...] = (
     (0x8000, "content_type", "short"),
@@ -41,7 +41,7 @@ class Properties(dict[str, Property]):
     """
 
     @property
-    def headers(self) -> dict[str, tables.Field]:
+    def headers(self) -> dict[str, field_tables.Field]:
         value = self.get("headers", {})
         assert isinstance(value, dict)
         return value
@@ -63,7 +63,7 @@ def decode(header: bytes, opaque: str | None = None) -> Properties:
     try:
         (flags,) = _U16.unpack_from(header, 12)
         if flags & 1:
-            raise tables.TableError("more than one word of property flags")
+            raise field_tables.TableError("more than one word of property flags")
         for name, kind in present(flags):
             if kind == "short":
                 length = header[position]
@@ -78,12 +78,12 @@ def decode(header: bytes, opaque: str | None = None) -> Properties:
             else:
                 (length,) = _U32.unpack_from(header, position)
                 position += 4
-                properties[name] = tables.decode_fields(header[position : position + length], opaque)
+                properties[name] = field_tables.decode_fields(header[position : position + length], opaque)
                 position += length
     except (IndexError, struct.error):
-        raise tables.TableError("the properties end early") from None
+        raise field_tables.TableError("the properties end early") from None
     if position != len(header):
-        raise tables.TableError("the properties do not fill their frame")
+        raise field_tables.TableError("the properties do not fill their frame")
     return properties
 
 
@@ -115,7 +115,7 @@ def encode(properties: Mapping[str, Property], body_size: int) -> bytes:
 
 def _joined(headers: Property) -> bytes:
     assert isinstance(headers, dict)
-    return tables.join(headers)
+    return field_tables.join(headers)
 
 
 def present(flags: int) -> tuple[tuple[str, str], ...]:

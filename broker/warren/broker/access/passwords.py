@@ -12,7 +12,7 @@ import hmac
 import os
 from typing import Final
 
-from warren.broker.model.refusal import Refused
+from warren.broker.model.operator_errors import Refused
 
 SHA256: Final = "rabbit_password_hashing_sha256"
 ALGORITHMS: Final = {

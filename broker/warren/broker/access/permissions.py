@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from warren.broker.model.refusal import Missing, Refused
-from warren.broker.store.definitions import Definitions
-from warren.broker.store.rows import PermissionRow, TopicPermissionRow
+from warren.broker.model.operator_errors import Missing, Refused
+from warren.broker.store.definitions.definition_rows import PermissionRow, TopicPermissionRow
+from warren.broker.store.definitions.definitions_database import Definitions
 
 CONFIGURE: Final = "configure"
 WRITE: Final = "write"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from warren.broker.access import passwords
-from warren.broker.model.refusal import Exists, Missing, Refused
-from warren.broker.model.settings import limit
-from warren.broker.store.definitions import Definitions
-from warren.broker.store.rows import UserRow
+from warren.broker.model.operator_errors import Exists, Missing, Refused
+from warren.broker.model.vhost.vhost_settings import limit
+from warren.broker.store.definitions.definition_rows import UserRow
+from warren.broker.store.definitions.definitions_database import Definitions
 
 logger = logging.getLogger(__name__)
 

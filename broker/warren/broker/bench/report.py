@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from warren.broker.bench.flow import bucket_value
-from warren.broker.bench.load import NUMBERED, STAMPED, Consumed, Load, Rates
-from warren.broker.bench.run import Outcome
+from warren.broker.bench.load_options import NUMBERED, STAMPED, Consumed, Load, Rates
+from warren.broker.bench.measurement import Outcome
+from warren.broker.bench.message_flow import bucket_value
 
 
 @dataclass(frozen=True)

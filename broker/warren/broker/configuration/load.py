@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from warren.broker.configuration.keys import KEYS, PREFIX, Key
 from warren.broker.configuration.rabbitmq_conf import read_rabbitmq_conf
-from warren.broker.configuration.settings import DEFAULT, RunConfig, Settings, assemble, given
+from warren.broker.configuration.setting_keys import KEYS, PREFIX, Key
+from warren.broker.configuration.setting_sources import DEFAULT, RunConfig, Settings, assemble, given
 from warren.broker.configuration.toml_file import read_toml
-from warren.command.arguments import Arguments
+from warren.core.argument_parser import Arguments
 
 FILES: Final = {
     "config": "a TOML file with settings, each by its name (see docs/configuration.md)",

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from warren.broker.configuration.keys import KEYS
-from warren.broker.configuration.settings import Settings, given
-from warren.broker.memory import available_memory
-from warren.command import UsageError
+from warren.broker.configuration.setting_keys import KEYS
+from warren.broker.configuration.setting_sources import Settings, given
+from warren.broker.process_memory import available_memory
+from warren.core.errors import UsageError
 
 SAME: Final = {
     "channel_max": "channel_max",

@@ -6,9 +6,9 @@ import re
 import tomllib
 from pathlib import Path
 
-from warren.broker.configuration.keys import TLS
-from warren.broker.configuration.settings import Settings, given
-from warren.command import UsageError
+from warren.broker.configuration.setting_keys import TLS
+from warren.broker.configuration.setting_sources import Settings, given
+from warren.core.errors import UsageError
 
 
 def read_toml(path: Path) -> Settings:

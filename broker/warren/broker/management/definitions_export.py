@@ -10,23 +10,23 @@ from collections.abc import Generator, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from warren.broker.access.access import Access
+from warren.broker.access.access_control import Access
 from warren.broker.access.passwords import exported as exported_hash
+from warren.broker.management.json_values import plain, text
 from warren.broker.management.request import Json
-from warren.broker.management.users import user_limits
-from warren.broker.management.values import plain, text
-from warren.broker.management.virtual_hosts import vhost_limits
-from warren.broker.model.parameters import OPERATOR_POLICY, Parameters, as_value
-from warren.broker.model.policy import queue_type
-from warren.broker.model.queue import Queue
-from warren.broker.model.virtual_hosts import VirtualHosts
-from warren.wire import tables
+from warren.broker.management.verbs.users import user_limits
+from warren.broker.management.verbs.virtual_hosts import vhost_limits
+from warren.broker.model.policy.policies import queue_type
+from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, Parameters, as_value
+from warren.broker.model.queue.queue import Queue
+from warren.broker.model.vhost.vhost_registry import VirtualHosts
+from warren.wire import field_tables
 
 if TYPE_CHECKING:
     from warren.broker.access.users import User
-    from warren.broker.model.exchange import Exchange
-    from warren.broker.model.settings import Settings
-    from warren.broker.model.vhost import VirtualHost
+    from warren.broker.model.exchange.exchange import Exchange
+    from warren.broker.model.vhost.vhost import VirtualHost
+    from warren.broker.model.vhost.vhost_settings import Settings
 
 FOLLOWS: Final = "3.10.8"
 """The RabbitMQ version whose form of definitions this is: newer ones read it as well."""
@@ -127,7 +127,7 @@ def _parameters(holdings: Holdings, hosts: list[VirtualHost], settings: list[Set
 
 
 def _arguments(raw: bytes) -> dict[str, Json]:
-    return {name: plain(value) for name, value in tables.decode(raw).items()}
+    return {name: plain(value) for name, value in field_tables.decode(raw).items()}
 
 
 def _queues(vhost: VirtualHost) -> list[Queue]:

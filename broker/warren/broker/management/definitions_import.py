@@ -10,23 +10,23 @@ import logging
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, TypeAlias
 
-from warren.broker.access.access import Access
+from warren.broker.access.access_control import Access
 from warren.broker.access.passwords import SHA256
 from warren.broker.management.definitions_export import Holdings, exporting
-from warren.broker.management.limits import limits
+from warren.broker.management.limits_json import limits
 from warren.broker.management.request import Json, Refused
-from warren.broker.management.users import LIMITS as USER_LIMITS
-from warren.broker.management.virtual_hosts import LIMITS as VHOST_LIMITS
+from warren.broker.management.verbs.users import LIMITS as USER_LIMITS
+from warren.broker.management.verbs.virtual_hosts import LIMITS as VHOST_LIMITS
 from warren.broker.model.clock import Timer
+from warren.broker.model.compat_checks import Portability
 from warren.broker.model.names import refuse_default
-from warren.broker.model.parameters import OPERATOR_POLICY, POLICY, Parameters, from_value
-from warren.broker.model.policy_rules import InvalidPolicy
-from warren.broker.model.portability import Portability
-from warren.broker.model.refusal import Refused as ModelRefused
-from warren.broker.model.topology import Topology
-from warren.broker.model.virtual_hosts import VirtualHosts
-from warren.wire import tables
-from warren.wire.replies import AmqpError
+from warren.broker.model.operator_errors import Refused as ModelRefused
+from warren.broker.model.policy.policy_keys import InvalidPolicy
+from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, POLICY, Parameters, from_value
+from warren.broker.model.vhost.declarations import Topology
+from warren.broker.model.vhost.vhost_registry import VirtualHosts
+from warren.wire import field_tables
+from warren.wire.reply_codes import AmqpError
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Definition:
         if not isinstance(value, dict):
             raise self.refused("arguments have to be an object")
         try:
-            return tables.encode(value)
+            return field_tables.encode(value)
         except (ValueError, AttributeError) as error:
             raise self.refused(error) from None
 
@@ -139,7 +139,7 @@ def _apply(definitions: Json, holdings: Holdings) -> Iterator[None]:
                 if str(reason).startswith(definition.label):
                     raise
                 raise definition.refused(reason) from None
-            except (ModelRefused, InvalidPolicy, tables.TableError) as reason:
+            except (ModelRefused, InvalidPolicy, field_tables.TableError) as reason:
                 raise definition.refused(reason) from None
             except AmqpError as error:
                 raise definition.refused(error.explanation) from None
@@ -271,7 +271,7 @@ def _queue(definition: Definition, holdings: Holdings) -> None:
     if "x-queue-type" not in (definition.fields.get("arguments") or {}) and (
         kind != "classic" or topology.settings.default_queue_type
     ):
-        raw += tables.encode({"x-queue-type": kind})
+        raw += field_tables.encode({"x-queue-type": kind})
     topology.declare_queue(
         name, definition.flag("durable", True), False, definition.flag("auto_delete"), raw, None
     )

@@ -11,8 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from warren.broker.config import BrokerConfig
-from warren.broker.management import (
+from warren.broker.configuration.config import BrokerConfig
+from warren.broker.connection.node import Node
+from warren.broker.management.consumer_utilisation import Utilisation
+from warren.broker.management.definitions_export import Holdings
+from warren.broker.management.json_values import text
+from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.verbs import (
     definitions,
     health,
     listing,
@@ -23,14 +28,9 @@ from warren.broker.management import (
     users,
     virtual_hosts,
 )
-from warren.broker.management.definitions_export import Holdings
-from warren.broker.management.request import Json, Refused, Request
-from warren.broker.management.utilisation import Utilisation
-from warren.broker.management.values import text
-from warren.broker.model.parameters import Parameters
-from warren.broker.model.vhost import VirtualHost
-from warren.broker.resources import Resources
-from warren.broker.session.node import Node
+from warren.broker.model.policy.runtime_parameters import Parameters
+from warren.broker.model.vhost.vhost import VirtualHost
+from warren.broker.resource_alarms import Resources
 
 logger = logging.getLogger(__name__)
 

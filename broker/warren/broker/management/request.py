@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final, TypeAlias
 
-from warren.broker.model import refusal
-from warren.command import Exit
+from warren.broker.model import operator_errors
+from warren.core.errors import Exit
 
 Json: TypeAlias = Any
 """What the json module makes and takes."""
@@ -14,7 +14,7 @@ Json: TypeAlias = Any
 UNSHOWN: Final = ("password", "definitions")
 
 
-class Refused(refusal.Refused):
+class Refused(operator_errors.Refused):
     """The request cannot be done. Its text is one line: what is wrong, and what to do where that is not plain.
 
     :param status: the exit status of the command that asked.

@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.model.checks import Invalid, count, expiry, flag, positive, text
-from warren.broker.model.headers import comparable
+from warren.broker.model.argument_checks import Invalid, count, expiry, flag, positive, text
+from warren.broker.model.exchange.headers import comparable
 from warren.broker.model.message import Message
-from warren.broker.model.stored import fill
+from warren.broker.model.message_codec import fill
 from warren.wire.content import body_payload, header_payload, join_content, make_header
 from warren.wire.properties import decode
 
 if TYPE_CHECKING:
-    from warren.broker.model.queue import Queue
-    from warren.wire.tables import Field
+    from warren.broker.model.queue.queue import Queue
+    from warren.wire.field_tables import Field
 
 HEADER: Final = "x-deduplication-header"
 TTL: Final = "x-cache-ttl"

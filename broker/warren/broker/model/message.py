@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Optional
 from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
-    from warren.broker.model.consumer import Consumer
+    from warren.broker.model.queue.consumer import Consumer
 
 
 # What waits by the million is not for the garbage collector to look through: a message refers to its consumer only while

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import os
 
-from warren.broker.model.checks import argument_fields
-from warren.wire.replies import AmqpError, Reply
+from warren.broker.model.argument_checks import argument_fields
+from warren.wire.reply_codes import AmqpError, Reply
 
 
 def server_name(prefix: bytes) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from warren.command import Exit
+from warren.core.errors import Exit
 
 _FOLDER: Final = frozenset(
     {

@@ -26,11 +26,11 @@ from typing import Final
 
 from pydantic import BaseModel, Field
 
-from warren.patterns.claim_check.blobs import Blobs, BlobsUnavailable
+from warren.patterns.claim_check.blob_store import Blobs, BlobsUnavailable
 from warren.sdk import App, ConfigError, DeadLetter, Delivery
 from warren.sdk.clock import SystemClock
-from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock
+from warren.sdk.publish.outgoing import Outgoing
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

@@ -12,13 +12,13 @@ in one queue would not: RabbitMQ, "Time-to-Live and Expiration", per-message TTL
 - `WaitQueues` and `Delay` bring back what a retry policy puts off (`App(delay=...)`).
 """
 
-from warren.patterns.delay.cancelling import Cancellation, Delayed
-from warren.patterns.delay.constant import WaitQueues, wait_queue
+from warren.patterns.delay.binary_levels import Levels
+from warren.patterns.delay.cancellation_rules import Cancellation, Delayed
 from warren.patterns.delay.delay import Delay, DelayStatistics
+from warren.patterns.delay.delayed_exchange import Native
 from warren.patterns.delay.ladder import Ladder
-from warren.patterns.delay.levels import Levels
-from warren.patterns.delay.native import Native
-from warren.patterns.delay.way import Entry, Way
+from warren.patterns.delay.strategy import Entry, Way
+from warren.patterns.delay.wait_queues import WaitQueues, wait_queue
 
 __all__ = [
     "Cancellation",

@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from warren.patterns.delay import cancelling
-from warren.patterns.delay.cancelling import Arrival, Cancellation, Delayed, State, Ticket
-from warren.patterns.delay.constant import once_more, wait_queue
-from warren.patterns.delay.levels import Levels
-from warren.patterns.delay.way import Entry, Way
-from warren.patterns.store import (
+from warren.patterns.delay import cancellation_rules
+from warren.patterns.delay.binary_levels import Levels
+from warren.patterns.delay.cancellation_rules import Arrival, Cancellation, Delayed, State, Ticket
+from warren.patterns.delay.strategy import Entry, Way
+from warren.patterns.delay.wait_queues import once_more, wait_queue
+from warren.patterns.stores import (
     KEY_BYTES,
     ListingStore,
     Step,
@@ -36,10 +36,10 @@ from warren.sdk import (
     Unroutable,
     WarrenError,
 )
-from warren.sdk.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, origin
-from warren.sdk.identity import uuid7
-from warren.sdk.messages import Message
-from warren.sdk.topology import Declarable
+from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, origin
+from warren.sdk.messages.message_ids import uuid7
+from warren.sdk.messages.types import Message
+from warren.sdk.topology.exchange import Declarable
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -172,7 +172,7 @@ class Delay:
             except (PublishError, TransportUnavailable) as error:
                 if error.outcome != "unknown":
                     with suppress(StoreUnavailable):
-                        await self._decide(cancel_key, cancelling.withdraw, token)
+                        await self._decide(cancel_key, cancellation_rules.withdraw, token)
                 raise
         self.statistics.delayed += 1
 
@@ -197,7 +197,7 @@ class Delay:
 
         :raises StoreUnavailable: it is not known whether it is cancelled; cancel again.
         """
-        return await self._decide(cancel_key, cancelling.cancel)
+        return await self._decide(cancel_key, cancellation_rules.cancel)
 
     async def delayed(self) -> AsyncIterator[Delayed]:
         """What waits and can be cancelled, in no order.
@@ -206,7 +206,7 @@ class Delay:
         """
         store = self._noting()
         async for _, record in store.records(record_key("delay", self.name, "")):
-            ticket = cancelling.read(record)
+            ticket = cancellation_rules.read(record)
             if ticket is not None and ticket.state is State.WAITING:
                 yield ticket.delayed
 
@@ -243,7 +243,7 @@ class Delay:
         try:
             due_ms = delivery.headers.get(DUE)
             message = delivery.message_id or "", due_ms if isinstance(due_ms, int) else None
-            arrival = await self._decide(cancel_key, cancelling.arrive, *message, patience=0)
+            arrival = await self._decide(cancel_key, cancellation_rules.arrive, *message, patience=0)
             if arrival in (Arrival.CANCELLED, Arrival.SUPERSEDED):
                 log.info("delayed message %s: name=%s key=%s", arrival, self.name, cancel_key)
             elif arrival is not Arrival.FORGOTTEN:
@@ -332,7 +332,7 @@ class Delay:
         """:return: when it is due."""
         due_ms = self._now_ms() + delay // timedelta(milliseconds=1)
         ticket = Ticket(State.WAITING, cancel_key, token, due_ms, *target)
-        await self._decide(cancel_key, cancelling.schedule, ticket)
+        await self._decide(cancel_key, cancellation_rules.schedule, ticket)
         return due_ms
 
     async def _decide(

@@ -3,7 +3,7 @@
 
 from warren.patterns.idempotency.natural import Natural
 from warren.patterns.idempotency.once import Once, OnceStatistics
-from warren.patterns.idempotency.transactional import (
+from warren.patterns.idempotency.transactional_once import (
     TransactionalOnce,
     TransactionalStatistics,
     current_session,

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from warren.patterns.idempotency import claims
-from warren.patterns.idempotency.claims import Busy, Claimed, Done
-from warren.patterns.idempotency.key import key_of
-from warren.patterns.store import Step, Store, StoreUnavailable, decide, decide_patiently
+from warren.patterns.idempotency import rules
+from warren.patterns.idempotency.delivery_key import key_of
+from warren.patterns.idempotency.rules import Busy, Claimed, Done
+from warren.patterns.stores import Step, Store, StoreUnavailable, decide, decide_patiently
 from warren.sdk import App, ConfigError, Delivery
 from warren.sdk.clock import SystemClock
 from warren.sdk.protocols import Clock
@@ -130,7 +130,7 @@ class Once:
         """Claim, waiting for whoever holds the claim and, if closed, for a store that fails."""
 
         def rule(record: bytes | None) -> Step[Claimed | Busy | Done]:
-            return claims.claim(record, owner=owner, now_ms=self._now_ms(), lease_ms=self._lease_ms)
+            return rules.claim(record, owner=owner, now_ms=self._now_ms(), lease_ms=self._lease_ms)
 
         wait = POLL_FIRST
         waited = False
@@ -177,7 +177,7 @@ class Once:
 
     async def _renew(self, key: str, claimed: Claimed) -> None:
         def rule(record: bytes | None) -> Step[bool]:
-            return claims.renew(record, claimed, now_ms=self._now_ms(), lease_ms=self._lease_ms)
+            return rules.renew(record, claimed, now_ms=self._now_ms(), lease_ms=self._lease_ms)
 
         while True:
             try:
@@ -190,7 +190,7 @@ class Once:
     async def _release(self, key: str, claimed: Claimed) -> None:
         try:
             await decide(
-                self._store, key, lambda record: claims.release(record, claimed), guess=claimed.record()
+                self._store, key, lambda record: rules.release(record, claimed), guess=claimed.record()
             )
         except StoreUnavailable as error:
             # The lease ends by itself; until then the next delivery waits.
@@ -201,7 +201,7 @@ class Once:
         handler again for certain."""
 
         def rule(record: bytes | None) -> Step[bool]:
-            return claims.finish(record, claimed, result, now_ms=self._now_ms(), keep_ms=self._keep_ms)
+            return rules.finish(record, claimed, result, now_ms=self._now_ms(), keep_ms=self._keep_ms)
 
         try:
             kept = await decide_patiently(

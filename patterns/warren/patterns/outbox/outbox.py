@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from opentelemetry import metrics
 
-from warren.patterns.database import need_sqlalchemy
 from warren.patterns.idempotency import current_session
+from warren.patterns.outbox.outbox_tables import Tables
 from warren.patterns.outbox.relay import OutboxStatistics, Relay
-from warren.patterns.outbox.tables import Tables
+from warren.patterns.sql_tables import need_sqlalchemy
 from warren.sdk import App, ConfigError
 from warren.sdk.clock import SystemClock
-from warren.sdk.codec import encode
-from warren.sdk.messages import Message
+from warren.sdk.messages.codec import encode
+from warren.sdk.messages.types import Message
 from warren.sdk.protocols import Clock
 
 if TYPE_CHECKING:

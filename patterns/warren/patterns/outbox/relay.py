@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from warren.patterns.outbox.tables import Row, Tables
+from warren.patterns.outbox.outbox_tables import Row, Tables
 from warren.sdk import App, TransportUnavailable, WarrenError
 from warren.sdk.protocols import Clock
 

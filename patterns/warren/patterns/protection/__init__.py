@@ -1,7 +1,7 @@
 """Messages that nobody on their way can read (`Encryption`) or change (`Signing`)."""
 
 from warren.patterns.protection.encryption import Encryption
-from warren.patterns.protection.protection import ProtectionStatistics
+from warren.patterns.protection.protection_header import ProtectionStatistics
 from warren.patterns.protection.signing import Signing
 
 __all__ = ["Encryption", "ProtectionStatistics", "Signing"]

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from warren.patterns.optional import need
-from warren.patterns.protection.protection import (
+from warren.patterns.optional_packages import need
+from warren.patterns.protection.protection_header import (
     ProtectionStatistics,
     Terms,
     bound,
@@ -29,8 +29,8 @@ from warren.patterns.protection.protection import (
 )
 from warren.sdk import App, ConfigError, DeadLetter, Delivery
 from warren.sdk.clock import SystemClock
-from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock
+from warren.sdk.publish.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

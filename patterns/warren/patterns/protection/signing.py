@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from warren.command import extra_missing
-from warren.patterns.protection.protection import (
+from warren.core.errors import extra_missing
+from warren.patterns.protection.protection_header import (
     ProtectionStatistics,
     Terms,
     bound,
@@ -32,8 +32,8 @@ from warren.patterns.protection.protection import (
 )
 from warren.sdk import App, ConfigError, DeadLetter, Delivery
 from warren.sdk.clock import SystemClock
-from warren.sdk.outgoing import Outgoing
 from warren.sdk.protocols import Clock
+from warren.sdk.publish.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

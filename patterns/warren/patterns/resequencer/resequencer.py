@@ -27,9 +27,9 @@ from functools import partial, wraps
 from typing import Any, Final, ParamSpec
 
 from warren.patterns.delay import wait_queue
-from warren.patterns.resequencer.line import Line, Place, advance, read
-from warren.patterns.resequencer.numbers import SEQUENCE, SEQUENCE_KEY
-from warren.patterns.store import Step, Store, decide_patiently, record_key
+from warren.patterns.resequencer.rules import Line, Place, advance, read
+from warren.patterns.resequencer.sequence_numbers import SEQUENCE, SEQUENCE_KEY
+from warren.patterns.stores import Step, Store, decide_patiently, record_key
 from warren.sdk import (
     App,
     Command,

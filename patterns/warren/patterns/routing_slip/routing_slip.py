@@ -19,11 +19,11 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from warren.patterns.routing_slip.slip import HEADER, Planned, Slip, SlipEnded, read
+from warren.patterns.routing_slip.itinerary import HEADER, Planned, Slip, SlipEnded, read
 from warren.sdk import App, Command, ConfigError, DeadLetter, Delivery, Queue, Retry
 from warren.sdk.clock import SystemClock
 from warren.sdk.errors import HandlerOutcome
-from warren.sdk.messages import Message
+from warren.sdk.messages.types import Message
 from warren.sdk.protocols import Clock, Once, RetryPolicy
 
 REASON: Final = 1000

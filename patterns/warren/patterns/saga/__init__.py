@@ -1,7 +1,8 @@
 """Sagas: conversations of many messages as typed state machines, whose steps can be undone."""
 
+from warren.patterns.saga.history import Story
 from warren.patterns.saga.saga import Saga, SagaStatistics
-from warren.patterns.saga.steps import (
+from warren.patterns.saga.transitions import (
     COMPENSATED,
     COMPENSATING,
     COMPLETED,
@@ -12,7 +13,6 @@ from warren.patterns.saga.steps import (
     Transition,
     Undo,
 )
-from warren.patterns.saga.story import Story
 
 __all__ = [
     "COMPENSATED",

@@ -28,10 +28,10 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel
 
 from warren.patterns.delay import wait_queue
-from warren.patterns.saga.record import TIMEOUT, Apply, Instance, Owed, Rules, Turn, Verdict, write
-from warren.patterns.saga.steps import COMPENSATED, COMPLETED, Go, Transition
-from warren.patterns.saga.story import Story, tell
-from warren.patterns.store import Step, Store, StoreUnavailable, decide, decide_patiently, record_key
+from warren.patterns.saga.history import Story, tell
+from warren.patterns.saga.rules import TIMEOUT, Apply, Instance, Owed, Rules, Turn, Verdict, write
+from warren.patterns.saga.transitions import COMPENSATED, COMPLETED, Go, Transition
+from warren.patterns.stores import Step, Store, StoreUnavailable, decide, decide_patiently, record_key
 from warren.sdk import (
     App,
     Command,
@@ -44,7 +44,7 @@ from warren.sdk import (
     TransportUnavailable,
 )
 from warren.sdk.clock import SystemClock
-from warren.sdk.messages import Message
+from warren.sdk.messages.types import Message
 from warren.sdk.protocols import Clock
 
 log: logging.Logger = logging.getLogger("warren.patterns")

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from warren.command import extra_missing
+from warren.core.errors import extra_missing
 from warren.sdk import ConfigError
-from warren.sdk.messages import Message
+from warren.sdk.messages.types import Message
 
 Missed = Literal["catch_up", "skip"]
 

@@ -26,15 +26,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
-from warren.patterns.store import StoreUnavailable, decide, decide_patiently, record_key
-from warren.patterns.store.contract import ListingStore
-from warren.patterns.timers import record as rules
-from warren.patterns.timers.lead import Lead, steady
-from warren.patterns.timers.record import Timer
+from warren.patterns.stores import StoreUnavailable, decide, decide_patiently, record_key
+from warren.patterns.stores.store import ListingStore
+from warren.patterns.timers import rules as rules
+from warren.patterns.timers.leader_election import Lead, steady
+from warren.patterns.timers.rules import Timer
 from warren.patterns.timers.schedule import At, Schedule, following, spec_of, words
 from warren.sdk import App, ConfigError
 from warren.sdk.clock import SystemClock
-from warren.sdk.messages import Message
+from warren.sdk.messages.types import Message
 from warren.sdk.protocols import Clock
 
 log: logging.Logger = logging.getLogger("warren.patterns")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warren.pipeline.jobs import dead_letters, delivery_audit, flow, order_timeouts
-from warren.pipeline.jobs.contract import Job
+from warren.pipeline.jobs.job import Job
 
 ALL: tuple[Job, ...] = (order_timeouts, dead_letters, delivery_audit, flow)
 JOBS = {job.NAME: job for job in ALL}

@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from warren.core.blocking_connection import CHANNEL, Refused
+from warren.pipeline.broker_connection import PASSING, explained
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.link import PASSING, explained
-from warren.pipeline.sink.confirms import Confirms
-from warren.pipeline.sink.target import WINDOW_BYTES, Target
-from warren.wire.conversation import CHANNEL, Refused
-from warren.wire.received import Scanner, StreamError
+from warren.pipeline.sink.confirm_window import Confirms
+from warren.pipeline.sink.write_options import WINDOW_BYTES, Target
+from warren.wire.delivery_scanner import Scanner, StreamError
 
 PIECE = 64 * 1024
 """Bytes that are offered to the socket at a time."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from warren.pipeline.spool.chunks import NO_KEY, Entry
-from warren.pipeline.spool.keys import KeyOf
+from warren.core.blocking_connection import CHANNEL
+from warren.pipeline.spool.deduplication_key import KeyOf
+from warren.pipeline.spool.file_format import NO_KEY, Entry
 from warren.wire.content import join_content
-from warren.wire.conversation import CHANNEL
-from warren.wire.received import received
+from warren.wire.delivery_scanner import received
 
 STREAMS = b"\x0fx-stream-offset"
 """The name of a header that each delivery of a stream has, and what was copied from one may have."""

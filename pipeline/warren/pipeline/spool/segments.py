@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.spool.chunks import KEY, NO_KEY, Entry, Torn, chunks, encoded
+from warren.pipeline.spool.file_format import KEY, NO_KEY, Entry, Torn, chunks, encoded
 from warren.pipeline.spool.folder import Folder, sync, unusable
-from warren.pipeline.spool.known import KeySet
+from warren.pipeline.spool.key_set import KeySet
 
 SEGMENT = 64 * 1024 * 1024
 """Bytes after which the next file begins."""

@@ -8,8 +8,8 @@ import secrets
 from collections.abc import Callable
 from time import time_ns
 
+from warren.core.capture_events import STARTED, STOPPED, Batch, Event, what
 from warren.sdk.capture.options import Capture, CaptureStatistics
-from warren.wire.events import STARTED, STOPPED, Batch, Event, what
 
 
 class Recorder:
@@ -38,7 +38,7 @@ class Recorder:
     def add(self, kind: str, message_id: str = "", size: int = -1) -> None:
         """An event that happens now.
 
-        :param kind: made by `warren.wire.events.what`.
+        :param kind: made by `warren.core.capture_events.what`.
         :param size: bytes of the body; -1 leaves it out.
         """
         events = self._events

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
-from warren.sdk.data_channel import DataChannel
-from warren.sdk.delivery import Delivery
+from warren.sdk.consume.delivery import Delivery
 from warren.sdk.errors import (
     CallTimeout,
     NoServer,
@@ -19,12 +18,13 @@ from warren.sdk.errors import (
     TransportUnavailable,
     Unroutable,
 )
-from warren.sdk.outgoing import Outgoing
-from warren.sdk.rpc.forms import Answer, ReplyForm
-from warren.sdk.rpc.opening import Opening
-from warren.sdk.telemetry.consuming import Consuming
-from warren.sdk.transport import Session, translated
-from warren.wire.received import content
+from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk.rpc.reply_middleware import Opening
+from warren.sdk.rpc.reply_types import Answer, ReplyForm
+from warren.sdk.telemetry.consume_spans import Consuming
+from warren.sdk.transport.data_channel import DataChannel
+from warren.sdk.transport.session import Session, translated
+from warren.wire.delivery_scanner import content
 
 ReplyMode = Literal["queue", "direct"]
 """`queue`: replies come to a queue of the client's own, which outlives the connection that publishes. `direct`: RabbitMQ's

@@ -12,8 +12,8 @@ from opentelemetry.trace import NoOpTracerProvider, Span, StatusCode, Tracer, Tr
 from opentelemetry.util.types import AttributeValue
 
 from warren.sdk.errors import WarrenError
-from warren.sdk.logs import log
-from warren.sdk.telemetry import conventions as c
+from warren.sdk.logger import log
+from warren.sdk.telemetry import semantic_conventions as c
 
 SCOPE = "warren.sdk"
 Provider = TypeVar("Provider")

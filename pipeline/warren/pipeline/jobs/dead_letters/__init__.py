@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from warren.pipeline import durations
-from warren.pipeline.jobs.contract import EVENTS
-from warren.pipeline.jobs.dead_letters.counts import summary_of
-from warren.pipeline.jobs.dead_letters.letters import letters_of
+from warren.pipeline.jobs.dead_letters.aggregates import summary_of
+from warren.pipeline.jobs.dead_letters.facts import letters_of
 from warren.pipeline.jobs.dead_letters.page import page as page
 from warren.pipeline.jobs.dead_letters.summary import Bursts, Summary
-from warren.pipeline.wording import brief
+from warren.pipeline.jobs.job import EVENTS
+from warren.pipeline.report.formatting import brief
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

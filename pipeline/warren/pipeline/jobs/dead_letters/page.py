@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from warren.pipeline import chart, report
-from warren.pipeline.chart import TONES, Chart, Ranked, Ranking, Series
 from warren.pipeline.durations import words
-from warren.pipeline.jobs.dead_letters.letters import PUBLISHED_FROM
-from warren.pipeline.report import Figure, Part, Row, Table, Tile
-from warren.pipeline.wording import brief, clock, label, percent, span, trimmed
+from warren.pipeline.jobs.dead_letters.facts import PUBLISHED_FROM
+from warren.pipeline.report import charts, html_page
+from warren.pipeline.report.charts import TONES, Chart, Ranked, Ranking, Series
+from warren.pipeline.report.formatting import brief, clock, label, percent, span, trimmed
+from warren.pipeline.report.html_page import Figure, Part, Row, Table, Tile
 
 if TYPE_CHECKING:
-    from warren.pipeline.jobs.contract import Run
     from warren.pipeline.jobs.dead_letters.summary import Bucket, Burst, Group, Place, Summary
+    from warren.pipeline.jobs.job import Run
 
 SHOWN = 12
 OTHERS = "others"
@@ -34,7 +34,7 @@ REASONS = {
 
 def page(summary: Summary, run: Run) -> str:
     """The whole page as HTML."""
-    return report.page(
+    return html_page.page(
         title=headline(summary),
         lead=lead(summary, run),
         tiles=[
@@ -79,7 +79,7 @@ def middle(summary: Summary) -> str:
 
 def sections(summary: Summary) -> Iterable[str]:
     if not summary.deaths:
-        yield report.notice(
+        yield html_page.notice(
             "No death",
             ["None of the messages has a header that tells of a death: x-death or the SDK's."],
             "off",
@@ -103,7 +103,7 @@ def places(summary: Summary, tones: dict[str, str]) -> str:
         for reason, count in [*summary.by_reason.items()][:SHOWN]
     )
     more = len(summary.places) + summary.more_places - len(shown)
-    return chart.ranking(
+    return charts.ranking(
         Ranking(
             title="Where they died, and why",
             says=f"{says}.",
@@ -131,7 +131,9 @@ def place_row(place: Place) -> tuple[str, ...]:
 
 def timeline(summary: Summary, tones: dict[str, str]) -> str:
     if not summary.timeline:
-        return report.notice("When", [f"None of the {summary.deaths:,} deaths says when it happened."], "off")
+        return html_page.notice(
+            "When", [f"None of the {summary.deaths:,} deaths says when it happened."], "off"
+        )
     starts = [datetime.fromisoformat(step.at).timestamp() for step in summary.timeline]
     count = round((starts[-1] - starts[0]) / summary.step_seconds) + 1
     at = {
@@ -148,7 +150,7 @@ def timeline(summary: Summary, tones: dict[str, str]) -> str:
         for name in names
     )
     fullest = max(summary.timeline, key=lambda step: sum(step.deaths.values()))
-    return chart.chart(
+    return charts.chart(
         Chart(
             title=f"When: deaths in {words(summary.step_seconds)}",
             says=f"Most died in the {words(summary.step_seconds)} from {clock(fullest.at)} UTC on: "
@@ -183,13 +185,13 @@ def bursts(summary: Summary) -> str:
     )
     if not summary.bursts:
         line = f"There was no burst: {rule}, none more than {gap} after the one before."
-        return report.notice("No burst", [line, *left_out], "good")
+        return html_page.notice("No burst", [line, *left_out], "good")
     shown = summary.largest_bursts[:SHOWN]
     more = summary.bursts - len(shown)
     notes = [f"A burst: {rule}, none more than {gap} after the one before.", *left_out]
     if more:
         notes.append(f"{more:,} smaller ones are not shown.")
-    return chart.ranking(
+    return charts.ranking(
         Ranking(
             title=f"{summary.bursts:,} {'burst' if summary.bursts == 1 else 'bursts'}",
             says=f"{summary.deaths_in_bursts:,} deaths came in bursts, {summary.deaths_beside_bursts:,} beside them.",
@@ -204,7 +206,7 @@ def bursts(summary: Summary) -> str:
                         clock(burst.began),
                         brief(burst.seconds),
                         f"{burst.deaths / max(burst.seconds, 1):,.1f}",
-                        chart.clipped(burst.type or "-", 16),
+                        charts.clipped(burst.type or "-", 16),
                     )
                     for burst in shown
                 ),
@@ -229,7 +231,7 @@ def after(summary: Summary) -> str:
         lines.append(
             "Publish with a UUID of version 7 as message id (the SDK does), or set the property timestamp."
         )
-        return report.notice("How long after the publish", lines, "off")
+        return html_page.notice("How long after the publish", lines, "off")
     half, slow = late.quantiles["0.50"], late.quantiles["0.90"]
     told = [f"{count:,} by {PUBLISHED_FROM[name]}" for name, count in late.by_source.items() if count]
     notes = [
@@ -244,7 +246,7 @@ def after(summary: Summary) -> str:
     if late.minimum is not None and late.maximum is not None:
         spread = [("first", brief(late.minimum)), *spread, ("last", brief(late.maximum))]
     rows = trimmed(late.histogram)
-    return report.figure(
+    return html_page.figure(
         Figure(
             title="How long after the publish",
             says=f"Half of {late.known:,} deaths came within {brief(half)} of the publish, nine in ten within "
@@ -264,7 +266,7 @@ def times(summary: Summary) -> str:
     rows = trimmed(summary.times)
     once = summary.times[0].count
     again = summary.messages - once
-    return report.figure(
+    return html_page.figure(
         Figure(
             title="How often one message died",
             says=f"{once:,} messages died once, {again:,} more than once.",
@@ -304,7 +306,7 @@ def grouped(summary: Summary) -> Iterable[str]:
         if not found or (len(found) == 1 and found[0].words == (None,)):
             continue
         shown = found[:SHOWN]
-        yield chart.ranking(
+        yield charts.ranking(
             Ranking(
                 title=title,
                 says=says,

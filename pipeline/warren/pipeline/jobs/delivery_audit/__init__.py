@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from warren.pipeline import durations
-from warren.pipeline.jobs.batch import spark_path, stored
+from warren.pipeline.jobs.batch_run import spark_path, stored
+from warren.pipeline.jobs.delivery_audit.capture_gaps import capture_of
 from warren.pipeline.jobs.delivery_audit.facts import facts_of
-from warren.pipeline.jobs.delivery_audit.gaps import capture_of
 from warren.pipeline.jobs.delivery_audit.losses import PLACES, Rules
 from warren.pipeline.jobs.delivery_audit.page import page as page
 from warren.pipeline.jobs.delivery_audit.summary import Summary, summary_of
-from warren.pipeline.jobs.events import events_of
-from warren.pipeline.wording import brief
+from warren.pipeline.jobs.event_rows import events_of
+from warren.pipeline.report.formatting import brief
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from warren.pipeline.jobs.flow.counts import summary_of
-from warren.pipeline.jobs.flow.steps import routes_of, steps_of
+from warren.pipeline.jobs.backlog_advice import Measure
+from warren.pipeline.jobs.flow.aggregates import summary_of
+from warren.pipeline.jobs.flow.facts import routes_of, steps_of
 from warren.pipeline.jobs.flow.summary import Options
-from warren.pipeline.jobs.measures import Measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from warren.wire import events as event
+from warren.core import capture_events as event
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

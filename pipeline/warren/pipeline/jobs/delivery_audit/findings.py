@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from warren.pipeline.jobs.delivery_audit.facts import SIDES
 from warren.pipeline.jobs.delivery_audit.losses import ABOUT, Rules, in_order, losses_of
-from warren.pipeline.jobs.delivery_audit.order import with_best_before
+from warren.pipeline.jobs.delivery_audit.running_maximum import with_best_before
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -22,7 +22,7 @@ from datetime import timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from warren.pipeline.jobs.delivery_audit.order import with_best_before
+from warren.pipeline.jobs.delivery_audit.running_maximum import with_best_before
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

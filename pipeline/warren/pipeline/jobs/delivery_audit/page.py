@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from warren.pipeline import report
 from warren.pipeline.durations import words
 from warren.pipeline.jobs.delivery_audit.findings import KINDS
-from warren.pipeline.jobs.delivery_audit.lives import FATES
 from warren.pipeline.jobs.delivery_audit.losses import PLACES
-from warren.pipeline.report import Figure, Part, Row, Table, Tile
-from warren.pipeline.wording import brief, clock
+from warren.pipeline.jobs.delivery_audit.outcomes import FATES
+from warren.pipeline.report import html_page
+from warren.pipeline.report.formatting import brief, clock
+from warren.pipeline.report.html_page import Figure, Part, Row, Table, Tile
 
 if TYPE_CHECKING:
-    from warren.pipeline.jobs.contract import Run
     from warren.pipeline.jobs.delivery_audit.summary import Capture, Latency, Queue, Summary
+    from warren.pipeline.jobs.job import Run
 
 SHOWN = 12
 """Queues that a figure shows; summary.json has more."""
@@ -42,7 +42,7 @@ def page(summary: Summary, run: Run) -> str:
     """The whole page as HTML."""
     numbers = summary.messages
     found = summary.findings
-    return report.page(
+    return html_page.page(
         title=headline(summary),
         lead=f"{numbers.published:,} messages published, {numbers.delivered:,} delivered, "
         f"{numbers.acknowledged:,} acknowledged, {numbers.dead_lettered:,} dead-lettered, "
@@ -107,10 +107,10 @@ def incomplete(capture: Capture, unknown: int) -> Iterable[str]:
             )
             for gap in capture.gaps
         ]
-        yield report.notice("What was captured is incomplete", lines, "warn")
+        yield html_page.notice("What was captured is incomplete", lines, "warn")
     if capture.without_id:
         line = f"{capture.without_id:,} messages were published without a message id and cannot be followed."
-        yield report.notice("Messages without an id", [line], "late")
+        yield html_page.notice("Messages without an id", [line], "late")
 
 
 def wrong(summary: Summary) -> Iterable[str]:
@@ -125,7 +125,7 @@ def wrong(summary: Summary) -> Iterable[str]:
             if summary.lost_after_confirm:
                 lines.append(f"{summary.lost_after_confirm:,} of them although the broker had confirmed them")
         tone = "warn" if kind in ("lost", "unknown") else "late"
-        yield report.notice(f"{count:,} {kind}: {KINDS[kind]}", lines, tone)
+        yield html_page.notice(f"{count:,} {kind}: {KINDS[kind]}", lines, tone)
 
 
 def backlogs(summary: Summary) -> Iterable[str]:
@@ -135,7 +135,7 @@ def backlogs(summary: Summary) -> Iterable[str]:
         for backlog in summary.backlogs[:SHOWN]
     ]
     if lines:
-        yield report.notice("Queues in which messages wait, and what helps", lines, "plain")
+        yield html_page.notice("Queues in which messages wait, and what helps", lines, "plain")
 
 
 def stays(summary: Summary) -> str:
@@ -143,7 +143,7 @@ def stays(summary: Summary) -> str:
     streamed = there.get("streamed", 0)
     total = sum(there.values()) - streamed
     done = there.get("acknowledged", 0) + there.get("handed_over", 0)
-    return report.figure(
+    return html_page.figure(
         Figure(
             title="How far the messages came",
             says=f"{done:,} of {total:,} reached a consumer that took them; a message counts once for each queue it was in."
@@ -178,7 +178,7 @@ def speeds(queues: tuple[Queue, ...]) -> Iterable[str]:
     ):
         timed = [(queue.queue, getattr(queue, name)) for queue in queues if getattr(queue, name).count]
         if timed:
-            yield report.figure(speed(timed[:SHOWN], title, what), name.replace("_", "-"))
+            yield html_page.figure(speed(timed[:SHOWN], title, what), name.replace("_", "-"))
 
 
 def speed(timed: list[tuple[str, Latency]], title: str, what: str) -> Figure:

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from warren.pipeline.jobs.delivery_audit import gaps
+from warren.pipeline.jobs.delivery_audit import capture_gaps
 from warren.pipeline.jobs.delivery_audit.backlog import Backlog, backlogs_of, waiting
 from warren.pipeline.jobs.delivery_audit.findings import KINDS, findings_of
-from warren.pipeline.jobs.delivery_audit.lives import FATES, lives_of
 from warren.pipeline.jobs.delivery_audit.losses import PLACES, Rules
+from warren.pipeline.jobs.delivery_audit.outcomes import FATES, lives_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -211,8 +211,8 @@ def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, Data
     largest: tuple[Gap, ...] = ()
     blind = None
     if missing:
-        every = gaps.gaps_of(events, gaps.incomplete_of(pieces))
-        largest, blind = largest_of(every), gaps.blind_of(pieces, every)
+        every = capture_gaps.gaps_of(events, capture_gaps.incomplete_of(pieces))
+        largest, blind = largest_of(every), capture_gaps.blind_of(pieces, every)
     told = Capture(
         events=row["events"] or 0,
         sources=row["sources"],

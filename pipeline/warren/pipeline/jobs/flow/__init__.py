@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from warren.pipeline import durations
-from warren.pipeline.jobs.events import events_of
-from warren.pipeline.jobs.flow.counts import summary_of
+from warren.pipeline.jobs.event_rows import events_of
+from warren.pipeline.jobs.flow.aggregates import summary_of
+from warren.pipeline.jobs.flow.facts import routes_of, steps_of
 from warren.pipeline.jobs.flow.page import page as page
 from warren.pipeline.jobs.flow.page import trend_words
-from warren.pipeline.jobs.flow.steps import routes_of, steps_of
 from warren.pipeline.jobs.flow.summary import Limit, Options, Summary
 
 if TYPE_CHECKING:

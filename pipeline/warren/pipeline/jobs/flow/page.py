@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from warren.pipeline import chart, report
-from warren.pipeline.chart import Chart, Level, Ranked, Ranking, Series
 from warren.pipeline.durations import words
-from warren.pipeline.report import Part, Table, Tile
-from warren.pipeline.wording import clock, label
+from warren.pipeline.report import charts, html_page
+from warren.pipeline.report.charts import Chart, Level, Ranked, Ranking, Series
+from warren.pipeline.report.formatting import clock, label
+from warren.pipeline.report.html_page import Part, Table, Tile
 
 if TYPE_CHECKING:
-    from warren.pipeline.jobs.contract import Run
     from warren.pipeline.jobs.flow.summary import Queue, Step, Summary
     from warren.pipeline.jobs.flow.trend import Forecast, Growth
+    from warren.pipeline.jobs.job import Run
 
 DRAWN, LISTED = 4, 12
 """Queues with drawings of their own, and rows of a list."""
@@ -27,7 +27,7 @@ def page(summary: Summary, run: Run) -> str:
     published = sum(queue.published_a_second for queue in summary.queues)
     settled = sum(queue.settled_a_second for queue in summary.queues)
     waiting = sum(queue.ready or 0 for queue in summary.queues)
-    return report.page(
+    return html_page.page(
         title=headline(summary, needy),
         lead=lead(summary, run),
         tiles=[
@@ -75,9 +75,9 @@ def sections(summary: Summary, needy: list[Queue]) -> Iterable[str]:
     yield from doubts(summary)
     if needy:
         lines = [f"{queue.queue}: {each.words}" for queue in needy for each in queue.measures]
-        yield report.notice("What helps", lines, "warn")
+        yield html_page.notice("What helps", lines, "warn")
     elif summary.queues:
-        yield report.notice(
+        yield html_page.notice(
             "What helps", ["Nothing is needed: no queue has a backlog that grows or stays."], "good"
         )
     if not summary.queues:
@@ -110,13 +110,13 @@ def doubts(summary: Summary) -> Iterable[str]:
     if before:
         lines.append(f"Before the first event they held at least: {', '.join(before[:LISTED])}.")
     if lines:
-        yield report.notice("What the events leave open", lines, "late")
+        yield html_page.notice("What the events leave open", lines, "late")
 
 
 def queues(summary: Summary) -> str:
     shown = summary.queues[:LISTED]
     more = len(summary.queues) + summary.more_queues - len(shown)
-    return chart.ranking(
+    return charts.ranking(
         Ranking(
             title="Waiting and unacknowledged, at the end",
             says="Messages that wait for a consumer, and messages that consumers hold.",
@@ -159,7 +159,9 @@ def forecasts(summary: Summary) -> Iterable[str]:
     lines = [f"{queue.queue}: {forecast_words(queue.forecast)}" for queue in summary.queues if queue.forecast]
     if lines:
         soon = any(queue.forecast and queue.forecast.full_in is not None for queue in summary.queues)
-        yield report.notice("When they are full, if it goes on like this", lines, "warn" if soon else "good")
+        yield html_page.notice(
+            "When they are full, if it goes on like this", lines, "warn" if soon else "good"
+        )
 
 
 def forecast_words(ahead: Forecast) -> str:
@@ -187,7 +189,7 @@ def backlog(queue: Queue, step: int, name: str) -> str:
         if ahead is not None and ahead.unit == "messages" and ahead.limit <= 3 * max(highest, 1)
         else ()
     )
-    return chart.chart(
+    return charts.chart(
         Chart(
             title=f"{queue.queue}: backlog",
             says=f"{queue.ready:,} wait at the end, {queue.peak:,} at most; {queue.unacked:,} are unacknowledged. "
@@ -216,7 +218,7 @@ def rates(queue: Queue, step: int, name: str) -> str:
         ("settled", "good", lambda each: each.settled),
         ("redelivered", "warn", lambda each: each.redelivered),
     )
-    return chart.chart(
+    return charts.chart(
         Chart(
             title=f"{queue.queue}: messages a second",
             says=f"{rate(queue.published_a_second)} published, {rate(queue.delivered_a_second)} delivered, "
@@ -243,7 +245,7 @@ def rates(queue: Queue, step: int, name: str) -> str:
 def consumers(summary: Summary) -> str:
     shown = summary.consumers[:LISTED]
     more = len(summary.consumers) + summary.more_consumers - len(shown)
-    return chart.ranking(
+    return charts.ranking(
         Ranking(
             title="How far consumers use their prefetch windows",
             says="Messages that a consumer holds on average, of those that it may hold.",

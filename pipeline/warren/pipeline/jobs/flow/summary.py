@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+from warren.pipeline.jobs.backlog_advice import Measure
 from warren.pipeline.jobs.flow.trend import Forecast, Growth
-from warren.pipeline.jobs.measures import Measure
 
 
 @dataclass(frozen=True)

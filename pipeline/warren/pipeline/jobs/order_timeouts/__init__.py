@@ -77,7 +77,7 @@ def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataF
 
 def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
     """`orders`: rows of orders as they are decided, and again when more is said of them."""
-    from warren.pipeline.jobs.order_timeouts.settling import settled
+    from warren.pipeline.jobs.order_timeouts.streaming_outcomes import settled
 
     rows = settled(facts_of(events), options.timeout, options.settle, options.remember)
     return {"orders": decided(rows, options.timeout)}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from warren.pipeline import report
 from warren.pipeline.durations import words
 from warren.pipeline.jobs.order_timeouts.facts import CONTRADICTIONS
-from warren.pipeline.report import Figure, Part, Row, Rule, Table, Tile
-from warren.pipeline.wording import percent, span, trimmed
+from warren.pipeline.report import html_page
+from warren.pipeline.report.formatting import percent, span, trimmed
+from warren.pipeline.report.html_page import Figure, Part, Row, Rule, Table, Tile
 
 if TYPE_CHECKING:
-    from warren.pipeline.jobs.contract import Run
+    from warren.pipeline.jobs.job import Run
     from warren.pipeline.jobs.order_timeouts.summary import Summary
 
 LEGEND = (("good", "paid in time"), ("late", "paid late, refunded"), ("off", "cancelled, never paid"))
@@ -22,7 +22,7 @@ def page(summary: Summary, run: Run) -> str:
     """The whole page as HTML."""
     timeout = words(summary.timeout_seconds)
     share = percent(summary.paid_in_time, summary.orders)
-    return report.page(
+    return html_page.page(
         title=f"{share} of the orders were paid within {timeout}",
         lead=f"{summary.orders:,} orders, as the messages in {run.place} tell. Whoever had not paid after {timeout}"
         " was cancelled; whoever paid after that got the money back.",
@@ -51,7 +51,7 @@ def outcomes(summary: Summary) -> str:
         "warn": (in_doubt(summary), "in doubt"),
     }
     shown = {tone: each for tone, each in values.items() if each[0] or tone != "warn"}
-    return report.figure(
+    return html_page.figure(
         Figure(
             title="What became of the orders",
             says="; ".join(
@@ -86,20 +86,20 @@ def doubts(summary: Summary) -> Iterable[str]:
         if count
     ]
     if lines:
-        yield report.notice("Orders whose messages contradict each other", lines, "warn")
+        yield html_page.notice("Orders whose messages contradict each other", lines, "warn")
     if count := summary.recount[0].without_times:
         line = (
             f"{count:,} {plural(count)} without a time of placing, or paid without a time of payment that can be read: "
             "no delay of theirs is known, and no recount can tell what another timeout would have meant."
         )
-        yield report.notice("Orders without times", [line], "warn")
+        yield html_page.notice("Orders without times", [line], "warn")
     if count := summary.decided_otherwise:
         line = f"{count:,} {plural(count)}: {named(summary, 'decided_otherwise', count)}"
         why = (
             "A payment close to the timeout is decided when its message arrives, and a broker or a service that was down "
             "decides later. The recount below goes by the orders' own times."
         )
-        yield report.notice("Decided otherwise than the orders' own times say", [line, why], "late")
+        yield html_page.notice("Decided otherwise than the orders' own times say", [line, why], "late")
 
 
 def delays(summary: Summary) -> str:
@@ -125,7 +125,7 @@ def delays(summary: Summary) -> str:
         spread = [("first", words(delay.minimum)), *spread, ("last", words(delay.maximum))]
     if delay.before_order:
         spread.append(("dated before their order", f"{delay.before_order:,}"))
-    return report.figure(
+    return html_page.figure(
         Figure(
             title="How long customers took to pay",
             says=says,
@@ -162,7 +162,7 @@ def recounts(summary: Summary) -> str:
             )
         )
     first, last = summary.recount[0], summary.recount[-1]
-    return report.figure(
+    return html_page.figure(
         Figure(
             title="What another timeout would have meant",
             says=f"By the orders' own times: {first.paid_in_time:,} paid in time with {words(first.timeout_seconds)}, "

@@ -1,0 +1,318 @@
+"""What sees every message: publishes in batches, confirms and deliveries in large pieces.
+
+Nothing here reads or writes a socket; frames are found in the bytes as they came (AMQP 0-9-1, section 4.2.2),
+and no object is made for a frame that only has to be counted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.wire.content import HEADER_FIXED, content_frames, join_content, make_header
+from warren.wire.methods import frame
+
+if TYPE_CHECKING:
+    from warren.broker.bench.load_topology import Address
+
+_U64: Final = struct.Struct(">Q")
+_STAMP: Final = struct.Struct(">QQ")
+_ACK: Final = struct.Struct(">BHIHHQBB")
+
+_METHOD: Final = 1
+_HEADER: Final = 2
+_BODY: Final = 3
+
+_BUCKETS: Final = 64 * 40
+
+
+class Batch:
+    """Publishes of one size, encoded once, in a ring; only number and time change from one use to the next."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        size: int,
+        capacity: int,
+        frame_max: int,
+        channel: int,
+        prefix: int,
+    ) -> None:
+        """
+        :param addresses: of the messages in turn; all encoded as long as each other
+        :param capacity: how many messages it holds at least; rounded up to whole rounds of the addresses
+        :param prefix: which run and publisher they belong to (`prefix_of`)
+        """
+        turn = [publish_frames(each, size, frame_max, channel) for each in addresses]
+        rounds = -(-capacity // len(turn))
+        self.length: i64 = len(turn[0])
+        """Bytes of one message, all its frames."""
+        self.capacity = rounds * len(turn)
+        self.data = bytearray(b"".join(turn) * rounds)
+        first = addresses[0]
+        method = frame(channel, "basic.publish", 0, first.exchange, first.routing_key, False, False)
+        self.body_at: i64 = len(method) + 8 + HEADER_FIXED + len(first.properties) + 7
+        self.size: i64 = size
+        self.prefix = prefix
+
+    def stamp(self, first: int, count: i64, now: int, at: i64 = 0) -> None:
+        """Number `count` messages from the one at `at` on, beginning with `first`, and set their time, in nanoseconds."""
+        data = self.data
+        at = at * self.length + self.body_at
+        number = self.prefix + first
+        if self.size >= 16:
+            for _ in range(count):
+                _STAMP.pack_into(data, at, number, now)
+                at += self.length
+                number += 1
+        elif self.size >= 8:
+            for _ in range(count):
+                _U64.pack_into(data, at, number)
+                at += self.length
+                number += 1
+
+
+def publish_frames(address: Address, size: int, frame_max: int, channel: int) -> bytes:
+    """One publish with a body of zeros, all its frames."""
+    method = frame(channel, "basic.publish", 0, address.exchange, address.routing_key, False, False)
+    header = make_header(size, address.properties, address.flags)
+    return method + content_frames(join_content(channel, header, bytes(size)), channel, frame_max)
+
+
+class Confirms:
+    """Counts a channel's confirms, which may come one by one, out of order, or many in one."""
+
+    def __init__(self) -> None:
+        self.low: i64 = 0
+        """Every publish up to this one is settled."""
+        self.early: set[int] = set()
+        """Later ones that are settled already."""
+        self.nacked: i64 = 0
+        self.rest = b""
+        self.other: list[bytes] = []
+        """Frames that are no confirms, for someone else to judge."""
+
+    @property
+    def settled(self) -> int:
+        return self.low + len(self.early)
+
+    def feed(self, data: bytes) -> None:
+        """Take what the socket gave."""
+        if self.rest:
+            data = self.rest + data
+        end: i64 = len(data)
+        p: i64 = 0
+        while end - p >= 8:
+            size: i64 = u32(data, p + 3)
+            after: i64 = p + size + 8
+            if after > end:
+                break
+            # basic.ack is 60.80, basic.nack 60.120; both begin with the tag and a bit for `multiple`.
+            kind: i64 = data[p + 10] if size == 13 else 0
+            if data[p] == _METHOD and (kind == 80 or kind == 120) and data[p + 8] == 60 and data[p + 7] == 0:
+                self.settle(u64(data, p + 11), data[p + 19] & 1 == 1, kind == 120)
+            else:
+                self.other.append(data[p:after])
+            p = after
+        self.rest = data[p:] if p < end else b""
+
+    def settle(self, tag: i64, multiple: bool, refused: bool) -> None:
+        before = self.low + len(self.early)
+        if multiple:
+            if tag > self.low:
+                self.low = tag
+                if self.early:
+                    self.early = {each for each in self.early if each > tag}
+        elif tag == self.low + 1:
+            self.low = tag
+        elif tag > self.low:
+            self.early.add(int(tag))
+        while self.early and int(self.low + 1) in self.early:
+            self.low += 1
+            self.early.discard(int(self.low))
+        if refused:
+            self.nacked += self.low + len(self.early) - before
+
+
+def prefix_of(run: int, publisher: int) -> int:
+    """The upper bits of a body's first eight bytes: run (11 bits), publisher (12), number from 1 (40)."""
+    return (run & 0x7FF) << 52 | (publisher & 0xFFF) << 40
+
+
+def u32(data: bytes, at: i64) -> i64:
+    """Four bytes as a number, without an object for it."""
+    return i64(data[at]) << 24 | i64(data[at + 1]) << 16 | i64(data[at + 2]) << 8 | i64(data[at + 3])
+
+
+def u64(data: bytes, at: i64) -> i64:
+    """Eight bytes as a number below 2**63."""
+    return (u32(data, at) & 0x7FFFFFFF) << 32 | u32(data, at + 4)
+
+
+def tag_of(place: int) -> bytes:
+    """The consumer tag of a consumer's queue number `place` (up to 2**18): three printable bytes."""
+    return bytes(48 + (place >> shift & 63) for shift in (12, 6, 0))
+
+
+class Deliveries:
+    """Counts, checks and acknowledges a consumer's deliveries."""
+
+    def __init__(self, run: int, publishers: int, ack_every: int, channel: int, queues: int = 1) -> None:
+        """
+        :param run: messages of other runs are only counted
+        :param ack_every: one acknowledgement for this many messages; 0: none (auto-ack)
+        :param queues: how many it consumes from, with the tags of `tag_of`: each has an order of its own
+        """
+        self.run: i64 = run
+        self.publishers: i64 = publishers
+        self.ack_every: i64 = ack_every
+        self.channel = channel
+        self.queues: i64 = queues
+        self.count: i64 = 0
+        self.unacked: i64 = 0
+        self.tag: i64 = 0
+        self.redelivered: i64 = 0
+        self.reordered: i64 = 0
+        self.foreign: i64 = 0
+        self.empty: i64 = 0
+        """How often basic.get found nothing."""
+        self.queue: i64 = 0
+        """Whose message the current one is."""
+        self.counts = [0] * publishers
+        self.sums = [0] * publishers
+        self.highest = [0] * (publishers * queues)
+        self.latest: i64 = -1
+        """The place in `highest` of the last message; what follows belongs there, and enters the lists in `note`."""
+        self.latest_count: i64 = 0
+        self.latest_sum: i64 = 0
+        self.latest_highest: i64 = 0
+        self.measuring = False
+        """Whether latencies are recorded now."""
+        self.latencies = [0] * _BUCKETS
+        self.acks: list[bytes] = []
+        """Acknowledgements to be sent."""
+        self.other: list[bytes] = []
+        """Frames that belong to no delivery, for someone else to judge."""
+        self.rest = b""
+        self.missing: i64 = 0
+        """Bytes of the current message's body that have not come."""
+        self.fresh = False
+        """Whether the next body frame is its message's first."""
+
+    def feed(self, data: bytes, now: i64) -> None:
+        """Take what the socket gave at the time `now`, in nanoseconds."""
+        if self.rest:
+            data = self.rest + data
+        end: i64 = len(data)
+        p: i64 = 0
+        while end - p >= 8:
+            size: i64 = u32(data, p + 3)
+            after: i64 = p + size + 8
+            if after > end:
+                break
+            kind: i64 = data[p]
+            if kind == _METHOD:
+                self.method(data, p, after)
+            elif kind == _HEADER:
+                self.missing = u64(data, p + 11)
+                self.fresh = True
+                if self.missing == 0:
+                    self.complete()
+            elif kind == _BODY:
+                if self.fresh:
+                    self.fresh = False
+                    if size >= 8:
+                        self.check(data, p + 7, size, now)
+                self.missing -= size
+                if self.missing == 0:
+                    self.complete()
+            p = after
+        self.rest = data[p:] if p < end else b""
+
+    def method(self, data: bytes, p: i64, after: i64) -> None:
+        """basic.deliver is 60.60, basic.get-ok 60.71, basic.get-empty 60.72."""
+        number: i64 = data[p + 10] if data[p + 8] == 60 and data[p + 7] == 0 else 0
+        if number == 60:
+            length: i64 = data[p + 11]
+            at: i64 = p + 12 + length
+            if self.queues > 1 and length == 3:
+                place = (
+                    (i64(data[p + 12]) - 48) << 12 | (i64(data[p + 13]) - 48) << 6 | i64(data[p + 14]) - 48
+                )
+                self.queue = place if 0 <= place < self.queues else 0
+            self.tag = u64(data, at)
+            self.redelivered += i64(data[at + 8]) & 1
+        elif number == 71:
+            self.tag = u64(data, p + 11)
+            self.redelivered += i64(data[p + 19]) & 1
+        elif number == 72:
+            self.empty += 1
+        else:
+            self.other.append(data[p:after])
+
+    def check(self, data: bytes, at: i64, size: i64, now: i64) -> None:
+        number: i64 = u64(data, at)
+        publisher: i64 = (number >> 40) & 0xFFF
+        if number >> 52 != self.run or publisher >= self.publishers:
+            self.foreign += 1
+            return
+        number &= 0xFFFFFFFFFF
+        place: i64 = self.queue * self.publishers + publisher
+        if place != self.latest:
+            self.note()
+            self.latest = place
+            self.latest_highest = self.highest[place]
+        self.latest_count += 1
+        self.latest_sum += number
+        if number > self.latest_highest:
+            self.latest_highest = number
+        else:
+            self.reordered += 1
+        if self.measuring and size >= 16:
+            self.latencies[bucket((now - u64(data, at + 8)) // 1000)] += 1
+
+    def note(self) -> None:
+        """Enter what is known of the last publisher and queue into the lists."""
+        if self.latest >= 0:
+            publisher = self.latest % self.publishers
+            self.counts[publisher] += self.latest_count
+            self.sums[publisher] += self.latest_sum
+            self.highest[self.latest] = self.latest_highest
+            self.latest_count = self.latest_sum = 0
+
+    def complete(self) -> None:
+        self.count += 1
+        if self.ack_every:
+            self.unacked += 1
+            if self.unacked >= self.ack_every:
+                self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """Add an acknowledgement of everything that has been delivered to `acks`."""
+        if self.unacked:
+            multiple = 1 if self.unacked > 1 else 0
+            self.acks.append(_ACK.pack(_METHOD, self.channel, 13, 60, 80, self.tag, multiple, 0xCE))
+            self.unacked = 0
+
+
+def bucket(value: i64) -> i64:
+    """The place of a value in a histogram whose buckets are 1/64 of their value wide, exact below 128."""
+    exponent: i64 = 0
+    if value < 0:
+        return 0
+    while value >= 128:
+        value >>= 1
+        exponent += 1
+    place: i64 = exponent * 64 + value
+    return place if place < _BUCKETS else _BUCKETS - 1
+
+
+def bucket_value(place: i64) -> i64:
+    """The smallest value of a bucket."""
+    if place < 128:
+        return place
+    exponent: i64 = place // 64 - 1
+    return (place - exponent * 64) << exponent

@@ -1,0 +1,1 @@
+"""One AMQP channel: publishes, confirms, deliveries, transactions, methods."""

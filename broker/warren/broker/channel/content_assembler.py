@@ -1,0 +1,123 @@
+"""A message on its way in whose content does not lie whole in one read: header first, then body after body."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, Optional
+
+from mypy_extensions import i64
+
+from warren.wire.content import HEADER_FIXED, join_content
+from warren.wire.methods import BASIC, PUBLISH
+from warren.wire.reply_codes import AmqpError, Reply, snippet
+
+if TYPE_CHECKING:
+    from warren.broker.channel.channel import Channel, Target
+
+# The size is unsigned on the wire. As a signed number an impossible one is negative, and caught as such.
+_header = struct.Struct(">HHq").unpack_from
+
+HEADER: Final = 2
+
+
+class Incoming:
+    """What a channel has of the content that it expects (AMQP 0-9-1, section 4.2.6)."""
+
+    size: i64 = 0
+    received: i64 = 0
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.target: Optional[Target] = None  # noqa: UP045
+        """The publish that the content belongs to; None if no content is expected."""
+        self.header: Optional[bytes] = None  # noqa: UP045
+        self.body = bytearray()
+        """Not a list of pieces: a client may send a body byte by byte."""
+
+    def clear(self) -> None:
+        self.target = None
+        self.header = None
+        self.body = bytearray()
+
+    def take_header(self, payload: bytes, limit: i64) -> None:
+        """A header frame.
+
+        :param limit: the largest body that is accepted, in bytes.
+        :raises AmqpError: 505 if none is expected, 406 for a body that is too large.
+        """
+        if self.target is None:
+            raise method_expected()
+        if self.header is not None:
+            raise self.unexpected("non content body")
+        if len(payload) < HEADER_FIXED:
+            raise AmqpError(Reply.FRAME_ERROR, f"{snippet(HEADER, payload)}: unknown_frame")
+        class_id: i64
+        weight: i64
+        size: i64
+        class_id, weight, size = _header(payload, 0)
+        if class_id != BASIC:
+            raise AmqpError(
+                Reply.UNEXPECTED_FRAME,
+                f"expected content header for class 60, got one for class {class_id} instead",
+                BASIC,
+                PUBLISH,
+            )
+        if weight:
+            raise self.unexpected("non content header")
+        if not 0 <= size <= limit:
+            self.clear()
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"message size {int(size) % 2**64} is larger than configured max size {limit}",
+                BASIC,
+                PUBLISH,
+            )
+        self.header = payload
+        self.size = size
+        self.received = 0
+        if size == 0:
+            self.complete()
+
+    def take_body(self, payload: bytes) -> None:
+        """A body frame.
+
+        :raises AmqpError: 505 if none is expected, 501 if it is longer than what is missing.
+        """
+        if self.target is None:
+            raise method_expected()
+        if self.header is None:
+            raise self.unexpected("non content header")
+        self.received += len(payload)
+        if self.received > self.size:
+            raise AmqpError(
+                Reply.FRAME_ERROR, "content body frame exceeds remaining content size", BASIC, PUBLISH
+            )
+        self.body += payload
+        if self.received == self.size:
+            self.complete()
+
+    def complete(self) -> None:
+        target = self.target
+        header = self.header
+        assert target is not None
+        assert header is not None
+        body = bytes(self.body)
+        self.clear()
+        channel = self.channel
+        look = channel.connection.look
+        flags: i64 = (i64(header[12]) << 8) | i64(header[13])
+        look.look(header, HEADER_FIXED, len(header), flags)
+        channel.connection.same = b""
+        channel.publish(target, join_content(channel.number, header, body), self.size, look)
+
+    def unexpected(self, got: str) -> AmqpError:
+        """Another frame than the one that the content needs next, in RabbitMQ's words."""
+        if self.header is None:
+            text = f"expected content header for class 60, got {got} frame instead"
+        else:
+            text = "expected content body, got non content body frame instead"
+        return AmqpError(Reply.UNEXPECTED_FRAME, text, BASIC, PUBLISH)
+
+
+def method_expected() -> AmqpError:
+    return AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")

@@ -1,0 +1,31 @@
+"""What is written into messages as they come in: when that was (https://www.rabbitmq.com/docs/message-interceptors)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from warren.wire import field_tables
+from warren.wire.content import body_payload, header_payload, join_content
+from warren.wire.properties import decode, encode
+
+if TYPE_CHECKING:
+    from warren.broker.model.message import Message
+
+TIMESTAMPS: Final = ("off", "missing", "always")
+HEADER: Final = "timestamp_in_ms"
+
+
+def stamped(message: Message, now: float, mode: str) -> bytes:
+    """The content with the property timestamp, in seconds, and the header timestamp_in_ms.
+
+    :param mode: `always`, or `missing`: what the publisher has set stays.
+    """
+    properties = decode(header_payload(message.content))
+    headers = dict(properties.headers)
+    if mode == "always" or "timestamp" not in properties:
+        properties["timestamp"] = int(now)
+    if mode == "always" or HEADER not in headers:
+        headers[HEADER] = field_tables.long_field(int(now * 1000 + 0.001))
+    properties["headers"] = headers
+    body = body_payload(message.content)
+    return join_content(message.channel, encode(properties, len(body)), body)

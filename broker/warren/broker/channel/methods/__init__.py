@@ -1,0 +1,1 @@
+"""AMQP methods of a channel that are not on the hot path."""

@@ -1,0 +1,96 @@
+"""What AMQP 0-9-1 clients may do with a stream, and RabbitMQ's words for what they may not.
+
+https://www.rabbitmq.com/docs/streams#usage and rabbit_stream_queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.broker.channel.subscription import Subscription
+from warren.broker.model.argument_checks import argument_fields
+from warren.broker.model.message import Message
+from warren.broker.model.queue.queue import Queue
+from warren.broker.model.stream.stream import Stream
+from warren.broker.model.stream.stream_arguments import TRACKING, Start, start_of
+from warren.wire.methods import frame
+from warren.wire.reply_codes import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.channel.channel import Channel
+    from warren.broker.channel.methods.method_context import Call
+
+
+def consume_stream(call: Call, stream: Stream, tag: bytes) -> None:
+    """basic.consume on a stream; it is never exclusive, as in RabbitMQ.
+
+    :raises AmqpError: 406 without a prefetch limit or for an invalid argument, 540 without acknowledgements or with a limit
+        for the whole channel.
+    """
+    arguments, channel = call.arguments, call.channel
+    described = call.topology.described("queue", stream.name)
+    fields = argument_fields(arguments.data("arguments"))
+    start = start_of(fields, described, stream.now_ms())
+    if start.tracked and not arguments.data("consumer_tag"):
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"invalid arg '{TRACKING}' for {described}: the offset is stored under the consumer tag, which has to be given",
+        )
+    if not channel.next_prefetch:
+        raise AmqpError(Reply.PRECONDITION_FAILED, f"consumer prefetch count is not set for '{described}'")
+    if arguments.flag("no_ack"):
+        raise not_supported("automatic acknowledgement", described)
+    if channel.prefetch:
+        raise AmqpError(Reply.NOT_IMPLEMENTED, f"{described} does not support global qos")
+    subscription = Subscription(
+        channel, stream, tag, False, arguments.flag("exclusive"), channel.next_prefetch
+    )
+    subscription.raw_arguments = arguments.data("arguments")
+    channel.subscriptions[tag] = subscription
+    if not arguments.flag("nowait"):
+        call.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
+    offset, since = _place(stream, start, tag)
+    stream.attach(subscription, tag if start.tracked else b"", offset, since)
+    stream.subscribe(subscription)
+    stream.drain()
+
+
+def _place(stream: Stream, start: Start, tag: bytes) -> tuple[int, int]:
+    """The offset that a consumer begins at, and the time if it begins at one, else -1."""
+    messages = stream.messages
+    stored = messages.offsets.get(tag) if start.tracked else None
+    if stored is not None:
+        return stored, -1
+    if start.where == "time":
+        return int(messages.first), max(start.value, 0)
+    if start.where == "offset":
+        return start.value if start.value >= 0 else max(int(messages.next_offset) + start.value, 0), -1
+    places = {"first": messages.first, "last": messages.last_chunk, "next": messages.next_offset}
+    return int(places[start.where]), -1
+
+
+def refuse_stream(call: Call, queue: Queue, what: str) -> None:
+    """:raises AmqpError: 540 if the queue is a stream."""
+    if queue.streamed:
+        raise not_supported(what, call.topology.described("queue", queue.name))
+
+
+def refuse_return(channel: Channel, messages: list[Message]) -> None:
+    """A stream's messages are acknowledged or left alone: they are where they were anyway.
+
+    :raises AmqpError: 540 if one of them is a stream's; then all of them are outstanding as before.
+    """
+    for message in messages:
+        consumer = message.consumer
+        if consumer is not None and consumer.queue.streamed:
+            for other in messages:
+                channel.unacked[int(other.tag)] = other
+                channel.lowest_tag = min(channel.lowest_tag, other.tag)
+            queue = consumer.queue
+            vhost = queue.vhost.name.decode(errors="replace")
+            name = queue.name.decode(errors="replace")
+            raise not_supported("basic.nack and basic.reject", f"queue '{name}' in vhost '{vhost}'")
+
+
+def not_supported(what: str, described: str) -> AmqpError:
+    return AmqpError(Reply.NOT_IMPLEMENTED, f"{what} not supported by stream queues {described}")

@@ -1,0 +1,185 @@
+"""The settings by name: what each means, and how it is read from text or TOML. They are the fields of the configuration."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from warren.broker.configuration.config import BrokerConfig
+from warren.broker.configuration.sizes import parse_size
+from warren.broker.connection.tls import TlsConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """What the broker writes to standard error.
+
+    :param log_level: the least level that is written: `debug`, `info`, `warning` or `error`.
+    :param log_json: one JSON object a line in the place of text.
+    """
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_json: bool = False
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting.
+
+    :param parse: the value from what a file or a command line has; a `ValueError` says what it has to be.
+    :param default: that of `warren broker`.
+    :param secret: it is not shown, and no flag.
+    """
+
+    name: str
+    help: str
+    hint: object
+    parse: Callable[[object], object]
+    default: object
+    secret: bool
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+
+PREFIX: Final = "WARREN_BROKER_"
+TLS: Final = "tls_"
+COMMAND_DEFAULTS: Final[dict[str, object]] = {"port": 5672, "memory_alarm": True}
+"""Where `warren broker` is not a broker in some process."""
+SIZES: Final = ("max_message_size",)
+SECRETS: Final = ("users", "tls_key_password")
+TRUE: Final = ("true", "yes", "on", "1")
+FALSE: Final = ("false", "no", "off", "0")
+
+
+def _keys() -> dict[str, Key]:
+    found = {}
+    for kind, prefix in ((BrokerConfig, ""), (TlsConfig, TLS), (LogConfig, "")):
+        hints = get_type_hints(kind)
+        told = _parameters(inspect.getdoc(kind) or "")
+        for each in fields(kind):
+            if each.name == "tls" and kind is BrokerConfig:
+                continue
+            name = prefix + each.name
+            default = each.default_factory() if each.default_factory is not MISSING else each.default
+            default = COMMAND_DEFAULTS.get(name, default)
+            hint = hints[each.name]
+            parse = _size if name in SIZES else _parser(hint)
+            found[name] = Key(name, told.get(each.name, ""), hint, parse, default, name in SECRETS)
+    return found
+
+
+def _parameters(documentation: str) -> dict[str, str]:
+    """What `:param name:` says of each."""
+    found = re.findall(r":param (\w+):\s*(.*?)(?=\n\s*:param |\Z)", documentation, re.DOTALL)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def _parser(hint: object) -> Callable[[object], object]:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        rest = [each for each in arguments if each is not type(None)]
+        if len(rest) == 1:
+            return _or_none(_parser(rest[0]))
+        return _number_or_text
+    if origin is Literal:
+        return _one_of([str(each) for each in arguments])
+    if origin is tuple:
+        return _texts
+    if origin in (Mapping, dict):
+        return _pairs
+    simple: dict[object, Callable[[object], object]] = {
+        int: _integer,
+        float: _number,
+        bool: _flag,
+        str: _text,
+        Path: lambda value: Path(_text(value)).expanduser(),
+    }
+    return simple[hint]
+
+
+def _or_none(parse: Callable[[object], object]) -> Callable[[object], object]:
+    return lambda value: None if value == "none" else parse(value)
+
+
+def _one_of(choices: list[str]) -> Callable[[object], object]:
+    def parse(value: object) -> object:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        return value
+
+    return parse
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{value!r} is no integer")
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is no integer") from None
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is no number")
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is no number") from None
+
+
+def _flag(value: object) -> bool:
+    word = str(value).lower()
+    if word not in TRUE + FALSE:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return word in TRUE
+
+
+def _size(value: object) -> int:
+    return parse_size(value) if isinstance(value, str) else _integer(value)
+
+
+def _number_or_text(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is neither a number nor text")
+    return value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """A list, or text with commas."""
+    if isinstance(value, str):
+        value = [word.strip() for word in value.split(",")] if value.strip() else []
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is no list")
+    return tuple(str(word) for word in value)
+
+
+def _pairs(value: object) -> dict[str, str]:
+    """A table, or text as `name:value,name:value`. What is wrong is not shown: it may be a password."""
+    if isinstance(value, str):
+        value = dict(word.partition(":")[::2] for word in value.split(",")) if value else {}
+    if not isinstance(value, dict) or not all(isinstance(each, str) and each for each in value.values()):
+        raise ValueError("it has to be a table of texts, or name:password pairs separated by commas")
+    return {str(name).strip(): each for name, each in value.items()}
+
+
+KEYS: Final = _keys()
+
+__all__ = ["KEYS", "PREFIX", "TLS", "Key", "LogConfig"]

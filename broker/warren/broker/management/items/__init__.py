@@ -1,0 +1,1 @@
+"""Items of the list verbs under RabbitMQ's names."""

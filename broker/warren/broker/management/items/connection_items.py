@@ -1,0 +1,162 @@
+"""The items of list_connections and list_channels, under RabbitMQ's names."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from warren.broker.management.json_values import channel_id, connection_id, text, typed
+from warren.broker.management.request import Json
+from warren.wire import amqp_url
+
+if TYPE_CHECKING:
+    from warren.broker.channel.channel import Channel
+    from warren.broker.connection.connection import Connection
+
+TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
+"""Where the system counts a socket's bytes itself (Linux), nothing is counted here."""
+SEGMENTS: Final = struct.Struct("=II")
+BYTES: Final = struct.Struct("=Q")
+RECEIVED_AT: Final = 128
+SEGMENTS_AT: Final = 152
+SENT_AT: Final = 200
+"""Where tcpi_bytes_received, tcpi_data_segs_in with tcpi_data_segs_out, and tcpi_bytes_sent stand in it."""
+
+
+def address(connection: Connection, own: bool) -> tuple[str, int | str]:
+    """The host and the port of this end of a connection, or of the other."""
+    found = connection.transport.get_extra_info("sockname" if own else "peername")
+    return (str(found[0]), int(found[1])) if isinstance(found, tuple) else ("", "")
+
+
+def connection_name(connection: Connection) -> str:
+    """As RabbitMQ names it: both ends."""
+    ends = connection.transport.get_extra_info
+    return amqp_url.connection_name(ends("peername"), ends("sockname"))
+
+
+def _tcp_info(connection: Connection) -> bytes:
+    sock = connection.transport.get_extra_info("socket")
+    if sock is None or TCP_INFO is None:
+        return b""
+    try:
+        info: bytes = sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
+    except OSError:
+        return b""
+    return info
+
+
+def _counted(layout: struct.Struct, at: int, index: int = 0) -> Callable[[Connection], Json]:
+    def count(connection: Connection) -> Json:
+        info = _tcp_info(connection)
+        return layout.unpack_from(info, at)[index] if len(info) >= at + layout.size else ""
+
+    return count
+
+
+def _state(connection: Connection) -> Json:
+    if connection.blocked:
+        return "blocked"
+    if connection.open and not connection.closing and not connection.reading:
+        return "flow"
+    return connection.conversation.state.value
+
+
+def _tls(connection: Connection) -> ssl.SSLObject | None:
+    found = connection.transport.get_extra_info("ssl_object")
+    return found if isinstance(found, ssl.SSLObject) else None
+
+
+def _cipher(index: int) -> Callable[[Connection], Json]:
+    def part(connection: Connection) -> Json:
+        tls = _tls(connection)
+        cipher = tls.cipher() if tls is not None else None
+        return str(cipher[index]) if cipher is not None else ""
+
+    return part
+
+
+def _certificate(part: str) -> Callable[[Connection], Json]:
+    def shown(connection: Connection) -> Json:
+        tls = _tls(connection)
+        certificate: Any = tls.getpeercert() if tls is not None else None
+        if not certificate:
+            return ""
+        if part == "validity":
+            return f"{certificate.get('notBefore', '')} - {certificate.get('notAfter', '')}"
+        # As OpenSSL writes a name, the last part first (RFC 4514).
+        pairs = [pair for names in certificate.get(part, ()) for pair in names]
+        return ",".join(f"{SHORT.get(name, name)}={value}" for name, value in reversed(pairs))
+
+    return shown
+
+
+SHORT: Final = {
+    "commonName": "CN",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "stateOrProvinceName": "ST",
+    "localityName": "L",
+}
+
+CONNECTION_ITEMS: Final[Mapping[str, Callable[[Connection], Json]]] = {
+    "pid": connection_id,
+    "name": connection_name,
+    "port": lambda connection: address(connection, True)[1],
+    "host": lambda connection: address(connection, True)[0],
+    "peer_port": lambda connection: address(connection, False)[1],
+    "peer_host": lambda connection: address(connection, False)[0],
+    "ssl": lambda connection: _tls(connection) is not None,
+    "ssl_protocol": _cipher(1),
+    "ssl_key_exchange": lambda _: "",
+    "ssl_cipher": _cipher(0),
+    "ssl_hash": lambda _: "",
+    "peer_cert_subject": _certificate("subject"),
+    "peer_cert_issuer": _certificate("issuer"),
+    "peer_cert_validity": _certificate("validity"),
+    "state": _state,
+    "channels": lambda connection: len(connection.channels),
+    "protocol": lambda connection: "{0,9,1}" if connection.conversation.greeted else "",
+    "auth_mechanism": lambda connection: connection.conversation.mechanism,
+    "user": lambda connection: text(connection.user),
+    "vhost": lambda connection: text(connection.vhost),
+    "timeout": lambda connection: connection.conversation.heartbeat,
+    "frame_max": lambda connection: int(connection.frame_max),
+    "channel_max": lambda connection: connection.conversation.channel_max,
+    "client_properties": lambda connection: typed(connection.conversation.client_properties),
+    "recv_oct": _counted(BYTES, RECEIVED_AT),
+    "recv_cnt": _counted(SEGMENTS, SEGMENTS_AT, 0),
+    "send_oct": _counted(BYTES, SENT_AT),
+    "send_cnt": _counted(SEGMENTS, SEGMENTS_AT, 1),
+    "send_pend": lambda connection: connection.transport.get_write_buffer_size() + int(connection.out_bytes),
+    "connected_at": lambda connection: round(connection.conversation.connected_at * 1000),
+}
+
+
+def _uncommitted(channel: Channel, publishes: bool) -> int:
+    if channel.tx is None:
+        return 0
+    return len(channel.tx.publishes if publishes else channel.tx.settled)
+
+
+CHANNEL_ITEMS: Final[Mapping[str, Callable[[Channel], Json]]] = {
+    "pid": channel_id,
+    "connection": lambda channel: connection_id(channel.connection),
+    "name": lambda channel: f"{connection_name(channel.connection)} ({int(channel.number)})",
+    "number": lambda channel: int(channel.number),
+    "user": lambda channel: text(channel.connection.user),
+    "vhost": lambda channel: text(channel.connection.vhost),
+    "transactional": lambda channel: channel.tx is not None,
+    "confirm": lambda channel: channel.confirming,
+    "consumer_count": lambda channel: len(channel.subscriptions),
+    "messages_unacknowledged": lambda channel: len(channel.unacked),
+    "messages_uncommitted": lambda channel: _uncommitted(channel, True),
+    "acks_uncommitted": lambda channel: _uncommitted(channel, False),
+    "messages_unconfirmed": lambda channel: int(channel.confirms.published - channel.confirms.sent),
+    "prefetch_count": lambda channel: int(channel.next_prefetch),
+    "global_prefetch_count": lambda channel: int(channel.prefetch),
+}

@@ -1,0 +1,175 @@
+"""The items of list_queues: RabbitMQ's names, and what they say here (https://www.rabbitmq.com/docs/man/rabbitmqctl.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from warren.broker.channel.subscription import Subscription
+from warren.broker.connection.connection import Connection
+from warren.broker.management import queue_counts
+from warren.broker.management.json_values import channel_id, connection_id, queue_id, text, typed
+from warren.broker.management.queue_counts import Figure, Unacknowledged
+from warren.broker.management.request import Json
+from warren.broker.model.policy.policies import merged, queue_type
+from warren.wire import field_tables, properties
+from warren.wire.content import header_payload
+
+if TYPE_CHECKING:
+    from warren.broker.management.consumer_utilisation import Utilisation
+    from warren.broker.model.queue.queue import Queue
+
+NODE: Final = "warren@localhost"
+"""The one node's name, where RabbitMQ's items have one. No host's name: a data folder may move."""
+
+
+class Listing:
+    """One list_queues: what is looked through once for all queues is kept."""
+
+    def __init__(self, connections: Iterable[Connection], utilisation: Utilisation) -> None:
+        self._connections = connections
+        self._unacked: dict[Queue, Unacknowledged] | None = None
+        self.utilisation = utilisation
+
+    def unacked(self, queue: Queue) -> Unacknowledged:
+        if self._unacked is None:
+            self._unacked = queue_counts.unacknowledged(self._connections)
+        return self._unacked.get(queue) or Unacknowledged()
+
+
+Item: TypeAlias = "Callable[[Queue, Listing], Json]"
+
+
+def _owner(queue: Queue, _: Listing) -> Json:
+    return connection_id(queue.owner) if isinstance(queue.owner, Connection) else ""
+
+
+def _exclusive(queue: Queue) -> Subscription | None:
+    """The consumer that has the queue for itself."""
+    consumers = queue.consumers
+    if len(consumers) == 1 and consumers[0].exclusive and isinstance(consumers[0], Subscription):
+        return consumers[0]
+    return None
+
+
+def _exclusive_pid(queue: Queue, _: Listing) -> Json:
+    consumer = _exclusive(queue)
+    return "" if consumer is None else channel_id(consumer.channel)
+
+
+def _exclusive_tag(queue: Queue, _: Listing) -> Json:
+    consumer = _exclusive(queue)
+    return "" if consumer is None else text(consumer.tag)
+
+
+def _single_active(queue: Queue) -> Subscription | None:
+    sole = queue.round.sole
+    return sole if isinstance(sole, Subscription) else None
+
+
+def _policy(queue: Queue, _: Listing) -> Json:
+    policy, _operator = queue.vhost.policies.of_queue(queue)
+    return "" if policy is None else policy.name
+
+
+def _operator_policy(queue: Queue, _: Listing) -> Json:
+    _policy, operator = queue.vhost.policies.of_queue(queue)
+    return "" if operator is None else operator.name
+
+
+def _definition(queue: Queue, _: Listing) -> Json:
+    return merged(*queue.vhost.policies.of_queue(queue))
+
+
+def _all(queue: Queue, listing: Listing) -> Figure:
+    return queue_counts.ready(queue) + listing.unacked(queue).all
+
+
+def _ram(queue: Queue, listing: Listing) -> Figure:
+    return queue_counts.ready_in_memory(queue) + listing.unacked(queue).in_memory
+
+
+def _persistent(queue: Queue, listing: Listing) -> Figure:
+    return queue_counts.ready_persistent(queue) + listing.unacked(queue).persistent
+
+
+def _head_timestamp(queue: Queue, _: Listing) -> Json:
+    head = queue.waiting.head()
+    if head is None or not head.content:
+        return ""
+    try:
+        stamp = properties.decode(header_payload(head.content)).get("timestamp", "")
+    except field_tables.TableError:
+        return ""
+    return stamp if isinstance(stamp, int) else ""
+
+
+def _utilisation(queue: Queue, listing: Listing) -> Json:
+    return listing.utilisation.of(queue)
+
+
+def _nodes(queue: Queue, _: Listing) -> Json:
+    return [NODE] if queue_type(queue) != "classic" else ""
+
+
+def _nobody(queue: Queue, _: Listing) -> Json:
+    """Mirrors: one node has none."""
+    return ""
+
+
+QUEUE_ITEMS: Final[Mapping[str, Item]] = {
+    "name": lambda queue, _: text(queue.name),
+    "durable": lambda queue, _: queue.durable,
+    "auto_delete": lambda queue, _: queue.auto_delete,
+    "arguments": lambda queue, _: typed(queue.raw_arguments),
+    "policy": _policy,
+    "operator_policy": _operator_policy,
+    "effective_policy_definition": _definition,
+    "pid": lambda queue, _: queue_id(queue),
+    "owner_pid": _owner,
+    "exclusive": lambda queue, _: queue.owner is not None,
+    "exclusive_consumer_pid": _exclusive_pid,
+    "exclusive_consumer_tag": _exclusive_tag,
+    "single_active_consumer_pid": lambda queue, _: (
+        channel_id(sole.channel) if (sole := _single_active(queue)) is not None else ""
+    ),
+    "single_active_consumer_tag": lambda queue, _: (
+        text(sole.tag) if (sole := _single_active(queue)) is not None else ""
+    ),
+    "messages_ready": lambda queue, _: queue_counts.ready(queue).count,
+    "messages_unacknowledged": lambda queue, _: int(queue.unacked),
+    "messages": lambda queue, _: queue_counts.ready(queue).count + int(queue.unacked),
+    "messages_ready_ram": lambda queue, _: queue_counts.ready_in_memory(queue).count,
+    "messages_unacknowledged_ram": lambda queue, listing: listing.unacked(queue).in_memory.count,
+    "messages_ram": lambda queue, listing: _ram(queue, listing).count,
+    "messages_persistent": lambda queue, listing: _persistent(queue, listing).count,
+    "message_bytes": lambda queue, listing: _all(queue, listing).bytes,
+    "message_bytes_ready": lambda queue, _: queue_counts.ready(queue).bytes,
+    "message_bytes_unacknowledged": lambda queue, listing: listing.unacked(queue).all.bytes,
+    "message_bytes_ram": lambda queue, listing: _ram(queue, listing).bytes,
+    "message_bytes_persistent": lambda queue, listing: _persistent(queue, listing).bytes,
+    "head_message_timestamp": _head_timestamp,
+    "disk_reads": lambda queue, _: queue_counts.disk_reads(queue),
+    "disk_writes": lambda queue, _: queue_counts.disk_writes(queue),
+    "consumers": lambda queue, _: len(queue.consumers),
+    "consumer_utilisation": _utilisation,
+    "consumer_capacity": _utilisation,
+    "memory": lambda queue, listing: queue_counts.memory(queue, listing.unacked(queue)),
+    "slave_pids": _nobody,
+    "synchronised_slave_pids": _nobody,
+    "state": lambda queue, _: "running",
+    "type": lambda queue, _: queue_type(queue),
+    "leader": lambda queue, _: NODE if queue_type(queue) != "classic" else "",
+    "members": _nodes,
+    "online": _nodes,
+}
+
+SPELLINGS: Final = {
+    "consumer": "consumers",
+    **{
+        name.replace("message_bytes", "messages_bytes"): name
+        for name in QUEUE_ITEMS
+        if name.startswith("message_bytes")
+    },
+}
+"""What the literature writes for an item, and the item."""

@@ -1,0 +1,88 @@
+"""The items of list_exchanges, list_bindings and list_consumers, under RabbitMQ's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from warren.broker.channel.subscription import Subscription
+from warren.broker.management.json_values import channel_id, text, typed
+from warren.broker.management.request import Json
+from warren.broker.model.exchange.exchange import Exchange
+from warren.broker.model.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from warren.broker.model.vhost.vhost import VirtualHost
+
+
+def _policy(exchange: Exchange, vhost: VirtualHost) -> Json:
+    policy, _ = vhost.policies.of_exchange(exchange)
+    return "" if policy is None else policy.name
+
+
+EXCHANGE_ITEMS: Final[Mapping[str, Callable[[Exchange, VirtualHost], Json]]] = {
+    "name": lambda exchange, _: text(exchange.name),
+    "type": lambda exchange, _: text(exchange.kind),
+    "durable": lambda exchange, _: exchange.durable,
+    "auto_delete": lambda exchange, _: exchange.auto_delete,
+    "internal": lambda exchange, _: exchange.internal,
+    "arguments": lambda exchange, _: typed(exchange.arguments),
+    "policy": _policy,
+}
+
+
+class Bound(NamedTuple):
+    """A binding as it is listed: the default exchange has one to every queue."""
+
+    source: bytes
+    destination: Queue | Exchange
+    routing_key: bytes
+    arguments: bytes
+
+
+def bindings(vhost: VirtualHost) -> Iterator[Bound]:
+    for queue in list(vhost.queues.values()):
+        yield Bound(b"", queue, queue.name, b"")
+    for exchange in list(vhost.exchanges.values()):
+        for binding in list(exchange.bindings.values()):
+            yield Bound(exchange.name, binding.destination, binding.routing_key, binding.arguments)
+
+
+BINDING_ITEMS: Final[Mapping[str, Callable[[Bound], Json]]] = {
+    "source_name": lambda bound: text(bound.source),
+    "source_kind": lambda _: "exchange",
+    "destination_name": lambda bound: text(bound.destination.name),
+    "destination_kind": lambda bound: "queue" if isinstance(bound.destination, Queue) else "exchange",
+    "routing_key": lambda bound: text(bound.routing_key),
+    "arguments": lambda bound: typed(bound.arguments),
+}
+
+
+def consumers(vhost: VirtualHost) -> Iterator[Subscription]:
+    for queue in list(vhost.queues.values()):
+        for consumer in queue.consumers:
+            if isinstance(consumer, Subscription):
+                yield consumer
+
+
+def _is_active(consumer: Subscription) -> bool:
+    """With a single active consumer, whether it is this one; else always."""
+    return not consumer.queue.round.single or consumer.queue.round.sole is consumer
+
+
+def _activity(consumer: Subscription) -> Json:
+    if not consumer.queue.round.single:
+        return "up"
+    return "single_active" if _is_active(consumer) else "waiting"
+
+
+CONSUMER_ITEMS: Final[Mapping[str, Callable[[Subscription], Json]]] = {
+    "queue_name": lambda consumer: text(consumer.queue.name),
+    "channel_pid": lambda consumer: channel_id(consumer.channel),
+    "consumer_tag": lambda consumer: text(consumer.tag),
+    "ack_required": lambda consumer: not consumer.no_ack,
+    "prefetch_count": lambda consumer: int(consumer.prefetch),
+    "active": _is_active,
+    "activity_status": _activity,
+    "arguments": lambda consumer: typed(consumer.raw_arguments),
+}

@@ -1,0 +1,1 @@
+"""Verbs of the control socket, one module for each subject."""

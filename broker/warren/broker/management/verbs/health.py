@@ -1,0 +1,153 @@
+"""The verbs that tell how the broker stands, and whether all is well."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import socket
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from warren.broker.management import queue_counts
+from warren.broker.management.items.queue_items import NODE
+from warren.broker.management.json_values import text
+from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.verbs.listing import table
+from warren.core.errors import Exit
+
+if TYPE_CHECKING:
+    from warren.broker.management.management import Management
+
+LEVELS = ("debug", "info", "warning", "error", "critical", "none")
+REACH_SECONDS = 2.0
+"""How long a listener may take to accept a connection."""
+
+
+def ping(_: Management, __: Request) -> Json:
+    return "Ping succeeded"
+
+
+def check_running(_: Management, __: Request) -> Json:
+    """Who gets an answer knows."""
+    return f"{NODE} is up and running"
+
+
+def await_startup(_: Management, __: Request) -> None:
+    """The socket is there when the broker has started; it is the command that waits."""
+
+
+def alarms(management: Management, _: Request) -> Json:
+    found = sorted(management.node.alarms.items())
+    return table(["source", "resource"], [[source, resource] for source, resource in found])
+
+
+def check_local_alarms(management: Management, _: Request) -> Json:
+    if management.node.alarms:
+        raise Refused(f"publishers are blocked: {text(management.node.alarm)}", Exit.FAILED)
+    return f"{NODE} reported no local alarms"
+
+
+def listeners(management: Management, _: Request) -> Json:
+    return table(["protocol", "address"], [where.split(" at ", 1) for where in management.listeners()])
+
+
+async def check_port_connectivity(management: Management, _: Request) -> Json:
+    """Whether each listener accepts a connection."""
+    loop = management.node.loop
+    for where in management.listeners():
+        host, _colon, port = where.split(" at ", 1)[1].rpartition(":")
+        host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
+        try:
+            await loop.run_in_executor(None, _reach, host, int(port))
+        except OSError as error:
+            raise Refused(f"nothing answers at {where}: {error}", Exit.FAILED) from None
+    return f"Successfully connected to ports of {len(management.listeners())} listeners"
+
+
+def _reach(host: str, port: int) -> None:
+    socket.create_connection((host, port), REACH_SECONDS).close()
+
+
+def list_unresponsive_queues(_: Management, __: Request) -> Json:
+    """Queues answer together or not at all here, and this is an answer."""
+    return table(["name"], [])
+
+
+def set_log_level(_: Management, request: Request) -> None:
+    level = request.text("level")
+    if level not in LEVELS:
+        raise Refused(f"there is no log level {level}; there are: {', '.join(LEVELS)}")
+    logging.getLogger("warren").setLevel(logging.CRITICAL + 10 if level == "none" else level.upper())
+
+
+def environment(management: Management, _: Request) -> Json:
+    """The configuration, without what is secret."""
+    config = management.config
+    return {
+        "Configuration": {
+            each.name: str(getattr(config, each.name)) for each in dataclasses.fields(config) if each.repr
+        }
+    }
+
+
+def own_version() -> str:
+    try:
+        return version("warren")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def cluster_status(management: Management, _: Request) -> Json:
+    """One node is the whole cluster."""
+    name = management.parameters.globals.get("cluster_name", NODE)
+    return {
+        "Basics": {"Cluster name": name},
+        "Running Nodes": {NODE: f"Warren {own_version()}"},
+        "Alarms": {"Alarm": text(management.node.alarm) if management.node.alarm else "(none)"},
+        "Listeners": _numbered(management),
+    }
+
+
+def _numbered(management: Management) -> dict[str, Json]:
+    return {f"Listener {index}": where for index, where in enumerate(management.listeners(), 1)}
+
+
+def status(management: Management, _: Request) -> Json:
+    """What the broker is and how it stands, by section."""
+    node, config, resources = management.node, management.config, management.resources
+    queues = [queue for each in node.vhosts.values() for queue in each.vhost.queues.values()]
+    log = node.log
+    return {
+        "Runtime": {
+            "OS PID": os.getpid(),
+            "Uptime (seconds)": round(time.time() - management.started),
+            "Warren version": own_version(),
+            "Node name": NODE,
+        },
+        "Data directory": {
+            "Node data directory": str(config.data_dir) if config.data_dir is not None else "(in memory)",
+            "Log bytes not written yet": int(log.unwritten) if log is not None else 0,
+        },
+        "Alarms": {"Alarm": text(node.alarm) if node.alarm else "(none)"},
+        "Memory": {
+            "Total memory used (bytes)": resources.memory_used,
+            "Memory high watermark (bytes)": "none"
+            if resources.memory_limit is None
+            else resources.memory_limit,
+            "Waiting messages (bytes)": sum(int(queue.waiting.memory()) for queue in queues),
+        },
+        "Free Disk Space": {
+            "Low free disk space watermark (bytes)": resources.disk_free_limit,
+            "Free disk space (bytes)": "unknown" if resources.disk_free is None else resources.disk_free,
+        },
+        "Totals": {
+            "Connection count": len(node.connections),
+            "Channel count": sum(len(connection.channels) for connection in node.connections),
+            "Queue count": len(queues),
+            "Message count": sum(queue_counts.ready(queue).count + int(queue.unacked) for queue in queues),
+            "Virtual host count": len(node.vhosts),
+        },
+        "Listeners": _numbered(management),
+    }

@@ -1,0 +1,120 @@
+"""The verbs that act on queues, connections and the broker itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.broker.configuration.sizes import parse_size
+from warren.broker.management.json_values import connection_id, text
+from warren.broker.management.request import Json, Refused, Request
+from warren.broker.process_memory import available_memory
+from warren.wire.reply_codes import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.connection.connection import Connection
+    from warren.broker.management.management import Management
+    from warren.broker.model.queue.queue import Queue
+
+
+def _queue(management: Management, request: Request) -> Queue:
+    vhost = management.vhost(request)
+    queue = vhost.queues.get(request.data("queue"))
+    if queue is None:
+        raise Refused(f"no queue '{request.text('queue')}' in vhost '{text(vhost.name)}'")
+    return queue
+
+
+def purge_queue(management: Management, request: Request) -> None:
+    _queue(management, request).purge()
+
+
+def delete_queue(management: Management, request: Request) -> Json:
+    queue = _queue(management, request)
+    if request.flag("if_empty") and queue.waiting.count:
+        raise Refused(
+            f"Queue is not empty: '{text(queue.name)}' has {int(queue.waiting.count)} ready messages"
+        )
+    if request.flag("if_unused") and queue.consumers:
+        raise Refused(f"Queue is in use: '{text(queue.name)}' has {len(queue.consumers)} consumers")
+    topology = queue.vhost.topology
+    assert topology is not None
+    return f"Queue was successfully deleted with {topology.delete_queue(queue)} ready messages"
+
+
+def _close(connections: list[Connection], reason: str) -> None:
+    error = AmqpError(Reply.CONNECTION_FORCED, reason)
+    for connection in connections:
+        connection.conversation.shut_down(connection, error)
+
+
+def close_connection(management: Management, request: Request) -> None:
+    """Close one connection, named by its pid of list_connections, with 320 CONNECTION_FORCED."""
+    name = request.text("pid")
+    found = [each for each in management.node.connections if connection_id(each) == name]
+    if not found:
+        raise Refused(f"no connection {name}; `list_connections pid name` shows which there are")
+    _close(found, request.text("reason"))
+
+
+def close_all_connections(management: Management, request: Request) -> Json:
+    """Close the connections of a virtual host, or all of them."""
+    limit = request.number("limit", 0)
+    found = list(management.node.connections)
+    if not request.flag("global"):
+        found = [each for each in found if each.vhost == request.vhost()]
+    found = found[:limit] if limit > 0 else found
+    _close(found, request.text("reason"))
+    return f"Closed {len(found)} connections"
+
+
+def close_all_user_connections(management: Management, request: Request) -> Json:
+    user = request.data("user")
+    found = [each for each in management.node.connections if each.user == user]
+    _close(found, request.text("reason"))
+    return f"Closed {len(found)} connections"
+
+
+def set_vm_memory_high_watermark(management: Management, request: Request) -> None:
+    """A fraction of what memory there is, 0 blocks publishers at once; or `absolute` and a size."""
+    words = request.texts("limit")
+    try:
+        if words[:1] == ["absolute"] and len(words) == 2:
+            limit = parse_size(words[1])
+        elif len(words) == 1 and 0 <= float(words[0]) <= 1:
+            limit = int(float(words[0]) * available_memory())
+        else:
+            raise ValueError
+    except ValueError:
+        raise Refused(
+            f"{' '.join(words)!r} is no limit: write a fraction between 0.0 and 1.0, or absolute and a size such as 1GB"
+        ) from None
+    management.resources.memory_limit = limit
+
+
+def set_disk_free_limit(management: Management, request: Request) -> None:
+    """A size; or `mem_relative` and a factor of the memory that there is."""
+    words = request.texts("limit")
+    try:
+        if words[:1] == ["mem_relative"] and len(words) == 2 and float(words[1]) >= 0:
+            limit = int(float(words[1]) * available_memory())
+        elif len(words) == 1:
+            limit = parse_size(words[0])
+        else:
+            raise ValueError
+    except ValueError:
+        raise Refused(
+            f"{' '.join(words)!r} is no limit: write a size such as 50MB, or mem_relative and a factor"
+        ) from None
+    management.resources.disk_free_limit = limit
+
+
+def shutdown(management: Management, _: Request) -> Json:
+    """Stop the broker cleanly, as SIGTERM does; it ends after this answer."""
+    if management.on_shutdown is None:
+        raise Refused("this broker belongs to the program that it runs in: stop that")
+    management.node.loop.call_soon(management.on_shutdown)
+    return "The broker stops"
+
+
+def stop(management: Management, request: Request) -> Json:
+    return shutdown(management, request)

@@ -1,0 +1,88 @@
+"""The verbs that set, clear and list policies and operator policies."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from warren.broker.management.json_values import text
+from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.verbs.listing import chosen, table
+from warren.broker.model.policy.policies import Policy
+from warren.broker.model.policy.policy_keys import InvalidPolicy
+
+if TYPE_CHECKING:
+    from warren.broker.management.management import Management
+
+COLUMNS: Final = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
+
+
+def _set(management: Management, request: Request, operator: bool) -> None:
+    vhost = management.vhost(request)
+    definition = request.value("definition")
+    if isinstance(definition, str):
+        try:
+            definition = json.loads(definition)
+        except (ValueError, RecursionError) as error:
+            raise Refused(f"the definition is not JSON: {error}") from None
+    try:
+        policy = Policy(
+            request.text("name"),
+            request.text("pattern"),
+            definition,
+            request.text("apply_to", "all"),
+            request.number("priority", 0),
+            operator,
+        )
+        management.parameters.set_policy(vhost, policy)
+    except InvalidPolicy as reason:
+        raise Refused(f"Validation failed: {reason}") from None
+
+
+def _clear(management: Management, request: Request, operator: bool) -> None:
+    management.parameters.clear_policy(management.vhost(request), request.text("name"), operator)
+
+
+def _list(management: Management, request: Request, operator: bool) -> Json:
+    vhost = management.vhost(request)
+    columns, names = chosen(request, COLUMNS, COLUMNS)
+    policies = vhost.policies.operator if operator else vhost.policies.own
+    ordered = sorted(policies.values(), key=lambda policy: (policy.priority, policy.name))
+    rows = []
+    for policy in ordered:
+        row = {
+            "vhost": text(vhost.name),
+            "name": policy.name,
+            "pattern": policy.pattern,
+            "apply-to": policy.apply_to,
+            "definition": json.dumps(
+                policy.definition, separators=(",", ":"), sort_keys=True, ensure_ascii=False
+            ),
+            "priority": policy.priority,
+        }
+        rows.append([row[name] for name in names])
+    return table(columns, rows)
+
+
+def set_policy(management: Management, request: Request) -> None:
+    _set(management, request, False)
+
+
+def set_operator_policy(management: Management, request: Request) -> None:
+    _set(management, request, True)
+
+
+def clear_policy(management: Management, request: Request) -> None:
+    _clear(management, request, False)
+
+
+def clear_operator_policy(management: Management, request: Request) -> None:
+    _clear(management, request, True)
+
+
+def list_policies(management: Management, request: Request) -> Json:
+    return _list(management, request, False)
+
+
+def list_operator_policies(management: Management, request: Request) -> Json:
+    return _list(management, request, True)

@@ -1,0 +1,61 @@
+"""The verbs of runtime parameters: global ones, and those of components that other brokers have."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.verbs.listing import table
+
+if TYPE_CHECKING:
+    from warren.broker.management.management import Management
+
+
+def _value(request: Request) -> Json:
+    value = request.text("value")
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the value is not JSON: {error}") from None
+
+
+def _shown(value: Json) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def set_parameter(_: Management, request: Request) -> None:
+    """No component of this broker has parameters that are set this way; definitions may bring some."""
+    raise Refused(f"Validation failed: component {request.text('component')} not found")
+
+
+def clear_parameter(management: Management, request: Request) -> None:
+    vhost = management.vhost(request)
+    management.parameters.clear(vhost.name, request.text("component"), request.text("name"))
+
+
+def list_parameters(management: Management, request: Request) -> Json:
+    vhost = management.vhost(request)
+    kept = sorted(management.parameters.kept.items())
+    return table(
+        ["component", "name", "value"],
+        [[component, name, _shown(value)] for (of, component, name), value in kept if of == vhost.name],
+    )
+
+
+def set_global_parameter(management: Management, request: Request) -> None:
+    management.parameters.set_global(request.text("name"), _value(request))
+
+
+def clear_global_parameter(management: Management, request: Request) -> None:
+    management.parameters.clear_global(request.text("name"))
+
+
+def list_global_parameters(management: Management, _: Request) -> Json:
+    found = sorted(management.parameters.globals.items())
+    return table(["name", "value"], [[name, _shown(value)] for name, value in found])
+
+
+def set_cluster_name(management: Management, request: Request) -> None:
+    """RabbitMQ keeps it as a global parameter, and so does this."""
+    management.parameters.set_global("cluster_name", request.text("name"))

@@ -1,0 +1,109 @@
+"""The verbs of virtual hosts and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from warren.broker.management.limits_json import limits, shown, without_none
+from warren.broker.management.request import Json, Request
+from warren.broker.management.verbs.listing import chosen, table
+from warren.broker.model.vhost.vhost_settings import Settings
+
+if TYPE_CHECKING:
+    from warren.broker.management.management import Management
+
+LIMITS: Final = ("max-connections", "max-queues")
+
+ITEMS: Final[Mapping[str, Callable[[Settings], Json]]] = {
+    "name": lambda settings: settings.name,
+    "tracing": lambda _: False,
+    "cluster_state": lambda _: "running",
+    "description": lambda settings: settings.description,
+    "tags": lambda settings: list(settings.tags),
+    "default_queue_type": lambda settings: settings.default_queue_type or "undefined",
+    "protected_from_deletion": lambda settings: settings.protected,
+    "metadata": lambda settings: {"description": settings.description, "tags": list(settings.tags)},
+}
+
+
+def _tags(request: Request) -> tuple[str, ...]:
+    return tuple(tag.strip() for tag in request.text("tags", "").split(",") if tag.strip())
+
+
+def add_vhost(management: Management, request: Request) -> None:
+    """As in RabbitMQ, one that is there is left as it is."""
+    hosts = management.node.virtual_hosts
+    if request.text("name") not in hosts:
+        hosts.add(
+            request.text("name"),
+            description=request.text("description", ""),
+            tags=_tags(request),
+            default_queue_type=request.text("default_queue_type", ""),
+        )
+
+
+def update_vhost_metadata(management: Management, request: Request) -> None:
+    """What is not given stays."""
+    management.node.virtual_hosts.update(
+        request.text("name"),
+        description=request.text("description") if request.has("description") else None,
+        tags=_tags(request) if request.has("tags") else None,
+        default_queue_type=request.text("default_queue_type") if request.has("default_queue_type") else None,
+    )
+
+
+def set_vhost_tags(management: Management, request: Request) -> None:
+    management.node.virtual_hosts.update(request.text("name"), tags=request.texts("tags"))
+
+
+def enable_vhost_protection_from_deletion(management: Management, request: Request) -> None:
+    management.node.virtual_hosts.update(request.text("name"), protected=True)
+
+
+def disable_vhost_protection_from_deletion(management: Management, request: Request) -> None:
+    management.node.virtual_hosts.update(request.text("name"), protected=False)
+
+
+def delete_vhost(management: Management, request: Request) -> None:
+    management.node.virtual_hosts.delete(request.text("name"))
+
+
+def list_vhosts(management: Management, request: Request) -> Json:
+    columns, names = chosen(request, ITEMS, ("name",))
+    return table(
+        columns,
+        [[ITEMS[name](settings) for name in names] for settings in management.node.virtual_hosts.all()],
+    )
+
+
+def vhost_limits(settings: Settings) -> dict[str, int]:
+    return without_none(max_connections=settings.max_connections, max_queues=settings.max_queues)
+
+
+def set_vhost_limits(management: Management, request: Request) -> None:
+    """All of them: what is not named is no limit any more."""
+    found = limits(request.value("definition"), LIMITS, "limits")
+    management.node.virtual_hosts.set_limits(
+        request.text("vhost", "/"),
+        max_connections=found.get("max-connections"),
+        max_queues=found.get("max-queues"),
+    )
+
+
+def clear_vhost_limits(management: Management, request: Request) -> None:
+    management.node.virtual_hosts.set_limits(
+        request.text("vhost", "/"), max_connections=None, max_queues=None
+    )
+
+
+def list_vhost_limits(management: Management, request: Request) -> Json:
+    """Those of one virtual host, or of all that have any."""
+    hosts = management.node.virtual_hosts
+    if not request.flag("global"):
+        found = vhost_limits(hosts.settings(request.text("vhost", "/")))
+        return shown(found) if found else None
+    return table(
+        ["vhost", "limits"],
+        [[each.name, shown(vhost_limits(each))] for each in hosts.all() if vhost_limits(each)],
+    )

@@ -1,0 +1,1 @@
+"""Capture of life-cycle events of messages."""

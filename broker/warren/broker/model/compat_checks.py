@@ -1,0 +1,190 @@
+"""What works here and not on a RabbitMQ 4.3 as it comes: refused with `strict`, otherwise logged once each.
+
+Read from RabbitMQ's sources and release notes of 4.3; it was not run against one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from warren.broker.model.argument_checks import argument_fields
+from warren.broker.model.deduplication import ARGUMENTS as DEDUPLICATION
+from warren.broker.model.exchange.exchange_types import DELAYED, UNIQUE
+from warren.broker.model.queue.queue_arguments import QUORUM_ONLY, QueueArguments
+from warren.wire.reply_codes import AmqpError, Reply
+
+logger = logging.getLogger(__name__)
+
+DENIED = (
+    "Feature `{}` is deprecated.\nBy default, this feature is not permitted anymore.\nThe feature will be removed from a "
+    "future major RabbitMQ version, regardless of the configuration; actual version to be determined.\nTo continue using "
+    "this feature when it is not permitted by default, set the following parameter in your configuration:\n"
+    '    "deprecated_features.permit.{} = true"'
+)
+"""What RabbitMQ says of a feature that is denied by default (rabbit_deprecated_features)."""
+FRAME_MIN = 8192
+"""The least frame_max that may be negotiated since RabbitMQ 4.1."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that RabbitMQ 4.3 does not do."""
+
+    operation: str
+    code: Reply | None
+    """None: it is not refused, and means less than it says."""
+    text: str
+    """With gaps for what it is about."""
+    source: str
+    advice: str
+
+
+ROWS: Mapping[str, Row] = {
+    "transient_queue": Row(
+        "queue.declare, neither durable nor exclusive",
+        Reply.INTERNAL_ERROR,
+        DENIED.format(*["transient_nonexcl_queues"] * 2),
+        "rabbit_amqqueue.erl, release notes of 4.3.0",
+        "declare it durable (with x-expires, if it is to go by itself) or exclusive",
+    ),
+    "global_qos": Row(
+        "basic.qos with global=true",
+        None,
+        "",
+        "rabbit_channel.erl: it counts for each new consumer, as global=false does",
+        "use global=false",
+    ),
+    "master_locator": Row(
+        "queue.declare with x-queue-master-locator",
+        Reply.INTERNAL_ERROR,
+        DENIED.format(*["queue_master_locator"] * 2),
+        "rabbit_classic_queue.erl",
+        "use x-queue-leader-locator, or nothing",
+    ),
+    "quorum_argument": Row(
+        "queue.declare of a classic queue with x-delivery-limit, x-consumer-timeout or x-delayed-retry-*",
+        Reply.PRECONDITION_FAILED,
+        "invalid arg '{}' for {} of queue type rabbit_classic_queue",
+        "rabbit_classic_queue.erl, rabbit_queue_type.erl",
+        "declare it with x-queue-type=quorum",
+    ),
+    "queue_mode": Row(
+        "queue.declare with x-queue-mode",
+        None,
+        "",
+        "the release notes of 4.3.0 call it refused; rabbit_classic_queue.erl takes it and does nothing",
+        "leave it out",
+    ),
+    "mirrors": Row(
+        "queue.declare with x-ha-policy",
+        None,
+        "",
+        "release notes of 4.0: mirrored queues are gone",
+        "declare it with x-queue-type=quorum where the queue has to be replicated",
+    ),
+    "mirror_policy": Row(
+        "set_policy with ha-mode and its like",
+        Reply.PRECONDITION_FAILED,
+        "{} are not recognised policy settings",
+        "rabbit_policies.erl: what mirrored queues needed is gone",
+        "declare the queues with x-queue-type=quorum where they have to be replicated",
+    ),
+    "limit_policy": Row(
+        "set_policy with delivery-limit for classic queues",
+        None,
+        "",
+        "rabbit_classic_queue.erl: such a policy governs no classic queue",
+        "set it for quorum queues: --apply-to quorum_queues",
+    ),
+    "deduplication": Row(
+        "declaring with arguments of deduplication",
+        None,
+        "",
+        "a plugin's of a third party; without it unknown arguments are ignored",
+        "make the consumers idempotent",
+    ),
+    "plugin_exchange": Row(
+        "exchange.declare of the type x-delayed-message or x-message-deduplication",
+        Reply.PRECONDITION_FAILED,
+        "unknown exchange type '{}'",
+        "rabbit_exchange.erl; plugins of third parties that do not come with RabbitMQ",
+        "delay by a queue with a TTL and a dead letter exchange",
+    ),
+    "small_frames": Row(
+        "connection.tune-ok with a frame_max below 8192",
+        Reply.NOT_ALLOWED,
+        "negotiated frame_max = {} is lower than the minimum allowed value (8192)",
+        "rabbit_reader.erl, release notes of 4.1",
+        "tune at least 8192",
+    ),
+}
+
+
+class Portability:
+    """Judges what a client asks for, once it is known to work here."""
+
+    def __init__(self, strict: bool) -> None:
+        """:param strict: refuse what RabbitMQ 4.3 refuses, with its code and text"""
+        self.strict = strict
+        self._told: set[str] = set()
+
+    @classmethod
+    def silent(cls) -> Portability:
+        """One that refuses nothing until `strict` is set, and never logs: for trying things on a copy."""
+        portability = cls(strict=False)
+        portability._told.update(ROWS)
+        return portability
+
+    def judge(self, name: str, *about: object) -> bool:
+        """Something that stands in `ROWS` is asked for; whether it is to mean what it means there.
+
+        :param about: what fills the gaps of the row's text.
+        :raises AmqpError: if RabbitMQ would refuse it, and so is it here.
+        """
+        row = ROWS[name]
+        if name not in self._told:
+            self._told.add(name)
+            logger.warning(
+                "event=not_portable what=%r rabbitmq_43=%s advice=%r",
+                row.operation,
+                "ignores_it" if row.code is None else int(row.code),
+                row.advice,
+            )
+        if self.strict and row.code is not None:
+            raise AmqpError(row.code, row.text.format(*about))
+        return self.strict
+
+    def judge_queue(
+        self, described: str, durable: bool, exclusive: bool, raw: bytes, arguments: QueueArguments
+    ) -> None:
+        """A queue is about to be made.
+
+        :raises AmqpError: as `judge` does.
+        """
+        fields = argument_fields(raw)
+        if not arguments.quorum and not arguments.stream:
+            for name in QUORUM_ONLY:
+                if name in fields:
+                    self.judge("quorum_argument", name, described)
+        if "x-queue-master-locator" in fields:
+            self.judge("master_locator")
+        if not durable and not exclusive:
+            self.judge("transient_queue")
+        if "x-queue-mode" in fields:
+            self.judge("queue_mode")
+        if "x-ha-policy" in fields:
+            self.judge("mirrors")
+        if any(name in fields for name in DEDUPLICATION):
+            self.judge("deduplication")
+
+    def judge_exchange(self, kind: bytes, raw: bytes) -> None:
+        """An exchange is about to be made.
+
+        :raises AmqpError: as `judge` does.
+        """
+        if kind in (DELAYED, UNIQUE):
+            self.judge("plugin_exchange", kind.decode())
+        elif any(name in argument_fields(raw) for name in DEDUPLICATION):
+            self.judge("deduplication")

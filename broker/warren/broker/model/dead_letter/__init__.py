@@ -1,0 +1,1 @@
+"""Dead-lettering and the x-death history."""

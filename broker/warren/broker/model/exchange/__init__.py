@@ -1,0 +1,1 @@
+"""Exchanges: one module for each type."""

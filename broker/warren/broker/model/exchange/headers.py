@@ -1,0 +1,106 @@
+"""Routing by headers: what a headers exchange matches, and the keys that a message's CC and BCC add.
+
+https://www.rabbitmq.com/docs/exchanges#headers, https://www.rabbitmq.com/docs/sender-selected
+"""
+
+from __future__ import annotations
+
+from warren.broker.model.argument_checks import shown
+from warren.wire.field_tables import Field, decode_fields
+from warren.wire.reply_codes import AmqpError, Reply
+
+MODES = ("all", "any", "all-with-x", "any-with-x")
+CC = b"\x02CC"
+BCC = b"\x03BCC"
+"""The two names as they stand in an encoded table: what is looked for before a table is decoded."""
+
+
+class Pattern:
+    """What a binding to a headers exchange asks of a message.
+
+    :raises AmqpError: 406 with RabbitMQ's text for an x-match that is none.
+    """
+
+    def __init__(self, arguments: bytes) -> None:
+        fields = decode_fields(arguments)
+        mode = match_mode(fields.pop("x-match", None))
+        self.all = mode.startswith("all")
+        with_x = mode.endswith("with-x")
+        self.fields = {name: field for name, field in fields.items() if with_x or not name.startswith("x-")}
+
+    def matches(self, headers: dict[str, Field]) -> bool:
+        """Whether a message with these headers matches: all of the pattern's fields, or any of them."""
+        if self.all:
+            return all(self.same(headers, name, field) for name, field in self.fields.items())
+        return any(self.same(headers, name, field) for name, field in self.fields.items())
+
+    def same(self, headers: dict[str, Field], name: str, wanted: Field) -> bool:
+        given = headers.get(name)
+        if given is None:
+            return False
+        # A void in the pattern asks only that the header is there.
+        return wanted.kind == "V" or comparable(given) == comparable(wanted)
+
+
+def match_mode(field: Field | None) -> str:
+    if field is None:
+        return "all"
+    if field.kind != "S":
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"Invalid x-match field type {field.type_name} (value {shown(field)}); expected longstr",
+        )
+    if field.value not in MODES:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f'Invalid x-match field value <<"{field.value!s}">>; expected all, any, all-with-x, or any-with-x',
+        )
+    return str(field.value)
+
+
+def comparable(field: Field) -> tuple[str, object]:
+    """What has to be equal. Integers of all widths and times are one kind, both floats, and both kinds of bytes.
+
+    Of decimals, lists and tables the bytes count: 1.0 is another one than 1.00, and within a list types matter.
+    """
+    kind = field.kind
+    if field.is_integer or kind == "T":
+        return "integer", field.value
+    if kind in "fd":
+        return "float", field.value
+    return ("bytes", field.raw[5:]) if kind in "Sx" else (kind, field.raw)
+
+
+def names_keys(table: bytes) -> bool:
+    """Whether an encoded header table may hold CC or BCC."""
+    return CC in table or BCC in table
+
+
+def further_keys(headers: dict[str, Field]) -> list[bytes]:
+    """The routing keys in CC and BCC; what is no string in them is none.
+
+    :raises AmqpError: 406 if one of them is no array.
+    """
+    keys: list[bytes] = []
+    for name in ("CC", "BCC"):
+        field = headers.get(name)
+        if field is None:
+            continue
+        if field.kind != "A":
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f'invalid message: {{unacceptable_type_in_header,"{name}",{field.type_name}}}',
+                60,
+                40,
+            )
+        assert isinstance(field.value, list)
+        keys.extend(item.encode("utf-8", "surrogateescape") for item in field.value if isinstance(item, str))
+    return keys
+
+
+def listed_keys(headers: dict[str, Field], name: str) -> list[bytes]:
+    """The keys in CC or BCC of a message that is in a queue already."""
+    field = headers.get(name)
+    if field is None or not isinstance(field.value, list):
+        return []
+    return [item.encode("utf-8", "surrogateescape") for item in field.value if isinstance(item, str)]

@@ -1,0 +1,55 @@
+"""`x-recent-history`: a fanout exchange that gives a new queue the messages that came last.
+
+https://github.com/rabbitmq/rabbitmq-server/tree/main/deps/rabbitmq_recent_history_exchange
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from warren.broker.model.argument_checks import argument_fields, shown
+from warren.broker.model.exchange.hashing import invalid
+
+if TYPE_CHECKING:
+    from warren.broker.model.message import Message
+    from warren.wire.field_tables import Field
+
+DEFAULT_LENGTH: Final = 20
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""What one exchange remembers at most, however long its history may be."""
+
+
+class History:
+    """The last messages of one exchange, in memory."""
+
+    def __init__(self, arguments: bytes) -> None:
+        self._length = history_length(argument_fields(arguments).get("x-recent-history-length"))
+        self._messages: deque[Message] = deque()
+        self._bytes = 0
+
+    def remember(self, message: Message, headers: dict[str, Field]) -> None:
+        """Keep a message, unless its header x-recent-history-no-store forbids that."""
+        forbidden = headers.get("x-recent-history-no-store")
+        if forbidden is not None and forbidden.value is True:
+            return
+        self._messages.append(message.copy())
+        self._bytes += len(message.content)
+        while len(self._messages) > self._length or self._bytes > MOST_BYTES:
+            self._bytes -= len(self._messages.popleft().content)
+
+    def messages(self) -> list[Message]:
+        """Copies of what is remembered, the oldest first."""
+        return [message.copy() for message in self._messages]
+
+
+def history_length(field: Field | None) -> int:
+    """
+    :raises AmqpError: 406 if it is no number above 0.
+    """
+    if field is None:
+        return DEFAULT_LENGTH
+    if not field.is_integer or not isinstance(field.value, int) or field.value < 1:
+        value = f'<<"{shown(field)}">>' if field.kind == "S" else shown(field)
+        raise invalid(f"Invalid argument {value}, 'x-recent-history-length' must be a positive integer")
+    return field.value

@@ -1,0 +1,240 @@
+"""Which settings a policy may have, and RabbitMQ's words for those that it may not.
+
+Source: RabbitMQ's rabbit_policy, rabbit_policies and, for `ha-*`, rabbit_mirror_queue_misc.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from warren.broker.model.stream.interval import interval_ms
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+APPLY_TO: Final = ("queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all")
+PATTERN_LIMIT: Final = 1024
+"""Bytes of a pattern: it is tried against every name."""
+
+NOT_FOR: Final = {
+    "classic": frozenset(
+        (
+            "max-age",
+            "stream-max-segment-size-bytes",
+            "stream-filter-size-bytes",
+            "initial-cluster-size",
+            "dead-letter-strategy",
+            "max-in-memory-length",
+            "max-in-memory-bytes",
+        )
+    ),
+    "quorum": frozenset(
+        (
+            "queue-mode",
+            "ha-mode",
+            "ha-params",
+            "ha-sync-mode",
+            "ha-promote-on-shutdown",
+            "ha-promote-on-failure",
+            "max-age",
+            "stream-max-segment-size-bytes",
+            "stream-filter-size-bytes",
+            "initial-cluster-size",
+        )
+    ),
+    "stream": frozenset(
+        (
+            "expires",
+            "message-ttl",
+            "dead-letter-exchange",
+            "dead-letter-routing-key",
+            "dead-letter-strategy",
+            "max-length",
+            "max-in-memory-length",
+            "max-in-memory-bytes",
+            "overflow",
+            "queue-mode",
+            "delivery-limit",
+            "ha-mode",
+            "ha-params",
+            "ha-sync-mode",
+            "ha-promote-on-shutdown",
+            "ha-promote-on-failure",
+        )
+    ),
+}
+"""By queue type: a policy with one of these settings governs no queue of that type, as in RabbitMQ.
+
+Unlike there, a delivery limit may be given to classic queues: no message is requeued for ever.
+"""
+
+
+class InvalidPolicy(ValueError):
+    """The policy is refused. Its text is RabbitMQ's."""
+
+
+Check: TypeAlias = Callable[[Json], bool]
+
+
+def _integer(least: int | None = 0, most: int | None = None) -> Check:
+    def check(value: Json) -> bool:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return (least is None or value >= least) and (most is None or value <= most)
+
+    return check
+
+
+def _one_of(*words: Json) -> Check:
+    return lambda value: not isinstance(value, bool) and value in words
+
+
+def _text(value: Json) -> bool:
+    return isinstance(value, str)
+
+
+def _age(value: Json) -> bool:
+    return isinstance(value, str) and interval_ms(value.encode("utf-8", "surrogateescape")) > 0
+
+
+SETTINGS: Final[Mapping[str, tuple[Check, str]]] = {
+    "alternate-exchange": (_text, "alternate exchange name"),
+    "consumer-timeout": (_integer(), "consumer timeout"),
+    "dead-letter-exchange": (_text, "dead letter exchange name"),
+    "dead-letter-routing-key": (_text, "dead letter routing key"),
+    "dead-letter-strategy": (_one_of("at-most-once", "at-least-once"), "dead letter strategy"),
+    "delivery-limit": (_integer(None), "delivery limit"),
+    "expires": (_integer(1), "queue expiry"),
+    "initial-cluster-size": (_integer(), "cluster size"),
+    "max-age": (_age, "max age"),
+    "max-in-memory-bytes": (_integer(), "maximum memory in bytes"),
+    "max-in-memory-length": (_integer(), "maximum memory in bytes"),
+    "max-length": (_integer(), "maximum length"),
+    "max-length-bytes": (_integer(), "maximum length in bytes"),
+    "message-ttl": (_integer(), "message TTL"),
+    "overflow": (_one_of("drop-head", "reject-publish", "reject-publish-dlx"), "overflow value"),
+    "queue-leader-locator": (
+        _one_of("client-local", "balanced", "random", "least-leaders"),
+        "queue leader locator value",
+    ),
+    "queue-mode": (_one_of("default", "lazy"), "queue-mode value"),
+    "queue-version": (_one_of(1, 2), "queue-version value"),
+    "stream-filter-size-bytes": (_integer(16, 255), "filter size. Valid range is 16-255"),
+    "stream-max-segment-size-bytes": (_integer(0, 3_000_000_000), "segment size"),
+}
+
+HA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ha-sync-mode": ("manual", "automatic"),
+    "ha-promote-on-shutdown": ("always", "when-synced"),
+    "ha-promote-on-failure": ("always", "when-synced"),
+}
+HA: Final = frozenset((*HA_SETTINGS, "ha-mode", "ha-params", "ha-sync-batch-size"))
+"""Mirrored queues: kept and reported, without an effect on one node."""
+
+OPERATOR: Final = frozenset(
+    (
+        "expires",
+        "message-ttl",
+        "max-length",
+        "max-length-bytes",
+        "max-in-memory-length",
+        "max-in-memory-bytes",
+        "delivery-limit",
+        "queue-version",
+        "overflow",
+    )
+)
+"""What an operator policy may set."""
+
+
+def check_policy(pattern: Json, apply_to: Json, priority: Json, definition: Json, operator: bool) -> None:
+    """Refuse what RabbitMQ refuses.
+
+    :param operator: it is an operator policy, which may set less.
+    :raises InvalidPolicy: with RabbitMQ's text.
+    """
+    check_definition(definition, operator)
+    if apply_to not in APPLY_TO:
+        raise InvalidPolicy(
+            f"apply-to '{apply_to if isinstance(apply_to, str) else term(apply_to)}' unrecognised; should be one of: "
+            f"{', '.join(repr(word) for word in APPLY_TO[:-1])}, or 'all'"
+        )
+    if not isinstance(pattern, str):
+        raise InvalidPolicy(f"pattern should be a binary but was {term(pattern)}")
+    if len(pattern.encode("utf-8", "surrogateescape")) > PATTERN_LIMIT:
+        raise InvalidPolicy(f"pattern must not exceed {PATTERN_LIMIT} bytes")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise InvalidPolicy(
+            f'pattern should be regular expression but is invalid: {{"{error.msg}",{error.pos or 0}}}'
+        ) from None
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise InvalidPolicy(f"priority should be a number, actually was {term(priority)}")
+
+
+def check_definition(definition: Json, operator: bool) -> None:
+    if not isinstance(definition, dict):
+        raise InvalidPolicy(f"definition must be a dictionary: {term(definition)}")
+    if not definition:
+        raise InvalidPolicy("no policy provided")
+    known = OPERATOR if operator else SETTINGS.keys() | HA
+    for key in sorted(definition.keys() & known & SETTINGS.keys()):
+        check, what = SETTINGS[key]
+        if not check(definition[key]):
+            raise InvalidPolicy(f"{term(definition[key])} is not a valid {what}")
+    if not operator and definition.keys() & HA:
+        check_mirroring(definition)
+    unknown = definition.keys() - known
+    if unknown:
+        shown = settings({key: definition[key] for key in unknown})
+        raise InvalidPolicy(f"{shown} are not recognised policy settings")
+
+
+def check_mirroring(definition: dict[str, Json]) -> None:
+    mode, params = definition.get("ha-mode"), definition.get("ha-params")
+    shown = "none" if "ha-params" not in definition else term(params)
+    if "ha-mode" not in definition:
+        raise InvalidPolicy(
+            "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown"
+        )
+    if mode == "all":
+        if "ha-params" in definition:
+            raise InvalidPolicy(f'ha-mode="all" does not take parameters, {shown} given')
+    elif mode == "exactly":
+        if not _integer(1)(params):
+            raise InvalidPolicy(f'ha-mode="exactly" takes an integer, {shown} given')
+    elif mode == "nodes":
+        if not isinstance(params, list) or not params or not all(isinstance(node, str) for node in params):
+            raise InvalidPolicy(f'ha-mode="nodes" takes a list of strings, {shown} given')
+    else:
+        raise InvalidPolicy(f"{term(mode)} is not a valid ha-mode value")
+    for key, words in HA_SETTINGS.items():
+        if key in definition and definition[key] not in words:
+            raise InvalidPolicy(f'{key} must be "{words[0]}" or "{words[1]}", got {term(definition[key])}')
+    if "ha-sync-batch-size" in definition and not _integer(1)(definition["ha-sync-batch-size"]):
+        raise InvalidPolicy(
+            f"ha-sync-batch-size takes an integer, {term(definition['ha-sync-batch-size'])} given"
+        )
+
+
+def settings(definition: dict[str, Json]) -> str:
+    """Some settings as RabbitMQ's error texts print them."""
+    pairs = (f"{{{term(key)},{term(value)}}}" for key, value in sorted(definition.items()))
+    return f"[{','.join(pairs)}]"
+
+
+def term(value: Json) -> str:
+    """A JSON value as RabbitMQ's error texts print it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'<<"{value}">>' if value.isascii() else f'<<"{value}"/utf8>>'
+    if isinstance(value, list):
+        return f"[{','.join(term(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "#{" + ",".join(f"{term(key)} => {term(item)}" for key, item in sorted(value.items())) + "}"
+    return str(value)

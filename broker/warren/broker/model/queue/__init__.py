@@ -1,0 +1,1 @@
+"""Queues: consumers, backing queues, paging, expiry, arguments."""

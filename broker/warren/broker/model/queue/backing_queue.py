@@ -1,0 +1,432 @@
+"""Where a queue's ready messages wait, in the order of their sequence: Q1, Q2, delta, Q3, Q4.
+
+    published -> Q1 -> Q2 -> delta -> Q3 -> Q4 -> consumed
+
+Q1 and Q4 hold messages whose content is in memory, Q2 and Q3 those whose content is on the disk only (or leaves memory as
+soon as it is there); of what is in delta nothing is in memory. A publish goes to Q4 while Q3 is empty, and to Q1 otherwise.
+So a queue that is consumed as fast as it fills knows Q4 alone, and does nothing of all this. Q1 not empty => Q3 not empty;
+Q2 => delta; delta => Q3; the queue is empty exactly when Q3 and Q4 are. What comes back after a delivery returns before all
+that never left.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import Final, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.model.message import Message
+from warren.broker.model.queue.delta import Delta
+from warren.broker.model.queue.paging import Shelf
+
+ANY: Final = 255
+"""The highest priority."""
+CHUNK: Final = 256
+"""Messages whose content is read at once on their way to a consumer."""
+CHUNK_BYTES: Final = 512 * 1024
+HEAD: Final = 1024
+"""Messages at the head that do not go to delta."""
+MESSAGE_BYTES: Final = 240
+"""About what a message takes in memory without its content."""
+CONTENT_BYTES: Final = 96
+"""About what its content takes beyond its body."""
+
+
+class Backing:
+    """FIFO by sequence, in memory and on the disk, for the priorities from `lowest` to `highest`."""
+
+    def __init__(self, lowest: i64 = 0, highest: i64 = ANY) -> None:
+        self.q1: deque[Message] = deque()
+        self.q2: deque[Message] = deque()
+        self.q3: deque[Message] = deque()
+        self.q4: deque[Message] = deque()
+        self.returned: list[tuple[int, Message]] = []
+        self.leaving: deque[Message] = deque()
+        """Messages in Q2 and Q3 whose content has to be on the disk before it can leave memory."""
+        self.delta = Delta(lowest, highest)
+        self.chunk: i64 = CHUNK
+        self.stays: i64 = HEAD
+        self.shelf: Optional[Shelf] = None  # noqa: UP045
+        """The disk; None if there is none, and everything stays in memory."""
+        self.lazy = False
+        """Nothing stays in memory that waits."""
+        self.straight = True
+        """A publish goes to Q4."""
+        self.count: i64 = 0
+        self.bytes: i64 = 0
+        """Bodies only, as RabbitMQ counts for x-max-length-bytes."""
+        self.resident: i64 = 0
+        """How many have their content in memory."""
+        self.resident_bytes: i64 = 0
+        """Their bodies."""
+        self.persistent: i64 = 0
+        self.persistent_bytes: i64 = 0
+        self.disk_reads: i64 = 0
+
+    def put_on(self, shelf: Shelf) -> None:
+        """There is a disk to page to."""
+        self.shelf = shelf
+
+    # -- publishing
+
+    def append(self, message: Message) -> None:
+        size = message.body_size
+        self.count += 1
+        self.bytes += size
+        self.resident += 1
+        self.resident_bytes += size
+        if message.persistent:
+            self.persistent += 1
+            self.persistent_bytes += size
+        if self.straight:
+            self.q4.append(message)
+        elif not self.lazy or self.q1:
+            self.q1.append(message)
+        else:
+            if self.delta.count:
+                self.q2.append(message)
+            else:
+                self.q3.append(message)
+            self._leave(message)
+
+    def put_back(self, message: Message) -> None:
+        size = message.body_size
+        heapq.heappush(self.returned, (message.sequence, message))
+        self.count += 1
+        self.bytes += size
+        if message.content:
+            self.resident += 1
+            self.resident_bytes += size
+        if message.persistent:
+            self.persistent += 1
+            self.persistent_bytes += size
+
+    # -- consuming
+
+    def head(self) -> Optional[Message]:  # noqa: UP045
+        """The next message, perhaps without its content."""
+        if self.returned:
+            return self.returned[0][1]
+        if self.q4:
+            return self.q4[0]
+        if self.q3:
+            return self.q3[0]
+        return None
+
+    def take(self) -> Optional[Message]:  # noqa: UP045
+        """The head, removed; None if there is none, or it cannot be read now."""
+        while True:
+            if self.returned:
+                message = heapq.heappop(self.returned)[1]
+                if not message.content and not self._load_returned(message):
+                    return None
+                if not message.content:
+                    continue
+            elif self.q4:
+                message = self.q4.popleft()
+            elif self._refill():
+                continue
+            else:
+                return None
+            size = message.body_size
+            self.count -= 1
+            self.bytes -= size
+            self.resident -= 1
+            self.resident_bytes -= size
+            if message.persistent:
+                self.persistent -= 1
+                self.persistent_bytes -= size
+            return message
+
+    def take_expired(self, now: i64, limit: i64) -> list[Message]:
+        """What is dead at the head, removed, at most so many; a time in milliseconds since 1970."""
+        dead: list[Message] = []
+        head = self.head()
+        while head is not None and head.expires and head.expires <= now and len(dead) < limit:
+            message = self.take()
+            if message is None:
+                break
+            dead.append(message)
+            head = self.head()
+        return dead
+
+    def next_expiry(self) -> i64:
+        """When the head dies, in milliseconds since 1970; 0 if it does not."""
+        head = self.head()
+        return 0 if head is None else head.expires
+
+    def _load_returned(self, message: Message) -> bool:
+        """The content of a message that had left memory while it was unacknowledged; False if the disk cannot be read."""
+        shelf = self.shelf
+        assert shelf is not None
+        if not shelf.load([message]):
+            heapq.heappush(self.returned, (message.sequence, message))
+            return False
+        if message.content:
+            self.resident += 1
+            self.resident_bytes += message.body_size
+            self.disk_reads += 1
+        else:
+            self._lost(message)
+        return True
+
+    def _refill(self) -> bool:
+        """Q4 is empty: have the contents of Q3's first read; False if there is nothing, or it cannot be read."""
+        shelf = self.shelf
+        q3 = self.q3
+        while q3:
+            assert shelf is not None
+            chunk: list[Message] = []
+            size: i64 = 0
+            while q3 and len(chunk) < self.chunk and size < CHUNK_BYTES:
+                message = q3.popleft()
+                message.leaving = False
+                size += message.body_size
+                chunk.append(message)
+            absent = [message for message in chunk if not message.content]
+            if absent and not shelf.load(absent):
+                q3.extendleft(reversed(chunk))
+                return False
+            for message in absent:
+                if message.content:
+                    self.resident += 1
+                    self.resident_bytes += message.body_size
+                    self.disk_reads += 1
+                else:
+                    self._lost(message)
+            for message in chunk:
+                if message.content:
+                    self.q4.append(message)
+            if not q3:
+                self._follow()
+            if self.q4:
+                return True
+        return len(self.q4) > 0
+
+    def _follow(self) -> None:
+        """Q3 is empty: what comes next takes its place, delta segment by segment, then Q2; and if there is neither, Q1
+        becomes Q4."""
+        while not self.q3 and self.delta.count:
+            if not self._read_delta():
+                return
+        if not self.q3:
+            self.q4.extend(self.q1)
+            self.q1.clear()
+            self.straight = not self.lazy
+
+    def _read_delta(self) -> bool:
+        """A part of delta becomes Q3; False if it cannot be read now."""
+        shelf = self.shelf
+        delta = self.delta
+        assert shelf is not None
+        messages = delta.read(shelf)
+        if messages is None:
+            return False
+        self.q3.extend(messages)
+        if delta.read_through and delta.count:
+            # The log could not be read where they stand.
+            shelf.missing(int(delta.count))
+            self.count -= delta.count
+            self.bytes -= delta.bytes
+            delta.clear()
+        if not delta.count:
+            delta.clear()
+            self.q3.extend(self.q2)
+            self.q2.clear()
+        return True
+
+    def _lost(self, message: Message) -> None:
+        """A message whose record is damaged. It costs the queue nothing else."""
+        shelf = self.shelf
+        assert shelf is not None
+        shelf.lost(message)
+        self.count -= 1
+        self.bytes -= message.body_size
+        if message.persistent:
+            self.persistent -= 1
+            self.persistent_bytes -= message.body_size
+
+    # -- what an operator sees
+
+    def in_memory(self) -> tuple[int, int]:
+        """How many have their content in memory, and the bytes of their bodies."""
+        return int(self.resident), int(self.resident_bytes)
+
+    def kept(self) -> tuple[int, int]:
+        """How many are persistent, and the bytes of their bodies."""
+        return int(self.persistent), int(self.persistent_bytes)
+
+    def reads(self) -> int:
+        """How many contents were read from the disk since the queue's start."""
+        return int(self.disk_reads)
+
+    # -- making room in memory
+
+    def memory(self) -> i64:
+        """About how many bytes of memory its messages take."""
+        held: i64 = len(self.q1) + len(self.q2) + len(self.q3) + len(self.q4) + len(self.returned)
+        return held * MESSAGE_BYTES + self.resident * CONTENT_BYTES + self.resident_bytes
+
+    def set_lazy(self, lazy: bool) -> None:
+        """Change the mode; what is in memory leaves it with the next calls of `page_out`, what is on the disk is read as it
+        is consumed."""
+        self.lazy = lazy
+        self.straight = not lazy and not self.q3
+
+    def set_stays(self, count: i64) -> None:
+        """How many at the head do not go to delta."""
+        self.stays = count
+
+    def page_out(self, keep: i64, limit: i64) -> i64:
+        """Have contents leave memory until so many are left, and then messages; how many it was, at most `limit`."""
+        shelf = self.shelf
+        if shelf is None:
+            return 0
+        done: i64 = 0
+        staying: i64 = self.resident - len(self.leaving) - keep
+        while staying > 0 and done < limit:
+            if self.q1:
+                message = self.q1.popleft()
+                if self.delta.count:
+                    self.q2.append(message)
+                else:
+                    self.q3.append(message)
+            elif self.q4:
+                message = self.q4.pop()
+                self.q3.appendleft(message)
+                self.straight = False
+            else:
+                break
+            self._leave(message)
+            staying -= 1
+            done += 1
+        self.settle()
+        if done < limit:
+            done += self._to_delta(shelf, limit - done)
+        return done
+
+    def unsettled(self) -> bool:
+        """Whether contents are on their way to the disk."""
+        return bool(self.leaving)
+
+    def settle(self) -> None:
+        """Let go of the contents that have reached the disk."""
+        leaving = self.leaving
+        shelf = self.shelf
+        while leaving:
+            message = leaving[0]
+            if message.leaving:
+                assert shelf is not None
+                if not shelf.holds(message):
+                    break
+                self._let_go(message)
+            leaving.popleft()
+
+    def _leave(self, message: Message) -> None:
+        """The content of a message in Q2 or Q3 goes to the disk, if it is not there, and then leaves memory."""
+        if not message.content:
+            return
+        shelf = self.shelf
+        assert shelf is not None
+        if not message.stored:
+            shelf.spill(message)
+        if not self.leaving and shelf.holds(message):
+            self._let_go(message)
+        elif not message.leaving:
+            message.leaving = True
+            self.leaving.append(message)
+
+    def _let_go(self, message: Message) -> None:
+        message.leaving = False
+        if message.content:
+            message.content = b""
+            self.resident -= 1
+            self.resident_bytes -= message.body_size
+
+    def _to_delta(self, shelf: Shelf, limit: i64) -> i64:
+        """Of what is on the disk, let go of the messages themselves: what is consumed last first."""
+        done: i64 = 0
+        before: i64 = shelf.indexed_before()
+        q2, q3, delta = self.q2, self.q3, self.delta
+        if not delta.count and len(q3) > self.stays:
+            # The youngest stand in segments that have no index yet: they have to wait behind delta.
+            first = q3[self.stays]
+            if first.content or first.place >= before:
+                shelf.want_index()
+                return 0
+            while not self._indexed(q3[-1], before):
+                q2.appendleft(q3.pop())
+        while len(q3) > self.stays and done < limit and self._indexed(q3[-1], before):
+            delta.prepend(q3.pop())
+            done += 1
+        while q2 and done < limit and self._indexed(q2[0], before):
+            delta.append(q2.popleft())
+            done += 1
+        if len(q2) > self.stays:
+            shelf.want_index()
+        return done
+
+    def _indexed(self, message: Message, before: i64) -> bool:
+        return not message.content and 0 < message.place < before
+
+    # -- start and end
+
+    def level(self, priority: i64) -> Backing:
+        """Where messages of a priority wait."""
+        return self
+
+    def restore(self, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]) -> None:
+        """What the log has kept waits in delta; `holes` are live and do not wait here."""
+        delta = self.delta
+        delta.first = first
+        delta.last = last
+        delta.count = count
+        delta.bytes = bodies
+        delta.holes = holes
+        self.count = count
+        self.bytes = bodies
+        self.persistent = count
+        self.persistent_bytes = bodies
+        self.straight = False
+        self._follow()
+
+    def restore_level(
+        self, level: Backing, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]
+    ) -> None:
+        """As `restore`, for one of its levels."""
+        level.restore(first, last, count, bodies, holes)
+
+    def purge(self) -> i64:
+        """All of them end; how many they were."""
+        count = self.count
+        shelf = self.shelf
+        if shelf is not None:
+            self.delta.end(shelf)
+            for message in self.held():
+                if message.stored:
+                    shelf.end(message)
+        self.clear()
+        return count
+
+    def held(self) -> list[Message]:
+        """Those that are in memory, with or without their content."""
+        messages = [pair[1] for pair in self.returned]
+        for part in (self.q4, self.q3, self.q2, self.q1):
+            messages.extend(part)
+        return messages
+
+    def clear(self) -> None:
+        """None is left; the log is not told."""
+        for part in (self.q1, self.q2, self.q3, self.q4, self.leaving):
+            part.clear()
+        self.returned.clear()
+        self.delta.clear()
+        self.straight = not self.lazy
+        self.count = 0
+        self.bytes = 0
+        self.resident = 0
+        self.resident_bytes = 0
+        self.persistent = 0
+        self.persistent_bytes = 0

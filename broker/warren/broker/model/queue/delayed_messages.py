@@ -1,0 +1,139 @@
+"""Messages that wait for their time, in the order of it: what a delayed exchange holds back."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import Final, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.model.message import Message
+from warren.broker.model.queue.backing_queue import CONTENT_BYTES, MESSAGE_BYTES, Backing
+
+ENTRY_BYTES: Final = 120
+"""About what a place in the order takes."""
+WAITING: Final = 1
+"""In the place of the delivery tag, which it has none of: it has not left."""
+
+
+class DueBacking(Backing):
+    """By `expires`, and in the order of arrival where that is the same. Contents leave memory, the order stays in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due: list[tuple[int, int, Message]] = []
+        self.fresh: deque[Message] = deque()
+        """Those whose content may be in memory, in the order of their arrival; some of them have left meanwhile."""
+
+    def append(self, message: Message) -> None:
+        size = message.body_size
+        heapq.heappush(self.due, (message.expires, message.sequence, message))
+        message.tag = WAITING
+        self.count += 1
+        self.bytes += size
+        self.resident += 1
+        self.resident_bytes += size
+        if message.persistent:
+            self.persistent += 1
+            self.persistent_bytes += size
+        self.fresh.append(message)
+
+    def put_back(self, message: Message) -> None:
+        self.append(message)
+
+    def head(self) -> Optional[Message]:  # noqa: UP045
+        return self.due[0][2] if self.due else None
+
+    def take(self) -> Optional[Message]:  # noqa: UP045
+        while self.due:
+            message = self.due[0][2]
+            if not message.content and not self._fetch(message):
+                return None
+            heapq.heappop(self.due)
+            if self._dropped(message):
+                continue
+            message.tag = 0
+            message.leaving = False
+            self.count -= 1
+            self.bytes -= message.body_size
+            self.resident -= 1
+            self.resident_bytes -= message.body_size
+            if message.persistent:
+                self.persistent -= 1
+                self.persistent_bytes -= message.body_size
+            return message
+        return None
+
+    def _fetch(self, message: Message) -> bool:
+        """Read the content of a message that has left memory; False if the disk cannot be read."""
+        shelf = self.shelf
+        assert shelf is not None
+        if not shelf.load([message]):
+            return False
+        if message.content:
+            self.resident += 1
+            self.resident_bytes += message.body_size
+            self.disk_reads += 1
+        return True
+
+    def _dropped(self, message: Message) -> bool:
+        """Whether it has no content any more, because its record is damaged."""
+        if message.content:
+            return False
+        self._lost(message)
+        return True
+
+    def memory(self) -> i64:
+        held: i64 = len(self.due)
+        return held * (MESSAGE_BYTES + ENTRY_BYTES) + self.resident * CONTENT_BYTES + self.resident_bytes
+
+    def set_lazy(self, lazy: bool) -> None:
+        self.lazy = lazy
+
+    def page_out(self, keep: i64, limit: i64) -> i64:
+        if self.shelf is None:
+            return 0
+        done: i64 = 0
+        staying: i64 = self.resident - len(self.leaving) - keep
+        while staying > 0 and done < limit and self.fresh:
+            message = self.fresh.popleft()
+            if message.tag == WAITING and message.content:
+                self._leave(message)
+                staying -= 1
+            done += 1
+        self.settle()
+        return done
+
+    def restore(self, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]) -> None:
+        shelf = self.shelf
+        assert shelf is not None
+        following: i64 = first
+        while following <= last:
+            messages, following = shelf.read(0, 255, following, last)
+            for message in messages:
+                if int(message.sequence) in holes:
+                    continue
+                self.due.append((message.expires, message.sequence, message))
+                message.tag = WAITING
+                self.count += 1
+                self.bytes += message.body_size
+                self.persistent += 1
+                self.persistent_bytes += message.body_size
+        heapq.heapify(self.due)
+
+    def held(self) -> list[Message]:
+        return [entry[2] for entry in self.due]
+
+    def clear(self) -> None:
+        for entry in self.due:
+            entry[2].tag = 0
+        self.due.clear()
+        self.fresh.clear()
+        self.leaving.clear()
+        self.count = 0
+        self.bytes = 0
+        self.resident = 0
+        self.resident_bytes = 0
+        self.persistent = 0
+        self.persistent_bytes = 0

@@ -1,0 +1,164 @@
+"""A priority queue's ready messages: one FIFO a level, and the highest level that has any is always next.
+
+Strictly so, as RabbitMQ's code has it (rabbit_priority_queue); lower levels can starve. https://www.rabbitmq.com/docs/priority
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from mypy_extensions import i64
+
+from warren.broker.model.message import Message
+from warren.broker.model.queue.backing_queue import ANY, Backing
+from warren.broker.model.queue.paging import Shelf
+
+
+class PriorityBacking(Backing):
+    """Levels 0 to `highest`; a message above it counts as of the highest. Each level pages on its own."""
+
+    def __init__(self, highest: i64) -> None:
+        super().__init__()
+        self.top = highest
+        self.levels: list[Backing] = [
+            Backing(level, level if level < highest else ANY) for level in range(highest + 1)
+        ]
+
+    def put_on(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+        for level in self.levels:
+            level.shelf = shelf
+
+    def level(self, priority: i64) -> Backing:
+        return self.levels[min(priority, self.top)]
+
+    def append(self, message: Message) -> None:
+        self.level(message.priority).append(message)
+        self.count += 1
+        self.bytes += message.body_size
+
+    def put_back(self, message: Message) -> None:
+        self.level(message.priority).put_back(message)
+        self.count += 1
+        self.bytes += message.body_size
+
+    def head(self) -> Optional[Message]:  # noqa: UP045
+        for level in reversed(self.levels):
+            if level.count:
+                return level.head()
+        return None
+
+    def take(self) -> Optional[Message]:  # noqa: UP045
+        for level in reversed(self.levels):
+            if level.count:
+                message = level.take()
+                if message is not None:
+                    self._add_up()
+                    return message
+                if level.count:
+                    # It cannot be read now; a lower level is not served in its place.
+                    break
+        self._add_up()
+        return None
+
+    def take_expired(self, now: i64, limit: i64) -> list[Message]:
+        """Down to the first message that lives: what is below it is not at the head."""
+        dead: list[Message] = []
+        for level in reversed(self.levels):
+            if level.count:
+                dead.extend(level.take_expired(now, limit - len(dead)))
+                if level.count:
+                    break
+        self._add_up()
+        return dead
+
+    def next_expiry(self) -> i64:
+        for level in reversed(self.levels):
+            if level.count:
+                return level.next_expiry()
+        return 0
+
+    def in_memory(self) -> tuple[int, int]:
+        figures = [level.in_memory() for level in self.levels]
+        return sum(count for count, _ in figures), sum(size for _, size in figures)
+
+    def kept(self) -> tuple[int, int]:
+        figures = [level.kept() for level in self.levels]
+        return sum(count for count, _ in figures), sum(size for _, size in figures)
+
+    def reads(self) -> int:
+        return sum(level.reads() for level in self.levels)
+
+    def memory(self) -> i64:
+        total: i64 = 0
+        for level in self.levels:
+            total += level.memory()
+        return total
+
+    def set_lazy(self, lazy: bool) -> None:
+        self.lazy = lazy
+        for level in self.levels:
+            level.set_lazy(lazy)
+
+    def set_stays(self, count: i64) -> None:
+        for level in self.levels:
+            level.set_stays(count)
+
+    def page_out(self, keep: i64, limit: i64) -> i64:
+        """The lowest level first: it is consumed last."""
+        held: i64 = 0
+        for level in self.levels:
+            held += level.resident
+        done: i64 = 0
+        for level in self.levels:
+            others: i64 = held - level.resident
+            before: i64 = level.resident
+            stays: i64 = keep - others if keep > others else 0
+            done += level.page_out(stays, limit - done)
+            held -= before - level.resident
+            if done >= limit:
+                break
+        self._add_up()
+        return done
+
+    def unsettled(self) -> bool:
+        return any(level.leaving for level in self.levels)
+
+    def settle(self) -> None:
+        for level in self.levels:
+            if level.leaving:
+                level.settle()
+
+    def restore_level(
+        self, level: Backing, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]
+    ) -> None:
+        level.restore(first, last, count, bodies, holes)
+        self._add_up()
+
+    def purge(self) -> i64:
+        count = self.count
+        for level in self.levels:
+            level.purge()
+        self._add_up()
+        return count
+
+    def held(self) -> list[Message]:
+        messages: list[Message] = []
+        for level in reversed(self.levels):
+            messages.extend(level.held())
+        return messages
+
+    def clear(self) -> None:
+        for level in self.levels:
+            level.clear()
+        self._add_up()
+
+    def _add_up(self) -> None:
+        """What is read from the disk may turn out to be fewer than there should be."""
+        count: i64 = 0
+        size: i64 = 0
+        for level in self.levels:
+            count += level.count
+            size += level.bytes
+        self.count = count
+        self.bytes = size

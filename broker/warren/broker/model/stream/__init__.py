@@ -1,0 +1,1 @@
+"""Streams: queues that keep their messages."""

@@ -1,0 +1,91 @@
+"""A message's form in a stream: what routed it, and its content as consumers get it, with the header x-stream-offset."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.broker.model.message import Message
+from warren.wire.content import (
+    CONTENT_ENCODING,
+    CONTENT_TYPE,
+    HEADERS,
+    body_payload,
+    header_payload,
+    join_content,
+)
+from warren.wire.field_tables import long_field
+from warren.wire.properties import decode, encode
+
+NAME: Final = "x-stream-offset"
+_FIELD: Final = b"\x0fx-stream-offset"
+_FIELD_SIZE: Final = 25
+_U32: Final = struct.Struct(">I")
+_U16: Final = struct.Struct(">H")
+_U64: Final = struct.Struct(">Q")
+_FLAGS_AT: Final = 19
+"""In a content: behind the frame's 7 bytes, class, weight and body size."""
+_PROPERTIES_AT: Final = 21
+
+
+def entry_head(exchange: bytes, routing_key: bytes) -> bytes:
+    """How an entry begins: both lengths, then both names. Its content follows."""
+    return b"".join((bytes((len(exchange), len(routing_key))), exchange, routing_key))
+
+
+def with_offset(message: Message, offset: i64) -> bytes:
+    """The content with its offset as the last header (a long, as in RabbitMQ), and without what was only for the broker."""
+    content = message.content
+    flags: i64 = (i64(content[_FLAGS_AT]) << 8) | i64(content[_FLAGS_AT + 1])
+    at: i64 = _PROPERTIES_AT
+    if flags & CONTENT_TYPE:
+        at += 1 + i64(content[at])
+    if flags & CONTENT_ENCODING:
+        at += 1 + i64(content[at])
+    size: i64 = _U32.unpack_from(content, 3)[0]
+    if not flags & HEADERS:
+        return b"".join(
+            (
+                content[:3],
+                _U32.pack(size + 4 + _FIELD_SIZE),
+                content[7:_FLAGS_AT],
+                _U16.pack(flags | HEADERS),
+                content[_PROPERTIES_AT:at],
+                b"\x00\x00\x00\x19\x0fx-stream-offsetl",
+                _U64.pack(offset),
+                content[at:],
+            )
+        )
+    table: i64 = _U32.unpack_from(content, at)[0]
+    end: i64 = at + 4 + table
+    if message.blind or content.find(_FIELD, at, end) >= 0:
+        return _rewritten(message, int(offset))
+    return b"".join(
+        (
+            content[:3],
+            _U32.pack(size + _FIELD_SIZE),
+            content[7:at],
+            _U32.pack(table + _FIELD_SIZE),
+            content[at + 4 : end],
+            b"\x0fx-stream-offsetl",
+            _U64.pack(offset),
+            content[end:],
+        )
+    )
+
+
+def _rewritten(message: Message, offset: int) -> bytes:
+    properties = decode(header_payload(message.content))
+    headers = dict(properties.headers)
+    if message.blind:
+        headers.pop("BCC", None)
+    headers.pop(NAME, None)
+    headers[NAME] = long_field(offset)
+    properties["headers"] = headers
+    body = body_payload(message.content)
+    return join_content(message.channel, encode(properties, len(body)), body)
+
+
+__all__ = ["entry_head", "with_offset"]

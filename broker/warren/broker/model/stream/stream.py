@@ -1,0 +1,355 @@
+"""A stream: a queue that keeps its messages, where each consumer has a place of its own.
+
+https://www.rabbitmq.com/docs/streams. Consumers get a message as soon as it is on the disk: what one has seen is there
+after a crash, under the same offset.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.model.message import Message
+from warren.broker.model.queue.consumer import Consumer
+from warren.broker.model.queue.queue import STORED, TAKEN, Queue
+from warren.broker.model.queue.queue_arguments import QueueArguments
+from warren.broker.model.stream.consumer_position import StreamMessage, StreamReader
+from warren.broker.model.stream.entry_codec import entry_head, with_offset
+from warren.broker.model.stream.tail_cache import StreamTail
+from warren.broker.store.stream.chunk_format import SEGMENT_HEADER, Chunk
+from warren.broker.store.stream.chunk_reader import BY_OFFSET, BY_POSITION, BY_TIME, StreamRead
+from warren.broker.store.stream.stream_log import SEGMENT, StreamLog
+
+if TYPE_CHECKING:
+    from warren.broker.model.clock import Timer
+    from warren.broker.model.vhost.vhost import VirtualHost
+    from warren.broker.store.stream.stream_store import Streams
+
+logger = logging.getLogger(__name__)
+
+REPORTED: Final = 1000
+"""Damaged places that are reported once each; of a stream with more, the rest is not reported."""
+
+
+class Stream(Queue):
+    """One stream of a virtual host. The messages that a queue holds in memory it has in its log."""
+
+    age_timer: Optional[Timer] = None  # noqa: UP045
+    max_age: i64 = -1
+    segments: i64 = 0
+    """How many segments there were when retention was looked at last; -1 if it has to be looked at again."""
+    streams: Optional[Streams] = None  # noqa: UP045
+    stored: Optional[StreamLog] = None  # noqa: UP045
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        name: bytes,
+        raw_arguments: bytes,
+        arguments: QueueArguments,
+        incarnation: i64,
+        streams: Streams,
+    ) -> None:
+        super().__init__(vhost, name, True, False, None, raw_arguments, arguments, incarnation)
+        self.streamed = True
+        log = streams.log(int(incarnation), self.now_ms)
+        self.streams = streams
+        self.stored = log
+        self.messages: StreamLog = log
+        self.readers: dict[Consumer, StreamReader] = {}
+        self.tail = StreamTail()
+        self.reported: set[tuple[int, int]] = set()
+        log.on_committed = self.committed
+        self.configure(arguments)
+
+    def configure(self, arguments: QueueArguments) -> None:
+        """Go by these arguments, which a policy may have changed: retention, and the size of segments yet to come."""
+        self.arguments = arguments
+        self.rejects = False
+        self.limited = False
+        self.message_ttl = -1
+        self.delivery_limit = -1
+        log = self.stored
+        if log is None:
+            return
+        log.max_bytes = arguments.max_length_bytes
+        log.segment_size = arguments.stream_max_segment_size_bytes
+        if log.segment_size < 0:
+            log.segment_size = SEGMENT
+        self.max_age = arguments.max_age_ms
+        self.retain()
+
+    def reconfigure(self, arguments: QueueArguments) -> None:
+        self.configure(arguments)
+
+    def held(self) -> i64:
+        """How many messages it holds, as far as they are on the disk."""
+        return self.messages.committed - min(self.messages.first, self.messages.committed)
+
+    def stored_bytes(self) -> i64:
+        """Bytes on the disk, or in memory where there is none."""
+        return self.messages.size()
+
+    # -- publishing
+
+    def publish(self, message: Message) -> i64:
+        if self.capture is not None:
+            self.capture.arrived(self, message)
+        self.take_in(message)
+        return STORED if self.messages.log is not None else TAKEN
+
+    def number(self, message: Message) -> None:
+        return
+
+    def take_in(self, message: Message) -> None:
+        if message.exchange is self.last_exchange and message.routing_key is self.last_key:
+            head = self.last_head
+        else:
+            head = entry_head(message.exchange, message.routing_key)
+            self.last_exchange = message.exchange
+            self.last_key = message.routing_key
+            self.last_head = head
+        log = self.messages
+        log.append(head, with_offset(message, log.next_offset))
+
+    def committed(self, chunks: list[Chunk]) -> None:
+        """More is on the disk: those at the end of the stream get it."""
+        if self.readers:
+            self.tail.add(chunks)
+            self.drain()
+        if len(self.messages.segments) != self.segments:
+            self.retain()
+
+    # -- delivering
+
+    def drain(self) -> None:
+        for consumer in list(self.active):
+            self.pump(consumer)
+
+    def resume(self, consumer: Consumer) -> None:
+        self.round.place(consumer)
+        self.pump(consumer)
+
+    def pump(self, consumer: Consumer) -> None:
+        """Give a consumer what it has room for, as far as it has been read."""
+        reader = self.readers.get(consumer)
+        if reader is None:
+            return
+        while not consumer.stalled and not reader.gone:
+            message = reader.take()
+            if message is None:
+                if not self.advance(reader):
+                    return
+                continue
+            self.unacked += 1
+            room = consumer.deliver(message)
+            # Its offset is all that an acknowledgement needs; what is unacknowledged takes no more memory than that.
+            message.content = b""
+            if not room:
+                if consumer in self.active:
+                    self.active.remove(consumer)
+                consumer.stalled = True
+
+    def advance(self, reader: StreamReader) -> bool:
+        """Have the next chunk ready to be taken from: one that was read, or one of the last; else it is read."""
+        ready = reader.ready
+        while ready:
+            if reader.open(ready.popleft()):
+                if not ready and not reader.reading:
+                    self.read_on(reader)
+                return True
+        if reader.reading:
+            return False
+        if reader.since < 0:
+            if reader.next >= self.messages.committed:
+                return False
+            chunk = self.tail.find(reader.next)
+            if chunk is not None and reader.open(chunk):
+                reader.segment = None
+                return True
+        self.read_on(reader)
+        return False
+
+    # -- reading
+
+    def read_on(self, reader: StreamReader) -> None:
+        """Read what follows in the segments, if anything does."""
+        segments = self.messages.segments
+        if not segments:
+            return
+        segment = reader.segment
+        if segment is None:
+            if reader.since >= 0:
+                found = segments[0]
+                for found in segments:
+                    if found.timestamp >= reader.since:
+                        break
+                self.read(reader, StreamRead(found, BY_TIME, reader.since, 0))
+                return
+            found = segments[0]
+            for candidate in reversed(segments):
+                if candidate.first <= reader.next:
+                    found = candidate
+                    break
+            if reader.next < self.messages.committed:
+                self.read(reader, StreamRead(found, BY_OFFSET, reader.next, 0))
+            return
+        position = reader.position
+        if position >= segment.end and segment.closed:
+            following = [candidate for candidate in segments if candidate.first > segment.first]
+            if not following:
+                return
+            segment = following[0]
+            position = SEGMENT_HEADER
+        if position < segment.end:
+            self.read(reader, StreamRead(segment, BY_POSITION, 0, position))
+
+    def read(self, reader: StreamReader, read: StreamRead) -> None:
+        reader.reading = True
+        streams = self.streams
+        assert streams is not None
+        streams.read(read, reader.done)
+
+    def was_read(self, reader: StreamReader, read: StreamRead) -> None:
+        """A read is done: go on with what it brought."""
+        reader.reading = False
+        if reader.gone or self.deleted:
+            return
+        segment = read.segment
+        for position, text in read.damage:
+            self.report(segment.first, position, text)
+        if read.error:
+            logger.error("event=stream_unreadable stream=%s %s", self.shown(), read.error)
+            self.unsubscribe(reader.consumer)
+            reader.consumer.cancelled()
+            return
+        if read.gone:
+            self.lost_segment(reader, read)
+        else:
+            reader.since = -1
+            reader.segment = segment
+            reader.position = read.position
+            reader.ready.extend(read.chunks)
+        if not reader.consumer.stalled:
+            self.pump(reader.consumer)
+
+    def lost_segment(self, reader: StreamReader, read: StreamRead) -> None:
+        """A segment went while it was to be read: by retention, unless something else has removed it."""
+        segment = read.segment
+        reader.segment = None
+        if segment not in self.messages.segments:
+            reader.next = max(reader.next, self.messages.first)
+            return
+        self.report(segment.first, 0, "the file is missing")
+        reader.since = -1
+        # What it held is lost; the next segment, if there is one, goes on behind it.
+        reader.segment = segment
+        reader.position = segment.end
+
+    def report(self, first: i64, position: int, text: str) -> None:
+        place = (int(first), position)
+        if place in self.reported or len(self.reported) >= REPORTED:
+            return
+        self.reported.add(place)
+        logger.error(
+            "event=damage stream=%s segment %d, offset %d: %s", self.shown(), int(first), position, text
+        )
+
+    def shown(self) -> str:
+        return repr(self.name.decode(errors="replace"))
+
+    # -- what comes back
+
+    def acknowledged(self, message: Message) -> None:
+        self.unacked -= 1
+        if isinstance(message, StreamMessage):
+            reader = message.reader
+            if reader.name and not self.deleted:
+                reader.settle(message.sequence, self.messages)
+
+    def rejected(self, messages: list[Message]) -> None:
+        self.unacked -= len(messages)
+
+    def requeue(self, messages: list[Message], failed: bool) -> None:
+        """A channel ends with these unacknowledged: they are where they were."""
+        self.unacked -= len(messages)
+
+    # -- consumers, and the end
+
+    def attach(self, consumer: Consumer, name: bytes, offset: i64, since: i64) -> None:
+        """Give a consumer its place, before it subscribes; see `StreamReader`."""
+        log = self.messages
+        if since >= 0 and log.timestamp < since:
+            # Nothing is that young: it gets what comes, as in RabbitMQ.
+            since = -1
+            offset = log.next_offset
+        reader = StreamReader(self, consumer, name, max(offset, log.first), since)
+        self.readers[consumer] = reader
+        log.keep_chunks = True
+
+    def unsubscribe(self, consumer: Consumer) -> None:
+        reader = self.readers.pop(consumer, None)
+        if reader is not None:
+            reader.leave()
+        if not self.readers:
+            self.messages.keep_chunks = False
+            self.tail.clear()
+        if self.round.remove(consumer) and self.capture is not None:
+            self.capture.cancelled(consumer)
+
+    def purge(self) -> i64:
+        return 0
+
+    def closing(self) -> None:
+        self.stop_timer()
+
+    def ended(self) -> None:
+        self.deleted = True
+        if self.capture is not None:
+            self.capture.purged(self, "deleted")
+        self.stop_timer()
+        for reader in self.readers.values():
+            reader.leave()
+        self.readers.clear()
+        self.tail.clear()
+        for consumer in self.round.clear():
+            if self.capture is not None:
+                self.capture.cancelled(consumer)
+            consumer.cancelled()
+
+    def discard(self) -> None:
+        """Its deletion is submitted to the definitions: its files go when that is on the disk."""
+        assert self.streams is not None
+        self.streams.drop(self.messages)
+
+    # -- retention
+
+    def now_ms(self) -> int:
+        return int(self.vhost.clock.now() * 1000 + 0.001)
+
+    def retain(self) -> None:
+        """Remove what is too much or too old; RabbitMQ looks when a segment begins, here age has a timer as well."""
+        log = self.messages
+        held_back = log.retain(self.now_ms() - int(self.max_age) if self.max_age >= 0 else -1)
+        count = len(log.segments)
+        self.segments = -1 if held_back else count
+        self.stop_timer()
+        if self.max_age >= 0 and count > 1 and not self.deleted:
+            # What is due but was held back goes with the next commit: the timer need not hurry.
+            due = max(int(log.segments[0].timestamp + self.max_age) + 1, self.now_ms() + 1000)
+            self.age_timer = self.vhost.clock.call_at(due / 1000, self.aged)
+
+    def aged(self) -> None:
+        self.age_timer = None
+        if not self.deleted:
+            self.retain()
+
+    def stop_timer(self) -> None:
+        if self.age_timer is not None:
+            self.age_timer.cancel()
+            self.age_timer = None
+
+
+__all__ = ["Stream"]

@@ -1,0 +1,182 @@
+"""What the arguments of a stream, and of those who consume it, mean, and RabbitMQ's words for those that mean nothing.
+
+Source: https://www.rabbitmq.com/docs/streams and RabbitMQ's checks (rabbit_amqqueue, rabbit_stream_queue).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from warren.broker.model import argument_checks
+from warren.broker.model.argument_checks import Invalid
+from warren.broker.model.queue.queue_arguments import QueueArguments
+from warren.broker.model.stream.interval import LONGEST, interval_ms
+from warren.wire.field_tables import Field
+from warren.wire.reply_codes import AmqpError, Reply
+from warren.wire.reply_codes import shown as erlang
+
+KNOWN: Final = (
+    "x-max-length-bytes",
+    "x-queue-type",
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-initial-cluster-size",
+    "x-queue-leader-locator",
+)
+"""The arguments that a redeclaration has to repeat, in the order in which RabbitMQ compares them."""
+
+REFUSED: Final = frozenset(
+    (
+        "x-expires",
+        "x-message-ttl",
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        "x-max-length",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-max-priority",
+        "x-overflow",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-single-active-consumer",
+        "x-delivery-limit",
+        "x-quorum-initial-group-size",
+        "x-queue-master-locator",
+    )
+)
+"""Arguments of other types of queues."""
+
+REFUSED_OF_CONSUMERS: Final = frozenset(("x-priority", "x-cancel-on-ha-failover"))
+LARGEST_SEGMENT: Final = 3_000_000_000
+SEGMENT_SIZE: Final = "x-stream-max-segment-size-bytes"
+OFFSET: Final = "x-stream-offset"
+TRACKING: Final = "x-stream-automatic-offset-tracking"
+
+
+def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments:
+    """The meaning of a stream's arguments.
+
+    :param described: the stream as error texts name it, `queue 'q' in vhost '/'`.
+    :raises AmqpError: 406 with RabbitMQ's text for an invalid argument.
+    """
+    name = ""
+    try:
+        name = "x-max-length-bytes"
+        max_bytes = argument_checks.count(fields.get(name))
+        name = "x-max-age"
+        max_age = _max_age(fields.get(name))
+        name = SEGMENT_SIZE
+        segment = argument_checks.count(fields.get(name))
+        name = "x-initial-cluster-size"
+        argument_checks.positive(fields.get(name))
+        name = "x-queue-leader-locator"
+        argument_checks.leader_locator(fields.get(name))
+    except Invalid as reason:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described}: {reason}"
+        ) from None
+    for name in fields:
+        if name in REFUSED:
+            raise other_type(name, described, "stream")
+    return QueueArguments(
+        stream=True,
+        max_length_bytes=max_bytes,
+        max_age_ms=max_age,
+        stream_max_segment_size_bytes=segment,
+    )
+
+
+def refuse_large_segments(arguments: QueueArguments) -> None:
+    """RabbitMQ looks at this one after all others, and names no queue.
+
+    :raises AmqpError: 406 if segments would be larger than 3,000,000,000 bytes.
+    """
+    if arguments.stream_max_segment_size_bytes > LARGEST_SEGMENT:
+        raise AmqpError(Reply.PRECONDITION_FAILED, f"Exceeded max value for {SEGMENT_SIZE}")
+
+
+def other_type(name: str, described: str, kind: str) -> AmqpError:
+    """An argument that queues of this type do not have."""
+    return AmqpError(
+        Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described} of queue type rabbit_{kind}_queue"
+    )
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a consumer begins: at an offset, -1 before the end if negative; at `where`; or at a time in milliseconds."""
+
+    where: str = "next"
+    """`first`, `last`, `next`, `offset` or `time`."""
+    value: int = 0
+    tracked: bool = False
+    """Its place is stored under its tag, and found there again."""
+
+
+def start_of(fields: dict[str, Field], described: str, now_ms: int) -> Start:
+    """What the arguments of basic.consume say about the beginning.
+
+    :raises AmqpError: 406 for an argument that is invalid or belongs to consumers of other queues.
+    """
+    for name in fields:
+        if name in REFUSED_OF_CONSUMERS:
+            raise other_type(name, described, "stream")
+    tracked = _tracking(fields.get(TRACKING), described)
+    field = fields.get(OFFSET)
+    if field is None:
+        return Start(tracked=tracked)
+    if field.kind == "S":
+        text = field.raw[5:]
+        if text in (b"first", b"last", b"next"):
+            return Start(text.decode(), tracked=tracked)
+        interval = interval_ms(text)
+        if interval > 0:
+            return Start("time", now_ms - interval, tracked)
+        raise _invalid_offset(field, described, erlang(text))
+    if field.kind == "T" and isinstance(field.value, int):
+        return Start("time", min(int(field.value) * 1000, LONGEST), tracked)
+    if field.is_integer and isinstance(field.value, int):
+        return Start("offset", field.value, tracked)
+    raise _invalid_offset(field, described, str(field.value).lower())
+
+
+def _invalid_offset(field: Field, described: str, value: str) -> AmqpError:
+    reason = f"{{invalid_stream_offset_arg,{{{field.type_name},{value}}}}}"
+    return AmqpError(Reply.PRECONDITION_FAILED, f"invalid arg '{OFFSET}' for {described}: {reason}")
+
+
+def _tracking(field: Field | None, described: str) -> bool:
+    if field is None:
+        return False
+    if field.kind == "t":
+        return field.value is True
+    if field.kind == "S" and field.value in ("true", "false"):
+        return field.value == "true"
+    raise AmqpError(
+        Reply.PRECONDITION_FAILED,
+        f"invalid arg '{TRACKING}' for {described}: {{unacceptable_type,{field.type_name}}}",
+    )
+
+
+def _max_age(field: Field | None) -> int:
+    text = argument_checks.text(field)
+    if text is None:
+        return -1
+    age = interval_ms(text)
+    if age <= 0:
+        raise Invalid("invalid_max_age")
+    return age
+
+
+__all__ = [
+    "KNOWN",
+    "OFFSET",
+    "TRACKING",
+    "Start",
+    "other_type",
+    "refuse_large_segments",
+    "start_of",
+    "stream_arguments",
+]

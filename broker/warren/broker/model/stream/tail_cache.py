@@ -1,0 +1,62 @@
+"""The last chunks of a stream, in memory while it has consumers: those who keep up with it read no file."""
+
+from __future__ import annotations
+
+from typing import Final, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.store.stream.chunk_format import Chunk
+
+MOST: Final = 2 * 1024 * 1024
+"""Bytes that are kept at most; then the older half goes."""
+
+
+class StreamTail:
+    """Chunks that follow one another, the last ones of the stream."""
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk] = []
+        self._bytes: i64 = 0
+
+    def add(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            kept = self._chunks
+            if not chunk.payload or (kept and kept[-1].first + kept[-1].count != chunk.first):
+                self.clear()
+                kept = self._chunks
+            if chunk.payload:
+                kept.append(chunk)
+                self._bytes += len(chunk.payload)
+        if self._bytes > MOST:
+            self._shrink()
+
+    def find(self, offset: i64) -> Optional[Chunk]:  # noqa: UP045
+        """The chunk that holds this offset; None if it is older, or yet to come."""
+        chunks = self._chunks
+        if not chunks or offset < chunks[0].first or offset >= chunks[-1].first + chunks[-1].count:
+            return None
+        low: i64 = 0
+        high: i64 = len(chunks) - 1
+        while low < high:
+            middle: i64 = (low + high + 1) // 2
+            if chunks[middle].first <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        return chunks[low]
+
+    def clear(self) -> None:
+        self._chunks = []
+        self._bytes = 0
+
+    def _shrink(self) -> None:
+        gone = 0
+        # The last one stays, whatever its size: it is what everybody is about to read.
+        while self._bytes > MOST // 2 and gone < len(self._chunks) - 1:
+            self._bytes -= len(self._chunks[gone].payload)
+            gone += 1
+        del self._chunks[:gone]
+
+
+__all__ = ["StreamTail"]

@@ -1,0 +1,1 @@
+"""Virtual hosts: contents, registry, settings, declarations."""

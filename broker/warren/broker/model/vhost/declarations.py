@@ -1,0 +1,445 @@
+"""Declaring, binding and deleting: the rules by which a virtual host's exchanges and queues come and go.
+
+The rules and texts are RabbitMQ's (rabbit_amqqueue, rabbit_exchange, rabbit_binding; https://www.rabbitmq.com/docs/queues).
+Each error is raised without the ids of the method that failed; the session knows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from warren.broker.model.argument_checks import argument_fields
+from warren.broker.model.exchange.exchange import TYPES, Binding, Exchange
+from warren.broker.model.exchange.exchange_types import COMPARED, assert_type, make_exchange, rule_of
+from warren.broker.model.internal_queues import (
+    equip_exchange,
+    equip_queue,
+    forget_orphans,
+    let_go,
+    split_hidden,
+)
+from warren.broker.model.names import name_prefix, refuse_default, server_name
+from warren.broker.model.queue.lasting import assert_lasting
+from warren.broker.model.queue.paging import Shelf
+from warren.broker.model.queue.queue import Queue
+from warren.broker.model.queue.queue_arguments import (
+    KNOWN,
+    QueueArguments,
+    assert_equivalent,
+    queue_arguments,
+)
+from warren.broker.model.stream.stream import Stream
+from warren.broker.model.stream.stream_arguments import KNOWN as STREAM_KNOWN
+from warren.broker.model.vhost.vhost import VirtualHost
+from warren.broker.model.vhost.vhost_settings import Settings
+from warren.broker.store.definitions.definitions_database import (
+    BindingRow,
+    Definitions,
+    ExchangeRow,
+    QueueRow,
+)
+from warren.broker.store.stream.stream_store import Streams
+from warren.wire.reply_codes import AmqpError, Reply
+
+logger = logging.getLogger(__name__)
+
+
+class Topology:
+    """The changes that a client may make to one virtual host."""
+
+    def __init__(self, vhost: VirtualHost, definitions: Definitions | None) -> None:
+        self.vhost = vhost
+        self.definitions = definitions
+        self.settings = Settings(vhost.name.decode(errors="replace"))
+        self._incarnations = 0
+        self.kept: dict[bytes, QueueRow] = {}
+        """Hidden queues of before a restart, whose owners are yet to come."""
+        self._owned: dict[object, dict[Queue, bool]] = {}
+        """The exclusive queues of each connection."""
+        vhost.topology = self
+        vhost.exchanges[b""] = Exchange(b"", b"direct", True, False, False, b"")
+        for kind in TYPES:
+            name = b"amq." + kind
+            vhost.exchanges[name] = Exchange(name, kind, True, False, False, b"")
+        vhost.exchanges[b"amq.match"] = Exchange(b"amq.match", b"headers", True, False, False, b"")
+
+    # -- names
+
+    def described(self, kind: str, name: bytes) -> str:
+        """As error texts name a thing: `queue 'q' in vhost '/'`."""
+        vhost = self.vhost.name.decode(errors="replace")
+        return f"{kind} '{name.decode(errors='replace')}' in vhost '{vhost}'"
+
+    def queue(self, name: bytes, owner: object) -> Queue:
+        """The queue of that name, if this connection may use it.
+
+        :raises AmqpError: 404 if there is none, 405 if it is exclusive to another connection.
+        """
+        queue = self.vhost.queues.get(name)
+        if queue is None:
+            raise AmqpError(Reply.NOT_FOUND, f"no {self.described('queue', name)}")
+        if queue.owner is not None and queue.owner is not owner:
+            raise self._locked(name)
+        return queue
+
+    def exchange(self, name: bytes) -> Exchange:
+        """The exchange of that name.
+
+        :raises AmqpError: 404 if there is none.
+        """
+        exchange = self.vhost.exchanges.get(name)
+        if exchange is None:
+            raise AmqpError(Reply.NOT_FOUND, f"no {self.described('exchange', name)}")
+        return exchange
+
+    def _locked(self, name: bytes) -> AmqpError:
+        return AmqpError(
+            Reply.RESOURCE_LOCKED,
+            f"cannot obtain exclusive access to locked {self.described('queue', name)}. It could be originally declared "
+            "on another connection or the exclusive property value does not match that of the original declaration.",
+        )
+
+    # -- queues
+
+    def declare_queue(
+        self,
+        name: bytes,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        raw: bytes,
+        owner: object,
+        *,
+        generated: bytes = b"",
+    ) -> Queue:
+        """The queue of that name, made if it is not there.
+
+        :param generated: the name it gets if it is given none.
+        :raises AmqpError: 403 for a reserved name, 405 if it is another connection's, 406 if it is there and differs
+            or an argument is invalid.
+        """
+        # An exclusive queue ends with its connection, so it is never durable, whatever was asked.
+        durable = durable and not exclusive
+        self.refuse_reserved(name)
+        existing = self.vhost.queues.get(name) if name else None
+        if existing is not None:
+            self._assert_same_queue(existing, durable, exclusive, auto_delete, raw, owner)
+            existing.expiry.touch()
+            return existing
+        arguments = queue_arguments(raw, self.described("queue", name))
+        if arguments.quorum or arguments.stream:
+            assert_lasting(arguments, name, self.described("queue", name), durable, exclusive, auto_delete)
+        portability = self.vhost.portability
+        portability.judge_queue(self.described("queue", name), durable, exclusive, raw, arguments)
+        if not name:
+            name = generated or server_name(name_prefix(raw))
+        stored = durable and self.definitions is not None
+        queue = self._make_queue(
+            name,
+            durable,
+            auto_delete,
+            owner if exclusive else None,
+            raw,
+            arguments,
+            self.new_incarnation(stored),
+            stored,
+        )
+        if stored:
+            assert self.definitions is not None
+            self.definitions.put(QueueRow(self.vhost.name, name, int(queue.incarnation), auto_delete, raw))
+        if exclusive:
+            self._owned.setdefault(owner, {})[queue] = True
+        queue.expiry.touch()
+        return queue
+
+    def _make_queue(
+        self,
+        name: bytes,
+        durable: bool,
+        auto_delete: bool,
+        owner: object | None,
+        raw: bytes,
+        arguments: QueueArguments,
+        incarnation: int,
+        stored: bool,
+    ) -> Queue:
+        if arguments.stream:
+            queue: Queue = Stream(self.vhost, name, raw, arguments, incarnation, self._streams())
+        else:
+            queue = Queue(self.vhost, name, durable, auto_delete, owner, raw, arguments, incarnation)
+        if stored and self.vhost.log is not None:
+            if not arguments.stream:
+                queue.log = self.vhost.log
+            queue.records = self.vhost.log.queue(incarnation)
+            queue.put_on(Shelf(self.vhost.log, queue.records, name))
+        capture = self.vhost.capture
+        if capture is not None and capture.stream != name:
+            queue.capture = capture
+        equip_queue(self, queue)
+        self.vhost.policies.govern(queue)
+        self.vhost.queues[name] = queue
+        self.vhost.epoch += 1
+        return queue
+
+    def _streams(self) -> Streams:
+        vhost = self.vhost
+        if vhost.streams is None:
+            on_disk = vhost.log.streams if vhost.log is not None else None
+            vhost.streams = on_disk or Streams(asyncio.get_running_loop())
+        return vhost.streams
+
+    def new_incarnation(self, stored: bool) -> int:
+        """A number that no queue of this broker has had."""
+        if stored:
+            assert self.definitions is not None
+            return self.definitions.new_incarnation()
+        # Never written down, so it only has to differ from those that are.
+        self._incarnations -= 1
+        return self._incarnations
+
+    def _assert_same_queue(
+        self, queue: Queue, durable: bool, exclusive: bool, auto_delete: bool, raw: bytes, owner: object
+    ) -> None:
+        if queue.owner is not (owner if exclusive else None):
+            raise self._locked(queue.name)
+        described = self.described("queue", queue.name)
+        _assert_flag("durable", durable, queue.durable, described)
+        _assert_flag("auto_delete", auto_delete, queue.auto_delete, described)
+        known = STREAM_KNOWN if isinstance(queue, Stream) else KNOWN
+        assert_equivalent(raw, queue.raw_arguments, known, described)
+
+    def delete_queue(self, queue: Queue) -> int:
+        """Delete a queue and its bindings; its messages vanish. How many were ready."""
+        if queue.deleted:
+            return 0
+        count = int(queue.waiting.count)
+        del self.vhost.queues[queue.name]
+        self.vhost.epoch += 1
+        if queue.owner is not None:
+            owned = self._owned[queue.owner]
+            del owned[queue]
+            if not owned:
+                del self._owned[queue.owner]
+        self._unbind_all(queue, True)
+        let_go(self, queue)
+        queue.ended()
+        if queue.records is not None:
+            assert self.definitions is not None
+            assert self.vhost.log is not None
+            self.definitions.delete_queue(self.vhost.name, queue.name)
+            self.vhost.log.drop(queue.records)
+        if isinstance(queue, Stream):
+            queue.discard()
+        return count
+
+    def refuse_reserved(self, name: bytes) -> None:
+        """
+        :raises AmqpError: 403 if no client may declare a queue of that name.
+        """
+        own = name in self.vhost.queues and self.vhost.compat.takes_its_own_names
+        if name.startswith(b"amq.") and not own:
+            raise AmqpError(
+                Reply.ACCESS_REFUSED,
+                f"queue name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
+            )
+
+    def delete_owned(self, owner: object) -> None:
+        """A connection ends, and its exclusive queues with it."""
+        for queue in list(self._owned.get(owner, ())):
+            self.delete_queue(queue)
+
+    # -- exchanges
+
+    def declare_exchange(
+        self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, raw: bytes
+    ) -> Exchange:
+        """The exchange of that name, made if it is not there.
+
+        :raises AmqpError: 403 for a reserved name, 406 (503 before 4.0) for an unknown type, 406 if it is
+            there and differs.
+        """
+        assert_type(kind, raw, self.vhost.compat)
+        refuse_default(name)
+        existing = self.vhost.exchanges.get(name)
+        if existing is not None:
+            described = self.described("exchange", name)
+            if existing.kind != kind:
+                raise AmqpError(
+                    Reply.PRECONDITION_FAILED,
+                    f"inequivalent arg 'type' for {described}: received '{kind.decode()}' but current is "
+                    f"'{existing.kind.decode()}'",
+                )
+            _assert_flag("durable", durable, existing.durable, described)
+            _assert_flag("auto_delete", auto_delete, existing.auto_delete, described)
+            _assert_flag("internal", internal, existing.internal, described)
+            assert_equivalent(raw, existing.arguments, COMPARED, described)
+            return existing
+        if name.startswith(b"amq."):
+            raise AmqpError(
+                Reply.ACCESS_REFUSED,
+                f"exchange name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
+            )
+        self.vhost.portability.judge_exchange(kind, raw)
+        exchange = self._make_exchange(name, kind, durable, auto_delete, internal, raw)
+        if durable and self.definitions is not None:
+            self.definitions.put(ExchangeRow(self.vhost.name, name, kind, auto_delete, internal, raw))
+        return exchange
+
+    def _make_exchange(
+        self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, raw: bytes
+    ) -> Exchange:
+        described = self.described("exchange", name)
+        exchange = make_exchange(name, kind, durable, auto_delete, internal, raw, described)
+        self.vhost.policies.govern_exchange(exchange)
+        equip_exchange(self, exchange, rule_of(exchange, described))
+        self.vhost.exchanges[name] = exchange
+        self.vhost.epoch += 1
+        return exchange
+
+    def delete_exchange(self, name: bytes, if_unused: bool) -> None:
+        """Delete an exchange and the bindings from it and to it; one that is not there is no error.
+
+        :raises AmqpError: 403 for the predeclared ones, 406 if it is in use and `if_unused`.
+        """
+        refuse_default(name)
+        if name.startswith(b"amq."):
+            raise AmqpError(
+                Reply.ACCESS_REFUSED, f"deletion of system {self.described('exchange', name)} not allowed"
+            )
+        exchange = self.vhost.exchanges.get(name)
+        if exchange is None:
+            return
+        if if_unused and exchange.bindings:
+            raise AmqpError(Reply.PRECONDITION_FAILED, f"{self.described('exchange', name)} in use")
+        self._remove_exchange(exchange)
+
+    def _remove_exchange(self, exchange: Exchange) -> None:
+        del self.vhost.exchanges[exchange.name]
+        let_go(self, exchange)
+        self.vhost.epoch += 1
+        if exchange.durable and self.definitions is not None:
+            self.definitions.delete_exchange(self.vhost.name, exchange.name)
+        for is_queue, destination, routing_key, arguments in list(exchange.bindings):
+            exchange.unbind(is_queue, destination, routing_key, arguments)
+        self._unbind_all(exchange, False)
+
+    def _unbind_all(self, destination: Queue | Exchange, is_queue: bool) -> None:
+        """A destination goes: so do the bindings to it, and the auto-delete exchanges that lose their last one."""
+        for source, routing_key, arguments in list(destination.incoming):
+            exchange = self.vhost.exchanges[source]
+            exchange.unbind(is_queue, destination.name, routing_key, arguments)
+            self._unused_exchange(exchange)
+
+    def _unused_exchange(self, exchange: Exchange) -> None:
+        """An auto-delete exchange goes with the last binding from it."""
+        if (
+            exchange.auto_delete
+            and not exchange.bindings
+            and self.vhost.exchanges.get(exchange.name) is exchange
+        ):
+            self._remove_exchange(exchange)
+
+    # -- bindings
+
+    def bind(self, exchange: Exchange, destination: Queue | Exchange, routing_key: bytes, raw: bytes) -> None:
+        """Bind a destination to a source, neither of them the default exchange; a binding that is there is no error.
+
+        :raises AmqpError: 502 for malformed arguments.
+        """
+        argument_fields(raw)
+        is_queue = isinstance(destination, Queue)
+        if not exchange.bind(Binding(destination, routing_key, raw), is_queue):
+            return
+        self.vhost.epoch += 1
+        self.vhost.give_history(exchange, destination)
+        row = self._binding_row(exchange, destination, is_queue, routing_key, raw)
+        if row is not None:
+            assert self.definitions is not None
+            self.definitions.put(row)
+        elif exchange.durable != destination.durable and self.definitions is not None:
+            logger.warning(
+                "event=binding_not_durable source=%r destination=%r",
+                exchange.name.decode(errors="replace"),
+                destination.name.decode(errors="replace"),
+            )
+
+    def unbind(
+        self, source: bytes, destination: Queue | Exchange | None, routing_key: bytes, raw: bytes
+    ) -> None:
+        """Take a binding away; nothing is missed if it, or an end of it, is not there."""
+        exchange = self.vhost.exchanges.get(source)
+        if exchange is None or destination is None:
+            return
+        is_queue = isinstance(destination, Queue)
+        if exchange.unbind(is_queue, destination.name, routing_key, raw) is None:
+            return
+        self.vhost.epoch += 1
+        row = self._binding_row(exchange, destination, is_queue, routing_key, raw)
+        if row is not None:
+            assert self.definitions is not None
+            self.definitions.delete_binding(row)
+        self._unused_exchange(exchange)
+
+    def _binding_row(
+        self, source: Exchange, destination: Queue | Exchange, is_queue: bool, routing_key: bytes, raw: bytes
+    ) -> BindingRow | None:
+        """A binding is durable if both its ends are (and outlive their connection)."""
+        kept = source.durable and destination.durable
+        if isinstance(destination, Queue):
+            kept = kept and destination.owner is None
+        if not kept or self.definitions is None:
+            return None
+        return BindingRow(self.vhost.name, source.name, destination.name, not is_queue, routing_key, raw)
+
+    def clear(self) -> None:
+        """The virtual host goes, with all that is in it."""
+        self.vhost.dead_letters.stop()
+        for queue in list(self.vhost.queues.values()):
+            self.delete_queue(queue)
+        for exchange in list(self.vhost.exchanges.values()):
+            if self.vhost.exchanges.get(exchange.name) is exchange:
+                self._remove_exchange(exchange)
+
+    # -- what was there before
+
+    def restore(
+        self, exchanges: list[ExchangeRow], queues: list[QueueRow], bindings: list[BindingRow]
+    ) -> dict[int, Queue]:
+        """Make again what was stored, without storing it; the queues by incarnation, still empty."""
+        queues, self.kept = split_hidden(queues)
+        restored = {}
+        for exchange in exchanges:
+            self._make_exchange(
+                exchange.name,
+                exchange.type,
+                True,
+                exchange.auto_delete,
+                exchange.internal,
+                exchange.arguments,
+            )
+        for row in queues:
+            arguments = queue_arguments(row.arguments, self.described("queue", row.name))
+            restored[row.incarnation] = self._make_queue(
+                row.name, True, row.auto_delete, None, row.arguments, arguments, row.incarnation, True
+            )
+        for binding in bindings:
+            table = self.vhost.exchanges if binding.to_exchange else self.vhost.queues
+            destination = table[binding.destination]
+            self.vhost.exchanges[binding.source].bind(
+                Binding(destination, binding.routing_key, binding.arguments), not binding.to_exchange
+            )
+        forget_orphans(self)
+        for hidden in self.vhost.hidden.values():
+            restored[int(hidden.incarnation)] = hidden
+        self.vhost.epoch += 1
+        return restored
+
+
+def _assert_flag(name: str, received: bool, current: bool, described: str) -> None:
+    if received != current:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"inequivalent arg '{name}' for {described}: received '{str(received).lower()}' but current is "
+            f"'{str(current).lower()}'",
+        )

@@ -1,0 +1,275 @@
+"""A virtual host: its exchanges and queues by name, where a key leads, and how a message gets there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Optional
+
+from mypy_extensions import i64
+
+from warren.broker.model.clock import Clock
+from warren.broker.model.dead_letter.dead_lettering import DeadLetters
+from warren.broker.model.deduplication import still_new, unique
+from warren.broker.model.exchange.delayed import HEADER, delay_of
+from warren.broker.model.exchange.exchange import Exchange
+from warren.broker.model.message import Message
+from warren.broker.model.message_codec import message_head
+from warren.broker.model.policy.policies import Policies
+from warren.broker.model.queue.paging import Shelf
+from warren.broker.model.queue.queue import REFUSED, STORED, TAKEN, Queue
+from warren.broker.model.rabbitmq_versions import Compat
+from warren.wire.content import header_payload
+from warren.wire.properties import decode
+
+if TYPE_CHECKING:
+    from warren.broker.model.capture.capture import Capture
+    from warren.broker.model.compat_checks import Portability
+    from warren.broker.model.memory_budget import Memory
+    from warren.broker.model.vhost.declarations import Topology
+    from warren.broker.store.log.log import Log, QueueLog
+    from warren.broker.store.stream.stream_store import Streams
+    from warren.wire.field_tables import Field
+
+REPLY_PREFIX: Final = b"amq.rabbitmq.reply-to."
+"""How the names of channels begin that wait for direct replies."""
+ROUTES_KEPT: Final = 4096
+"""How many keys an exchange remembers the queues of; beyond that it starts anew."""
+
+
+class VirtualHost:
+    """What one virtual host holds. `topology` changes it; this is what a publish goes through."""
+
+    epoch: i64 = 0
+    """Raised by every change that could lead a message elsewhere."""
+
+    def __init__(
+        self, name: bytes, clock: Clock, log: Log | None, compat: Compat, portability: Portability
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.log = log
+        self.memory: Optional[Memory] = None  # noqa: UP045
+        """Who looks after the memory of waiting messages; None where there is no disk to page to."""
+        self.compat = compat
+        self.portability = portability
+        self.exchanges: dict[bytes, Exchange] = {}
+        self.queues: dict[bytes, Queue] = {}
+        self.hidden: dict[bytes, Queue] = {}
+        """Queues that no client can name: what exchanges hold back."""
+        self.windows = 0
+        """How many of its exchanges and queues deduplicate."""
+        self.replies: dict[bytes, Queue] = {}
+        """What leads to the channels that wait for direct replies."""
+        self.dead_letters = DeadLetters(self)
+        self.policies = Policies(self)
+        self.topology: Topology | None = None
+        self.capture: Optional[Capture] = None  # noqa: UP045
+        """Who is told what happens to messages; None if nobody wants to know."""
+        self.streams: Streams | None = None
+        """Where its streams are kept; made with the first one."""
+
+    def leads_to_replies(self, routing_key: bytes) -> bool:
+        """Whether a key names a channel that waits for answers, over the default exchange: they come and go too often for
+        their routes to be remembered."""
+        return routing_key.startswith(REPLY_PREFIX)
+
+    def route(self, exchange: Exchange, routing_key: bytes) -> list[Queue]:
+        """The queues that a message reaches, each once. The list is shared: it is not to be changed."""
+        if exchange.routes_epoch != self.epoch or len(exchange.routes) > ROUTES_KEPT:
+            exchange.routes.clear()
+            exchange.routes_epoch = int(self.epoch)
+        found = exchange.routes.get(routing_key)
+        if found is None:
+            found = self.find(exchange, [routing_key], {}, None)
+            exchange.routes[routing_key] = found
+        return found
+
+    def routes_by_message(self, exchange: Exchange) -> bool:
+        """Whether more than a message's key may decide where it goes from this exchange on."""
+        if exchange.name == b"":
+            return False
+        if exchange.by_message:
+            return True
+        if not exchange.leads_on and exchange.alternate is None:
+            return False
+        # Some such exchange with bindings may be on the way; which keys lead there is not worth finding out.
+        return any(other.bindings and other.by_message for other in self.exchanges.values())
+
+    def deduplicates(self, queues: list[Queue]) -> bool:
+        """Whether one of these queues may refuse a message as a duplicate."""
+        return self.windows > 0 and any(queue.window is not None for queue in queues)
+
+    def find(
+        self, first: Exchange, keys: list[bytes], headers: dict[str, Field], message: Message | None
+    ) -> list[Queue]:
+        """Follow bindings, and where an exchange matches nothing its alternate, each exchange once.
+
+        :param keys: the routing key, and those that CC and BCC add.
+        :param headers: the message's, for exchanges that look at them.
+        :param message: for those that look at more of it; None if none on the way does.
+
+        The default exchange leads to every queue when it is published to; as an alternate it leads nowhere, as in RabbitMQ.
+
+        Source: https://www.rabbitmq.com/docs/ae and .../docs/e2e.
+        """
+        queues: dict[Queue, bool] = {}
+        passed: list[Queue] = []
+        seen_before = False
+        if first.name == b"":
+            for key in keys:
+                queue = self.queues.get(key) or self.replies.get(key)
+                if queue is not None:
+                    queues[queue] = True
+            return unique(list(queues), passed, headers, False) if self.windows else list(queues)
+        seen: dict[Exchange, bool] = {first: True}
+        work = [first]
+        while work:
+            exchange = work.pop()
+            if exchange.window is not None:
+                if exchange.window.knows(headers):
+                    seen_before = True
+                    continue
+                passed.append(exchange.window.queue)
+            held = exchange.held
+            if held is not None and delay_of(headers):
+                queues[held] = True
+                continue
+            choice = exchange.choice
+            if choice is not None:
+                matched = choice.pick(keys[0], headers, message)
+            else:
+                matched = exchange.match(keys[0], headers)
+                for key in keys[1:]:
+                    matched.extend(exchange.match(key, headers))
+                if exchange.history is not None and message is not None:
+                    exchange.history.remember(message, headers)
+            if not matched and exchange.alternate is not None:
+                alternate = self.exchanges.get(exchange.alternate)
+                if alternate is not None:
+                    matched = [alternate]
+            for destination in matched:
+                if isinstance(destination, Queue):
+                    queues[destination] = True
+                elif destination not in seen:
+                    seen[destination] = True
+                    work.append(destination)
+        return unique(list(queues), passed, headers, seen_before) if self.windows else list(queues)
+
+    def deliver(self, queues: list[Queue], message: Message) -> i64:
+        """Put a message into the queues that it was routed to: TAKEN, STORED or REFUSED.
+
+        A fan-out is one unit: STORED if any queue had to store it, REFUSED if any refused it (the others keep it).
+        """
+        if len(queues) == 1:
+            return queues[0].publish(message)
+        keepers: list[Queue] = []
+        if self.windows:
+            keepers = [queue for queue in queues if queue.keeps is not None]
+            if keepers:
+                queues = [queue for queue in still_new(queues, message) if queue.keeps is None]
+        refused = False
+        copies: list[tuple[Queue, Message]] = []
+        by_expiry: dict[int, list[tuple[Queue, Message]]] = {}
+        streamed = False
+        letters = self.dead_letters
+        held = letters.busy
+        # What one of them buries at once comes after the message in each of the others.
+        letters.hold()
+        for queue in queues:
+            if queue.limited and queue.rejects and queue.would_overflow(message):
+                queue.refuse(message)
+                refused = True
+                continue
+            copy = message.copy()
+            if queue.capture is not None:
+                queue.capture.arrived(queue, copy)
+            queue.number(copy)
+            copies.append((queue, copy))
+            if queue.streamed:
+                streamed = True
+            elif message.persistent and queue.log is not None:
+                by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
+        for stored in by_expiry.values():
+            self.store(stored)
+        for queue, copy in copies:
+            queue.take_in(copy)
+        if not held:
+            letters.release()
+        if refused:
+            return REFUSED
+        for keeper in keepers:
+            # After the message: a crash in between forgets the key, and not the message.
+            assert keeper.keeps is not None
+            entry = keeper.keeps.entry(message) if queues else None
+            if entry is not None:
+                keeper.publish(entry)
+        return STORED if by_expiry or (streamed and self.log is not None) else TAKEN
+
+    def move(self, queue: Queue, message: Message, targets: list[Queue], copy: Message) -> bool:
+        """A message leaves a queue, and its copy arrives in others: one record of the log. True if one of them refused."""
+        log = self.log
+        if log is None or not (message.stored or copy.persistent):
+            return self.deliver(targets, copy) == REFUSED
+        log.begin()
+        try:
+            refused = self.deliver(targets, copy) == REFUSED
+            if message.stored:
+                queue.forget(message)
+        finally:
+            log.end()
+        return refused
+
+    def would_reach(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> bool:
+        """Whether a message would be routed if nothing held it back: as bindings are now."""
+        without = {name: field for name, field in headers.items() if name != HEADER}
+        return bool(self.find(first, keys, without, None))
+
+    def all_queues(self) -> list[Queue]:
+        """Those that clients can name, and what exchanges hold back."""
+        return [*self.queues.values(), *self.hidden.values()]
+
+    def store(self, copies: list[tuple[Queue, Message]]) -> None:
+        """One record for all queues: the content is stored once."""
+        if len(copies) == 1:
+            queue, copy = copies[0]
+            queue.store(copy)
+            return
+        log = self.log
+        assert log is not None
+        targets: list[tuple[QueueLog, int]] = []
+        for queue, copy in copies:
+            records = queue.records
+            assert records is not None
+            targets.append((records, int(copy.sequence)))
+            copy.stored = True
+        copy = copies[0][1]
+        place = log.fan_out(targets, message_head(copy), copy.content)
+        for _, copy in copies:
+            copy.place = place
+
+    def watch(self, queue: Queue) -> None:
+        """Messages wait in a queue: they count for the memory of all, and may have to leave it."""
+        queue.watched = True
+        memory = self.memory
+        if memory is None:
+            return
+        if queue.shelf is None and self.log is not None:
+            queue.put_on(Shelf(self.log, None, queue.name))
+        memory.watch(queue)
+
+    def give_history(self, exchange: Exchange, destination: Queue | Exchange) -> None:
+        """What an exchange remembers goes to what has just been bound to it."""
+        if exchange.history is None:
+            return
+        for message in exchange.history.messages():
+            queues = [destination] if isinstance(destination, Queue) else []
+            if isinstance(destination, Exchange):
+                headers = decode(header_payload(message.content)).headers
+                queues = self.find(destination, [message.routing_key], headers, message)
+            if queues:
+                self.deliver(queues, message)
+
+    def remove_queue(self, queue: Queue) -> None:
+        """Delete a queue that has come to its own end: unused for its x-expires, or without its last consumer."""
+        topology = self.topology
+        assert topology is not None
+        topology.delete_queue(queue)

@@ -1,0 +1,1 @@
+"""Definitions of exchanges, queues, users and policies in SQLite."""

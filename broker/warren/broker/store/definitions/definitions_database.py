@@ -1,0 +1,302 @@
+"""The definitions in SQLite: what was made by its name, committed by a thread, many changes at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import astuple
+from typing import Final
+
+from warren.broker.store.data_folder import DataFolder
+from warren.broker.store.definitions.database_schema import VERSION, Statement, load, prepare, put, remove
+from warren.broker.store.definitions.definition_rows import (
+    BindingRow,
+    ExchangeRow,
+    ParameterRow,
+    PermissionRow,
+    QueueRow,
+    Row,
+    Snapshot,
+    TopicPermissionRow,
+    UserRow,
+    VirtualHostRow,
+)
+from warren.broker.store.errors import StoreError, disk_error
+from warren.core.errors import Exit
+
+_RESERVE: Final = 1_000_000
+"""Incarnations that are set aside at a time; what a process has not used of them is never used."""
+_RETRY: Final = 1.0
+"""Seconds between attempts to commit to a full disk."""
+
+
+class Definitions:
+    """The definitions of one data folder.
+
+    Changes are numbered as they are submitted and committed in that order by one thread, as many at a time as
+    wait. A change is on the disk once `committed` has reached its number.
+    """
+
+    def __init__(self, database: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
+        self.submitted = 0
+        """Number of the last change that was submitted."""
+        self.committed = 0
+        """Number of the last change that is on the disk."""
+        self.on_committed: Callable[[int], None] = _ignore
+        self.on_failed: Callable[[str], None] = _ignore
+        self._database = database
+        self._loop = loop
+        self._watchers: list[Callable[[], None]] = []
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._failed = ""
+        self._ended = False
+        self._closing: asyncio.Future[None] | None = None
+        (first,) = database.execute("SELECT value FROM meta WHERE name = 'next_incarnation'").fetchone()
+        self._next: int = first
+        self._reserved = self._next
+        self._promised = self._next
+        self._jobs: queue.SimpleQueue[tuple[int, list[Statement]] | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="warren-definitions", daemon=True)
+
+    @classmethod
+    def open(cls, folder: DataFolder, loop: asyncio.AbstractEventLoop) -> Definitions:
+        """Open the database of a folder, or make it, and start the worker.
+
+        :raises StoreError: the database is missing, damaged, of an unknown version, or cannot be written.
+        """
+        path = folder.definitions
+        if not path.exists() and any(folder.path.glob("log/*.log")):
+            raise StoreError(f"{path} is missing, but there is a log: restore it or name another data folder")
+        database = None
+        try:
+            # SQLite would make it readable for everybody.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            prepare(database, str(path))
+            definitions = cls(database, loop)
+            definitions._reserve(definitions._next + _RESERVE)
+            folder.files.sync_folder(str(folder.path))
+        except (OSError, sqlite3.Error, StoreError) as error:
+            if database is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    database.close()
+            if isinstance(error, StoreError):
+                raise
+            if isinstance(error, OSError):
+                raise disk_error(f"use the definitions in {path}", error) from None
+            status = Exit.IO if isinstance(error, sqlite3.OperationalError) else Exit.USAGE
+            raise StoreError(f"cannot use the definitions in {path}: {error}", status) from None
+        definitions._thread.start()
+        return definitions
+
+    def load(self) -> Snapshot:
+        """All definitions. To be called before the first change."""
+        return load(self._database)
+
+    def new_incarnation(self) -> int:
+        """A number for a queue that no queue of this folder has had or will have, crashes included."""
+        incarnation = self._next
+        if incarnation >= self._reserved:
+            raise StoreError("the definitions cannot be written as fast as queues are made", Exit.IO)
+        self._next += 1
+        # Half of the reserve is left when the next one is asked for: it is committed long before it is
+        # needed.
+        if self._promised - self._next < _RESERVE // 2:
+            self._promised += _RESERVE
+            self._submit((_RESERVATION, (self._promised,)))
+        return incarnation
+
+    def put(self, row: Row) -> int:
+        """Store a row, in the place of the one that has its key; returns the change's number."""
+        return self._submit(put(row))
+
+    def remove(self, kind: type[Row], *key: object) -> int:
+        """Remove the rows whose key begins with these fields; returns the change's number."""
+        return self._submit(remove(kind, *key))
+
+    def seed(self) -> int:
+        """Remember that the first users and virtual host were made; returns the change's number."""
+        return self._submit(("UPDATE meta SET value = 1 WHERE name = 'seeded'", ()))
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the first users were made; later ones come by command only. To be read before the first change."""
+        (value,) = self._database.execute("SELECT value FROM meta WHERE name = 'seeded'").fetchone()
+        return bool(value)
+
+    def delete_virtual_host(self, name: str) -> int:
+        """Remove a virtual host and all that is in it; returns the change's number."""
+        inside = name.encode()
+        return self._submit(
+            remove(VirtualHostRow, name),
+            ("DELETE FROM permissions WHERE vhost = ?", (name,)),
+            ("DELETE FROM topic_permissions WHERE vhost = ?", (name,)),
+            *(remove(kind, inside) for kind in (BindingRow, QueueRow, ExchangeRow, ParameterRow)),
+        )
+
+    def delete_user(self, name: str) -> int:
+        """Remove a user and what it may do; returns the change's number."""
+        return self._submit(*(remove(kind, name) for kind in (UserRow, PermissionRow, TopicPermissionRow)))
+
+    def delete_exchange(self, vhost: bytes, name: bytes) -> int:
+        """Remove an exchange and the bindings from and to it; returns the change's number."""
+        return self._submit(
+            remove(ExchangeRow, vhost, name),
+            remove(BindingRow, vhost, name),
+            ("DELETE FROM bindings WHERE vhost = ? AND destination = ? AND to_exchange = 1", (vhost, name)),
+        )
+
+    def delete_queue(self, vhost: bytes, name: bytes) -> int:
+        """Remove a queue and the bindings to it; returns the change's number."""
+        return self._submit(
+            remove(QueueRow, vhost, name),
+            ("DELETE FROM bindings WHERE vhost = ? AND destination = ? AND to_exchange = 0", (vhost, name)),
+        )
+
+    def delete_binding(self, row: BindingRow) -> int:
+        """Remove a binding; returns the change's number."""
+        return self._submit(remove(BindingRow, *astuple(row)))
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called on the loop whenever `committed` has grown, before `on_committed`."""
+        self._watchers.append(callback)
+
+    async def flush(self) -> None:
+        """Return once every change that was submitted is on the disk.
+
+        :raises StoreError: the database failed.
+        """
+        if self._failed:
+            raise StoreError(self._failed, Exit.IO)
+        if self.committed < self.submitted:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append((self.submitted, future))
+            await future
+
+    async def close(self) -> None:
+        """Commit what was submitted, end the worker, close the database.
+
+        :raises StoreError: not all of it could be committed, and `on_failed` had not told of that before.
+        """
+        if self._closing is None:
+            told = self._failed
+            self._closing = self._loop.create_future()
+            if self._ended:
+                self._closing.set_result(None)
+            self._stopping.set()
+            self._jobs.put(None)
+            await asyncio.shield(self._closing)
+            self._thread.join()
+            if self._failed and not told:
+                raise StoreError(self._failed, Exit.IO)
+
+    # On the loop
+
+    def _submit(self, *statements: Statement) -> int:
+        self.submitted += 1
+        self._jobs.put((self.submitted, list(statements)))
+        return self.submitted
+
+    def _done(self, change: int, reserved: int) -> None:
+        self.committed = change
+        self._reserved = max(self._reserved, reserved)
+        for callback in self._watchers:
+            callback()
+        self.on_committed(change)
+        self._wake()
+
+    def _fail(self, text: str) -> None:
+        self._failed = text
+        self.on_failed(text)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for change, future in waiting:
+            if future.done():
+                continue
+            if change <= self.committed:
+                future.set_result(None)
+            elif self._failed:
+                future.set_exception(StoreError(self._failed, Exit.IO))
+            else:
+                self._waiting.append((change, future))
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(None)
+
+    # In the worker
+
+    def _run(self) -> None:
+        post = self._loop.call_soon_threadsafe
+        changes: list[tuple[int, list[Statement]]] = []
+        try:
+            while True:
+                job = self._jobs.get()
+                while job is not None:
+                    changes.append(job)
+                    if self._jobs.empty():
+                        break
+                    job = self._jobs.get()
+                if changes:
+                    self._commit([statement for _, statements in changes for statement in statements])
+                    post(self._done, changes[-1][0], self._reserved_by(changes))
+                    changes = []
+                if job is None:
+                    break
+        except sqlite3.Error as error:
+            post(self._fail, f"cannot write the definitions: {error}")
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                self._database.close()
+            post(self._end)
+
+    @staticmethod
+    def _reserved_by(changes: list[tuple[int, list[Statement]]]) -> int:
+        values = [args[0] for _, statements in changes for sql, args in statements if sql == _RESERVATION]
+        return max((value for value in values if isinstance(value, int)), default=0)
+
+    def _commit(self, statements: list[Statement]) -> None:
+        while True:
+            try:
+                self._transaction(statements)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_FULL or self._stopping.is_set():
+                    raise
+                self._stopping.wait(_RETRY)
+            else:
+                return
+
+    def _transaction(self, statements: list[Statement]) -> None:
+        execute = self._database.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            for sql, arguments in statements:
+                execute(sql, arguments)
+            execute("COMMIT")
+        except sqlite3.Error:
+            if self._database.in_transaction:
+                execute("ROLLBACK")
+            raise
+
+    def _reserve(self, upto: int) -> None:
+        self._transaction([(_RESERVATION, (upto,))])
+        self._reserved = self._promised = upto
+
+
+def _ignore(_: object) -> None:
+    return
+
+
+_RESERVATION: Final = "UPDATE meta SET value = ? WHERE name = 'next_incarnation'"
+
+
+__all__ = ["VERSION", "BindingRow", "Definitions", "ExchangeRow", "QueueRow", "Snapshot"]

@@ -1,0 +1,1 @@
+"""Indexes of log segments: format, builder, manager."""

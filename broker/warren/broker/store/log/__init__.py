@@ -1,0 +1,1 @@
+"""Write-ahead log of messages: format, writer, compaction, recovery."""

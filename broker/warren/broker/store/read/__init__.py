@@ -1,0 +1,1 @@
+"""Reading messages back from the log."""

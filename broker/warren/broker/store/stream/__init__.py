@@ -1,0 +1,1 @@
+"""Segments of streams: format, log, reader, recovery."""

@@ -1,0 +1,233 @@
+"""`warren bench`: loads a broker and says how fast it was; its options, and what does not fit together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+
+from warren.broker.bench import processor_time
+from warren.broker.bench.load_options import Load
+from warren.broker.bench.load_topology import Layout
+from warren.broker.bench.measurement import Failed, measure
+from warren.broker.bench.report import Report
+from warren.core.argument_parser import Arguments
+from warren.core.blocking_connection import Refused
+from warren.core.errors import Exit, UsageError
+from warren.wire.amqp_url import AmqpUrl, parse_url
+
+DESCRIPTION = """Measures an AMQP 0-9-1 broker: publishers and consumers, each a process with one
+connection, through one queue or many. Verifies that every message came once and in order."""
+
+MOST_QUEUES = 100_000
+MOST_TURNS = 200_000
+"""Messages that are prepared, each with its own address, and the bytes that they may take."""
+MOST_PREPARED = 1 << 30
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command: 0, or 1 if messages were lost, duplicated or out of order.
+
+    :raises UsageError: if an option, the URL, the login or an existing queue does not fit
+    """
+    options = _parser().parse_args(arguments)
+    url = _url(options.url)
+    _check(options)
+    load = Load(
+        url=options.url,
+        queue=options.queue or f"warren-bench-{os.getpid()}",
+        publishers=options.publishers,
+        consumers=options.consumers,
+        size=options.size,
+        window=0 if options.no_confirms else options.window,
+        prefetch=options.prefetch,
+        ack_every=0 if options.auto_ack else _ack_every(options),
+        persistent=options.persistent,
+        seconds=options.seconds,
+        warmup=options.warmup,
+        rate=options.rate,
+        queue_type=options.queue_type,
+        exchange=_exchange(options),
+        queues=options.queues,
+        fan_out=options.fan_out,
+        keys=options.keys,
+        bindings=options.bindings,
+        headers=options.headers,
+        priorities=options.priorities,
+        arguments=tuple(map(_argument, options.queue_argument)),
+        polls=options.get,
+        run=time.time_ns() // 1_000_000 & 0x7FF,
+    )
+    try:
+        with Layout(url, load, keep=options.queue is not None):
+            report = Report.of(load, measure(load, options.pid))
+    except (Refused, Failed) as error:
+        if error.wrong_use:
+            raise UsageError(str(error)) from None
+        return _io_error(f"{url.masked}: {error}")
+    except OSError as error:
+        return _io_error(f"no AMQP broker answers at {url.masked}: {error}")
+    print(report.as_json() if options.json else report.as_text(load))
+    return Exit.DONE if report.verdict.holds else Exit.FAILED
+
+
+def _io_error(text: str) -> int:
+    print(f"warren bench: {text}", file=sys.stderr)
+    return Exit.IO
+
+
+def _parser() -> Arguments:
+    parser = Arguments("warren bench", DESCRIPTION)
+    add = parser.add_argument
+    add("--url", default="amqp://127.0.0.1:5672", help="the broker (default: %(default)s)")
+    add("--publishers", type=int, default=1, metavar="N", help="default: %(default)s")
+    add("--consumers", type=int, default=1, metavar="N", help="default: %(default)s")
+    add(
+        "--size",
+        type=int,
+        default=16,
+        metavar="BYTES",
+        help="of a body; from 8 on verified, from 16 on timed (16)",
+    )
+    confirms = parser.add_mutually_exclusive_group()
+    confirms.add_argument(
+        "--window", type=int, default=1000, metavar="N", help="unconfirmed publishes (1000)"
+    )
+    confirms.add_argument("--no-confirms", action="store_true", help="publish without confirms")
+    add("--prefetch", type=int, default=1000, metavar="N", help="0: no limit (1000)")
+    acks = parser.add_mutually_exclusive_group()
+    acks.add_argument("--auto-ack", action="store_true", help="consume without acknowledgements")
+    acks.add_argument(
+        "--ack-every", type=int, metavar="N", help="acknowledge so many at once (half of the prefetch)"
+    )
+    add("--persistent", action="store_true", help="persistent messages in a durable queue")
+    add(
+        "--queue",
+        metavar="NAME",
+        help="use this queue and leave it there (default: a new one, deleted afterwards); with several, how their "
+        "names begin",
+    )
+    add(
+        "--queue-type",
+        choices=("classic", "quorum", "stream"),
+        default="classic",
+        help="default: %(default)s",
+    )
+    add(
+        "--queue-argument",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="of the queues, a number or a text; may be given again",
+    )
+    add("--queues", type=int, default=1, metavar="N", help="messages go to so many queues in turn (1)")
+    add("--fan-out", type=int, default=1, metavar="N", help="each message goes to so many queues (1)")
+    add(
+        "--exchange",
+        choices=("default", "direct", "fanout", "topic", "headers"),
+        help="what the messages go through (default, or fanout or direct for a fan-out)",
+    )
+    add("--keys", type=int, default=1, metavar="N", help="routing keys that lead to each queue (1)")
+    add("--bindings", type=int, default=0, metavar="N", help="further bindings, which match nothing (0)")
+    add("--headers", type=int, default=0, metavar="N", help="headers that each message carries (0)")
+    add(
+        "--priorities",
+        type=int,
+        default=0,
+        metavar="N",
+        help="levels of the queues; messages have each in turn (0)",
+    )
+    add("--get", action="store_true", help="consume with basic.get, one message at a time")
+    add("--seconds", type=float, default=3.0, metavar="S", help="that are measured (3)")
+    add("--warmup", type=float, default=1.0, metavar="S", help="before that (1)")
+    add("--rate", type=float, default=0.0, metavar="R", help="messages a second of all publishers (no limit)")
+    add("--pid", type=int, help="the broker's process, to measure its processor time, children included")
+    add("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _url(text: str) -> AmqpUrl:
+    try:
+        return parse_url(text)
+    except ValueError as error:
+        raise UsageError(f"--url: {error}") from None
+
+
+def _check(options: Namespace) -> None:
+    """:raises UsageError: naming the option that is out of its range"""
+    ranges = {
+        "publishers": (0, 4096),
+        "consumers": (0, 4096),
+        "size": (0, 128 * 2**20),
+        "window": (1, 2**20),
+        "prefetch": (0, 65535),
+        "ack_every": (1, 65535),
+        "seconds": (0.1, 86400),
+        "warmup": (0, 86400),
+        "rate": (0, 1e9),
+        "queues": (1, 100_000),
+        "fan_out": (1, 100_000),
+        "keys": (1, 100_000),
+        "bindings": (0, 1_000_000),
+        "headers": (0, 1000),
+        "priorities": (0, 255),
+    }
+    for name, (least, most) in ranges.items():
+        value = getattr(options, name)
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"--{name.replace('_', '-')} must be between {least} and {most}, not {value}")
+    if not options.publishers and not options.consumers:
+        raise UsageError("--publishers and --consumers are both 0: there is nothing to do")
+    if options.ack_every and options.prefetch and options.ack_every > options.prefetch:
+        raise UsageError("--ack-every must not be greater than --prefetch: the consumer would wait for ever")
+    if options.queue_type == "stream" and options.consumers and (options.auto_ack or not options.prefetch):
+        raise UsageError(
+            "--queue-type stream: its consumers acknowledge and have a limit; leave out --auto-ack, --prefetch 0"
+        )
+    _check_layout(options)
+    if options.pid is not None and not processor_time.exists(options.pid):
+        raise UsageError(f"--pid: there is no process {options.pid} that can be measured")
+
+
+def _check_layout(options: Namespace) -> None:
+    exchange = _exchange(options)
+    if options.exchange == "default" and options.fan_out > 1:
+        raise UsageError(
+            "--exchange default leads to one queue: for a --fan-out take fanout, direct, topic or headers"
+        )
+    if exchange == "fanout" and options.queues > 1:
+        raise UsageError("--exchange fanout leads to all queues: give their number as --fan-out")
+    if options.keys > 1 and exchange not in ("direct", "topic"):
+        raise UsageError("--keys needs --exchange direct or topic")
+    if options.bindings and not exchange:
+        raise UsageError("--bindings needs an --exchange")
+    if options.queues * options.fan_out > MOST_QUEUES:
+        raise UsageError(f"--queues times --fan-out must not be more than {MOST_QUEUES:,}")
+    turns = options.queues * options.keys * max(options.priorities, 1)
+    if turns > MOST_TURNS or turns * (options.size + 1024) > MOST_PREPARED:
+        raise UsageError(
+            "--queues, --keys, --priorities and --size together are too many different messages: "
+            f"{MOST_TURNS:,}, or {MOST_PREPARED:,} bytes of them, are the most"
+        )
+    for text in options.queue_argument:
+        if "=" not in text:
+            raise UsageError(f"--queue-argument must be NAME=VALUE, not {text!r}")
+
+
+def _exchange(options: Namespace) -> str:
+    """The type of exchange; empty for the default one."""
+    if options.exchange is None and options.fan_out > 1:
+        return "fanout" if options.queues == 1 else "direct"
+    return "" if options.exchange in (None, "default") else str(options.exchange)
+
+
+def _argument(text: str) -> tuple[str, int | str]:
+    name, _, value = text.partition("=")
+    return name, int(value) if value.lstrip("-").isdigit() else value
+
+
+def _ack_every(options: Namespace) -> int:
+    given: int | None = options.ack_every
+    return given if given is not None else max(1, (options.prefetch or 1000) // 2)

@@ -1,0 +1,107 @@
+"""`warren completion SHELL`: a script that has a shell complete the words of `warren`.
+
+The script asks `warren completion words` for what may come next; that imports the one command that is being typed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from warren.core.argument_parser import Arguments
+from warren.core.errors import Exit
+
+# The dispatcher's, which is not imported here: it imports no command, and no command it.
+GROUP = "warren.commands"
+
+SCRIPTS = {
+    "bash": """_warren() {
+    local IFS=$'\\n'
+    local found="$(warren completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)"
+    COMPREPLY=($(compgen -W "$found" -- "${COMP_WORDS[COMP_CWORD]}"))
+}
+complete -o default -F _warren warren
+""",
+    "zsh": """#compdef warren
+_warren() {
+    local -a found
+    found=(${(f)"$(warren completion words -- "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+    (( ${#found} )) && compadd -a found || _files
+}
+compdef _warren warren
+""",
+    "fish": """complete -c warren -e
+complete -c warren -a '(warren completion words -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
+""",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a script, or for `words` what may come next, one a line."""
+    parser = Arguments(
+        "warren completion",
+        'Print a script that completes warren\'s words: eval "$(warren completion bash)" in ~/.bashrc, '
+        "warren completion zsh > ~/.zfunc/_warren, warren completion fish > ~/.config/fish/completions/warren.fish",
+    )
+    parser.add_argument("shell", choices=[*SCRIPTS, "words"], metavar="bash|zsh|fish")
+    parser.add_argument("typed", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(list(arguments))
+    if options.shell != "words":
+        sys.stdout.write(SCRIPTS[options.shell])
+        return Exit.DONE
+    typed = options.typed[1:] if options.typed[:1] == ["--"] else options.typed
+    for word in words(typed or [""]):
+        print(word)
+    return Exit.DONE
+
+
+def words(typed: Sequence[str]) -> list[str]:
+    """What the last word may become; nothing where only a file's name could."""
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    *before, last = typed
+    if not before:
+        return _fitting(sorted(points), last)
+    point = points.get(before[0])
+    if point is None:
+        return []
+    module = import_module(point.module)
+    complete: Callable[[Sequence[str], str], Iterable[str]] | None = getattr(module, "complete", None)
+    if complete is not None:
+        return _fitting(complete(before[1:], last), last)
+    return _fitting(_of_typer(module, before[1:], last), last)
+
+
+def _of_typer(module: Any, before: Sequence[str], last: str) -> list[str]:
+    """Subcommands, options and choices, of the typer application that a module has."""
+    applications = [each for each in vars(module).values() if type(each).__name__ == "Typer"]
+    if not applications:
+        return []
+    from typer.main import get_command
+
+    command: Any = get_command(applications[0])
+    rest = list(before)
+    while hasattr(command, "commands"):
+        chosen = next((word for word in rest if word in command.commands), None)
+        if chosen is None:
+            return list(command.commands)
+        rest = rest[rest.index(chosen) + 1 :]
+        command = command.commands[chosen]
+    options = [
+        each for each in command.params if getattr(each, "opts", None) and each.opts[0].startswith("-")
+    ]
+    if rest:
+        pending = next((each for each in options if rest[-1] in each.opts and not each.is_flag), None)
+        if pending is not None:
+            context = command.make_context("", [], resilient_parsing=True)
+            return [str(item.value) for item in pending.shell_complete(context, last)]
+    if not last.startswith("-"):
+        return []
+    return sorted(name for each in options for name in (*each.opts, *each.secondary_opts))
+
+
+def _fitting(found: Iterable[str], start: str) -> list[str]:
+    return [word for word in found if word.startswith(start)]

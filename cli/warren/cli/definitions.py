@@ -1,0 +1,68 @@
+"""`warren definitions export|import FILE`: definitions, between a broker and a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from warren.core.control_client import Failed
+from warren.core.errors import Exit, UsageError
+
+USAGE: Final = """usage: warren definitions export|import FILE [--data-dir DIR | --socket PATH]
+
+Export: users, virtual hosts, permissions, policies, queues, exchanges and bindings of a running broker, as RabbitMQ's JSON.
+Import: the same into a running broker; what is there already stays, and a file with a mistake changes nothing.
+FILE may be -, for standard output or input."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Export or import, as `warren ctl export_definitions` and `import_definitions` do."""
+    # Not at the top: the command line's module imports this one.
+    from warren.cli.ctl.main import main as ctl
+
+    line = list(arguments)
+    if not line or {"-h", "--help"} & set(line):
+        print(USAGE)
+        return Exit.DONE if line else Exit.USAGE
+    at = next((index for index, word in enumerate(line) if word in ("export", "import")), None)
+    if at is None:
+        raise UsageError(f"it is `export FILE` or `import FILE`, not {' '.join(line)!r}")
+    return ctl([*line[:at], f"{line[at]}_definitions", *line[at + 1 :]])
+
+
+def read(name: str) -> Any:
+    """The definitions in a file.
+
+    :raises Failed: if it cannot be read, or is not JSON.
+    """
+    try:
+        if name == "-":
+            return json.load(sys.stdin)
+        with open(name, encoding="utf-8") as file:
+            return json.load(file)
+    except OSError as error:
+        raise Failed(f"cannot read {name}: {error.strerror or error}", Exit.IO) from None
+    except (ValueError, RecursionError) as error:
+        raise Failed(f"{name} is not JSON: {error}", Exit.USAGE) from None
+
+
+def write(name: str, definitions: Any) -> None:
+    """Write definitions to a file that only its owner may read: password hashes are in it.
+
+    :raises Failed: if it cannot be written.
+    """
+    text = json.dumps(definitions, indent=2)
+    try:
+        if name == "-":
+            print(text)
+            return
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failed(f"cannot write {name}: {error.strerror or error}", Exit.IO) from None

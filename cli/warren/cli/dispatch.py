@@ -1,0 +1,88 @@
+"""The command `warren`: finds the component that a subcommand belongs to and imports that one only.
+
+Each component registers its command in the entry point group `warren.commands`; a command is a function that
+takes its arguments and returns an exit status. The standard library only, so that `warren broker` starts in the time its
+own imports take.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points, version
+
+from warren.core.errors import Exit, UsageError
+
+GROUP = "warren.commands"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; an error that says what to end with becomes one line."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = words[0] if words else ""
+    try:
+        return perform(name, words[1:])
+    except UsageError as error:
+        print(f"warren {name}: {error}", file=sys.stderr)
+        return Exit.USAGE
+    except BrokenPipeError:
+        # The reader of our output has gone (`warren ... | head`): nothing more can be said, and that is no error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.DONE
+    except Exception as error:
+        # The components' own errors say in one line what is wrong, and what to end with; others are mistakes in Warren.
+        status = getattr(error, "exit_status", None)
+        if status is None:
+            raise
+        print(f"warren {name}: {error}", file=sys.stderr)
+        return int(status)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+
+
+def perform(name: str, words: list[str]) -> int:
+    """Run the command of that name: its exit status."""
+    commands = {point.name: point for point in entry_points(group=GROUP)}
+    if name in ("", "-h", "--help", "help"):
+        print(usage(commands), flush=True)
+        return Exit.DONE if name else Exit.USAGE
+    if name == "--version":
+        print(f"warren {version('warren')}")
+        return Exit.DONE
+    point = commands.get(name)
+    if point is None:
+        print(f"warren: no command {name!r}; there are: {', '.join(sorted(commands))}", file=sys.stderr)
+        return Exit.USAGE
+    return int(point.load()(words) or 0)
+
+
+def usage(commands: dict[str, EntryPoint]) -> str:
+    width = max(map(len, commands), default=0)
+    lines = ["usage: warren COMMAND [ARGUMENT ...]", "", "commands:"]
+    lines += [f"  {name:<{width}}  {summary(commands[name].module)}".rstrip() for name in sorted(commands)]
+    return "\n".join([*lines, "", "`warren COMMAND --help` tells more."])
+
+
+def summary(module: str) -> str:
+    """What a command does: the first line of its module, which is found and read, and not imported."""
+    path: Sequence[str] | None = None
+    spec = None
+    name = ""
+    for part in module.split("."):
+        name = f"{name}.{part}".lstrip(".")
+        finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+        spec = next((found for find in finders if find and (found := find(name, path, None))), None)
+        if spec is None:
+            return ""
+        path = spec.submodule_search_locations
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return ""
+    with open(spec.origin, encoding="utf-8") as file:
+        line = file.readline().strip().strip('"').rstrip(".")
+    said = line.partition("`: ")[2] if line.startswith("`") else line
+    return said.partition("; ")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""`module:name` on a command line: the object that it means, from the folder that the command runs in."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Any, TypeVar
+
+from warren.core.errors import UsageError
+
+Wanted = TypeVar("Wanted")
+
+
+def load(target: str, kind: type[Wanted], what: str) -> Wanted:
+    """The object that `module:name` names; with `module` alone, the only one of its kind in there. A function without
+    parameters is called for it.
+
+    :param kind: what it has to be.
+    :param what: how texts call that, with its article: `an App`.
+    :raises UsageError: why there is none.
+    """
+    module_name, _, path = target.partition(":")
+    module = _import(module_name)
+    if not path:
+        found = {name: each for name, each in vars(module).items() if isinstance(each, kind)}
+        distinct = {id(each): each for each in found.values()}
+        if len(distinct) != 1:
+            names = f"it has {', '.join(found)}" if found else "it has none"
+            raise UsageError(f"name {what} of the module {module_name!r}: {module_name}:NAME; {names}")
+        return next(iter(distinct.values()))
+    value: Any = module
+    for name in path.split("."):
+        try:
+            value = getattr(value, name)
+        except AttributeError:
+            there = [each for each, held in vars(module).items() if isinstance(held, kind)]
+            hint = f"; it has {', '.join(there)}" if there else ""
+            raise UsageError(f"the module {module_name!r} has no {path!r}{hint}") from None
+    if not isinstance(value, kind) and callable(value) and not isinstance(value, type):
+        value = value()
+    if not isinstance(value, kind):
+        raise UsageError(f"{target} is no {what.partition(' ')[2]}, but of type {type(value).__name__}")
+    return value
+
+
+def load_class(target: str, base: type[Wanted], what: str) -> type[Wanted]:
+    """The class that `module:Name` names.
+
+    :raises UsageError: why there is none.
+    """
+    module_name, _, name = target.partition(":")
+    module = _import(module_name)
+    value = getattr(module, name, None) if name else None
+    if not isinstance(value, type) or not issubclass(value, base):
+        there = [
+            each
+            for each, held in vars(module).items()
+            if isinstance(held, type) and issubclass(held, base) and held.__module__ == module.__name__
+        ]
+        hint = f"; {module_name} has {', '.join(there)}" if there else ""
+        raise UsageError(f"{target} is not {what}{hint}")
+    return value
+
+
+def _import(name: str) -> Any:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    if not name or name.endswith(".py") or "/" in name:
+        shown = name.removesuffix(".py").replace("/", ".") or "module"
+        raise UsageError(f"{name!r} is no module: write {shown}:app, as in `import {shown}`")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise UsageError(f"there is no module {name!r} in {here} or among what is installed") from None
+        raise UsageError(f"cannot import {name!r}: {error}") from None
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        text = " ".join(str(error).split())
+        raise UsageError(
+            f"cannot import {name!r}: {type(error).__name__}: {text} ({at.filename}, line {at.lineno})"
+        ) from error

@@ -1,0 +1,202 @@
+"""`warren pipeline JOB`: runs one of the Spark jobs, here or on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from warren.core.errors import Exit, UsageError
+from warren.pipeline import durations
+from warren.pipeline.broker_connection import Address
+from warren.pipeline.errors import PipelineError, spark_failure
+from warren.pipeline.jobs.batch_run import as_json, run_once, source_options, spark_path, write_report
+from warren.pipeline.jobs.continuous_run import claim, run_on
+from warren.pipeline.jobs.job import Run, Summary
+from warren.pipeline.jobs.registry import ALL, JOBS
+from warren.pipeline.spark_session import check_spark, spark_session
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a job and return the exit status.
+
+    :raises UsageError: for wrong arguments, a source that cannot be read, a missing Java or pyspark
+    """
+    options = parse(arguments)
+    started = time.monotonic()
+
+    def progress(step: str) -> None:
+        print(f"{time.monotonic() - started:6.1f} s  {step}", file=sys.stderr, flush=True)
+
+    try:
+        summary, told = run(options, progress)
+    except PipelineError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        print(f"warren pipeline: {error}", file=sys.stderr)
+        return Exit.IO
+    if options.json:
+        print(json.dumps(as_json(summary, told), indent=2))
+    else:
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        JOBS[options.job].show(summary, console)
+        console.print(f"report: {options.out / 'report.html'}", soft_wrap=True)
+    return Exit.DONE
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a job, from the words after `warren pipeline`.
+
+    :raises UsageError: for what cannot be meant
+    """
+    options = parser().parse_args(arguments)
+    if options.job is None:
+        raise UsageError(f"name a job: {', '.join(JOBS)} (see warren pipeline --help)")
+    options.continuous |= options.available_now
+    return options
+
+
+def run(
+    options: argparse.Namespace, progress: Callable[[str], None] = lambda step: None
+) -> tuple[Summary, Run]:
+    """Run a job, from the source to the page.
+
+    `--out` is made if it is missing; what an earlier run left in it is replaced, or, with `--continuous`, gone on with. On
+    a cluster it lies on storage that this process, the driver and the executors share.
+
+    :param options: made by `parse`
+    :param progress: told what begins, in a few words
+    :return: the numbers, and where they come from
+    :raises PipelineError: if the source cannot be read
+    :raises UsageError: if Spark cannot start, or cannot write to the folder
+    :raises SparkFailed: if Spark fails, at writing for example
+    """
+    started = time.monotonic()
+    job = JOBS[options.job]
+    check(options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    claim(job, options)
+    progress("starting Spark" if options.remote is None else f"connecting to {options.remote}")
+    from warren.pipeline.datasource import source_errors
+
+    def told() -> Run:
+        streams = () if options.stream is None else tuple(options.stream.split(","))
+        source = Address(options.source).shown
+        seconds = round(time.monotonic() - started, 1)
+        return Run(job.NAME, source, streams, options.queue, options.continuous, seconds)
+
+    def report(summary: Summary) -> None:
+        write_report(job, summary, told(), options.out)
+
+    name, log = f"warren {job.NAME}", options.out / "spark.log"
+    try:
+        with spark_session(name, options.master, log, options.remote) as spark, source_errors():
+            if options.continuous:
+                summary = run_on(job, spark, options, progress, report)
+            else:
+                summary = run_once(job, spark, options, progress)
+                report(summary)
+    except Exception as error:
+        if failure := spark_failure(error, log):
+            raise failure from error
+        raise
+    return summary, told()
+
+
+def check(options: argparse.Namespace) -> None:
+    """What is wrong is said before Spark starts, which takes a while."""
+    Address(options.source, options.read_timeout)
+    spark_path(options.out)
+    if options.out.exists() and not options.out.is_dir():
+        raise UsageError(f"--out {options.out} is not a folder")
+    check_spark(options.remote)
+    from warren.pipeline.datasource import AmqpDataSource
+
+    AmqpDataSource(source_options(options)).schema()
+
+
+def parser() -> Parser:
+    root = Parser(
+        prog="warren pipeline", description="Spark jobs over what a broker's streams and queues hold."
+    )
+    jobs = root.add_subparsers(dest="job", metavar="JOB", parser_class=Parser)
+    for job in ALL:
+        each = jobs.add_parser(job.NAME, help=job.HELP, description=job.DESCRIPTION)
+        add_shared_options(each)
+        job.add_options(each)
+    return root
+
+
+def add_shared_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--source", required=True, metavar="URL", help="amqp://user:password@host:port/vhost")
+    read = parser.add_mutually_exclusive_group(required=True)
+    read.add_argument("--stream", type=filled, metavar="NAME[,NAME]", help="what to read: streams")
+    read.add_argument(
+        "--queue",
+        type=filled,
+        metavar="NAME",
+        help="or a classic queue without a delivery limit that nobody consumes: browsed, its messages stay; with "
+        "--continuous they are taken",
+    )
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="DIR", help="folder for Parquet, summary.json, report.html"
+    )
+    parser.add_argument(
+        "--master", default="local[*]", help="where Spark runs (default: %(default)s, this machine)"
+    )
+    parser.add_argument("--remote", metavar="URL", help="a server of Spark Connect instead: sc://host:15002")
+    parser.add_argument(
+        "--read-timeout",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="give up after so long without progress (default: 30)",
+    )
+    parser.add_argument(
+        "--continuous",
+        action="store_true",
+        help="go on until Ctrl-C or SIGTERM; once more goes on from there",
+    )
+    parser.add_argument(
+        "--every",
+        type=durations.argument,
+        default="10s",
+        help="with --continuous: how often messages are taken (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--available-now",
+        action="store_true",
+        help="with --continuous: end when everything that is there now has been taken",
+    )
+    parser.add_argument(
+        "--max-messages",
+        type=at_least_one,
+        metavar="NUMBER",
+        help="with --continuous: taken at a time (default: all that there are)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def at_least_one(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages: write 1 or more")
+    return int(text)
+
+
+def filled(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text

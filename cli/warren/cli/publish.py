@@ -1,0 +1,145 @@
+"""`warren publish`: messages from a command line, each confirmed by the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from warren.cli.message_body import Body, as_message, content_type_of, read
+from warren.cli.typer_commands import Json, Url, broker_url, commands, print_json
+from warren.cli.typer_commands import run as run_command
+from warren.core.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from warren.sdk import Message, PublishReport
+    from warren.sdk.app.middleware import Send
+    from warren.sdk.publish.outgoing import Outgoing
+
+sending = commands("Publish messages, and wait until the broker has confirmed them.")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Publish: 0 when all are confirmed, 1 when one was returned or refused, 74 without a broker."""
+    return run_command(sending, "publish", arguments)
+
+
+@sending.command()
+def publish(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:MESSAGE|KEY", help="a message class, as in shop:OrderPlaced; or a routing key"
+        ),
+    ],
+    body: Body = "-",
+    exchange: Annotated[
+        str | None,
+        typer.Option(help="the exchange of a routing key (default: the default exchange, so KEY is a queue)"),
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="each line of the body is a message")] = False,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="a header; may be repeated")
+    ] = None,
+    message_type: Annotated[str | None, typer.Option("--type", help="the property type")] = None,
+    content_type: Annotated[
+        str | None, typer.Option(help="(default: application/json if it is JSON, else text or bytes)")
+    ] = None,
+    expiration: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="such as 5s: it expires if it waits so long")
+    ] = None,
+    transient: Annotated[bool, typer.Option("--transient", help="not persistent")] = False,
+    declare: Annotated[
+        bool,
+        typer.Option("--declare", help="make what a message class must reach; else that is only checked"),
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="seconds for each message, and for the connection")
+    ] = 30.0,
+    url: Url = None,
+    as_json: Json = False,
+) -> int:
+    """Publish a message class with a JSON body, or any body to a routing key:
+    warren publish shop:OrderPlaced '{"order_id": "42"}'; warren publish order.placed --exchange orders @order.json"""
+    where = broker_url(url)
+    content = read(body)
+    bodies = content.splitlines() if lines else [content]
+    headers = dict(_header(each) for each in header or [])
+    kind = _message_class(target) if ":" in target and exchange is None else None
+    if kind is not None:
+        messages: list[Any] = [as_message(kind, each) for each in bodies]
+    else:
+        messages = bodies
+    properties: dict[str, Any] = {"type": message_type} if message_type else {}
+    if expiration:
+        properties["expiration"] = _milliseconds(expiration)
+    if transient:
+        properties["delivery_mode"] = 1
+
+    async def shape(outgoing: Outgoing, call_next: Send) -> None:
+        if kind is None or content_type:
+            outgoing.set("content_type", content_type or content_type_of(outgoing.body))
+        for name, value in properties.items():
+            outgoing.set(name, value)
+        for name, value in headers.items():
+            outgoing.set_header(name, value)
+        await call_next(outgoing)
+
+    async def send() -> PublishReport:
+        from warren.sdk import App
+
+        app = App(
+            where, name="warren publish", declare="always" if declare else "never", connect_timeout=timeout
+        )
+        app.middleware(publish=shape)
+        async with app:
+            if kind is not None:
+                return await app.publish_many(iter(messages), timeout=timeout, on_error="report")
+            return await app.publish_many(
+                iter(messages), timeout=timeout, on_error="report", exchange=exchange or "", key=target
+            )
+
+    return _told(asyncio.run(send()), as_json)
+
+
+def _told(report: PublishReport, as_json: bool) -> int:
+    confirmed = report.total - len(report.failures)
+    if as_json:
+        failed = [{"index": each.index, "error": str(each.error)} for each in report.failures]
+        print_json({"confirmed": confirmed, "failed": failed})
+        return Exit.FAILED if failed else Exit.DONE
+    print(f"confirmed: {confirmed}")
+    if report.failures:
+        first = report.failures[0]
+        number = f" (message {first.index + 1} of {report.total})" if report.total > 1 else ""
+        raise _Failed(f"{len(report.failures)} not confirmed: {first.error}{number}", first.error.exit_status)
+    return Exit.DONE
+
+
+class _Failed(Exception):
+    def __init__(self, text: str, exit_status: int) -> None:
+        super().__init__(text)
+        self.exit_status = exit_status
+
+
+def _message_class(target: str) -> type[Message]:
+    from warren.cli.import_target import load_class
+    from warren.sdk import Message
+
+    return load_class(target, Message, "a message class")
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UsageError(f"{text!r} is no header: write NAME=VALUE")
+    return name, value
+
+
+def _milliseconds(text: str) -> str:
+    from warren.sdk.durations import duration
+    from warren.sdk.topology.exchange import milliseconds
+
+    return str(milliseconds(duration(text)))

@@ -1,0 +1,257 @@
+"""`warren topology plan|apply|export MODULE:APP`: what an App declares, beside what the broker has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from warren.cli.typer_commands import Json, Url, checked_url, commands, print_json, run
+from warren.core.control_client import SOCKET_VARIABLE
+from warren.core.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from warren.sdk import App
+    from warren.sdk.topology.planning import Listing, Plan, Planner, Risk
+
+SUBJECTS = 3
+"""How many of those that the same is said of are named; `--json` names all."""
+
+topology = commands("Compare what an App declares with what the broker has, make it, or write it to a file.")
+
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, as in shop.main:app")]
+Management = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="RabbitMQ's management API, http://host:15672: shows bindings too"),
+]
+Socket = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        envvar=SOCKET_VARIABLE,
+        help="the control socket of a warren broker: shows bindings too",
+    ),
+]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one of them: 0 when the broker has all that is declared, 1 when not."""
+    return run(topology, "topology", arguments)
+
+
+@topology.command()
+def plan(
+    target: Target,
+    url: Url = None,
+    management_url: Management = None,
+    control_socket: Socket = None,
+    strict: Annotated[bool, typer.Option("--strict", help="end with 1 over a risk too")] = False,
+    as_json: Json = False,
+) -> int:
+    """Print what is missing, what differs argument by argument, what would not survive a restart, what could lose a
+    message, and what to do. Nothing is changed. Ends with 0 when the broker has it all, 1 when not."""
+    app, url = _app(target, url)
+    listing = _listing(url, management_url, control_socket)
+
+    async def compare(planner: Planner) -> Plan:
+        return await planner.plan(app.topology, listing)
+
+    found = _with_planner(url, compare)
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        _show(found)
+    return Exit.DONE if found.stands and not (strict and found.risks) else Exit.FAILED
+
+
+@topology.command()
+def apply(
+    target: Target,
+    url: Url = None,
+    management_url: Management = None,
+    control_socket: Socket = None,
+    mismatch: Annotated[
+        Literal["fail", "adopt"],
+        typer.Option(help="fail: nothing is made if something differs; adopt: that stays as it is"),
+    ] = "fail",
+    as_json: Json = False,
+) -> int:
+    """Make what is missing. What exists is never changed or deleted."""
+    app, url = _app(target, url)
+    listing = _listing(url, management_url, control_socket)
+
+    async def make(planner: Planner) -> list[str]:
+        return await planner.apply(await planner.plan(app.topology, listing), mismatch=mismatch)
+
+    made = _with_planner(url, make)
+    if as_json:
+        print_json({"made": made})
+    else:
+        for name in made:
+            print(f"made {name}")
+        if not made:
+            print("nothing to make: the broker has it all")
+    return Exit.DONE
+
+
+@topology.command()
+def export(
+    target: Target,
+    vhost: Annotated[
+        str | None, typer.Option(help="the virtual host to write (default: that of the URL, else /)")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="(default: standard output)")
+    ] = None,
+    url: Url = None,
+) -> int:
+    """Write RabbitMQ's definitions JSON: `rabbitmqctl import_definitions FILE`, `warren definitions import FILE`. No broker
+    is asked."""
+    from warren.sdk.topology.planning import definitions
+    from warren.wire.amqp_url import parse_url
+
+    app = _load(target)
+    url = url or app.url
+    if vhost is None:
+        vhost = parse_url(checked_url(url)).virtual_host if url else "/"
+    left_out = [
+        item.name for item in app.topology if getattr(item, "exclusive", False) and hasattr(item, "name")
+    ]
+    if left_out:
+        print(
+            f"warren topology: left out, as their connections make them: {', '.join(left_out)}",
+            file=sys.stderr,
+        )
+    text = json.dumps(definitions(app.topology, vhost), indent=2, ensure_ascii=False) + "\n"
+    if output is None:
+        sys.stdout.write(text)
+        return Exit.DONE
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        print(f"warren topology: cannot write {output}: {error.strerror or error}", file=sys.stderr)
+        return Exit.IO
+    return Exit.DONE
+
+
+def _load(target: str) -> App:
+    from warren.cli.import_target import load
+    from warren.sdk import App
+
+    return load(target, App, "an App")
+
+
+def _app(target: str, url: str | None) -> tuple[App, str]:
+    app = _load(target)
+    url = url or app.url
+    if url is None:
+        raise UsageError("which broker? the App names none: give it a URL, or --url, or AMQP_URL")
+    return app, checked_url(url)
+
+
+def _listing(url: str, management_url: str | None, control_socket: Path | None) -> Listing | None:
+    from warren.sdk.topology.planning import from_control_socket, from_management
+    from warren.wire.amqp_url import parse_url
+
+    parts = parse_url(url)
+    if management_url is not None:
+        return from_management(management_url, parts.virtual_host, parts.user, parts.password)
+    if control_socket is not None:
+        return from_control_socket(control_socket, parts.virtual_host)
+    return None
+
+
+def _with_planner(url: str, work: Any) -> Any:
+    from warren.sdk.topology.planning import Planner
+
+    async def main() -> Any:
+        async with Planner(url) as planner:
+            return await work(planner)
+
+    return asyncio.run(main())
+
+
+def _as_json(plan: Plan) -> dict[str, Any]:
+    from warren.sdk.topology.declarations import label
+
+    return {
+        "broker": plan.broker,
+        "stands": plan.stands,
+        "listed": plan.listed,
+        "items": [
+            {
+                "name": step.name,
+                "status": step.status.value,
+                "differences": [
+                    {"argument": each.argument, "declared": each.declared, "current": each.current}
+                    for each in step.differences
+                ],
+                "advice": step.advice,
+            }
+            for step in plan.steps
+        ],
+        "undeclared": [label(item) for item in plan.undeclared],
+        "risks": [
+            {"kind": each.kind.value, "subject": each.subject, "text": each.text, "advice": each.advice}
+            for each in plan.risks
+        ],
+    }
+
+
+def _grouped(risks: Iterable[Risk]) -> dict[tuple[str, str], list[str]]:
+    """The subjects of what is to be said alike: a pattern may have dozens of exchanges."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in risks:
+        found.setdefault((each.text, each.advice), []).append(each.subject)
+    return found
+
+
+def _show(plan: Plan) -> None:
+    from rich.console import Console
+
+    from warren.sdk.topology.declarations import label
+    from warren.sdk.topology.planning import Kind, Status
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    marks = {Status.MISSING: ("+", "green"), Status.DIFFERS: ("~", "yellow"), Status.UNKNOWN: ("?", "dim")}
+    console.print(f"broker: {plan.broker}")
+    unseen = 0
+    for step in plan.steps:
+        if step.status is Status.PRESENT:
+            continue
+        if step.status is Status.UNKNOWN and not plan.listed and step.name.startswith("the binding"):
+            unseen += 1
+            continue
+        mark, style = marks[step.status]
+        words = {Status.MISSING: "is missing", Status.DIFFERS: "differs", Status.UNKNOWN: "is not known"}
+        console.print(f"{mark} {step.name} {words[step.status]}", style=style)
+        for each in step.differences:
+            console.print(f"    {each}")
+        console.print(f"    {step.advice}")
+    for item in plan.undeclared:
+        console.print(f"- {label(item)} is there, and not declared here", style="dim")
+    headings = {
+        Kind.RESTART: "will not survive a restart",
+        Kind.LOSS: "could lose messages",
+        Kind.PORTABILITY: "is not the same everywhere",
+    }
+    for kind, heading in headings.items():
+        risks = [each for each in plan.risks if each.kind is kind]
+        if risks:
+            console.print(f"\n{heading}:", style="bold")
+        for (text, advice), subjects in _grouped(risks).items():
+            more = f" and {len(subjects) - SUBJECTS} more" if len(subjects) > SUBJECTS else ""
+            console.print(f"! {', '.join(subjects[:SUBJECTS])}{more}: {text}\n    {advice}")
+    counts = {status: len(plan.of(status)) for status in Status}
+    summary = (
+        f"{counts[Status.PRESENT]} as declared, {counts[Status.MISSING]} missing,"
+        f" {counts[Status.DIFFERS]} different, {len(plan.risks)} {'risk' if len(plan.risks) == 1 else 'risks'}"
+    )
+    if unseen:
+        summary += f"; {unseen} bindings not seen (--management-url or --control-socket shows them)"
+    console.print(f"\n{summary}")

@@ -1,0 +1,164 @@
+"""One blocking connection: handshake and methods, until its owner takes over the socket."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+
+from warren.wire import field_tables, methods
+from warren.wire.amqp_url import AmqpUrl
+from warren.wire.reply_codes import Reply
+
+CHANNEL = 1
+"""The one channel that such a connection uses."""
+
+FRAME_MAX = 131072
+_FRAME = struct.Struct(">BHI")
+_REFUSALS = (Reply.ACCESS_REFUSED, Reply.NOT_FOUND, Reply.RESOURCE_LOCKED, Reply.PRECONDITION_FAILED)
+
+
+class Refused(Exception):
+    """The broker closed the channel or the connection: its reply code and text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"the broker answered {code} {text}")
+        self.code = code
+        self.text = text
+
+    @property
+    def wrong_use(self) -> bool:
+        """Whether the request is at fault (other properties, a wrong password), and not the broker."""
+        return self.code in _REFUSALS or self.code == Reply.NOT_ALLOWED
+
+
+class Conversation:
+    """An open connection with one open channel."""
+
+    def __init__(
+        self,
+        url: AmqpUrl,
+        timeout: float = 10.0,
+        product: str = "warren",
+        *,
+        context: ssl.SSLContext | None = None,
+        heartbeat: int = 0,
+    ) -> None:
+        """
+        :param product: how the connection names itself to the broker
+        :param timeout: seconds for each answer of the broker
+        :param context: of an `amqps` URL; the system's authorities if none is given
+        :param heartbeat: seconds; who asks for heartbeats sends them (see `heartbeat`), 0 is for short runs
+        :raises OSError: if the broker cannot be reached or does not answer
+        :raises Refused: if it does not want this user or virtual host
+        """
+        self.socket = socket.create_connection((url.host, url.port), timeout)
+        self.buffer = b""
+        self.frame_max = FRAME_MAX
+        self.heartbeat = 0
+        """Seconds that were agreed on: after twice as long without a byte the broker closes the connection; 0 is never."""
+        try:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if url.tls:
+                context = context or ssl.create_default_context()
+                self.socket = context.wrap_socket(self.socket, server_hostname=url.host)
+            self._handshake(url, product, heartbeat)
+            self.call("channel.open", b"", channel=CHANNEL)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _handshake(self, url: AmqpUrl, product: str, heartbeat: int) -> None:
+        self.socket.sendall(b"AMQP\x00\x00\x09\x01")
+        self.expect("connection.start")
+        # Without this capability a wrong password would be a closed socket instead of a reply
+        # (https://www.rabbitmq.com/docs/auth-notification).
+        client = field_tables.encode(
+            {
+                "product": product,
+                "capabilities": {
+                    "authentication_failure_close": True,
+                    "consumer_cancel_notify": True,
+                    "connection.blocked": True,
+                },
+            }
+        )
+        login = b"\0" + url.user.encode() + b"\0" + url.password.encode()
+        self.send("connection.start-ok", client, b"PLAIN", login, b"en_US", channel=0)
+        tune = self.expect("connection.tune")
+        self.frame_max = min(tune.number("frame_max") or FRAME_MAX, FRAME_MAX)
+        self.heartbeat = min(heartbeat, tune.number("heartbeat") or heartbeat)
+        limits = tune.number("channel_max"), self.frame_max, self.heartbeat
+        self.send("connection.tune-ok", *limits, channel=0)
+        self.call("connection.open", url.virtual_host.encode(), b"", False, channel=0)
+
+    def send(self, name: str, *values: methods.Argument, channel: int = CHANNEL) -> None:
+        self.socket.sendall(methods.frame(channel, name, *values))
+
+    def call(self, name: str, *values: methods.Argument, channel: int = CHANNEL) -> methods.Arguments:
+        """Send a method and wait for its `-ok`."""
+        self.send(name, *values, channel=channel)
+        return self.expect(f"{name}-ok")
+
+    def expect(self, name: str) -> methods.Arguments:
+        """Wait for a method of this name; what else comes before it is dropped.
+
+        :raises Refused: if the broker closes the channel or the connection instead
+        """
+        while True:
+            kind, _, payload = self._read()
+            if kind != 1:
+                continue
+            method = methods.BY_ID.get(int.from_bytes(payload[:4], "big"))
+            if method is None:
+                continue
+            arguments = methods.decode(method, payload)
+            if method.name == name:
+                return arguments
+            refusal(method.name, arguments)
+
+    def hear(self, frame: bytes) -> None:
+        """Judge a frame that its owner did not expect.
+
+        :raises Refused: if it closes the channel or the connection; everything else is passed over
+        """
+        method = methods.BY_ID.get(int.from_bytes(frame[7:11], "big")) if frame[0] == 1 else None
+        if method is not None:
+            refusal(method.name, methods.decode(method, frame[7:-1]))
+
+    def reopen(self) -> None:
+        """Open the channel again after the broker closed it."""
+        self.send("channel.close-ok")
+        self.call("channel.open", b"")
+
+    def close(self) -> None:
+        """connection.close and its answer, which comes after everything before it has been processed."""
+        try:
+            self.call("connection.close", int(Reply.SUCCESS), b"done", 0, 0, channel=0)
+        finally:
+            self.socket.close()
+
+    def _read(self) -> tuple[int, int, bytes]:
+        while len(self.buffer) < 7:
+            self._more()
+        kind, channel, size = _FRAME.unpack_from(self.buffer)
+        while len(self.buffer) < size + 8:
+            self._more()
+        payload = self.buffer[7 : 7 + size]
+        self.buffer = self.buffer[size + 8 :]
+        return kind, channel, payload
+
+    def _more(self) -> None:
+        data = self.socket.recv(1 << 16)
+        if not data:
+            raise ConnectionError("the broker closed the connection")
+        if not self.buffer and data.startswith(b"AMQP"):
+            raise ConnectionError("the peer does not speak AMQP 0-9-1")
+        self.buffer += data
+
+
+def refusal(name: str, arguments: methods.Arguments) -> None:
+    """:raises Refused: if the method of this name is one that closes"""
+    if name in ("channel.close", "connection.close"):
+        text = arguments.data("reply_text").decode(errors="replace")
+        raise Refused(arguments.number("reply_code"), text)

@@ -1,0 +1,122 @@
+"""Large bodies in a folder: of one machine, or one that several machines have mounted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeVar
+
+from warren.core.errors import UsageError
+from warren.patterns.claim_check.blob_store import BlobsUnavailable
+
+Result = TypeVar("Result")
+
+UNFINISHED: Final = ".part"
+LEAVING: Final = ".old"
+PREFIX: Final = 2
+
+
+class FolderBlobs:
+    """One file a body, in folders by the first two digits of its name.
+
+    A file is written under another name, synced, renamed, and its folder synced: a name that is there stands for the whole
+    body, also after a power failure.
+
+    :param path: the folder; it is made if it is missing, its parent is not.
+    :raises UsageError: it is no folder, or cannot be made.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        try:
+            self._path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"the folder {path} for large bodies cannot be made: {error}") from None
+
+    async def put(self, name: str, body: bytes) -> None:
+        await self._do(self._put, name, body)
+
+    async def get(self, name: str) -> bytes | None:
+        return await self._do(self._get, name)
+
+    async def clean(self, before: datetime) -> int:
+        return await self._do(self._clean, before.timestamp())
+
+    async def close(self) -> None:
+        """Nothing is open between two uses."""
+
+    def _put(self, name: str, body: bytes) -> None:
+        folder = self._path / name[:PREFIX]
+        if not folder.is_dir():
+            folder.mkdir(exist_ok=True)
+            _sync(self._path)
+        unfinished = folder / f"{name}.{secrets.token_hex(4)}{UNFINISHED}"
+        try:
+            with unfinished.open("xb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(folder / name)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        _sync(folder)
+
+    def _get(self, name: str) -> bytes | None:
+        folder = self._path / name[:PREFIX]
+        with contextlib.suppress(FileNotFoundError):
+            return (folder / name).read_bytes()
+        # Or it is just being cleaned, and may have come back since.
+        for path in (*folder.glob(f"{name}.*{LEAVING}"), folder / name):
+            with contextlib.suppress(FileNotFoundError):
+                return path.read_bytes()
+        return None
+
+    def _clean(self, before: float) -> int:
+        cleaned = 0
+        for path in self._files():
+            # Another process may clean at the same time.
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < before and self._leaves(path, before):
+                    cleaned += 1
+        return cleaned
+
+    def _leaves(self, path: Path, before: float) -> bool:
+        """Delete it, unless it was put again since it was looked at: under another name nobody replaces it."""
+        leaving = path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}{LEAVING}"))
+        if leaving.stat().st_mtime >= before:
+            leaving.rename(path)
+            return False
+        leaving.unlink()
+        return True
+
+    def _files(self) -> Iterator[Path]:
+        for folder in self._path.iterdir():
+            if folder.is_dir() and len(folder.name) == PREFIX:
+                yield from folder.iterdir()
+
+    async def _do(self, work: Callable[..., Result], *arguments: object) -> Result:
+        try:
+            return await asyncio.to_thread(work, *arguments)
+        except OSError as error:
+            raise BlobsUnavailable(f"large bodies in {self._path}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"FolderBlobs({str(self._path)!r})"
+
+
+def _sync(folder: Path) -> None:
+    """A rename is on the disk when its folder is (fsync(2))."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+__all__ = ["FolderBlobs"]

@@ -1,0 +1,106 @@
+"""Large bodies in an object store that speaks Amazon S3's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Any
+
+from warren.patterns.claim_check.blob_store import BlobsUnavailable
+from warren.patterns.optional_packages import need
+
+
+class S3Blobs:
+    """One object a body; shared by every process that reaches the bucket.
+
+    Credentials and region come from where Amazon's tools look for them (environment, `~/.aws`, the machine's role), unless
+    they are given. An object store can clean up by itself: a lifecycle rule of the bucket that expires objects under
+    `prefix` after the days that messages may wait costs nothing, where `clean` lists them all. It is also the only safe way
+    where the same content is published again after so long: `clean` may delete what was put again since it was listed.
+
+    :param bucket: it must exist.
+    :param prefix: stands before every name.
+    :param settings: further arguments of aiobotocore's `create_client`: `endpoint_url`, `region_name`,
+        `aws_access_key_id`, `aws_secret_access_key`, `config`.
+    :raises UsageError: aiobotocore is not installed.
+    """
+
+    def __init__(self, bucket: str, *, prefix: str = "warren/", **settings: Any) -> None:
+        need("aiobotocore", "s3", "S3Blobs")
+        self._bucket = bucket
+        self._prefix = prefix
+        self._settings = settings
+        self._open: tuple[asyncio.AbstractEventLoop, AsyncExitStack, Any] | None = None
+        self._opening = asyncio.Lock()
+
+    async def put(self, name: str, body: bytes) -> None:
+        await self._ask("put_object", Bucket=self._bucket, Key=self._prefix + name, Body=body)
+
+    async def get(self, name: str) -> bytes | None:
+        answer = await self._ask("get_object", Bucket=self._bucket, Key=self._prefix + name)
+        if answer is None:
+            return None
+        try:
+            async with answer["Body"] as stream:
+                body: bytes = await stream.read()
+        except Exception as error:
+            raise self._unavailable(error) from error
+        return body
+
+    async def clean(self, before: datetime) -> int:
+        cleaned = 0
+        further: dict[str, str] = {}
+        while True:
+            page = (
+                await self._ask("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix, **further) or {}
+            )
+            old = [
+                {"Key": found["Key"]} for found in page.get("Contents", ()) if found["LastModified"] < before
+            ]
+            if old:
+                await self._ask("delete_objects", Bucket=self._bucket, Delete={"Objects": old, "Quiet": True})
+                cleaned += len(old)
+            if not page.get("IsTruncated"):
+                return cleaned
+            further = {"ContinuationToken": page["NextContinuationToken"]}
+
+    async def close(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            await opened[1].aclose()
+
+    async def _ask(self, method: str, **arguments: Any) -> Any:
+        """:return: None if there is no such object."""
+        from botocore.exceptions import ClientError
+
+        try:
+            client = await self._client()
+            return await getattr(client, method)(**arguments)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") == "NoSuchKey":
+                return None
+            raise self._unavailable(error) from error
+        except Exception as error:
+            raise self._unavailable(error) from error
+
+    async def _client(self) -> Any:
+        """One for each event loop."""
+        async with self._opening:
+            loop = asyncio.get_running_loop()
+            if self._open is None or self._open[0] is not loop:
+                from aiobotocore.session import get_session
+
+                stack = AsyncExitStack()
+                client = await stack.enter_async_context(get_session().create_client("s3", **self._settings))
+                self._open = loop, stack, client
+            return self._open[2]
+
+    def _unavailable(self, error: Exception) -> BlobsUnavailable:
+        return BlobsUnavailable(f"large bodies in bucket {self._bucket!r}: {type(error).__name__}: {error}")
+
+    def __repr__(self) -> str:
+        return f"S3Blobs({self._bucket!r}, prefix={self._prefix!r})"
+
+
+__all__ = ["S3Blobs"]

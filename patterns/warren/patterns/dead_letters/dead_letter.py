@@ -1,0 +1,134 @@
+"""A dead message and what is known of its death: from the SDK's headers, else from the broker's `x-death`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from warren.sdk import Delivery
+from warren.sdk.consume.dead_letters import (
+    DEAD_ERROR,
+    DEAD_FIRST_TIME,
+    DEAD_QUEUE,
+    DEAD_REASON,
+    DEAD_TIME,
+    DEATHS,
+)
+from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, origin
+from warren.wire.field_tables import TableError
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message in a parking lot.
+
+    :ivar queue: where it died.
+    :ivar reason: of the SDK's `failed`, `undecodable`, `unknown_type`, `unknown_content_type`, `rejected`; of the
+        broker's `rejected`, `expired`, `maxlen`, `delivery_limit`; empty where nothing says why it is here (what an
+        alternate exchange took).
+    :ivar error: the exception's type and text, or the reason that the handler gave; may be empty.
+    :ivar exchange: with `key`, where it was published first.
+    :ivar deaths: how often it died, also before it was replayed.
+    """
+
+    delivery: Delivery
+    delivery_tag: int
+    queue: str
+    reason: str
+    error: str
+    exchange: str
+    key: str
+    deaths: int
+    first_death: datetime | None
+    last_death: datetime | None
+
+    @classmethod
+    def of(cls, delivery: Delivery, delivery_tag: int) -> Letter:
+        try:
+            headers = delivery.headers
+            exchange, key = origin(delivery)
+        except TableError:  # A table that nobody can read must not stand in the way of the other letters.
+            headers, exchange, key = {}, delivery.exchange, delivery.routing_key
+        before, first = _int(headers.get(DEATHS)) or 0, _int(headers.get(DEAD_FIRST_TIME))
+        if DEAD_REASON in headers:
+            last = _int(headers.get(DEAD_TIME))
+            return cls(
+                delivery,
+                delivery_tag,
+                queue=str(headers.get(DEAD_QUEUE, "")),
+                reason=str(headers[DEAD_REASON]),
+                error=str(headers.get(DEAD_ERROR, "")),
+                exchange=exchange,
+                key=key,
+                deaths=max(1, before),
+                first_death=_instant(first if first is not None else last),
+                last_death=_instant(last),
+            )
+        death = _latest_death(headers)
+        if ORIGIN_EXCHANGE not in headers and death:
+            keys = death.get("routing-keys")
+            exchange = str(death.get("exchange", exchange))
+            key = str(keys[0]) if isinstance(keys, list) and keys else key
+        time = _int(death.get("time"))
+        last = None if time is None else time * 1000
+        return cls(
+            delivery,
+            delivery_tag,
+            queue=str(death.get("queue", "")),
+            reason=str(death.get("reason", "")),
+            error="",
+            exchange=exchange,
+            key=key,
+            deaths=before + (_int(death.get("count")) or 0),
+            first_death=_instant(first if first is not None else last),
+            last_death=_instant(last),
+        )
+
+    @property
+    def exception(self) -> str:
+        """The type of the exception, by its name; empty if none is known."""
+        name, colon, _ = self.error.partition(":")
+        return name if colon and name.isidentifier() else ""
+
+    @property
+    def message_id(self) -> str:
+        return self.delivery.message_id or ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a program wants to know of it; without the body."""
+        return {
+            "message_id": self.message_id,
+            "type": self.delivery.type or "",
+            "queue": self.queue,
+            "reason": self.reason,
+            "error": self.error,
+            "exchange": self.exchange,
+            "key": self.key,
+            "deaths": self.deaths,
+            "first_death": None if self.first_death is None else self.first_death.isoformat(),
+            "last_death": None if self.last_death is None else self.last_death.isoformat(),
+            "bytes": len(self.delivery.body),
+        }
+
+
+def _latest_death(headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first entry of `x-death`: brokers put the latest there (RabbitMQ, "Dead Letter Exchanges")."""
+    deaths = headers.get("x-death")
+    latest = deaths[0] if isinstance(deaths, list) and deaths else {}
+    return latest if isinstance(latest, Mapping) else {}
+
+
+def _int(value: object) -> int | None:
+    return int(value) if isinstance(value, int) else None
+
+
+def _instant(milliseconds: int | None) -> datetime | None:
+    try:
+        return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):  # A header holds what its publisher likes.
+        return None
+
+
+__all__ = ["Letter"]

@@ -1,0 +1,59 @@
+"""Any delay by the broker itself: an exchange of type x-delayed-message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from warren.patterns.delay.strategy import Entry
+from warren.sdk import Binding, Exchange, Queue
+from warren.sdk.topology.exchange import Declarable, milliseconds
+
+TO: Final = "warren-delay-to"
+
+
+class Native:
+    """On Warren's broker, and on RabbitMQ before 4.3 with the plugin `rabbitmq_delayed_message_exchange`.
+
+    One hop, in milliseconds. RabbitMQ's plugin keeps what waits on the disk of one node, is not made for hundreds
+    of thousands of messages, and ends with RabbitMQ 4.3 (its README; RabbitMQ 4.3's release notes): choose it
+    where the broker is Warren's. A broker without this exchange type closes the connection over it.
+
+    What finds no target in the end goes to the queue `...lost`.
+    """
+
+    silent: bool = True
+    longest: timedelta = timedelta(milliseconds=2**32 - 1)
+    """49.7 days: the plugin takes what is longer for no delay."""
+
+    def topology(self, name: str) -> Iterator[Declarable]:
+        lost = f"{name}.lost"
+        yield Exchange(lost, type="fanout")
+        yield Queue(lost, dead_letter_exchange=None)
+        yield Binding(lost, lost)
+        yield Exchange(
+            _exchange(name),
+            type="x-delayed-message",
+            alternate_exchange=lost,
+            arguments={"x-delayed-type": "headers"},
+        )
+
+    def reach(self, name: str, exchange: str, key: str) -> Iterator[Declarable]:
+        # By a header: the routing key is then the one that the target exchange needs.
+        arguments = {"x-match": "all", TO: _address(exchange, key)}
+        yield Binding(_exchange(name), exchange or key, arguments=arguments, to_exchange=bool(exchange))
+
+    def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> Entry:
+        return Entry(_exchange(name), key, {"x-delay": milliseconds(delay), TO: _address(exchange, key)})
+
+
+def _exchange(name: str) -> str:
+    return f"{name}.native"
+
+
+def _address(exchange: str, key: str) -> str:
+    return f"{len(exchange)}:{exchange}:{key}"
+
+
+__all__ = ["Native"]

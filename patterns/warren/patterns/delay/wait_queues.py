@@ -1,0 +1,94 @@
+"""Constant delays: a queue a value, whose messages move on when its TTL is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Final
+
+from warren.sdk import App, ConfigError, Delivery, Queue, Unroutable
+from warren.sdk.consume.delivery import ATTEMPT
+from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, origin
+from warren.sdk.topology.exchange import milliseconds
+
+log: logging.Logger = logging.getLogger("warren.patterns")
+
+MANY: Final = 30
+
+
+def wait_queue(target: str, after: timedelta) -> Queue:
+    """The queue `<target>.wait.<ms>`: what is published to it moves to the queue `target` after `after`.
+
+    :param after: rounded up to whole milliseconds; the broker's greatest TTL bounds it (in RabbitMQ ten
+        years).
+    """
+    wait = milliseconds(after)
+    return Queue(
+        f"{target}.wait.{wait}",
+        message_ttl=timedelta(milliseconds=wait or 0),
+        dead_letter_exchange="",
+        dead_letter_routing_key=target,
+        delivery_limit=None,
+    )
+
+
+class WaitQueues:
+    """Brings back what a retry policy puts off, by a `wait_queue` for each queue and delay; `App(delay=WaitQueues())`.
+
+    The default where a policy has delays. Exact, one hop, as many quorum queues as there are queues and steps. A
+    policy whose delays vary (jitter) makes a queue for each: let `Delay` bring back those.
+    """
+
+    def __init__(self) -> None:
+        self._app: App | None = None
+        self._declared: dict[str, set[str]] = {}
+
+    def register(self, app: App) -> None:
+        self._app = app
+
+    async def on_start(self) -> None:
+        """The queues are made when they are first needed."""
+
+    async def on_stop(self) -> None:
+        """Nothing to end: what waits goes on waiting in the broker."""
+
+    def reach(self, queue: str, delays: Collection[timedelta]) -> list[Queue]:
+        """The waiting queues of these delays (`DelayBackend`)."""
+        queues = [wait_queue(queue, delay) for delay in delays if delay > timedelta(0)]
+        self._declared.setdefault(queue, set()).update(waiting.name for waiting in queues)
+        return queues
+
+    async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
+        if self._app is None:
+            raise ConfigError("these WaitQueues belong to no App: App(delay=WaitQueues())")
+        headers = once_more(delivery)
+        if after <= timedelta(0):
+            await self._app.forward(delivery, key=queue, headers=headers)
+            return
+        waiting = wait_queue(queue, after)
+        declared = self._declared.setdefault(queue, set())
+        if waiting.name in declared:
+            try:
+                await self._app.forward(delivery, key=waiting.name, headers=headers)
+            except Unroutable:
+                log.warning("waiting queue deleted, made again: queue=%s", waiting.name)
+            else:
+                return
+        await self._app.declare_now(waiting)
+        declared.add(waiting.name)
+        if len(declared) == MANY:
+            log.warning(
+                "queue %s has %s waiting queues for its retries: App(delay=Delay()) needs no more, whatever the delays",
+                queue, MANY,
+            )  # fmt: skip
+        await self._app.forward(delivery, key=waiting.name, headers=headers)
+
+
+def once_more(delivery: Delivery) -> dict[str, object]:
+    """The headers of a redelivery: its attempt, and where the message was published first."""
+    exchange, key = origin(delivery)
+    return {ATTEMPT: delivery.attempt + 1, ORIGIN_EXCHANGE: exchange, ORIGIN_KEY: key}
+
+
+__all__ = ["WaitQueues", "once_more", "wait_queue"]

@@ -1,0 +1,133 @@
+"""Rate limit: queues whose handlers begin so often and no more often, whatever comes; nothing is lost over it.
+
+Guarantees: an attempt to handle a message of these queues begins only with a token. A message whose token exists soon waits
+for it, unacknowledged; one that would wait longer is put aside, acknowledged, and comes again. If the limiter's store fails,
+messages are put aside (`fail_closed`) or handled without a token (`fail_open`).
+
+Costs: one reservation an attempt, and a queue for what is put aside for each queue that is limited.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from warren.patterns.delay import wait_queue
+from warren.patterns.rate_limit.token_bucket import Limited, Limiter
+from warren.patterns.stores import StoreUnavailable
+from warren.sdk import App, ConfigError, Delivery
+from warren.sdk.clock import SystemClock
+from warren.sdk.protocols import Clock
+
+log: logging.Logger = logging.getLogger("warren.patterns")
+
+
+@dataclass(slots=True)
+class RateLimitStatistics:
+    """What this process has done."""
+
+    passed: int = 0
+    """Attempts that began with a token."""
+    waited: int = 0
+    """Of those, the ones that had to wait for it."""
+    put_aside: int = 0
+    """Messages that would have had to wait for too long."""
+    unlimited: int = 0
+    """Attempts that began without a token, because the store failed and `on_store_failure="fail_open"`."""
+    postponed: int = 0
+    """Messages that were put aside because the store failed."""
+
+
+class RateLimit:
+    """`app.include(RateLimit(limiter, queues=["payments"]))`.
+
+    For a part of a handler, `await limiter.acquire()` there does the same without this.
+
+    :param limiter: `RedisLimiter`, over all processes, or `LocalLimiter`.
+    :param queues: whose handlers are limited, together.
+    :param key: from the delivery to what has a rate of its own (`lambda delivery: delivery.headers["tenant"]`); by default
+        all have one.
+    :param wait: how long a message may wait for its token, unacknowledged and with a handler's place. Default 5 s.
+    :param again_after: when a message comes again that would have waited longer. Default 5 s.
+    :param on_store_failure: `fail_closed`, the default: it comes again after `again_after`; `fail_open`: it is handled.
+    :raises ConfigError: there is no queue, or a duration is not positive.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        *,
+        queues: Sequence[str],
+        key: Callable[[Delivery], str] | None = None,
+        wait: timedelta = timedelta(seconds=5),
+        again_after: timedelta = timedelta(seconds=5),
+        on_store_failure: Literal["fail_closed", "fail_open"] = "fail_closed",
+    ) -> None:
+        if not queues or isinstance(queues, str):
+            raise ConfigError("RateLimit needs a list of queues: queues=['payments']")
+        if min(wait, again_after - timedelta(milliseconds=1)) < timedelta(0):
+            raise ConfigError(
+                f"RateLimit: wait ({wait}) is not negative, again_after ({again_after}) at least 1 ms"
+            )
+        self.statistics: RateLimitStatistics = RateLimitStatistics()
+        self._limiter = limiter
+        self._queues = frozenset(queues)
+        self._key = key
+        self._wait = wait
+        self._again_after = again_after
+        self._fail_open = on_store_failure == "fail_open"
+        self._app: App | None = None
+        self._clock: Clock = SystemClock()
+
+    def register(self, app: App) -> None:
+        self._app = app
+        self._clock = app.clock
+        self._limiter.follow(app.clock)
+        app.declare(*(wait_queue(queue, self._again_after) for queue in self._queues))
+        app.middleware(handle=self._limit)
+
+    async def on_start(self) -> None:
+        """Nothing to begin: it works on each message."""
+
+    async def on_stop(self) -> None:
+        """Release the limiter's connections."""
+        await self._limiter.close()
+
+    async def _limit(self, delivery: Delivery, call_next: Callable[[Delivery], Awaitable[None]]) -> None:
+        if delivery.queue not in self._queues:
+            await call_next(delivery)
+            return
+        try:
+            rest = await self._limiter.reserve(
+                "" if self._key is None else self._key(delivery), within=self._wait
+            )
+        except Limited:
+            self.statistics.put_aside += 1
+            await self._put_aside(delivery)
+            return
+        except StoreUnavailable as error:
+            log.warning("rate_limit.store_unavailable queue=%s error=%s", delivery.queue, error)
+            if not self._fail_open:
+                self.statistics.postponed += 1
+                await self._put_aside(delivery)
+                return
+            self.statistics.unlimited += 1
+            await call_next(delivery)
+            return
+        if rest:
+            self.statistics.waited += 1
+            await self._clock.sleep(rest.total_seconds())
+        self.statistics.passed += 1
+        await call_next(delivery)
+
+    async def _put_aside(self, delivery: Delivery) -> None:
+        if self._app is None:
+            raise ConfigError("this RateLimit belongs to no App: app.include(rate_limit)")
+        waiting = wait_queue(delivery.queue, self._again_after)
+        await self._app.forward(delivery, key=waiting.name)
+
+
+__all__ = ["RateLimit", "RateLimitStatistics"]

@@ -1,0 +1,84 @@
+"""A rate limit over all processes that share a Redis: one Lua step a reservation, by the time of Redis."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, cast
+
+from warren.patterns.rate_limit.token_bucket import FOREVER, MICROSECOND, Limited, Rate
+from warren.patterns.stores import RedisStore, record_key
+from warren.sdk.clock import SystemClock
+from warren.sdk.protocols import Clock
+
+# The rule of `limiter.take`, by the clock of Redis, so that the clocks of its users do not matter. Numbers in Lua are exact
+# up to 2^53: microseconds until the year 2255.
+RESERVE: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local interval, cost, burst, within = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local full = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now) + cost * interval
+local wait = math.max(0, full - burst * interval - now)
+if wait > within then return {0, wait} end
+redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', math.ceil((full - now) / 1000) + 1)
+return {1, wait}
+"""
+
+
+class RedisLimiter:
+    """A rate limit over all processes: `RedisLimiter(RedisStore(url), "payment-service", 50, per=timedelta(seconds=1))`.
+
+    A token that was reserved by a process that then died is lost. When Redis forgets (a restart without persistence), the
+    bucket is full: a burst more.
+
+    :param name: of what is limited; processes with the same name share the rate, and should say the same one.
+    :param count: so many in `per`, for each key.
+    :param burst: so many at once, after a while in which there were none. Default `count`.
+    :raises ConfigError: a number is too small.
+    """
+
+    def __init__(
+        self, store: RedisStore, name: str, count: int, *, per: timedelta, burst: int | None = None
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._rate = Rate(count, per, count if burst is None else burst)
+        self._clock: Clock = SystemClock()
+
+    async def reserve(self, key: str = "", *, cost: int = 1, within: timedelta) -> timedelta:
+        """Take `cost` tokens, which exist at the latest `within` from now; how long it is until then.
+
+        :raises Limited: they do not; none is taken.
+        :raises StoreUnavailable: it is not known whether they were taken.
+        """
+        self._rate.check(cost)
+        rate = self._rate
+        answer = await self._store.run(
+            RESERVE,
+            record_key("rate", self._name, key),
+            rate.interval_us,
+            cost,
+            rate.burst,
+            min(within, FOREVER) // MICROSECOND,
+        )
+        taken, wait = cast("tuple[int, int]", answer)
+        if not taken:
+            raise Limited(key or self._name, wait * MICROSECOND)
+        return wait * MICROSECOND
+
+    async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = FOREVER) -> None:
+        """Take `cost` tokens, and wait until they exist.
+
+        :raises Limited: that is longer than `within`.
+        :raises StoreUnavailable: it is not known whether they were taken.
+        """
+        await self._clock.sleep((await self.reserve(key, cost=cost, within=within)).total_seconds())
+
+    def follow(self, clock: Clock) -> None:
+        """Wait by `clock` from now on; the tokens come by the clock of Redis."""
+        self._clock = clock
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+__all__ = ["RedisLimiter"]

@@ -1,0 +1,31 @@
+"""Stores of decisions: in Redis or PostgreSQL, shared by processes, and in a SQLite file, where one machine suffices."""
+
+from warren.patterns.stores.postgres_store import PostgresStore
+from warren.patterns.stores.redis_store import RedisStore
+from warren.patterns.stores.sqlite_store import SqliteStore
+from warren.patterns.stores.store import (
+    KEY_BYTES,
+    ListingStore,
+    Step,
+    Store,
+    StoreUnavailable,
+    Swap,
+    decide,
+    decide_patiently,
+    record_key,
+)
+
+__all__ = [
+    "KEY_BYTES",
+    "ListingStore",
+    "PostgresStore",
+    "RedisStore",
+    "SqliteStore",
+    "Step",
+    "Store",
+    "StoreUnavailable",
+    "Swap",
+    "decide",
+    "decide_patiently",
+    "record_key",
+]

@@ -1,0 +1,276 @@
+"""Records in PostgreSQL: shared by every process that reaches it, one statement for all decisions of a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from warren.core.errors import UsageError
+from warren.patterns.optional_packages import need
+from warren.patterns.stores.request_batching import Gathering, Request
+from warren.patterns.stores.store import StoreUnavailable, Swap
+from warren.patterns.stores.url_masking import masked
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+
+log: logging.Logger = logging.getLogger("warren.patterns")
+
+SWEEP_SECONDS: Final = 30.0
+SWEEP_ROWS: Final = 5000
+
+CREATE: Final = """
+CREATE TABLE {table} (key bytea PRIMARY KEY, record bytea NOT NULL, keep_until timestamptz NOT NULL);
+CREATE INDEX ON {table} (keep_until)
+"""
+
+# One statement is one transaction and one round trip. `held` locks what is there in the order of the keys, and what is not
+# there is inserted in that order, so that two processes never wait for each other. A row that another transaction inserted
+# meanwhile is in neither: it is read afterwards.
+COMPARE_AND_SET: Final = """
+WITH wanted AS (
+    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (key, expected, record, keep_ms)
+), held AS (
+    SELECT r.key, r.record FROM {table} r WHERE r.key = ANY ($1::bytea[]) ORDER BY r.key FOR UPDATE
+), inserted AS (
+    INSERT INTO {table} (key, record, keep_until)
+    SELECT w.key, w.record, now() + w.keep_ms * interval '1 millisecond'
+    FROM wanted w LEFT JOIN held h USING (key)
+    WHERE h.key IS NULL AND w.expected IS NULL AND w.record IS NOT NULL ORDER BY w.key
+    ON CONFLICT (key) DO NOTHING RETURNING key
+), updated AS (
+    UPDATE {table} r SET record = w.record, keep_until = now() + w.keep_ms * interval '1 millisecond'
+    FROM wanted w JOIN held h USING (key)
+    WHERE r.key = w.key AND h.record = w.expected AND w.record <> w.expected
+), deleted AS (
+    DELETE FROM {table} r USING wanted w JOIN held h USING (key)
+    WHERE r.key = w.key AND h.record = w.expected AND w.record IS NULL
+)
+SELECT h.record, i.key IS NOT NULL AS inserted
+FROM unnest($1::bytea[]) WITH ORDINALITY AS w (key, position) LEFT JOIN held h USING (key) LEFT JOIN inserted i USING (key)
+ORDER BY w.position
+"""
+READ: Final = "SELECT record FROM {table} WHERE key = $1"
+LIST: Final = (
+    "SELECT key, record FROM {table} WHERE key {more} $1 AND substr(key, 1, octet_length($2::bytea)) = $2 "
+    "ORDER BY key LIMIT 1000"
+)
+SWEEP: Final = """
+DELETE FROM {table} WHERE key IN
+(SELECT key FROM {table} WHERE keep_until < now() ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED)
+"""
+
+
+class PostgresStore:
+    """Decisions in a table of PostgreSQL, usable by every process that reaches it.
+
+    Connects on first use, with one connection. What is asked while PostgreSQL answers goes out together as the next
+    statement, so that many decisions share one round trip and one commit. A decision is durable when it is answered,
+    as far as the server's `synchronous_commit` is `on` (PostgreSQL documentation, "Write Ahead Log: Settings").
+
+    :param url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`; a password in it is never logged.
+    :param table: where the records are, with its schema if that is not the user's first; it is made if it is missing,
+        which needs the right to do so once. Of one application: its keys are not those of another.
+    :param timeout: seconds for connecting and for each answer; after it, `StoreUnavailable`. Default 5.
+    :raises UsageError: asyncpg is not installed, or the URL is none of PostgreSQL.
+    """
+
+    def __init__(self, url: str, *, table: str = "warren_records", timeout: float = 5.0) -> None:
+        need("asyncpg", "sql", "PostgresStore")
+        _check(url)
+        self._url = url
+        self._table = ".".join('"{}"'.format(part.replace('"', '""')) for part in table.split("."))
+        self._timeout = timeout
+        self._link: _Link | None = None
+
+    async def compare_and_set(
+        self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
+    ) -> Swap:
+        return await self._linked().gathering.decide(Request(key, expected, record, keep_ms))
+
+    async def close(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
+        """All records whose key begins with `prefix`, by key, over a connection of its own.
+
+        :raises StoreUnavailable: PostgreSQL did not answer.
+        """
+        start = prefix.encode()
+        connection: Connection | None = None
+        try:
+            connection = await _connected(self._url, self._timeout)
+            await _prepare(connection, self._table)
+            rows = await connection.fetch(LIST.format(table=self._table, more=">="), start, start)
+            while rows:
+                for key, record in rows:
+                    yield key.decode(), record
+                rows = await connection.fetch(LIST.format(table=self._table, more=">"), rows[-1][0], start)
+        except Exception as error:
+            raise StoreUnavailable(f"no answer from PostgreSQL at {masked(self._url)}: {error}") from error
+        finally:
+            if connection is not None:
+                connection.terminate()
+
+    def _linked(self) -> _Link:
+        link = self._link
+        if link is None or link.gathering.loop is not asyncio.get_running_loop():
+            link = self._link = _Link(self._url, masked(self._url), self._table, self._timeout)
+        return link
+
+    async def __aenter__(self) -> PostgresStore:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"PostgresStore({masked(self._url)!r})"
+
+
+class _Link:
+    """A connection of one event loop, made anew when it was lost, and what gathers for it."""
+
+    def __init__(self, url: str, name: str, table: str, timeout: float) -> None:
+        self.gathering = Gathering(self._decide, f"PostgreSQL at {name}")
+        self._url = url
+        self._table = table
+        self._timeout = timeout
+        self._connection: Connection | None = None
+        self._swept = self.gathering.loop.time()
+
+    async def close(self) -> None:
+        await self.gathering.finish()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close(timeout=self._timeout)
+
+    async def _decide(self, batch: list[Request]) -> list[Swap | Exception]:
+        """All that can be written, in as many statements as a key comes again: within one its changes would not see
+        each other."""
+        answers: dict[int, Swap | Exception] = {}
+        keys: list[bytes] = []
+        for position, request in enumerate(batch):
+            try:
+                keys.append(request.key.encode())
+            except UnicodeEncodeError as error:
+                keys.append(b"")
+                answers[position] = error
+        left = [position for position in range(len(batch)) if position not in answers]
+        while left:
+            now: dict[bytes, int] = {}
+            later = [position for position in left if now.setdefault(keys[position], position) != position]
+            try:
+                swaps = await self._swap(list(now), [batch[position] for position in now.values()])
+            except Exception as error:
+                # What is decided stays decided; nothing is tried again on a connection that failed.
+                self._drop()
+                return [answers.get(position, error) for position in range(len(batch))]
+            answers.update(zip(now.values(), swaps, strict=True))
+            left = later
+        await self._sweep()
+        return [answers[position] for position in range(len(batch))]
+
+    async def _swap(self, keys: list[bytes], requests: list[Request]) -> list[Swap]:
+        connection = await self._connected()
+        rows = await connection.fetch(
+            COMPARE_AND_SET.format(table=self._table),
+            keys,
+            [request.expected for request in requests],
+            [request.record for request in requests],
+            [request.keep_ms for request in requests],
+            timeout=self._timeout,
+        )
+        swaps = []
+        for key, request, (current, inserted) in zip(keys, requests, rows, strict=True):
+            if inserted or current == request.expected:
+                done = inserted or current is not None or request.record is None
+                if done:
+                    swaps.append(Swap(True, request.record))
+                    continue
+                # Another transaction has inserted it since this statement began.
+                current = await connection.fetchval(
+                    READ.format(table=self._table), key, timeout=self._timeout
+                )
+            swaps.append(Swap(False, current))
+        return swaps
+
+    async def _connected(self) -> Connection:
+        connection = self._connection
+        if connection is None or connection.is_closed():
+            connection = self._connection = await _connected(self._url, self._timeout)
+            await _prepare(connection, self._table)
+        return connection
+
+    async def _sweep(self) -> None:
+        now = self.gathering.loop.time()
+        if now - self._swept < SWEEP_SECONDS or self._connection is None:
+            return
+        swept, self._swept = self._swept, now
+        try:
+            # Bounded, so that no decision waits long behind the cleaning; what is left goes with the next sweep, which is
+            # the next batch's: no rate of decisions outgrows it.
+            status = await self._connection.execute(
+                SWEEP.format(table=self._table), SWEEP_ROWS, timeout=self._timeout
+            )
+            if status == f"DELETE {SWEEP_ROWS}":
+                self._swept = swept
+        except Exception as error:
+            self._drop()
+            log.warning("store.not_swept table=%s error=%s", self._table, error)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+async def _connected(url: str, seconds: float) -> Connection:
+    import asyncpg
+
+    settings = {"application_name": "warren"}
+    return await asyncpg.connect(url, timeout=seconds, command_timeout=seconds, server_settings=settings)
+
+
+async def _prepare(connection: Connection, table: str) -> None:
+    """Make the table if it is missing."""
+    from asyncpg import PostgresError
+
+    there = "SELECT to_regclass($1) IS NOT NULL"
+    if await connection.fetchval(there, table):
+        return
+    try:
+        await connection.execute(CREATE.format(table=table))
+    except PostgresError:
+        # Or somebody else made it at the same time: which error says so depends on how far they were.
+        if not await connection.fetchval(there, table):
+            raise
+
+
+def _check(url: str) -> None:
+    """Wrong words are said at once, and without the URL where its password cannot be told from the rest."""
+    try:
+        parts = urlsplit(url)
+        known = "://" in url and parts.scheme in ("postgresql", "postgres")
+        parts.port  # noqa: B018 - raises where it is no number
+    except ValueError:
+        known = False
+    if not known:
+        raise UsageError(
+            "not a PostgreSQL URL: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, and what is special in its"
+            " password as %XX"
+        )
+
+
+__all__ = ["PostgresStore"]

@@ -1,0 +1,349 @@
+"""One blocking connection to a broker, kept alive while its owner is busy, whose failures are one line.
+
+What reads or writes in a Spark task spends most of its time elsewhere: Spark digests a batch for as long as it likes. So a
+thread beats for it (AMQP 0-9-1, section 4.2.7). Without heartbeats a broker would keep the messages of an executor whose
+machine has died until the kernel gives the connection up, which takes a quarter of an hour or for ever.
+
+    address = Address(url, timeout)
+    with telling(f"cannot read queue {name!r} at {address.shown}"):
+        link = address.open()
+        ...
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, urlsplit
+
+from warren.core.blocking_connection import Conversation, Refused
+from warren.pipeline.errors import PipelineError
+from warren.wire import methods
+from warren.wire.amqp_url import parse_url
+from warren.wire.field_tables import TableError
+from warren.wire.reply_codes import AmqpError, Reply
+
+HEARTBEAT = 60
+"""Seconds, unless the URL or the broker asks for less; 0 in the URL is none."""
+READ = 256 * 1024
+"""Bytes that are read at a time, at most."""
+CLOSE = 5.0
+"""Seconds that the broker has to answer a close; one that has stopped does not answer."""
+LONGEST = 1_000_000.0
+"""Seconds that a timeout may be: what is beyond some weeks, poll and sockets do not take."""
+PASSING = (Reply.CONNECTION_FORCED, Reply.INTERNAL_ERROR)
+"""What a broker says that goes down or is not up yet."""
+_BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+_CANCEL = methods.BY_NAME["basic.cancel"]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a broker is, and how long to wait for it.
+
+    :param url: `amqp://` or `amqps://`, credentials included. Query parameters, named as in aiormq: `cafile`, `capath`,
+        `certfile`, `keyfile`, `no_verify_ssl` (paths on the machine that connects), `heartbeat` (seconds); others are
+        left to others
+    :param timeout: seconds without any progress after which reading or writing fails
+    :raises PipelineError: if one of them cannot be meant
+    """
+
+    url: str = field(repr=False)
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        try:
+            parse_url(self.url)
+        except ValueError as error:
+            raise PipelineError(f"{error}; write amqp://user:password@host:port/vhost") from None
+        if not 0 < self.timeout <= LONGEST:
+            raise PipelineError(
+                f"timeout is {self.timeout:g}: it must be more than 0 seconds, and at most {LONGEST:,.0f}"
+            )
+        heartbeat_of(self.query)
+
+    @property
+    def shown(self) -> str:
+        """The URL as it may be shown: without its password and its query."""
+        return parse_url(self.url).masked
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.url).query))
+
+    def open(self, product: str = "warren pipeline") -> Link:
+        """
+        :raises Unreachable: if there is no broker, or it does not answer
+        :raises PipelineError: the reason why there is no connection, without saying to where; see `telling`
+        """
+        return Link(self, product)
+
+
+class Unreachable(PipelineError):
+    """There is no broker, or it does not answer: in a moment it may."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, passing=True)
+
+
+class Link:
+    """An open connection with one open channel.
+
+    Its owner and the thread that beats take turns at the socket: TLS cannot read and write at once.
+    """
+
+    def __init__(self, address: Address, product: str) -> None:
+        url = parse_url(address.url)
+        context = tls_context(address.query) if url.tls else None
+        try:
+            conversation = Conversation(
+                url, address.timeout, product, context=context, heartbeat=heartbeat_of(address.query)
+            )
+        except Refused as error:
+            raise PipelineError(refused_at_start(error), passing=passing(error)) from None
+        except TimeoutError:
+            raise Unreachable(f"the broker does not answer (waited {address.timeout:g} s)") from None
+        except ssl.SSLError as error:
+            raise PipelineError(unreachable(error)) from None
+        except OSError as error:
+            raise Unreachable(unreachable(error)) from None
+        self.timeout = address.timeout
+        self.frame_max = conversation.frame_max
+        """Bytes of the largest frame."""
+        self.heartbeat = conversation.heartbeat
+        """Seconds that were agreed on: the broker sends something at least that often; 0 is no such promise."""
+        self._conversation = conversation
+        self._socket = conversation.socket
+        self._readable, self._writable, self._either = select.poll(), select.poll(), select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+        self._writable.register(self._socket, select.POLLOUT)
+        self._either.register(self._socket, select.POLLIN | select.POLLOUT)
+        self._turn = threading.Lock()
+        self._sent = self._heard = time.monotonic()
+        self._closed = threading.Event()
+        if conversation.heartbeat:
+            threading.Thread(target=self._beat, args=(conversation.heartbeat / 2,), daemon=True).start()
+
+    def call(self, name: str, *values: methods.Argument) -> methods.Arguments:
+        """Send a method and wait for its `-ok`. What else comes before it is dropped: only while nothing else comes.
+
+        :raises Refused: if the broker closes the channel or the connection instead
+        :raises OSError: if the connection is lost
+        """
+        with self._turn:
+            self._sent = time.monotonic()
+            answer = self._conversation.call(name, *values)
+            self._heard = time.monotonic()
+            return answer
+
+    def send(self, frames: bytes) -> None:
+        """Send whole frames.
+
+        :raises OSError: if the connection is lost, or the broker takes nothing for the address's timeout
+        """
+        with self._turn:
+            self._sent = time.monotonic()
+            self._socket.sendall(frames)
+
+    def offer(self, frames: memoryview, wait: float) -> int:
+        """Send as much of it as there is room for; without room, wait so many seconds for some, or for what comes.
+
+        For who publishes: a broker that returns messages may read no further before somebody reads what it returns.
+
+        :return: the bytes that are sent; with 0, see whether something has come
+        :raises OSError: if the connection is lost
+        """
+        if not any(events & select.POLLOUT for _, events in self._either.poll(wait * 1000)):
+            return 0
+        with self._turn:
+            self._sent = time.monotonic()
+            return self._socket.send(frames)
+
+    def receive(self, wait: float = 0.0) -> bytes:
+        """What has come, up to 256 KiB, not divided into frames; nothing if nothing comes within so many seconds.
+
+        :raises OSError: if the connection is lost, or two heartbeats are missing: a machine that died closes none
+        """
+        if self._conversation.buffer:
+            # What came together with the answer of the last call.
+            early, self._conversation.buffer = self._conversation.buffer, b""
+            return early
+        deadline = time.monotonic() + wait
+        data = self._decrypted() if isinstance(self._socket, ssl.SSLSocket) else None
+        while data is None:
+            if not self._readable.poll(max(deadline - time.monotonic(), 0) * 1000):
+                # Only of a socket that is empty now: an owner who was busy finds the heartbeats there.
+                if self.heartbeat and time.monotonic() - self._heard > 2 * self.heartbeat:
+                    raise TimeoutError
+                return b""
+            self._heard = time.monotonic()
+            if isinstance(self._socket, ssl.SSLSocket):
+                data = self._decrypted()
+            else:
+                with self._turn:
+                    data = self._socket.recv(READ)
+        if not data:
+            raise ConnectionError("the broker closed the connection")
+        return data
+
+    def _decrypted(self) -> bytes | None:
+        """What TLS has at hand; None if what came is not for its owner, or no whole record."""
+        with self._turn:
+            self._socket.settimeout(0)
+            try:
+                return self._socket.recv(READ)
+            except ssl.SSLWantReadError:
+                return None
+            finally:
+                self._socket.settimeout(self.timeout)
+
+    def judge(self, frame: bytes) -> None:
+        """Look at a frame that its owner did not expect; everything harmless is passed over.
+
+        :raises Refused: if it closes the channel or the connection
+        :raises PipelineError: if it ends the consumer
+        """
+        self._conversation.hear(frame)
+        if frame[0] == 1 and frame[7:11] == _CANCEL.class_id.to_bytes(2) + _CANCEL.method_id.to_bytes(2):
+            raise PipelineError("the queue was deleted")
+
+    def reopen(self) -> None:
+        """Open the channel again after the broker closed it (`Refused`), nothing else being under way."""
+        with self._turn:
+            self._conversation.reopen()
+
+    def close(self, rest: bytes = b"") -> None:
+        """End the connection; once it has returned, a broker that answers has given back what was not acknowledged.
+
+        Never raises: a connection that is lost has ended as well.
+
+        :param rest: what was received of a frame that is not whole
+        """
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with suppress(OSError, ValueError, Refused), self._turn:
+            self._socket.settimeout(CLOSE)
+            self._conversation.buffer = rest + self._conversation.buffer
+            self._conversation.close()
+        self._socket.close()
+
+    def _beat(self, interval: float) -> None:
+        while not self._closed.wait(max(self._sent + interval - time.monotonic(), 0.01)):
+            if time.monotonic() < self._sent + interval:
+                continue
+            with self._turn:
+                # Where there is no room, much is on its way to the broker, which serves as well.
+                self._sent = time.monotonic()
+                try:
+                    if not self._closed.is_set() and self._writable.poll(0):
+                        self._socket.sendall(_BEAT)
+                except OSError:
+                    return  # The owner finds out, and says so.
+
+
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Whatever goes wrong with a connection inside is a `PipelineError`: `what`, and the reason."""
+    try:
+        yield
+    except (PipelineError, Refused, OSError, AmqpError, TableError) as error:
+        raise PipelineError(f"{what}: {explained(error)}", passing=passing(error)) from None
+
+
+def passing(error: Exception) -> bool:
+    """Whether it may be over by itself, so that another attempt is worth it."""
+    match error:
+        case PipelineError():
+            return error.passing
+        case Refused(code=code):
+            return code in PASSING
+        case _:
+            return isinstance(error, OSError)
+
+
+def explained(error: Exception, progress: str = "") -> str:
+    """What a failure of an open connection means, in one line.
+
+    :param progress: how far its owner was, `after 3 of 5 messages`
+    """
+    behind = f" {progress}" if progress else ""
+    match error:
+        case Refused(code=Reply.NOT_FOUND, text=text):
+            kind = "exchange" if " no exchange " in text else "queue"
+            return f"there is no such {kind}{behind}; declare it, or check the virtual host and the name"
+        case Refused(code=Reply.RESOURCE_LOCKED):
+            return f"the queue is exclusive to another connection{behind}"
+        case Refused(code=Reply.ACCESS_REFUSED, text=text):
+            return f"the user may not do this{behind} ({first_line(text)})"
+        case TimeoutError():
+            return f"the broker stopped answering{behind}"
+        case OSError(errno=int(number)):
+            return f"the connection was lost{behind}: {os.strerror(number)}"
+        case OSError() | Refused(code=Reply.CONNECTION_FORCED):
+            return f"the connection was lost{behind}: {first_line(str(error))}"
+        case AmqpError() | TableError():
+            return f"the broker sent what is no AMQP 0-9-1{behind}: {first_line(str(error))}"
+        case _:
+            return first_line(str(error) or type(error).__name__) + behind
+
+
+def refused_at_start(error: Refused) -> str:
+    match error.code:
+        case Reply.ACCESS_REFUSED:
+            return "the broker refused the user name or the password"
+        case Reply.NOT_ALLOWED:
+            return "the virtual host does not exist, or the user may not enter it"
+        case _:
+            return first_line(str(error))
+
+
+def unreachable(error: OSError) -> str:
+    match error:
+        case ssl.SSLCertVerificationError(verify_message=reason):
+            return f"its certificate is not trusted ({reason}); name its authority in the URL: ?cafile=PATH"
+        case ssl.SSLError(reason=reason):
+            return f"no TLS connection could be made ({reason}); does this port speak TLS?"
+        case socket.gaierror():
+            return "the broker cannot be reached: its host name is not known"
+        case OSError(errno=int(number)):
+            return f"the broker cannot be reached: {os.strerror(number)}"
+        case _:
+            return first_line(str(error))
+
+
+def heartbeat_of(query: Mapping[str, str]) -> int:
+    text = query.get("heartbeat", str(HEARTBEAT))
+    if not text.isdecimal() or len(text) > 5 or int(text) > 0xFFFF:
+        raise PipelineError(f"heartbeat is {text!r}: it must be a number of seconds, at most 65535")
+    return int(text)
+
+
+def tls_context(query: Mapping[str, str]) -> ssl.SSLContext:
+    """What the URL's parameters say about certificates.
+
+    :raises PipelineError: if a file cannot be used on this machine
+    """
+    try:
+        context = ssl.create_default_context(cafile=query.get("cafile"), capath=query.get("capath"))
+        if query.get("no_verify_ssl", "0") != "0":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if certificate := query.get("certfile"):
+            context.load_cert_chain(certificate, query.get("keyfile"))
+    except OSError as error:
+        raise PipelineError(
+            f"a file of the URL (cafile, capath, certfile, keyfile) cannot be used on this machine: {error}"
+        ) from None
+    return context
+
+
+def first_line(text: str) -> str:
+    return text.splitlines()[0]

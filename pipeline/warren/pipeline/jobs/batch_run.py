@@ -1,0 +1,83 @@
+"""Runs a job once over what is there: reads the source, writes the tables, the summary and the page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warren.core.errors import UsageError
+from warren.pipeline import register
+from warren.pipeline.jobs.job import EVENTS, Job, Run, Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def run_once(
+    job: Job, spark: SparkSession, options: argparse.Namespace, progress: Callable[[str], None]
+) -> Summary:
+    """Write `events/` and the job's tables; what an earlier run left is replaced.
+
+    :param progress: told what begins, in a few words
+    :raises PySparkException: what the data source or Spark says
+    """
+    folder = spark_path(options.out)
+    progress(f"reading {options.stream or options.queue}")
+    register(spark)
+    messages = spark.read.format("amqp").options(**source_options(options)).load()
+    events = stored(job.events(messages, options), f"{folder}/{EVENTS}")
+    tables = {EVENTS: events}
+    for name, frame in job.tables(events, options).items():
+        progress(f"writing {name}")
+        tables[name] = stored(frame, f"{folder}/{name}")
+    progress("counting")
+    return job.summarise(tables, options)
+
+
+def source_options(options: argparse.Namespace) -> dict[str, str]:
+    """The data source's options for what the command line names."""
+    named = {"stream": options.stream} if options.stream is not None else {"queue": options.queue}
+    return {"url": options.source, **named, "timeout": str(options.read_timeout)}
+
+
+def stored(frame: DataFrame, path: str) -> DataFrame:
+    """The frame, written once; everything after reads the files, so that the source is read once as well."""
+    frame.write.mode("overwrite").parquet(path)
+    return frame.sparkSession.read.schema(frame.schema).parquet(path)
+
+
+def spark_path(out: Path) -> str:
+    """:raises UsageError: for characters that Spark takes for a pattern or a scheme"""
+    path = str(out.absolute())
+    if found := re.search(r"[*?\[\]{}:\\]", path):
+        raise UsageError(f"the output folder {path} has a {found[0]!r} in it, which Spark cannot write to")
+    return f"file://{path}"
+
+
+def write_report(job: Job, summary: Summary, run: Run, out: Path) -> None:
+    """`summary.json` and `report.html`, each replaced at once: who reads them never sees a half."""
+    replace(out / "summary.json", json.dumps(as_json(summary, run), indent=2) + "\n")
+    replace(out / "report.html", job.page(summary, run))
+
+
+def as_json(summary: Summary, run: Run) -> Mapping[str, object]:
+    """The summary as the command prints it."""
+    return {
+        "job": run.job,
+        "source": run.source,
+        "streams": list(run.streams),
+        "queue": run.queue,
+        "continuous": run.continuous,
+        "seconds": run.seconds,
+        **summary.as_dict(),
+    }
+
+
+def replace(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)

@@ -1,0 +1,294 @@
+"""Counts dead letters: by place and reason, by how often and how long after the publish, over time, and in bursts.
+
+A letter that is there twice (two streams that both got a copy, a dead letter that was sent again) is one death: same
+message id, queue, reason, count and time.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from warren.pipeline.jobs.dead_letters.facts import PUBLISHED_FROM
+from warren.pipeline.jobs.dead_letters.summary import (
+    After,
+    Bucket,
+    Burst,
+    Bursts,
+    Group,
+    Place,
+    Step,
+    Summary,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, Row
+
+QUANTILES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99)
+EDGES = (0.1, 1, 5, 10, 30, 60, 300, 900, 1800, 3600, 7200, 21_600, 86_400, 604_800)
+"""Upper edges of the histogram's buckets, in seconds; the last bucket is open."""
+TIMES = (1, 2, 3, 5, 10)
+"""Upper edges of the histogram of how often a message died; the last bucket is open."""
+PLACES, GROUPS, BURSTS = 50, 20, 20
+"""How many of each stand in the summary, the most deaths first."""
+SLOTS = 60
+"""At most so many steps of time."""
+STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400)
+"""Widths that a step of time may have, in seconds; beyond the last whole multiples of it."""
+REASONS = 5
+"""So many reasons have a series of their own over time; the others are one."""
+
+
+def summary_of(letters: DataFrame, bursts: Bursts) -> Summary:
+    """Every number about the letters."""
+    from pyspark.sql import functions as F
+
+    read = letters.agg(
+        F.count(F.lit(1)).alias("letters"), F.count_if(F.col("reason").isNull()).alias("unexplained")
+    ).collect()[0]
+    deaths = letters.where(F.col("reason").isNotNull()).withColumn("who", who())
+    deaths = deaths.dropDuplicates(["who", "died_in", "reason", "deaths_here", "deaths", "died_at"]).persist()
+    try:
+        total = totals(deaths)
+        reasons = {row["reason"]: row["count"] for row in ranked(deaths, "reason", limit=1000)}
+        places, more = places_of(deaths)
+        times = times_of(deaths)
+        step, timeline = timeline_of(deaths, total, list(reasons)[:REASONS])
+        found, largest = bursts_of(deaths, bursts)
+        return Summary(
+            letters=read["letters"],
+            repeated=read["letters"] - read["unexplained"] - total["deaths"],
+            unexplained=read["unexplained"],
+            deaths=total["deaths"],
+            messages=sum(bucket.count for bucket in times),
+            first=text(total["first"]),
+            last=text(total["last"]),
+            by_reason=reasons,
+            places=places,
+            more_places=more,
+            origins=groups(deaths, "exchange", "routing_key"),
+            types=groups(deaths, "type"),
+            errors=groups(deaths.where("error IS NOT NULL").withColumn("error", exception()), "error"),
+            times=times,
+            after=after_of(total),
+            step_seconds=step,
+            timeline=timeline,
+            undated=total["undated"],
+            burst_gap_seconds=bursts.gap.total_seconds(),
+            burst_least=bursts.least,
+            burst_of=bursts.of,
+            bursts=found["bursts"],
+            deaths_in_bursts=found["inside"] or 0,
+            deaths_beside_bursts=(found["looked_at"] or 0) - (found["inside"] or 0),
+            deaths_left_out=total["deaths"] - (found["looked_at"] or 0),
+            largest_bursts=largest,
+        )
+    finally:
+        deaths.unpersist()
+
+
+def who() -> Column:
+    """What makes two letters one message: the id, else the letter's own place."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(
+        F.concat(F.lit("id "), "message_id"),
+        F.concat_ws(" ", F.lit("at"), F.col("offset"), F.col("read_from")),
+    )
+
+
+def totals(deaths: DataFrame) -> dict[str, Any]:
+    """Everything that one pass gives."""
+    from pyspark.sql import functions as F
+
+    after = F.when(F.col("published_from") != "first_death", F.col("after_seconds"))
+    numbers = [
+        F.count(F.lit(1)).alias("deaths"),
+        F.unix_micros(F.min("died_at")).alias("first"),
+        F.unix_micros(F.max("died_at")).alias("last"),
+        F.count_if(F.col("died_at").isNull()).alias("undated"),
+        F.count(after).alias("known"),
+        F.count_if(after.isNotNull() & (F.col("within_seconds") >= 1)).alias("within_a_second"),
+        F.count_if(F.col("after_seconds").isNotNull() & after.isNull()).alias("least_only"),
+        F.count_if(F.col("after_seconds").isNull()).alias("unknown"),
+        F.count_if(after < 0).alias("before_publish"),
+        F.min(after).alias("minimum"),
+        F.max(after).alias("maximum"),
+        F.mean(after).alias("mean"),
+        F.percentile(after, list(QUANTILES)).alias("quantiles"),
+        *[F.count_if(F.col("published_from") == name).alias(f"from_{name}") for name in PUBLISHED_FROM],
+        *[F.count_if(within(after, *edges)).alias(f"after_{at}") for at, edges in enumerate(spans(EDGES))],
+    ]
+    return deaths.agg(*numbers).collect()[0].asDict()
+
+
+def after_of(total: dict[str, Any]) -> After:
+    levels = zip(QUANTILES, total["quantiles"] or (), strict=False)
+    return After(
+        known=total["known"],
+        by_source={name: total[f"from_{name}"] for name in PUBLISHED_FROM},
+        within_a_second=total["within_a_second"],
+        least_only=total["least_only"],
+        unknown=total["unknown"],
+        before_publish=total["before_publish"],
+        minimum=total["minimum"],
+        maximum=total["maximum"],
+        mean=total["mean"],
+        quantiles={f"{level:.2f}": value for level, value in levels},
+        histogram=tuple(
+            Bucket(above, up_to, total[f"after_{at}"]) for at, (above, up_to) in enumerate(spans(EDGES))
+        ),
+    )
+
+
+def places_of(deaths: DataFrame) -> tuple[tuple[Place, ...], int]:
+    """The places with the most deaths, and how many others there are."""
+    from pyspark.sql import functions as F
+
+    after = F.when(F.col("published_from") != "first_death", F.col("after_seconds"))
+    found = deaths.groupBy("died_in", "reason").agg(
+        F.count(F.lit(1)).alias("deaths"),
+        F.count_distinct("who").alias("messages"),
+        F.unix_micros(F.min("died_at")).alias("first"),
+        F.unix_micros(F.max("died_at")).alias("last"),
+        F.percentile(after, [0.5, 0.9]).alias("after"),
+    )
+    rows = found.orderBy(F.desc("deaths"), "died_in", "reason").limit(PLACES).collect()
+    places = tuple(
+        Place(
+            queue=row["died_in"] or "",
+            reason=row["reason"],
+            deaths=row["deaths"],
+            messages=row["messages"],
+            first=text(row["first"]),
+            last=text(row["last"]),
+            median_after=(row["after"] or (None, None))[0],
+            p90_after=(row["after"] or (None, None))[1],
+        )
+        for row in rows
+    )
+    return places, found.count() - len(places) if len(places) == PLACES else 0
+
+
+def ranked(deaths: DataFrame, *columns: str, limit: int) -> list[Row]:
+    from pyspark.sql import functions as F
+
+    return deaths.groupBy(*columns).count().orderBy(F.desc("count"), *columns).limit(limit).collect()
+
+
+def groups(deaths: DataFrame, *columns: str) -> tuple[Group, ...]:
+    found = ranked(deaths, *columns, limit=GROUPS)
+    return tuple(Group(tuple(row[column] for column in columns), row["count"]) for row in found)
+
+
+def exception() -> Column:
+    """`OSError` of `OSError: no route to host`."""
+    from pyspark.sql import functions as F
+
+    return F.regexp_extract("error", r"^([^:\s]{1,100})", 1)
+
+
+def times_of(deaths: DataFrame) -> tuple[Bucket, ...]:
+    """Messages by how often they died, as the last of their letters says."""
+    from pyspark.sql import functions as F
+
+    each = deaths.groupBy("who").agg(F.max("deaths").alias("times"))
+    buckets = list(enumerate(spans(TIMES)))
+    row = each.agg(*[F.count_if(within(F.col("times"), *edges)).alias(f"n{at}") for at, edges in buckets])
+    counts = row.collect()[0]
+    return tuple(Bucket(above, up_to, counts[f"n{at}"]) for at, (above, up_to) in buckets)
+
+
+def timeline_of(
+    deaths: DataFrame, total: dict[str, Any], reasons: Sequence[str]
+) -> tuple[int, tuple[Step, ...]]:
+    """Deaths over time, and how many seconds a step takes."""
+    from pyspark.sql import functions as F
+
+    if total["first"] is None:
+        return STEPS[0], ()
+    step = step_for((total["last"] - total["first"]) / 1_000_000)
+    named = F.when(F.col("reason").isin(list(reasons)), F.col("reason")).otherwise("others")
+    slot = F.floor(F.unix_micros("died_at") / (step * 1_000_000)).alias("slot")
+    found: dict[int, dict[str, int]] = {}
+    rows = deaths.where("died_at IS NOT NULL").groupBy(slot, named.alias("reason")).count().collect()
+    for row in sorted(rows, key=lambda row: (row["slot"], row["reason"])):
+        found.setdefault(row["slot"], {})[row["reason"]] = row["count"]
+    return step, tuple(Step(str(text(slot * step * 1_000_000)), counts) for slot, counts in found.items())
+
+
+def step_for(seconds: float) -> int:
+    """The least width with which no more than `SLOTS` steps hold so long a time."""
+    for step in STEPS:
+        if seconds / step < SLOTS - 1:
+            return step
+    return STEPS[-1] * -int(-seconds // (STEPS[-1] * (SLOTS - 1)))
+
+
+def bursts_of(deaths: DataFrame, what: Bursts) -> tuple[dict[str, Any], tuple[Burst, ...]]:
+    """How many bursts there are, how many deaths in them, and the largest.
+
+    A broker writes the time of a message's first death in a queue for a reason and keeps it. So a message counts once for
+    each queue and reason, at that time; one without an id counts where it died once only: nothing tells its copies apart.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    dated = F.col("died_at").isNotNull() & (F.col("message_id").isNotNull() | (F.col("deaths_here") == 1))
+    once = deaths.where(dated).dropDuplicates(["who", "died_in", "reason", "died_at"])
+    kind = ["reason", "died_in"] if what.of == "queue" else ["reason"]
+    in_order = Window.partitionBy(*kind).orderBy("died_at")
+    gap = F.unix_micros("died_at") - F.lag(F.unix_micros("died_at")).over(in_order)
+    begins = F.coalesce(gap > int(what.gap.total_seconds() * 1_000_000), F.lit(True)).cast("long")
+    until_now = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    sessions = (
+        once.withColumn("begins", begins)
+        .withColumn("number", F.sum("begins").over(until_now))
+        .groupBy(*kind, "number")
+        .agg(
+            F.count(F.lit(1)).alias("deaths"),
+            F.unix_micros(F.min("died_at")).alias("began"),
+            F.unix_micros(F.max("died_at")).alias("ended"),
+            F.mode("type", deterministic=True).alias("type"),
+        )
+    )
+    large = F.col("deaths") >= what.least
+    found = sessions.agg(
+        F.count_if(large).alias("bursts"),
+        F.sum(F.when(large, F.col("deaths"))).alias("inside"),
+        F.sum("deaths").alias("looked_at"),
+    ).collect()[0]
+    rows = sessions.where(large).orderBy(F.desc("deaths"), "began", *kind).limit(BURSTS).collect()
+    return found.asDict(), tuple(
+        Burst(
+            queue=row["died_in"] if what.of == "queue" else None,
+            reason=row["reason"],
+            began=str(text(row["began"])),
+            ended=str(text(row["ended"])),
+            seconds=(row["ended"] - row["began"]) / 1_000_000,
+            deaths=row["deaths"],
+            type=row["type"],
+        )
+        for row in rows
+    )
+
+
+def spans(edges: Sequence[float]) -> list[tuple[float | None, float | None]]:
+    return list(zip([None, *edges], [*edges, None], strict=True))
+
+
+def within(value: Column, above: float | None, up_to: float | None) -> Column:
+    from pyspark.sql import functions as F
+
+    over = F.lit(True) if above is None else value > above
+    under = F.lit(True) if up_to is None else value <= up_to
+    return value.isNotNull() & over & under
+
+
+def text(micros: int | None) -> str | None:
+    """ISO 8601 in UTC."""
+    if micros is None:
+        return None
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).isoformat()

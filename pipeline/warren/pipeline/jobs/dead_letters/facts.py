@@ -1,0 +1,201 @@
+"""Makes a row of each dead letter: where it died, why, how often, and how long after it was published.
+
+The broker says it in the header `x-death` (RabbitMQ, "Dead Letter Exchanges", and Warren alike): an array with the
+latest death first, one entry a queue and reason, with the count of deaths and the time of the *first* of them, in whole
+seconds. The SDK says it in headers of its own, of each death, in milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.sdk.consume.dead_letters import (
+    DEAD_ERROR,
+    DEAD_FIRST_TIME,
+    DEAD_QUEUE,
+    DEAD_REASON,
+    DEAD_TIME,
+    DEATHS,
+)
+from warren.sdk.consume.delivery import FIRST_PUBLISHED
+from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+X_DEATH = "array<struct<count:bigint,reason:string,queue:string,time:string,exchange:string,`routing-keys`:array<string>>>"
+UUID7 = "(?i)^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+"""RFC 9562 section 5.7; the first twelve digits are Unix milliseconds."""
+
+AGREE = 2.0
+"""Seconds by which an id's time may differ from the property `timestamp` and still be the finer statement of the same
+instant; an id that differs by more was made for something else than this publish."""
+
+WHOLE_SECONDS, MILLISECONDS = 1.0, 0.001
+
+PUBLISHED_FROM = {
+    "header": "the SDK's header for the time of the first publish, in milliseconds",
+    "message_id": "a message id that is a UUID of version 7, in milliseconds",
+    "timestamp": "the property timestamp, in whole seconds",
+    "first_death": "nothing but an earlier death: it was published before that, so the time is a least one",
+}
+"""What told when a message was published; the finest that is there is taken."""
+
+
+def letters_of(messages: DataFrame) -> DataFrame:
+    """One row a message, with what its headers say of its death; `reason` is null where they say nothing.
+
+    `died_at` is the time of the death that brought it here, or, where a broker counted several deaths in one queue for one
+    reason (`deaths_here`), of the first of those: brokers keep no other. `after_seconds` is from the publish to `died_at`,
+    true to `within_seconds` as far as the clocks agree; with `published_from` `first_death` it is a least time.
+    """
+    from pyspark.sql import functions as F
+
+    said = messages.select(
+        F.col("queue").alias("read_from"),
+        "offset",
+        "message_id",
+        "type",
+        "app_id",
+        F.length("body").cast("long").alias("bytes"),
+        F.col("exchange").alias("here_exchange"),
+        F.col("routing_key").alias("here_key"),
+        F.col("timestamp").alias("stamped_at"),
+        F.col("headers").alias("headers"),
+        F.from_json(F.col("headers")["x-death"], X_DEATH).alias("history"),
+    ).withColumns(
+        {
+            "latest": F.try_element_at("history", F.lit(1)),
+            "sdk_time": milliseconds(DEAD_TIME),
+            "sdk_deaths": F.coalesce(F.col("headers")[DEATHS].try_cast("long"), F.lit(0)),
+        }
+    )
+    return (
+        said.withColumn("told_by", told_by())
+        .select(
+            "read_from",
+            "offset",
+            "message_id",
+            "type",
+            "app_id",
+            "bytes",
+            "told_by",
+            *died(),
+            *times(),
+        )
+        .transform(with_age)
+    )
+
+
+def told_by() -> Column:
+    """`broker`, `sdk`, or null. The SDK takes `x-death` off its letters, so one that has both died once more: the
+    later one counts."""
+    from pyspark.sql import functions as F
+
+    by_broker, by_sdk = named("queue").isNotNull(), F.col("headers")[DEAD_REASON].isNotNull()
+    since = F.unix_seconds(instant(F.col("latest")["time"])) >= F.unix_seconds("sdk_time")
+    return F.when(by_broker & (~by_sdk | F.coalesce(since, F.lit(True))), "broker").when(by_sdk, "sdk")
+
+
+def named(part: str) -> Column:
+    """Queue or reason of the latest death.
+
+    A stream of RabbitMQ 3.10 keeps no header that is an array, so no `x-death`: there the names of the last death count, or,
+    as it writes no others, of the first.
+    """
+    from pyspark.sql import functions as F
+
+    headers = F.col("headers")
+    names = F.coalesce(headers[f"x-last-death-{part}"], headers[f"x-first-death-{part}"])
+    told = F.coalesce(headers["x-last-death-reason"], headers["x-first-death-reason"]).isNotNull()
+    return F.coalesce(F.col("latest")[part], F.when(told, names))
+
+
+def died() -> list[Column]:
+    """Where, why, how often, and where it had been published."""
+    from pyspark.sql import functions as F
+
+    headers, latest, history = F.col("headers"), F.col("latest"), F.col("history")
+    broker, sdk = F.col("told_by") == "broker", F.col("told_by") == "sdk"
+    counted = F.aggregate(
+        history, F.lit(0).cast("long"), lambda total, each: total + F.coalesce(each["count"], F.lit(1))
+    )
+    earliest = F.element_at(history, -1)
+    return [
+        F.when(broker, named("queue")).when(sdk, headers[DEAD_QUEUE]).alias("died_in"),
+        F.when(broker, named("reason")).when(sdk, headers[DEAD_REASON]).alias("reason"),
+        F.when(sdk, headers[DEAD_ERROR]).alias("error"),
+        F.coalesce(headers[ORIGIN_EXCHANGE], F.when(broker, latest["exchange"]), "here_exchange").alias(
+            "exchange"
+        ),
+        F.coalesce(
+            headers[ORIGIN_KEY],
+            F.when(broker, F.try_element_at(latest["routing-keys"], F.lit(1))),
+            "here_key",
+        ).alias("routing_key"),
+        F.when(broker, F.coalesce(latest["count"], F.lit(1))).when(sdk, F.lit(1)).alias("deaths_here"),
+        F.when(broker, F.col("sdk_deaths") + F.coalesce(counted, F.lit(1)))
+        .when(sdk, F.greatest(F.col("sdk_deaths"), F.lit(1)))
+        .alias("deaths"),
+        F.when(broker, F.coalesce(headers["x-first-death-queue"], earliest["queue"])).alias("first_died_in"),
+        F.when(broker, F.coalesce(headers["x-first-death-reason"], earliest["reason"])).alias("first_reason"),
+    ]
+
+
+def times() -> list[Column]:
+    """When it died, first and here; when it was published, and what says so."""
+    from pyspark.sql import functions as F
+
+    broker = F.col("told_by") == "broker"
+    first_here = F.array_min(F.transform("history", lambda each: instant(each["time"])))
+    earliest = F.least(F.when(broker, first_here), "sdk_time")
+    first = F.coalesce(milliseconds(DEAD_FIRST_TIME), earliest)
+    died_at = F.when(broker, instant(F.col("latest")["time"])).otherwise(F.col("sdk_time"))
+    by_id = F.when(
+        F.col("message_id").rlike(UUID7),
+        F.timestamp_millis(
+            F.conv(F.concat(F.substring("message_id", 1, 8), F.substring("message_id", 10, 4)), 16, 10).cast(
+                "long"
+            )
+        ),
+    )
+    stamp, by_header = F.col("stamped_at"), milliseconds(FIRST_PUBLISHED)
+    apart = F.abs(F.unix_micros(by_id) - F.unix_micros(stamp)) / 1_000_000
+    by_id = F.when(stamp.isNull() | (apart <= AGREE), by_id)
+    by_death = F.when(first < died_at, first)
+    return [
+        died_at.alias("died_at"),
+        first.alias("first_died_at"),
+        F.coalesce(by_header, by_id, stamp, by_death).alias("published_at"),
+        F.when(by_header.isNotNull(), "header")
+        .when(by_id.isNotNull(), "message_id")
+        .when(stamp.isNotNull(), "timestamp")
+        .when(by_death.isNotNull(), "first_death")
+        .alias("published_from"),
+    ]
+
+
+def with_age(letters: DataFrame) -> DataFrame:
+    """Adds how long after its publish a message died. What lies before it by less than the precision is no time at all."""
+    from pyspark.sql import functions as F
+
+    coarse = (F.col("told_by") == "broker") | F.col("published_from").isin("timestamp", "first_death")
+    within = F.when(coarse, WHOLE_SECONDS).otherwise(MILLISECONDS)
+    apart = (F.unix_micros("died_at") - F.unix_micros("published_at")) / 1_000_000
+    return letters.withColumns(
+        {
+            "after_seconds": F.when((apart < 0) & (apart > -within), 0.0).otherwise(apart),
+            "within_seconds": F.when(apart.isNotNull(), within),
+        }
+    )
+
+
+def instant(text: Column) -> Column:
+    return text.try_cast("timestamp")
+
+
+def milliseconds(header: str) -> Column:
+    """A header of the SDK's: Unix time in milliseconds."""
+    from pyspark.sql import functions as F
+
+    return F.timestamp_millis(F.col("headers")[header].try_cast("long"))

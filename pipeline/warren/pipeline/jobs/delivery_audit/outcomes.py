@@ -1,0 +1,144 @@
+"""What became of each message in each queue, put together from the facts of its publication and of its stay there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.core import capture_events as event
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+FATES = {
+    "acknowledged": "acknowledged",
+    "handed_over": "handed over with automatic acknowledgement",
+    "dead_lettered": "dead-lettered",
+    "expired": "expired",
+    "rejected": "rejected",
+    "dropped": "dropped by a rule of its queue",
+    "purged": "purged, or deleted with its queue",
+    "streamed": "in a stream, for whoever reads it",
+    "in_hand": "delivered, and no end told",
+    "waiting": "in a queue, not delivered",
+    "returned": "returned to the publisher",
+    "unroutable": "taken by no queue, and not returned",
+    "refused": "refused by the broker",
+    "nowhere": "published, and not seen again",
+}
+"""How far a message came, the best news first. Which of those without an end are lost is for `findings` to say."""
+
+
+def lives_of(facts: DataFrame, events: DataFrame) -> DataFrame:
+    """One row a message and queue, or, with `queue` null, a message that came to none.
+
+    Where both an application and the broker saw a thing, times are the application's: how long it took is for those at the
+    ends to say.
+
+    :param facts: as `facts_of` gives them; messages without an id cannot be told apart, and are not among them
+    :param events: all of them, of which the purges of queues are taken
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    publications = facts.where(F.col("queue").isNull()).select(
+        "message_id",
+        "sent",
+        F.col("taken").alias("unrouted"),
+        *[
+            F.col(name).alias(f"{name}_told")
+            for name in ("sends", "confirmed_at", "nacks", "returns", "reason", "last_at")
+        ],
+    )
+    stays = facts.where(F.col("queue").isNotNull()).drop("sent", "sends", "confirmed_at", "nacks", "returns")
+    both = stays.join(publications, "message_id", "full")
+    # What the broker took without a connection is a dead letter's arrival, which is no publication.
+    arrived = F.when(F.col("taken.connection").isNotNull(), F.col("taken"))
+    first = F.min(arrived).over(Window.partitionBy("message_id"))
+    told = both.withColumn("origin", F.coalesce("sent", first, "unrouted")).join(
+        purges_of(events), "queue", "left"
+    )
+    return told.select(
+        "message_id",
+        "queue",
+        F.col("origin.at").alias("published_at"),
+        F.col("origin.source").alias("publisher"),
+        F.col("origin.connection").alias("connection"),
+        F.col("origin.sequence").alias("publication"),
+        F.col("origin.exchange").alias("exchange"),
+        F.col("origin.routing_key").alias("routing_key"),
+        F.coalesce("sends_told", F.lit(0)).alias("sends"),
+        F.col("confirmed_at_told").alias("confirmed_at"),
+        F.col("taken"),
+        F.coalesce("first_sdk", "first_broker")["at"].alias("delivered_at"),
+        F.least("acked_at_sdk", "acked_at_broker").alias("acked_at"),
+        "first_sdk",
+        "first_broker",
+        most("deliveries").alias("deliveries"),
+        most("redeliveries").alias("redeliveries"),
+        most("acks").alias("acks"),
+        most("automatic").alias("automatic"),
+        most("rejects").alias("rejects"),
+        *[F.coalesce(name, F.lit(0)).alias(name) for name in COUNTS],
+        is_stream().alias("stream"),
+        F.greatest(F.size("attempts"), F.lit(1)).alias("attempts"),
+        F.coalesce("reason", "reason_told").alias("reason"),
+        fate().alias("fate"),
+        F.greatest("last_at", "last_at_told").alias("last_at"),
+    )
+
+
+def purges_of(events: DataFrame) -> DataFrame:
+    """When each queue was last purged, or deleted."""
+    from pyspark.sql import functions as F
+
+    purges = events.where((F.col("event") == event.PURGED) & F.col("queue").isNotNull())
+    return purges.groupBy("queue").agg(F.max("at").alias("purged_at"))
+
+
+COUNTS = (
+    "deliveries_sdk", "acks_sdk", "dead_letters_sdk", "dead_letters_broker", "expiries", "requeues",
+)  # fmt: skip
+
+
+def most(name: str) -> Column:
+    """What either side counted, where it saw more: the other one's capture may have begun later."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(F.greatest(f"{name}_sdk", f"{name}_broker"), F.lit(0))
+
+
+def is_stream() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.coalesce("stream", F.lit(False))
+
+
+def fate() -> Column:
+    """One of `FATES`.
+
+    A consumer that dead-letters with the SDK publishes a copy and acknowledges: such an acknowledgement is no success. What
+    the broker has dead-lettered was not acknowledged; if it is acknowledged all the same, it came again.
+    """
+    from pyspark.sql import functions as F
+
+    def any_of(*names: str) -> Column:
+        return sum((F.coalesce(name, F.lit(0)) for name in names), F.lit(0)) > 0
+
+    return (
+        F.when(is_stream(), "streamed")
+        .when(most("acks") > F.coalesce("dead_letters_sdk", F.lit(0)), "acknowledged")
+        .when(any_of("dead_letters_sdk", "dead_letters_broker"), "dead_lettered")
+        .when(any_of("expiries"), "expired")
+        .when(any_of("rejects_sdk", "rejects_broker"), "rejected")
+        .when(any_of("drops"), "dropped")
+        .when(any_of("automatic_sdk", "automatic_broker"), "handed_over")
+        .when(any_of("deliveries_sdk", "deliveries_broker"), "in_hand")
+        .when(F.col("taken.at") <= F.col("purged_at"), "purged")
+        .when(F.col("queue").isNotNull(), "waiting")
+        .when(any_of("returns_told"), "returned")
+        .when(any_of("nacks_told") & F.col("confirmed_at_told").isNull(), "refused")
+        .when(F.col("unrouted.reason") == "refused", "refused")
+        .when(F.col("unrouted.reason") == "duplicate", "dropped")
+        .when(F.col("unrouted").isNotNull(), "unroutable")
+        .otherwise("nowhere")
+    )

@@ -1,0 +1,86 @@
+"""Life-cycle events of messages as rows: what the batches on a stream hold, each event once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from warren.core.capture_events import KEYS, TYPE
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SQL_TYPES = {str: "STRING", int: "BIGINT", bool: "BOOLEAN"}
+
+
+REMEMBER = timedelta(days=1)
+"""How long a continuous run remembers that it took a batch, in its own time: capture sends one again when its connection
+was lost before the broker confirmed it."""
+
+
+def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
+    """One row an event, from the columns of the data source `amqp`.
+
+    `source` and `sequence` name an event: a source numbers what it tells from 1 on, so that a missing number is an event
+    that capture lost. Beside them `by` (`sdk` or `broker`), `app`, `captured_at` (the time of the first event of the same
+    batch), `at`, and what the event says (`warren.core.capture_events.KEYS`), null where
+    it says nothing.
+
+    A batch that came twice counts once. Messages of other types, and batches that cannot be read, are left out: the
+    numbers of the latter are then missing.
+
+    In a continuous run the order and the age of what comes do not matter: nothing is too late.
+
+    :param remember: of a continuous run: how long a batch is known for one that came; a row of state each
+    """
+    from pyspark.sql import functions as F
+
+    listed = F.posexplode("events").alias("place", "event")
+    told = batches_of(messages, remember).select("source", "by", "app", "first", "captured_at", listed)
+    values = [F.col("event")[key].alias(key) for key in KEYS if key not in ("event", "at")]
+    return told.select(
+        "source",
+        "by",
+        "app",
+        (F.col("first") + F.col("place")).alias("sequence"),
+        "captured_at",
+        F.col("event")["event"].alias("event"),
+        F.timestamp_micros(F.col("event")["at"]).alias("at"),
+        *values,
+    )
+
+
+def batches_of(messages: DataFrame, remember: timedelta) -> DataFrame:
+    """One row a batch, each once: its source, the number of its first event, and its events."""
+    from pyspark.sql import functions as F
+
+    of_type = messages.where(F.col("type") == TYPE)
+    batches = of_type.select(
+        header("source"),
+        header("by"),
+        F.col("app_id").alias("app"),
+        header("sequence").try_cast("bigint").alias("first"),
+        F.from_json(F.col("body").cast("string"), f"ARRAY<STRUCT<{fields()}>>").alias("events"),
+    )
+    readable = batches.where(
+        F.col("source").isNotNull() & F.col("first").isNotNull() & (F.size("events") > 0)
+    ).withColumn("captured_at", F.timestamp_micros(F.col("events")[0]["at"]))
+    same = ["source", "first"]
+    if not messages.isStreaming:
+        return readable.dropDuplicates(same)
+    seconds = f"{remember.total_seconds():.3f} seconds"
+    # Spark drops what is behind the watermark, and the clocks of two sources may be any time apart. The time of the
+    # batch, which Spark logs before it begins, is never behind.
+    timed = readable.withColumn("taken_at", F.current_timestamp()).withWatermark("taken_at", seconds)
+    return timed.dropDuplicatesWithinWatermark(same).drop("taken_at")
+
+
+def header(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col("headers")[name].alias(name)
+
+
+def fields() -> str:
+    """The keys of an event as columns of Spark SQL."""
+    return ", ".join(f"{key} {SQL_TYPES[kind]}" for key, kind in KEYS.items())

@@ -1,0 +1,322 @@
+"""Counts what flowed: rates, backlogs, how they grow, how consumers use their windows; and says what helps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from warren.pipeline.jobs.backlog_advice import Load, measures
+from warren.pipeline.jobs.flow.queue_levels import (
+    by_queue,
+    consumer_times,
+    folded,
+    queue_levels,
+    seen_consumers,
+    unrouted,
+)
+from warren.pipeline.jobs.flow.summary import Consumer, Limit, Options, Queue, Step, Summary
+from warren.pipeline.jobs.flow.trend import Forecast, Growth, forecast, growth
+from warren.pipeline.jobs.job import EVENTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+QUEUES, CONSUMERS = 20, 50
+"""How many stand in the summary: the queues with the most waiting messages, the consumers with the most deliveries."""
+FEWEST, MOST = 10, 120
+"""Steps of time: so many at least where the time allows, so many at most."""
+SUMS = (
+    "published",
+    "published_bytes",
+    "delivered",
+    "redelivered",
+    "acked",
+    "acknowledgements",
+    "rejected",
+    "requeued",
+    "expired",
+    "dropped",
+    "auto_acked",
+    "settled",
+)
+
+
+def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
+    """Every number, from the events and the tables `steps` and `routes`."""
+    from pyspark.sql import functions as F
+
+    captured = captured_of(tables[EVENTS])
+    steps = folded(tables["steps"]).persist()
+    rows = by_queue(steps, tables["routes"])
+    levels = queue_levels(rows).persist()
+    times = None
+    try:
+        began, ended = bounds(steps)
+        step = step_seconds(ended - began, options.step.total_seconds())
+        shown = totals_of(levels)
+        number = levels.select("queue").distinct().count() if len(shown) == QUEUES else len(shown)
+        timelines = timelines_of(levels, [row["queue"] for row in shown], began, ended, step)
+        times = consumer_times(seen_consumers(steps), ended).persist()
+        names = [row["queue"] for row in shown]
+        used = {row["queue"]: row for row in windows(times.where(F.col("queue").isin(names))).collect()}
+        consumers = consumers_of(times)
+        more = times.count() - CONSUMERS if len(consumers) == CONSUMERS else 0
+        queues = tuple(
+            queue_of(
+                row,
+                used.get(row["queue"]),
+                timelines[row["queue"]],
+                began,
+                ended,
+                step,
+                options,
+            )
+            for row in shown
+        )
+        lost = unrouted(steps, tables["routes"]).agg({"published": "sum"}).collect()[0][0]
+        return Summary(
+            **captured,
+            began=instant(began) if shown else None,
+            ended=instant(ended) if shown else None,
+            seconds=float(ended - began),
+            step_seconds=step,
+            trend_seconds=options.trend.total_seconds(),
+            unrouted=lost or 0,
+            queues=queues,
+            more_queues=number - len(shown),
+            consumers=consumers,
+            more_consumers=more,
+        )
+    finally:
+        for frame in (steps, levels, times):
+            if frame is not None:
+                frame.unpersist()
+
+
+def captured_of(events: DataFrame) -> dict[str, int]:
+    """How many events there are, and how many their numbers say are missing."""
+    from pyspark.sql import functions as F
+
+    sources = events.groupBy("source").agg(
+        F.count(F.lit(1)).alias("events"), F.min("sequence").alias("first"), F.max("sequence").alias("last")
+    )
+    row = sources.agg(
+        F.count(F.lit(1)).alias("sources"),
+        F.sum("events").alias("events"),
+        F.sum(F.expr("last - first + 1 - events")).alias("missing"),
+        F.sum(F.expr("first - 1")).alias("cut_off"),
+    ).collect()[0]
+    return {name: value or 0 for name, value in row.asDict().items()}
+
+
+def bounds(steps: DataFrame) -> tuple[int, int]:
+    """The first second in which something happened, and the one after the last."""
+    from pyspark.sql import functions as F
+
+    row = steps.agg(F.min("second").alias("first"), F.max("second").alias("last")).collect()[0]
+    return (0, 0) if row["first"] is None else (row["first"], row["last"] + 1)
+
+
+def step_seconds(seconds: int, every: float) -> int:
+    """As wide as was asked for, but neither too few steps for a trend nor more than a drawing shows."""
+    if seconds < FEWEST * every:
+        return max(1, min(int(every), seconds // FEWEST))
+    return max(1, int(every) * math.ceil(seconds / (every * MOST)))
+
+
+def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
+    """One row a queue, those with the most waiting first, and no more than are shown: a queue may be a reply's own."""
+    from pyspark.sql import functions as F
+
+    found = levels.groupBy("queue").agg(
+        F.min("by").alias("by"),
+        F.max("stream").alias("stream"),
+        *[F.sum(name).alias(name) for name in SUMS],
+        F.max("began_with").alias("began_with"),
+        F.max_by("ready", "second").alias("ready"),
+        F.max_by("unacked", "second").alias("unacked"),
+        F.max("ready").alias("peak"),
+    )
+    order = (F.desc("ready"), F.desc("published"), F.desc("delivered"), "queue")
+    return [row.asDict() for row in found.orderBy(*order).limit(QUEUES).collect()]
+
+
+def timelines_of(
+    levels: DataFrame, queues: Sequence[str], began: int, ended: int, step: int
+) -> dict[str, list[Step]]:
+    """The steps of each queue from the first second on, without gaps: a level stays until something changes it."""
+    from pyspark.sql import functions as F
+
+    number = F.floor((F.col("second") - began) / step).alias("number")
+    counts = ("published", "delivered", "redelivered", "settled")
+    rows = (
+        levels.where(F.col("queue").isin(list(queues)))
+        .groupBy("queue", number)
+        .agg(
+            *[F.sum(name).alias(name) for name in counts],
+            *[F.max_by(name, "second").alias(name) for name in ("ready", "unacked")],
+            F.min_by(
+                F.expr("ready - (published - returned - expired - dropped - delivered + requeued)"), "second"
+            ).alias("ready_before"),
+            F.min_by(
+                F.expr("unacked - (delivered - auto_acked - acked - rejected - requeued)"), "second"
+            ).alias("unacked_before"),
+        )
+        .collect()
+    )
+    at = {(row["queue"], row["number"]): row for row in rows}
+    found: dict[str, list[Step]] = {}
+    for queue in queues:
+        earliest = min(each for name, each in at if name == queue)
+        first = at[queue, earliest]
+        ready, unacked = first["ready_before"], first["unacked_before"]
+        found[queue] = []
+        for each in range(math.ceil((ended - began) / step)):
+            row = at.get((queue, each))
+            if row is not None:
+                ready, unacked = row["ready"], row["unacked"]
+            happened = {name: 0 if row is None else row[name] for name in counts}
+            at_step = instant(began + each * step)
+            found[queue].append(Step(at=at_step, **happened, ready=ready, unacked=unacked))
+    return found
+
+
+def windows(times: DataFrame) -> DataFrame:
+    """How the consumers of each queue use their windows, together."""
+    from pyspark.sql import functions as F
+
+    limited = F.col("prefetch") > 0
+    return times.groupBy("queue").agg(
+        F.min("by").alias("by"),
+        F.count_if("stays").alias("consumers"),
+        F.max("prefetch").alias("prefetch"),
+        (
+            F.sum(F.when(limited, F.col("held_seconds")))
+            / F.sum(F.when(limited, F.col("prefetch") * F.col("seconds")))
+        ).alias("window_used"),
+        (F.sum("idle_seconds") / F.sum("seconds")).alias("idle"),
+        (F.sum(F.when(limited, F.col("full_seconds"))) / F.sum(F.when(limited, F.col("seconds")))).alias(
+            "full"
+        ),
+        (F.sum(F.col("seconds") - F.col("idle_seconds")) / F.nullif(F.sum("put_down"), F.lit(0))).alias(
+            "handling"
+        ),
+    )
+
+
+def consumers_of(times: DataFrame) -> tuple[Consumer, ...]:
+    from pyspark.sql import functions as F
+
+    order = (F.desc("delivered"), "queue", "connection", "consumer")
+    return tuple(
+        Consumer(
+            queue=row["queue"],
+            connection=row["connection"] or None,
+            by=row["by"],
+            consumer=row["consumer"],
+            prefetch=row["prefetch"],
+            seconds=float(row["seconds"]),
+            delivered=row["delivered"],
+            settled=row["settled"],
+            held=row["held_seconds"] / row["seconds"],
+            window_used=row["held_seconds"] / row["seconds"] / row["prefetch"] if row["prefetch"] else None,
+            idle=row["idle_seconds"] / row["seconds"],
+            full=row["full_seconds"] / row["seconds"] if row["prefetch"] else None,
+        )
+        for row in times.orderBy(*order).limit(CONSUMERS).collect()
+    )
+
+
+def queue_of(
+    row: Mapping[str, Any],
+    used: Any,
+    timeline: list[Step],
+    began: int,
+    ended: int,
+    step: int,
+    options: Options,
+) -> Queue:
+    """A queue's numbers, its forecast, and what helps it."""
+    seconds = ended - began
+    whole = timeline[: seconds // step]
+    lately = whole[-max(math.ceil(options.trend.total_seconds() / step), 1) - 1 :]
+    stream = row["stream"]
+    grows = None if stream else growth([each.ready or 0 for each in lately], step)
+    size = row["published_bytes"] / row["published"] if row["published"] and row["published_bytes"] else None
+    ahead = None if stream else forecast_of(row["ready"], size, grows, options.limit)
+    recent = lately[1:] or timeline
+    span = len(recent) * step
+    window = None if used is None else used.asDict()
+    redelivered = row["redelivered"] / row["delivered"] if row["delivered"] else 0.0
+    together = row["acked"] / row["acknowledgements"] if row["acknowledgements"] else None
+    known: dict[str, Any] = window or dict.fromkeys(
+        ("by", "prefetch", "window_used", "idle", "full", "handling")
+    )
+    consumers = known.get("consumers") or 0
+    helping = (
+        ()
+        if stream
+        else measures(
+            Load(
+                ready=row["ready"],
+                growth=None if grows is None else (grows.slope, grows.low, grows.high),
+                arriving=sum(each.published for each in recent) / span,
+                leaving=sum(each.settled for each in recent) / span,
+                redelivered=redelivered,
+                consumers=consumers,
+                prefetch=known["prefetch"],
+                window_used=known["window_used"],
+                full=known["full"],
+                # A broker cannot see a consumer wait for what is on its way.
+                idle=known["idle"] if known["by"] == "sdk" else None,
+                handling=known["handling"],
+                acknowledged_together=together,
+                fills_in=None if ahead is None else ahead.full_in,
+            )
+        )
+    )
+    counts = {
+        name: row[name] for name in SUMS if name not in ("published_bytes", "acknowledgements", "settled")
+    }
+    return Queue(
+        queue=row["queue"],
+        by=row["by"],
+        stream=stream,
+        **counts,
+        published_a_second=row["published"] / seconds,
+        delivered_a_second=row["delivered"] / seconds,
+        settled_a_second=row["settled"] / seconds,
+        redelivered_share=redelivered,
+        bytes_a_message=size,
+        began_with=row["began_with"],
+        ready=row["ready"],
+        unacked=row["unacked"],
+        peak=row["peak"],
+        growth=grows,
+        consumers=consumers,
+        prefetch=known["prefetch"],
+        window_used=known["window_used"],
+        idle=known["idle"],
+        full=known["full"],
+        handling_seconds=known["handling"],
+        acknowledged_together=together,
+        forecast=ahead,
+        measures=helping,
+        timeline=tuple(timeline),
+    )
+
+
+def forecast_of(ready: int, size: float | None, grows: Growth | None, limit: Limit | None) -> Forecast | None:
+    """None without a limit, and where bytes are asked for and nobody told any."""
+    if limit is None:
+        return None
+    if limit.unit == "messages":
+        return forecast(ready, limit.value, limit.unit, grows)
+    return None if size is None else forecast(ready * size, limit.value, limit.unit, grows, size)
+
+
+def instant(second: int) -> str:
+    """ISO 8601 in UTC."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=second)).isoformat()

@@ -1,0 +1,165 @@
+"""Levels from sums: how much each queue and each consumer held, second by second, in Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.pipeline.jobs.flow.facts import COUNTS, KEYS, LARGEST, MICROS, ROUTE_KEYS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, WindowSpec
+
+
+def folded(steps: DataFrame) -> DataFrame:
+    """Partial sums of one key, added."""
+    from pyspark.sql import functions as F
+
+    sums = [F.sum(name).alias(name) for name in COUNTS]
+    return steps.groupBy(*KEYS).agg(*sums, *[F.max(name).alias(name) for name in LARGEST])
+
+
+def by_queue(steps: DataFrame, routes: DataFrame) -> DataFrame:
+    """The sums with their queues: publishes that an SDK saw go to every queue that their address has led to.
+
+    Where a broker told of a queue, the SDKs' events of it are left out, for they are the same messages.
+    """
+    from pyspark.sql import functions as F
+
+    known = routes.select(*ROUTE_KEYS).distinct()
+    address = [name for name in ROUTE_KEYS if name != "queue"]
+    routed = steps.where("queue IS NULL AND exchange IS NOT NULL").drop("queue").join(known, address)
+    rows = steps.where("queue IS NOT NULL").unionByName(routed)
+    # "broker" sorts before "sdk".
+    told = rows.groupBy("queue").agg(F.min("by").alias("by"))
+    return rows.join(told, ["queue", "by"], "left_semi")
+
+
+def seen_consumers(steps: DataFrame) -> DataFrame:
+    """The sums of consumers: as their SDK saw them where it did.
+
+    To a broker a message on its way is already held: it cannot see a consumer wait for the next one.
+    """
+    from pyspark.sql import functions as F
+
+    who = ["queue", "connection", "consumer"]
+    rows = steps.where("consumer IS NOT NULL AND queue IS NOT NULL").withColumn(
+        "connection", F.coalesce("connection", F.lit(""))
+    )
+    # "sdk" sorts after "broker".
+    told = rows.groupBy(*who).agg(F.max("by").alias("by"))
+    return rows.join(told, [*who, "by"], "left_semi")
+
+
+def unrouted(steps: DataFrame, routes: DataFrame) -> DataFrame:
+    """Publishes whose queue nobody tells."""
+    address = [name for name in ROUTE_KEYS if name != "queue"]
+    return steps.where("queue IS NULL AND exchange IS NOT NULL").join(routes, address, "left_anti")
+
+
+def queue_levels(rows: DataFrame) -> DataFrame:
+    """One row a queue and second in which something happened: the sums, and what it held at the end of the second.
+
+    Nobody tells what a queue held before the first event. It was at least so much that no level is ever below 0. How much a
+    purge or a deletion took nobody tells either: the level is 0 at the end of its second.
+
+    A stream keeps what is read: its `stream` is true, and its levels are null.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    sums = rows.groupBy("queue", "second").agg(
+        F.min("by").alias("by"),
+        *[F.sum(name).alias(name) for name in COUNTS],
+        F.max("stream").alias("stream"),
+    )
+    until_now = Window.partitionBy("queue").orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
+
+    def level(change: Column, emptied: str, since: str) -> Column:
+        """The sum of the changes since the queue was emptied last, or since the beginning."""
+        whole = Window.partitionBy("queue", since)
+        after = whole.orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
+        return F.sum(F.when(F.expr(emptied), 0).otherwise(change)).over(after)
+
+    found = (
+        sums.withColumn("settled", F.col("acked") + F.col("rejected") + F.col("auto_acked"))
+        .withColumn("purges", F.sum("purged").over(until_now))
+        .withColumn("deletions", F.sum("deleted").over(until_now))
+        .withColumn("ready", level(ready_change(), "purged > 0", "purges"))
+        .withColumn("unacked", level(unacked_change(), "deleted > 0", "deletions"))
+        .withColumn("ready_lift", lift("ready", Window.partitionBy("queue", "purges")))
+        .withColumn("unacked_lift", lift("unacked", Window.partitionBy("queue", "deletions")))
+        .withColumn(
+            "began_with", F.expr("if(purges = 0, ready_lift, 0) + if(deletions = 0, unacked_lift, 0)")
+        )
+        .withColumn("ready", F.col("ready") + F.col("ready_lift"))
+        .withColumn("unacked", F.col("unacked") + F.col("unacked_lift"))
+    )
+    is_stream = F.coalesce(F.max("stream").over(Window.partitionBy("queue")), F.lit(0)) == 1
+    of_queues = {name: F.when(~F.col("stream"), F.col(name)) for name in ("ready", "unacked", "began_with")}
+    return found.withColumn("stream", is_stream).withColumns(of_queues)
+
+
+def lift(name: str, whole: WindowSpec) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.greatest(-F.min(name).over(whole), F.lit(0))
+
+
+def unacked_change() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.expr("delivered - auto_acked - acked - rejected - requeued")
+
+
+def ready_change() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.expr("published - returned - expired - dropped - delivered + requeued")
+
+
+def consumer_times(rows: DataFrame, end: int) -> DataFrame:
+    """One row a consumer: its time, and how much of it it held how much.
+
+    :param rows: of `seen_consumers`
+    :param end: the second at which looking ended
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    who = ("queue", "connection", "consumer")
+    sums = rows.groupBy(*who, "second").agg(
+        F.min("by").alias("by"),
+        *[F.sum(name).alias(name) for name in COUNTS],
+        F.max("prefetch").alias("prefetch"),
+    )
+    order = Window.partitionBy(*who).orderBy("second")
+    until_now = order.rowsBetween(Window.unboundedPreceding, 0)
+    whole = Window.partitionBy(*who)
+    gone = F.sum("ended").over(until_now) >= F.greatest(F.sum("begun").over(until_now), F.lit(1))
+    following = F.when(gone, F.col("second") + 1).otherwise(
+        F.coalesce(F.lead("second").over(order), F.lit(end))
+    )
+    levels = (
+        sums.withColumn("change", unacked_change())
+        .withColumn("after", F.sum("change").over(until_now))
+        .withColumn("after", F.col("after") + lift("after", whole))
+        .withColumn("before", F.col("after") - F.col("change"))
+        .withColumn("window", F.max("prefetch").over(whole))
+        .withColumns({"gone": gone, "following": following})
+        .withColumn("lasts", F.col("following") - F.col("second"))
+    )
+    held = F.col("before") * MICROS + F.col("held_micros") + F.col("after") * (F.col("lasts") - 1) * MICROS
+    return levels.groupBy(*who).agg(
+        F.min("by").alias("by"),
+        F.max("window").alias("prefetch"),
+        F.sum("lasts").alias("seconds"),
+        F.sum("delivered").alias("delivered"),
+        F.sum(F.expr("acked + rejected + auto_acked")).alias("settled"),
+        F.sum(F.expr("acked + rejected + requeued")).alias("put_down"),
+        (F.sum(held) / MICROS).alias("held_seconds"),
+        F.sum(F.when(F.col("after") <= 0, F.col("lasts")).otherwise(0)).alias("idle_seconds"),
+        F.sum(
+            F.when((F.col("window") > 0) & (F.col("after") >= F.col("window")), F.col("lasts")).otherwise(0)
+        ).alias("full_seconds"),
+        (~F.max_by("gone", "second")).alias("stays"),
+    )

@@ -1,0 +1,1 @@
+"""HTML reports of the jobs: page, charts, formatting."""

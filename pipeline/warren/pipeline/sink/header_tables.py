@@ -1,0 +1,76 @@
+"""Header tables from a column of text, a column of tables as they came, or both."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.sink.arrow_bytes import Cells, cells
+from warren.pipeline.source.header_decoder import value_as_text
+from warren.wire import field_tables
+from warren.wire.content import MalformedProperties, walk_table
+
+_LENGTH = struct.Struct(">I")
+_VOID = b"V"
+_LONGEST_NAME = 255
+
+
+def header_tables(texts: Any, raws: Any) -> Cells:
+    """The encoded table of each row.
+
+    :param texts: a column of map<string,string>, or None
+    :param raws: a column of encoded tables, or None. With both, `texts` says which headers there are and what they say, and
+        one that says what it said in the raw table keeps its type; where one of the two is null, the other one counts
+    """
+    if texts is None:
+        return sound(cells(raws))
+    pairs = encoded_pairs(texts)
+    if raws is None:
+        return [None if row is None else b"".join(row) for row in pairs]
+    return [merged(row, raw) for row, raw in zip(pairs, sound(cells(raws)), strict=True)]
+
+
+def encoded_pairs(texts: Any) -> list[list[bytes] | None]:
+    """The headers of each row, each of them encoded as text, or as void where it has no value."""
+    encoded = []
+    for name, value in zip(cells(texts.keys), cells(texts.items), strict=True):
+        assert name is not None
+        if len(name) > _LONGEST_NAME:
+            raise PipelineError(
+                f"a header's name is longer than 255 bytes: {name[:40].decode(errors='replace')!r}..."
+            )
+        said = _VOID if value is None else b"S" + _LENGTH.pack(len(value)) + value
+        encoded.append(bytes((len(name),)) + name + said)
+    edges = texts.offsets.to_pylist()
+    there = texts.is_valid().to_pylist()
+    return [
+        encoded[begin:end] if valid else None
+        for begin, end, valid in zip(edges, edges[1:], there, strict=False)
+    ]
+
+
+def sound(raws: Cells) -> Cells:
+    """:raises PipelineError: if one of them is no field table: the broker would end the connection over it"""
+    last = b""
+    for raw in raws:
+        if raw is None or raw == last:
+            continue
+        try:
+            walk_table(raw, 0, len(raw), 0)
+        except (MalformedProperties, IndexError, struct.error):
+            raise PipelineError("a value of column 'headers_raw' is no field table of AMQP 0-9-1") from None
+        last = raw
+    return raws
+
+
+def merged(pairs: list[bytes] | None, raw: bytes | None) -> bytes | None:
+    """The headers of `pairs`, those with the type that they have in `raw` whose text is the same there."""
+    if pairs is None or raw is None:
+        return raw if pairs is None else b"".join(pairs)
+    typed = {}
+    for name, field in field_tables.decode_fields(raw).items():
+        text = value_as_text(field.value)
+        said = _VOID if text is None else field_tables.encode_value(text)
+        typed[field_tables.name_bytes(name) + said] = field_tables.name_bytes(name) + field.raw
+    return b"".join(typed.get(pair, pair) for pair in pairs)

@@ -1,0 +1,99 @@
+"""Spark's writers: each task publishes the rows of its partition and ends when all of them are confirmed.
+
+There is nothing to commit and nothing to take back: a message is out when it is published. A task that is tried again, or
+runs twice because Spark speculates, publishes its rows again, under the ids that they had.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from warren.pipeline.broker_connection import telling
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.sink.column_types import check_columns
+from warren.pipeline.sink.frame_encoder import Encoder
+from warren.pipeline.sink.message_ids import Identity
+from warren.pipeline.sink.publisher import Publisher
+from warren.pipeline.sink.write_options import Target
+from warren.pipeline.version_check import Travels
+
+QUERY = "sql.streaming.queryId"
+BATCH = "streaming.sql.batchId"
+"""Local properties that Spark gives the tasks of a streaming query; both outlive a restart from the checkpoint."""
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """How many messages a task published."""
+
+    confirmed: int
+
+
+class AmqpWriter(DataSourceArrowWriter, metaclass=Travels):
+    """Writes a frame once. It is pickled to the executor: plain values only."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        # One for all tasks, now and when they are tried again.
+        self._write = target.write_id or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        return publish(self._target, iterator, self._write)
+
+
+class AmqpStreamWriter(DataSourceStreamArrowWriter, metaclass=Travels):
+    """Writes the batches of a streaming query."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        context = TaskContext.get()
+        assert context is not None
+        query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+        if query is None or batch is None:
+            raise PipelineError(
+                "this is no batch of a streaming query: format 'amqp' writes micro-batches only"
+            )
+        return publish(self._target, iterator, self._target.write_id or query, batch)
+
+
+def check_write(schema: StructType, overwrite: bool, target: Target) -> None:
+    """:raises PipelineError: if this cannot be written, before anything is"""
+    if overwrite:
+        raise PipelineError(
+            "messages cannot be overwritten: write with mode('append'), a stream with outputMode append or update"
+        )
+    check_columns(schema, target.exchange)
+
+
+def publish(target: Target, batches: Iterator[pa.RecordBatch], *write: str) -> Published:
+    """Publish the rows of this task's partition."""
+    context = TaskContext.get()
+    assert context is not None
+    identity = Identity(*write, str(context.partitionId()))
+    publisher: Publisher | None = None
+    encoder: Encoder | None = None
+    with telling(f"cannot write to {target.shown}"):
+        try:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                if publisher is None or encoder is None:
+                    publisher = Publisher(target)
+                    encoder = Encoder(target, publisher.frame_max, identity)
+                publisher.publish(encoder.frames(batch))
+            if publisher is None:
+                return Published(0)
+            publisher.finish()
+            return Published(publisher.confirmed)
+        finally:
+            if publisher is not None:
+                publisher.close()

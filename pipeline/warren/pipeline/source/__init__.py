@@ -1,0 +1,1 @@
+"""Reading from brokers into Spark rows: classic queues, streams, offsets, schema."""

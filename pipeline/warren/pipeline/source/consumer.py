@@ -1,0 +1,117 @@
+"""One consumer on a link: its deliveries, and the answers that come between them."""
+
+from __future__ import annotations
+
+import time
+
+from warren.pipeline.broker_connection import Link
+from warren.pipeline.source.delivery_batches import Deliveries
+from warren.pipeline.source.header_decoder import OFFSET
+from warren.wire import field_tables, methods
+
+BATCH_MESSAGES = 4096
+BATCH_BYTES = 4 * 1024 * 1024
+TAG = b"r"
+
+
+class Consuming:
+    """Consumes one queue or stream, with acknowledgements.
+
+    :param prefetch: messages that may be outstanding; 0 is no limit, which streams refuse
+    :param counting: drop what comes, but for how many they are and the last one's offset
+    :param ack_every: acknowledge by itself once so many are outstanding (a stream takes that for room); 0 is never
+    :raises Refused: if the broker does not let it
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        queue: str,
+        prefetch: int,
+        *,
+        ack_every: int = 0,
+        exclusive: bool = False,
+        counting: bool = False,
+        arguments: dict[str, field_tables.Value] | None = None,
+    ) -> None:
+        self.link = link
+        self.deliveries = Deliveries(link.frame_max, streamed=OFFSET in (arguments or {}))
+        self._queue = queue.encode()
+        self._ack_every = ack_every
+        self._counting = counting
+        self._acknowledged = 0
+        self._answers: list[bytes] = []
+        link.call("basic.qos", 0, prefetch, False)
+        table = field_tables.encode(arguments or {})
+        link.call("basic.consume", 0, self._queue, TAG, False, False, exclusive, False, table)
+
+    @property
+    def full(self) -> bool:
+        """Whether the messages that have arrived make a batch: about 4,096, or 4 MiB."""
+        return len(self.deliveries.bodies) >= BATCH_MESSAGES or self.deliveries.size >= BATCH_BYTES
+
+    def hear(self, wait: float) -> bool:
+        """Take in what comes within so many seconds; False if nothing does but heartbeats.
+
+        :raises PipelineError: the queue was deleted
+        :raises Refused: the broker has closed the channel or the connection
+        :raises OSError: the connection is lost
+        """
+        deadline = time.monotonic() + wait
+        deliveries = self.deliveries
+        came = False
+        while not came:
+            data = self.link.receive(max(deadline - time.monotonic(), 0))
+            if not data:
+                return False
+            deliveries.feed(data)
+            if self._counting:
+                deliveries.forget()
+            came = not deliveries.other or self._sort(deliveries.other, len(data))
+        if self._ack_every and deliveries.count - self._acknowledged >= self._ack_every:
+            self.acknowledge()
+        return True
+
+    def _sort(self, frames: list[bytes], size: int) -> bool:
+        """Keep answers; whether heartbeats were not all of these many bytes."""
+        for frame in frames:
+            self.link.judge(frame)
+            if frame[0] == 1:
+                self._answers.append(frame)
+            elif frame[0] == 8:
+                size -= len(frame)
+        frames.clear()
+        return size > 0
+
+    def acknowledge(self) -> None:
+        """Acknowledge everything that has arrived."""
+        if self.deliveries.count == self._acknowledged:
+            # A tag that is acknowledged twice ends the channel.
+            return
+        self._acknowledged = self.deliveries.count
+        self.link.send(methods.frame(1, "basic.ack", self.deliveries.tag, True))
+
+    def ask(self, name: str, *values: methods.Argument) -> methods.Arguments:
+        """Send a method; its `-ok`, while deliveries go on. All that was sent before the answer has arrived then.
+
+        :raises TimeoutError: if there is none within the link's timeout
+        """
+        self._answers.clear()
+        self.link.send(methods.frame(1, name, *values))
+        wanted = methods.BY_NAME[f"{name}-ok"]
+        deadline = time.monotonic() + self.link.timeout
+        while True:
+            for frame in self._answers:
+                if int.from_bytes(frame[7:11]) == wanted.class_id << 16 | wanted.method_id:
+                    return methods.decode(wanted, frame[7:-1])
+            if not self.hear(max(deadline - time.monotonic(), 0)) and time.monotonic() >= deadline:
+                raise TimeoutError
+
+    def waiting(self) -> int:
+        """Messages that the broker counts in the queue, apart from those that are outstanding."""
+        declared = self.ask("queue.declare", 0, self._queue, True, False, False, False, False, b"")
+        return declared.number("message_count")
+
+    def close(self) -> None:
+        """End the connection; see `Link.close`."""
+        self.link.close(self.deliveries.rest)

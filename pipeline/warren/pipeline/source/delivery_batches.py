@@ -1,0 +1,158 @@
+"""Takes deliveries out of what a link receives, a list a column: no object is made a message."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, TypeAlias
+
+from warren.pipeline.source.header_decoder import Contents, Row
+from warren.wire.methods import BASIC, DELIVER
+from warren.wire.reply_codes import AmqpError, Reply
+
+Routing: TypeAlias = "tuple[bool, str, str]"
+"""Redelivered, exchange, routing key."""
+
+ROUTINGS = 1024
+"""Routings that are remembered."""
+LARGEST = 512 * 1024 * 1024
+"""Bytes of the largest message: RabbitMQ's own upper bound."""
+_DELIVER = struct.pack(">HH", BASIC, DELIVER)
+_frame = struct.Struct(">BHI").unpack_from
+_u64 = struct.Struct(">Q").unpack_from
+
+
+class Messages(NamedTuple):
+    """Some messages of a queue or stream, a list a column."""
+
+    offsets: list[int]
+    """What a stream has put into the headers; -1 where none has."""
+    routings: list[Routing]
+    rows: list[Row]
+    """The properties; see `contents.COLUMNS`."""
+    bodies: list[bytes]
+    flags: int
+    """Of all properties so far: what is not among them is set nowhere."""
+
+    def cut(self, first: int, last: int) -> Messages:
+        """Those from one place to before another."""
+        part = slice(first, last)
+        return Messages(
+            self.offsets[part], self.routings[part], self.rows[part], self.bodies[part], self.flags
+        )
+
+
+class Deliveries:
+    """The deliveries of one consumer, from frames as they come.
+
+    :param streamed: whether a stream brings them, which puts its offset into each header
+    """
+
+    def __init__(self, frame_max: int, streamed: bool = False) -> None:
+        self.count = 0
+        """Messages that are whole, since the beginning."""
+        self.tag = 0
+        """The last one's delivery tag."""
+        self.size = 0
+        """Bytes of the bodies that have not been taken yet."""
+        self.other: list[bytes] = []
+        """Frames that are something else, for the owner to look at and clear."""
+        self.rest = b""
+        """The beginning of a frame whose end has not come yet."""
+        self._frame_max = frame_max
+        self._contents = Contents(streamed)
+        self._routings: dict[bytes, Routing] = {}
+        self._method = b""
+        self._header = b""
+        self._missing = 0
+        self._pieces: list[bytes] = []
+        self.offsets: list[int] = []
+        self.bodies: list[bytes] = []
+        self._columns: tuple[list[Routing], list[Row]] = [], []
+
+    def take(self) -> Messages:
+        """The messages that are whole."""
+        taken = Messages(self.offsets, *self._columns, self.bodies, self._contents.flags)
+        self.offsets, self.bodies, self._columns, self.size = [], [], ([], []), 0
+        return taken
+
+    def forget(self) -> None:
+        """Drop the messages that are whole, but for the last one's offset."""
+        self.offsets, self.bodies, self._columns, self.size = self.offsets[-1:], [], ([], []), 0
+
+    def feed(self, data: bytes) -> None:
+        """Take in what was received.
+
+        :raises AmqpError: if these are no frames, or none that make messages
+        :raises TableError: if the properties of a message are malformed
+        """
+        if self.rest:
+            data = self.rest + data
+        position, size = 0, len(data)
+        while size - position >= 8:
+            kind, _, length = _frame(data, position)
+            end = position + length + 8
+            if end > size:
+                if length > self._frame_max:
+                    raise AmqpError(Reply.FRAME_ERROR, f"a frame of {length} bytes")
+                break
+            if data[end - 1] != 0xCE:
+                raise AmqpError(Reply.FRAME_ERROR, "a frame does not end where it says")
+            if kind == 3:
+                self._body(data[position + 7 : end - 1])
+            elif kind == 2:
+                self._content(data[position + 7 : end - 1])
+            elif kind == 1 and data.startswith(_DELIVER, position + 7):
+                self._method = data[position + 11 : end - 1]
+            else:
+                self.other.append(data[position:end])
+            position = end
+        self.rest = data[position:]
+
+    def _content(self, header: bytes) -> None:
+        if not self._method or len(header) < 14:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "content that belongs to no delivery")
+        self._header = header
+        self._missing = _u64(header, 4)[0]
+        if self._missing > LARGEST:
+            raise AmqpError(Reply.FRAME_ERROR, f"a message of {self._missing} bytes")
+        if not self._missing:
+            self._whole(b"")
+
+    def _body(self, body: bytes) -> None:
+        missing = self._missing - len(body)
+        if missing < 0 or not self._header:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "a body that is longer than its header says")
+        if missing:
+            self._missing = missing
+            self._pieces.append(body)
+            return
+        if self._pieces:
+            body = b"".join((*self._pieces, body))
+            self._pieces = []
+        self._whole(body)
+
+    def _whole(self, body: bytes) -> None:
+        method = self._method
+        tag_at = 1 + method[0]
+        try:
+            self.tag = _u64(method, tag_at)[0]
+            routing = self._routings.get(method[tag_at + 8 :]) or self._routing(method[tag_at + 8 :])
+        except (IndexError, struct.error):
+            raise AmqpError(Reply.SYNTAX_ERROR, "a delivery ends early") from None
+        self._columns[0].append(routing)
+        row, offset = self._contents.row(self._header)
+        self._columns[1].append(row)
+        self.offsets.append(offset)
+        self.bodies.append(body)
+        self.size += len(body)
+        self.count += 1
+        self._header = self._method = b""
+
+    def _routing(self, rest: bytes) -> Routing:
+        exchange_end = 2 + rest[1]
+        exchange, key = rest[2:exchange_end], rest[exchange_end + 1 :]
+        routing = (rest[0] & 1 == 1, exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace"))
+        if len(self._routings) >= ROUTINGS:
+            self._routings.clear()
+        self._routings[rest] = routing
+        return routing

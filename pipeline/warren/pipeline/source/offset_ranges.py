@@ -1,0 +1,223 @@
+"""Which part of which streams is read, as the options of the data source say, and how it is cut into tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from warren.pipeline.broker_connection import Address
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.options import count, moment, natural, queue_name, seconds, shown, truth
+from warren.pipeline.source.stream_replay import Replay
+
+OPTIONS = (
+    "url",
+    "stream",
+    "streams",
+    "timeout",
+    "startingOffset",
+    "endingOffset",
+    "startingTimestamp",
+    "endingTimestamp",
+    "messagesPerTask",
+    "maxMessagesPerTrigger",
+    "failOnDataLoss",
+    "pushFilters",
+    "timestampTolerance",
+)
+MESSAGES_PER_TASK = 1_000_000
+TOLERANCE = 10_000_000_000
+"""Seconds, the highest: some centuries."""
+AT_ONCE = 8
+"""Streams whose offsets are asked for at the same time."""
+Bound: TypeAlias = int | str | datetime
+Bounds: TypeAlias = dict[str, Bound]
+"""Of each stream."""
+Offsets: TypeAlias = dict[str, int]
+"""Of each stream."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Streams, and from where to where they are read.
+
+    :param starting: of each `first`, `next`, an offset, or a time
+    :param ending: of each `last`, an offset that is not read any more, or such a time
+    :param per_task: a longer range is cut into several tasks
+    :param per_trigger: of a continuous read, of all streams together; 0 is all that there is
+    :param whole: fail if retention has removed what was to be read
+    :param pushing: let the filters of a query decide what is read
+    :param tolerance: seconds by which a message's timestamp and the time of its writing may differ; None is not known
+    """
+
+    address: Address
+    starting: Bounds
+    ending: Bounds
+    per_task: int = MESSAGES_PER_TASK
+    per_trigger: int = 0
+    whole: bool = True
+    pushing: bool = False
+    tolerance: float | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Ranges:
+        """:param given: the options, their names in lower case
+        :raises PipelineError: for one that is unknown, missing or cannot be meant"""
+        known = {name.lower(): name for name in OPTIONS}
+        if unknown := sorted(given.keys() - known.keys()):
+            names = ", ".join(OPTIONS)
+            raise PipelineError(f"format 'amqp' has no option {unknown[0]!r} for streams; there are: {names}")
+        if not given.get("url"):
+            raise PipelineError("format 'amqp' needs the option 'url'")
+        streams = names_of(given)
+        return cls(
+            Address(given["url"], seconds("timeout", given.get("timeout", "30"))),
+            bounds(given, streams, "startingOffset", "startingTimestamp", ("first", "next")),
+            bounds(given, streams, "endingOffset", "endingTimestamp", ("last",)),
+            count(given, "messagesPerTask", MESSAGES_PER_TASK),
+            count(given, "maxMessagesPerTrigger", 0),
+            truth(given, "failOnDataLoss", True),
+            truth(given, "pushFilters", False),
+            tolerance_of(given.get("timestamptolerance")),
+        )
+
+    @property
+    def streams(self) -> list[str]:
+        return list(self.starting)
+
+    def replay(self, stream: str) -> Replay:
+        return Replay(self.address, stream)
+
+    def ends(self) -> Offsets:
+        """The offset behind the last message of each stream, 0 where there is none.
+
+        :raises PipelineError: a stream cannot be read
+        """
+        return self.of_each(lambda stream: self.replay(stream).end())
+
+    def starts(self, ends: Offsets) -> Offsets:
+        """Where reading begins.
+
+        :raises PipelineError: a stream cannot be read
+        """
+        return self.of_each(lambda stream: self._offset(stream, self.starting[stream], ends[stream]))
+
+    def stops(self, ends: Offsets) -> Offsets:
+        """Where reading ends: before these offsets.
+
+        :raises PipelineError: a stream cannot be read
+        """
+        return self.of_each(lambda stream: self._offset(stream, self.ending[stream], ends[stream]))
+
+    def _offset(self, stream: str, bound: Bound, end: int) -> int:
+        match bound:
+            case int(offset):
+                return offset
+            case "next" | "last":
+                return end
+            case start:
+                found = self.replay(stream).find(start)
+                return end if found is None else found
+
+    def of_each(self, ask: Callable[[str], int]) -> Offsets:
+        """What is asked of each stream, of several at once."""
+        if len(self.streams) == 1:
+            return {stream: ask(stream) for stream in self.streams}
+        with ThreadPoolExecutor(min(AT_ONCE, len(self.streams))) as asking:
+            return dict(zip(self.streams, asking.map(ask, self.streams), strict=True))
+
+    def tasks(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """A range in pieces of about equal length."""
+        length = max(stop - start, 0)
+        pieces = -(-length // self.per_task)
+        return [
+            (start + length * number // pieces, start + length * (number + 1) // pieces)
+            for number in range(pieces)
+        ]
+
+
+def shared(limit: int, waiting: Mapping[str, int]) -> dict[str, int]:
+    """How much of what waits in each stream may be read, so that together it is at most `limit`: in proportion.
+
+    What rounding leaves goes to the longest, so that something is read as long as something waits.
+    """
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(waiting)
+    shares = {stream: limit * length // total for stream, length in waiting.items()}
+    left = limit - sum(shares.values())
+    for stream in sorted(waiting, key=lambda stream: shares[stream] - waiting[stream])[:left]:
+        shares[stream] += 1
+    return shares
+
+
+def names_of(given: Mapping[str, str]) -> list[str]:
+    """The streams: some between commas, or an array in JSON for names that have commas themselves."""
+    if "stream" in given and "streams" in given:
+        raise PipelineError("stream and streams are both given: one of them names what is read")
+    text = given.get("stream") or given.get("streams") or ""
+    names = array(text) if text.lstrip().startswith("[") else [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise PipelineError("no stream is named" if not any(names) else f"a name is missing in {text!r}")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise PipelineError(f"the stream {repeated[0]!r} is named twice")
+    return [queue_name("stream", name) for name in names]
+
+
+def array(text: str) -> list[str]:
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise PipelineError(
+            f"streams is {shown(text)}: it must be names between commas, or an array of them in JSON"
+        )
+    return names
+
+
+def bounds(
+    given: Mapping[str, str], streams: list[str], offset: str, timestamp: str, names: tuple[str, ...]
+) -> Bounds:
+    """An end of the range of each stream: an offset or a time, but not both; the first name if neither is given."""
+    number, time = given.get(offset.lower()), given.get(timestamp.lower())
+    if number is not None and time is not None:
+        raise PipelineError(f"{offset} and {timestamp} are both given: one of them says where")
+    if time is not None:
+        return dict.fromkeys(streams, moment(timestamp, time))
+    if number is None or not number.lstrip().startswith("{"):
+        return dict.fromkeys(streams, bound(offset, number, names))
+    try:
+        each = json.loads(number)
+    except (ValueError, RecursionError):
+        raise PipelineError(
+            f'{offset} is {shown(number)}: it must be an object in JSON, {{"name": 17}}'
+        ) from None
+    if strange := sorted(each.keys() - set(streams)):
+        raise PipelineError(f"{offset} names {strange[0]!r}, which is none of the streams that are read")
+    return {stream: bound(offset, str(each.get(stream, names[0])), names) for stream in streams}
+
+
+def bound(option: str, text: str | None, names: tuple[str, ...]) -> Bound:
+    if text is None or text in names:
+        return text or names[0]
+    number = natural(text)
+    if number is None:
+        raise PipelineError(f"{option} is {shown(text)}: it must be an offset or {' or '.join(names)}")
+    return number
+
+
+def tolerance_of(text: str | None) -> float | None:
+    """Seconds; None is not known. One below 0 would leave out messages that are wanted."""
+    if text is None:
+        return None
+    tolerance = seconds("timestampTolerance", text)
+    if not 0 <= tolerance <= TOLERANCE:
+        raise PipelineError(
+            f"timestampTolerance is {shown(text)}: it must be from 0 to {TOLERANCE:,} seconds"
+        )
+    return tolerance

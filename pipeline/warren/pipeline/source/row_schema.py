@@ -1,0 +1,102 @@
+"""The columns of the data source `amqp`: every property of AMQP 0-9-1, what the delivery says, and the body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from warren.pipeline.source.delivery_batches import Messages
+from warren.pipeline.source.header_decoder import COLUMNS, Pairs
+from warren.wire.properties import present
+
+SCHEMA = StructType(
+    [
+        StructField("queue", StringType()),
+        StructField("offset", LongType()),
+        StructField("exchange", StringType()),
+        StructField("routing_key", StringType()),
+        StructField("redelivered", BooleanType()),
+        StructField("content_type", StringType()),
+        StructField("content_encoding", StringType()),
+        StructField("headers", MapType(StringType(), StringType())),
+        StructField("headers_raw", BinaryType()),
+        StructField("delivery_mode", ShortType()),
+        StructField("priority", ShortType()),
+        StructField("correlation_id", StringType()),
+        StructField("reply_to", StringType()),
+        StructField("expiration", StringType()),
+        StructField("message_id", StringType()),
+        StructField("timestamp", TimestampType()),
+        StructField("type", StringType()),
+        StructField("user_id", StringType()),
+        StructField("app_id", StringType()),
+        StructField("cluster_id", StringType()),
+        StructField("body", BinaryType()),
+    ]
+)
+"""What a read gives. `offset` is the stream's, or counts from 0 in the queue's order; what is not set is null."""
+
+ARROW: pa.Schema = to_arrow_schema(SCHEMA, timezone="UTC")
+
+
+def record_batch(messages: Messages, queue: str, offsets: Iterable[int] | None = None) -> pa.RecordBatch:
+    """Messages as columns, in the order of `SCHEMA`.
+
+    :param offsets: one for each message; those of the stream if there are none
+    """
+    count = len(messages.bodies)
+    redelivered, exchanges, keys = zip(*messages.routings, strict=True) if count else ((), (), ())
+    columns: dict[str, Any] = {
+        "queue": pa.repeat(pa.scalar(queue, pa.string()), count),
+        "offset": messages.offsets if offsets is None else offsets,
+        "exchange": exchanges,
+        "routing_key": keys,
+        "redelivered": redelivered,
+        "body": messages.bodies,
+    }
+    found = {name for name, _ in present(messages.flags & ~1)}
+    if "headers" in found:
+        found.add("headers_raw")
+    # Those that nothing has are not looked at: of fifteen properties most messages have few.
+    properties = zip(COLUMNS, zip(*messages.rows, strict=True), strict=True) if count else ()
+    columns.update({name: column for name, column in properties if name in found})
+    return pa.RecordBatch.from_arrays([array(field, columns, count) for field in ARROW], schema=ARROW)
+
+
+def array(field: pa.Field, columns: dict[str, Any], count: int) -> pa.Array:
+    column = columns.get(field.name)
+    if column is None:
+        return pa.nulls(count, field.type)
+    if field.name == "headers":
+        return maps(column, field.type)
+    return column if isinstance(column, pa.Array) else pa.array(column, field.type)
+
+
+def maps(tables: Sequence[Pairs | None], kind: pa.DataType) -> pa.Array:
+    names: list[str] = []
+    values: list[str | None] = []
+    for table in tables:
+        if table is not None:
+            names += table[0]
+            values += table[1]
+    ends = list(accumulate((0 if table is None else len(table[0]) for table in tables), initial=0))
+    starts: list[int | None] = [
+        None if table is None else end for table, end in zip(tables, ends[:-1], strict=True)
+    ]
+    offsets = pa.array([*starts, ends[-1]], pa.int32())
+    return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.string()), kind)

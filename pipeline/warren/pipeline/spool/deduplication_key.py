@@ -1,0 +1,44 @@
+"""What a message is recognised by when it comes again: a property or a header, as a digest of 16 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import TypeAlias
+
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.spool.file_format import KEY, NO_KEY
+from warren.wire import field_tables
+from warren.wire.delivery_scanner import content
+
+KeyOf: TypeAlias = Callable[[bytes], bytes]
+"""The key of a message, by the payload of its header frame."""
+
+PROPERTIES = ("message_id", "correlation_id")
+HEADER = "header:"
+
+
+def key_of(name: str) -> KeyOf:
+    """How a message's key is found: `message_id` or another property, or `header:NAME`.
+
+    :raises PipelineError: if there is no such property
+    """
+
+    def digest(value: bytes) -> bytes:
+        return blake2b(value, digest_size=KEY).digest()
+
+    def by_property(header: bytes) -> bytes:
+        value = content(header).properties.get(name)
+        return digest(str(value).encode("utf-8", "surrogateescape")) if value else NO_KEY
+
+    def by_header(header: bytes) -> bytes:
+        table = content(header).table
+        field = field_tables.decode_fields(table).get(wanted) if table else None
+        return NO_KEY if field is None or field.value in (None, "", b"") else digest(field.raw)
+
+    wanted = name.removeprefix(HEADER)
+    if name.startswith(HEADER) and wanted:
+        return by_header
+    if name not in PROPERTIES:
+        raise PipelineError(f"dedupKey is {name!r}: it must be {', '.join(PROPERTIES)} or header:NAME")
+    return by_property

@@ -1,0 +1,54 @@
+"""Many keys in sixteen bytes each, asked for a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from warren.pipeline.spool.file_format import KEY
+
+_Halves = npt.NDArray[np.uint64]
+
+
+class KeySet:
+    """Keys that never change any more: those of a file that is full.
+
+    :param joined: the keys, one after the other
+    """
+
+    def __init__(self, joined: bytes | bytearray) -> None:
+        halves = split(joined)
+        order = np.argsort(halves[:, 0], kind="stable")
+        self._first: _Halves = halves[order, 0]
+        self._second: _Halves = halves[order, 1]
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def found(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Those of some keys that are among these."""
+        if not len(self) or not keys:
+            return set()
+        asked = split(b"".join(keys))
+        places = np.searchsorted(self._first, asked[:, 0])
+        same = np.append(self._first, ~self._first[-1])[places] == asked[:, 0]
+        return {
+            keys[number]
+            for number in np.flatnonzero(same).tolist()
+            if self._at(places[number], asked[number])
+        }
+
+    def _at(self, place: int, asked: _Halves) -> bool:
+        """Whether one of those that begin so is whole the same."""
+        while place < len(self._first) and self._first[place] == asked[0]:
+            if self._second[place] == asked[1]:
+                return True
+            place += 1
+        return False
+
+
+def split(joined: bytes | bytearray) -> _Halves:
+    """Two numbers for each key."""
+    return np.frombuffer(bytes(joined), np.uint64).reshape(-1, KEY // 8)

@@ -1,0 +1,99 @@
+"""What a continuous read of a queue is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from warren.pipeline.broker_connection import Address
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.options import count, queue_name, seconds, shown
+from warren.pipeline.spool.deduplication_key import key_of
+
+OPTIONS = (
+    "url",
+    "queue",
+    "spoolDir",
+    "dedupKey",
+    "dedupWindow",
+    "maxMessagesPerTrigger",
+    "prefetch",
+    "spoolMaxBytes",
+    "timeout",
+)
+WINDOW = 200_000
+MAX_BYTES = 1024 * 1024 * 1024
+PREFETCH = 5_000
+MOST = 65_535
+"""basic.qos carries the prefetch in 16 bits."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A queue, and the folder that its messages go to.
+
+    :param key: what a redelivered message is recognised by: a property, or `header:NAME`
+    :param window: how many keys are remembered, at least, whether or not their messages have left the spool
+    :param per_trigger: messages of a batch, at most; None is no limit
+    :param max_bytes: with so much in the spool that is not read yet, nothing more is acknowledged
+    :param prefetch: messages that the broker hands out before they are acknowledged
+    """
+
+    address: Address
+    queue: str
+    folder: Path
+    key: str = "message_id"
+    window: int = WINDOW
+    per_trigger: int | None = None
+    max_bytes: int = MAX_BYTES
+    prefetch: int = PREFETCH
+
+    @staticmethod
+    def of(given: Mapping[str, str]) -> Settings:
+        """The settings that options name; their names in lower case.
+
+        :raises PipelineError: for an option that there is not, or a value that cannot be meant
+        """
+        if unknown := sorted(given.keys() - {name.lower() for name in OPTIONS}):
+            raise PipelineError(
+                f"format 'amqp' has no option {unknown[0]!r} for a spool; there are: {', '.join(OPTIONS)}"
+            )
+        if missing := [name for name in ("url", "queue", "spoolDir") if not given.get(name.lower())]:
+            raise PipelineError(f"format 'amqp' needs the option {missing[0]!r}")
+        key_of(given.get("dedupkey", "message_id"))
+        prefetch = count(given, "prefetch", PREFETCH)
+        if prefetch > MOST:
+            raise PipelineError(f"prefetch is {prefetch}: AMQP allows {MOST} at most")
+        return Settings(
+            Address(given["url"], seconds("timeout", given.get("timeout", "30"))),
+            queue_name("queue", given["queue"]),
+            folder_of(given["spooldir"]),
+            given.get("dedupkey", "message_id"),
+            count(given, "dedupWindow", WINDOW),
+            count(given, "maxMessagesPerTrigger", 1) if "maxmessagespertrigger" in given else None,
+            count(given, "spoolMaxBytes", MAX_BYTES, "bytes"),
+            prefetch,
+        )
+
+    @property
+    def shown(self) -> str:
+        """The queue in an error: no password."""
+        return f"queue {self.queue!r} at {self.address.shown}"
+
+
+def folder_of(text: str) -> Path:
+    """:raises PipelineError: if this is no folder that a file can be synced in"""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        parts = urlsplit("")
+    path = unquote(parts.path) if parts.scheme == "file" and parts.netloc in ("", "localhost") else text
+    if not os.path.isabs(path) or "\0" in path:
+        raise PipelineError(
+            f"spoolDir is {shown(text)}: it must be the absolute path of a folder, on a file system that the driver and "
+            "all executors have mounted"
+        )
+    return Path(path)

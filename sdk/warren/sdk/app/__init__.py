@@ -1,0 +1,1 @@
+"""The App: its life cycle, health, statistics, middlewares and blocking facade."""

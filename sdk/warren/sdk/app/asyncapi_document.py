@@ -1,0 +1,256 @@
+"""What an App sends and receives, as an AsyncAPI 3.0 document with AMQP bindings.
+
+https://www.asyncapi.com/docs/reference/specification/v3.0.0 and its AMQP 0-9-1 bindings, version 0.3.0. Payloads are the
+JSON Schemas of pydantic, as what is written on the wire has them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from warren.sdk.app.app import App
+from warren.sdk.consume.batches import Batches
+from warren.sdk.consume.handlers.signature import HandlerSpec
+from warren.sdk.messages.types import Asking, Event, ForOne, Message
+from warren.sdk.topology.exchange import Binding, Exchange, Queue
+from warren.wire.amqp_url import parse_url
+
+ASYNCAPI: Final = "3.0.0"
+BINDINGS: Final = "0.3.0"
+
+
+def asyncapi(app: App, *, title: str, version: str, description: str = "") -> dict[str, Any]:
+    """The document of one App: what it handles, and what `app.publishes` names.
+
+    :param title: of the application; `version`: its own, not that of AsyncAPI.
+    """
+    return _Document(app).made(title, version, description)
+
+
+class _Document:
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._url = None if app.url is None else parse_url(app.url)
+        self._vhost = "/" if self._url is None else self._url.virtual_host
+        self._queues = {item.name: item for item in app.topology if isinstance(item, Queue)}
+        self._exchanges = {item.name: item for item in app.topology if isinstance(item, Exchange)}
+        self._bindings = [item for item in app.topology if isinstance(item, Binding)]
+        self._channels: dict[str, dict[str, Any]] = {}
+        self._operations: dict[str, dict[str, Any]] = {}
+        self._messages: dict[str, dict[str, Any]] = {}
+        self._names: dict[tuple[str, object], str] = {}
+        self._kinds: dict[str, Any] = {}
+
+    def made(self, title: str, version: str, description: str) -> dict[str, Any]:
+        for queue, endpoint in self._app._handlers.endpoints.items():
+            for handler in endpoint.handlers:
+                self._receive(queue, handler)
+        for kind in self._app._sending.said:
+            self._send(kind)
+        schemas = self._schemas()
+        info = {"title": title, "version": version}
+        document: dict[str, Any] = {
+            "asyncapi": ASYNCAPI,
+            "info": {**info, "description": description} if description else info,
+            "defaultContentType": "application/json",
+        }
+        if self._url is not None:
+            host = f"[{self._url.host}]" if ":" in self._url.host else self._url.host
+            server = {
+                "host": f"{host}:{self._url.port}",
+                "protocol": "amqps" if self._url.tls else "amqp",
+                "protocolVersion": "0.9.1",
+            }
+            if self._vhost != "/":
+                server["pathname"] = f"/{self._vhost}"
+            document["servers"] = {"broker": server}
+        document["channels"] = self._channels
+        document["operations"] = self._operations
+        document["components"] = {
+            "messages": self._messages,
+            "messageTraits": {"warren": {"headers": _HEADERS}},
+            "schemas": schemas,
+        }
+        return document
+
+    def _receive(self, queue: str, handler: HandlerSpec) -> None:
+        channel = self._queue_channel(queue)
+        message = self._message(handler.kind)
+        operation = {
+            "action": "receive",
+            "channel": _ref("channels", channel),
+            "messages": [self._in_channel(channel, message)],
+            "bindings": {"amqp": {"ack": True, "bindingVersion": BINDINGS}},
+            **_described(handler.function),
+        }
+        self._operations[self._name("operation", handler, f"handle_{message}")] = operation
+        self._replies(operation, handler.kind)
+
+    def _send(self, kind: type[Message]) -> None:
+        message = self._message(kind)
+        one = issubclass(kind, ForOne)
+        channel = self._queue_channel(kind.wire_key or "") if one else self._exchange_channel(kind)
+        operation = {
+            "action": "send",
+            "channel": _ref("channels", channel),
+            "messages": [self._in_channel(channel, message)],
+            "bindings": {"amqp": {"deliveryMode": 2, "mandatory": True, "bindingVersion": BINDINGS}},
+        }
+        self._operations[self._name("operation", kind, f"publish_{message}")] = operation
+        self._replies(operation, kind)
+
+    def _replies(self, operation: dict[str, Any], kind: Any) -> None:
+        if not isinstance(kind, type) or not issubclass(kind, Asking):
+            return
+        channel = self._name("channel", ("reply", kind), f"{_plain(kind)}.reply")
+        answer = self._message(kind.reply_type(), f"{_plain(kind)}Reply")
+        # The queue of the replies is each caller's own: its address is in the request.
+        self._channels.setdefault(channel, {"address": None, "messages": {}})
+        operation["reply"] = {
+            "address": {"location": "$message.header#/replyTo"},
+            "channel": _ref("channels", channel),
+            "messages": [self._in_channel(channel, answer)],
+        }
+
+    def _queue_channel(self, name: str) -> str:
+        identity = self._name("channel", ("queue", name), name)
+        if identity not in self._channels:
+            queue = self._queues.get(name) or Queue(name)
+            channel = self._channels[identity] = {
+                "address": name,
+                "messages": {},
+                "bindings": {
+                    "amqp": {
+                        "is": "queue",
+                        "queue": {
+                            "name": name,
+                            "durable": queue.durable,
+                            "exclusive": queue.exclusive,
+                            "autoDelete": queue.auto_delete,
+                            "vhost": self._vhost,
+                        },
+                        "bindingVersion": BINDINGS,
+                    }
+                },
+            }
+            bound = [each for each in self._bindings if each.destination == name and not each.to_exchange]
+            if bound:
+                channel["x-bound-to"] = [{"exchange": each.source, "routingKey": each.key} for each in bound]
+            channel["x-queue-arguments"] = queue.wire_arguments()
+        return identity
+
+    def _exchange_channel(self, kind: type[Message]) -> str:
+        key = kind.wire_key or "#"
+        identity = self._name("channel", ("exchange", kind.wire_exchange, key), f"{kind.wire_exchange}.{key}")
+        if identity not in self._channels:
+            value = kind.exchange_value if issubclass(kind, Event) else None
+            exchange = self._exchanges.get(kind.wire_exchange) or value or Exchange(kind.wire_exchange)
+            self._channels[identity] = {
+                "address": key,
+                "messages": {},
+                "bindings": {
+                    "amqp": {
+                        "is": "routingKey",
+                        "exchange": {
+                            "name": exchange.name,
+                            "type": exchange.type,
+                            "durable": exchange.durable,
+                            "autoDelete": exchange.auto_delete,
+                            "vhost": self._vhost,
+                        },
+                        "bindingVersion": BINDINGS,
+                    }
+                },
+            }
+        return identity
+
+    def _message(self, kind: Any, name: str = "") -> str:
+        """The message in the components, made at its first use: its name there."""
+        title = name or _plain(kind)
+        identity = self._name("message", (kind, name), title)
+        if identity not in self._messages:
+            message: dict[str, Any] = {"name": title, "title": title, "contentType": _content_type(kind)}
+            if isinstance(kind, type) and issubclass(kind, Message):
+                message["name"] = kind.wire_type
+                message["bindings"] = {"amqp": {"messageType": kind.wire_type, "bindingVersion": BINDINGS}}
+                message["traits"] = [_ref("components", "messageTraits", "warren")]
+            if name or (isinstance(kind, type) and issubclass(kind, Asking)):
+                message["correlationId"] = {"location": "$message.header#/correlationId"}
+            if doc := _own_doc(kind):
+                message["description"] = doc
+            self._messages[identity] = message
+            self._kinds[identity] = kind
+        return identity
+
+    def _in_channel(self, channel: str, message: str) -> dict[str, str]:
+        self._channels[channel]["messages"][message] = _ref("components", "messages", message)
+        return _ref("channels", channel, "messages", message)
+
+    def _schemas(self) -> dict[str, Any]:
+        inputs = [
+            (name, "serialization", TypeAdapter(Any if kind in (bytes, None) else kind))
+            for name, kind in self._kinds.items()
+        ]
+        made, definitions = TypeAdapter.json_schemas(inputs, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+        for (name, _), schema in made.items():
+            content: Mapping[str, Any] = schema
+            if self._kinds[str(name)] is bytes:
+                content = {"type": "string", "format": "binary"}
+            self._messages[str(name)]["payload"] = content
+        found: dict[str, Any] = definitions.get("$defs", {})
+        return found
+
+    def _name(self, space: str, meant: object, wanted: str) -> str:
+        """A key for what is meant: as wanted where it is free, of letters that keys may have."""
+        key = (space, meant)
+        if key not in self._names:
+            taken = {name for (other, _), name in self._names.items() if other == space}
+            plain = re.sub(r"[^A-Za-z0-9._-]", "_", wanted) or "_"
+            name, number = plain, 1
+            while name in taken:
+                number += 1
+                name = f"{plain}_{number}"
+            self._names[key] = name
+        return self._names[key]
+
+
+_HEADERS: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "warren-attempt": {"type": "integer", "description": "1; one more for each delayed retry"},
+        "warren-first-published": {"type": "integer", "description": "Unix time in milliseconds"},
+        "warren-republished": {"type": "boolean", "description": "sent again after a lost connection"},
+    },
+}
+
+
+def _ref(*path: str) -> dict[str, str]:
+    return {"$ref": "#/" + "/".join(each.replace("~", "~0").replace("/", "~1") for each in path)}
+
+
+def _plain(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind))
+
+
+def _content_type(kind: Any) -> str:
+    return {bytes: "application/octet-stream", str: "text/plain"}.get(kind, "application/json")
+
+
+def _described(function: Any) -> dict[str, str]:
+    gathering = getattr(function, "__self__", None)
+    doc = inspect.getdoc(gathering.function if isinstance(gathering, Batches) else function)
+    if not doc:
+        return {}
+    summary = " ".join(doc.partition("\n\n")[0].split())
+    return {"summary": summary} if summary == doc else {"summary": summary, "description": doc}
+
+
+def _own_doc(kind: Any) -> str:
+    """Its own docstring: those of the classes it comes from speak of the SDK."""
+    doc = vars(kind).get("__doc__") if isinstance(kind, type) and issubclass(kind, Message) else None
+    return inspect.cleandoc(doc) if doc else ""

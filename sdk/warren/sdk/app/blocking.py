@@ -1,0 +1,192 @@
+"""`app.sync`: the App for threads that cannot await: scripts, web workers, Spark's foreachBatch."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Coroutine, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from warren.sdk.app.lifecycle import Lifecycle
+from warren.sdk.consume.get import HeldDelivery
+from warren.sdk.errors import ConfigError
+from warren.sdk.messages.codec import MessageOptions
+from warren.sdk.messages.types import Request
+from warren.sdk.publish.bulk import PUBLISH_SECONDS, BatchOptions, OnError
+from warren.sdk.publish.operations import CALL_SECONDS, Reliability
+from warren.sdk.publish.report import PublishReport
+
+if TYPE_CHECKING:
+    from warren.sdk.app.app import App
+
+UNDO_SECONDS = 10.0
+
+Answer = TypeVar("Answer")
+Content = TypeVar("Content")
+
+
+class HeldMessage:
+    """What `app.sync.get` returns: a `HeldDelivery` for a thread, with the same methods; `with` acknowledges it."""
+
+    def __init__(self, sync: Sync, delivery: HeldDelivery) -> None:
+        self._sync = sync
+        self.delivery: HeldDelivery = delivery
+
+    def read(self, kind: type[Content]) -> Content:
+        return self.delivery.read(kind)
+
+    def ack(self) -> None:
+        self._sync._run(self.delivery.ack())
+
+    def requeue(self) -> None:
+        self._sync._run(self.delivery.requeue())
+
+    def dead_letter(self, reason: str) -> None:
+        self._sync._run(self.delivery.dead_letter(reason))
+
+    def __enter__(self) -> HeldMessage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sync._run(self.delivery.__aexit__(kind, error, trace))
+
+
+class Sync:
+    """Blocking `publish`, `publish_many`, `call` and `get`, from any thread and from many at once.
+
+    If the App runs on an event loop already, the work is done there. Else the first use starts it (its consumers too) on
+    a loop in a thread of its own, and `close` or the end of the process stops it. `with app.sync as sync:` does both.
+    Parameters and errors are those of the App's methods.
+
+    :raises ConfigError: on the App's own event loop, which would wait for itself; and in a process that was forked after
+        the start.
+    """
+
+    def __init__(self, app: App, life: Lifecycle) -> None:
+        self._app = app
+        self._life = life
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._process = 0
+
+    def publish(
+        self,
+        message: object,
+        *,
+        timeout: float = PUBLISH_SECONDS,
+        reliability: Reliability = "at_least_once",
+        **options: Unpack[MessageOptions],
+    ) -> None:
+        """See `App.publish`."""
+        self._run(self._app.publish(message, timeout=timeout, reliability=reliability, **options))
+
+    def publish_many(
+        self,
+        messages: Iterable[object],
+        *,
+        ordered: bool = False,
+        on_error: OnError = "raise",
+        **options: Unpack[BatchOptions],
+    ) -> PublishReport:
+        """See `App.publish_many`. The messages are iterated over on the App's loop."""
+        return self._run(self._app.publish_many(messages, ordered=ordered, on_error=on_error, **options))
+
+    def call(
+        self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
+    ) -> Answer:
+        """See `App.call`."""
+        return self._run(self._app.call(request, timeout=timeout, message_id=message_id))
+
+    def get(self, queue: str, *, timeout: float = 0.0) -> HeldMessage | None:
+        """See `App.get`."""
+        held = self._run(self._app.get(queue, timeout=timeout))
+        return None if held is None else HeldMessage(self, held)
+
+    def close(self) -> None:
+        """Stop the App, if it was started here. It may be started again."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+            atexit.unregister(self.close)
+            if loop is None or thread is None or self._process != os.getpid():
+                return
+            try:
+                asyncio.run_coroutine_threadsafe(self._app.stop(), loop).result()
+            finally:
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join()
+                loop.close()
+
+    def __enter__(self) -> Sync:
+        self._ready()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, work: Coroutine[Any, Any, Content]) -> Content:
+        try:
+            loop = self._ready()
+        except BaseException:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Of an interrupted thread; to what has ended by itself it does nothing.
+            future.cancel()
+            raise
+
+    def _ready(self) -> asyncio.AbstractEventLoop:
+        """The loop that the App runs on, which is started first if there is none."""
+        loop = self._life.loop
+        if loop is None:
+            with self._lock:
+                loop = self._life.loop or self._start()
+        if self._process and self._process != os.getpid():
+            raise ConfigError("the App was started before this process was forked: start it in each process")
+        with contextlib.suppress(RuntimeError):
+            if asyncio.get_running_loop() is loop:
+                raise ConfigError("app.sync would wait for its own event loop: await the App's methods here")
+        return loop
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="warren app.sync", daemon=True)
+        thread.start()
+        begun: list[asyncio.Task[None] | None] = []
+
+        async def begin() -> None:
+            begun.append(asyncio.current_task())
+            await self._app.start()
+
+        async def undo() -> None:
+            tasks = [task for task in begun if task is not None]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+        try:
+            asyncio.run_coroutine_threadsafe(begin(), loop).result()
+        except BaseException:
+            # This thread may be interrupted at any point: what has begun is ended while there is a loop to end it on.
+            with contextlib.suppress(BaseException):
+                asyncio.run_coroutine_threadsafe(undo(), loop).result(UNDO_SECONDS)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+            raise
+        self._loop, self._thread, self._process = loop, thread, os.getpid()
+        atexit.register(self.close)
+        return loop

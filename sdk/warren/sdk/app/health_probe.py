@@ -1,0 +1,109 @@
+"""An HTTP answer for probes: whether the process lives, and whether its App is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from warren.sdk.app.state import Health
+from warren.sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from warren.sdk.app.app import App
+
+REQUEST_SECONDS: float = 5.0
+REQUEST_BYTES: int = 8 * 1024
+STATUS: dict[int, str] = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+class HealthProbe:
+    """`app.include(HealthProbe(8080))`: `GET /live` and `GET /ready`, for Kubernetes and load balancers.
+
+    `/live` answers 200 as long as the event loop turns. `/ready` answers 200 while `app.ready` (every consumer is confirmed
+    and the broker takes what is published), else 503. Both say in JSON the state, what is missing, and why.
+
+    :param host: loopback by default; `0.0.0.0` where the probe comes from outside.
+    :param port: 0 takes any free one; `port` says which while the App runs.
+    """
+
+    def __init__(self, port: int = 8080, *, host: str = "127.0.0.1") -> None:
+        self.port: int = port
+        self._asked = port
+        self._host = host
+        self._server: ProbeServer | None = None
+
+    def register(self, app: App) -> None:
+        self._server = ProbeServer(app.health)
+
+    async def on_start(self) -> None:
+        """:raises ConfigError: if the port is taken."""
+        assert self._server is not None
+        self.port = await self._server.open(self._host, self._asked)
+
+    async def on_stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+
+class ProbeServer:
+    """The answers themselves.
+
+    :param health: asked for each answer.
+    """
+
+    def __init__(self, health: Callable[[], Health]) -> None:
+        self._health = health
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen: the port, which is another one if 0 was asked for.
+
+        :raises ConfigError: if it is taken.
+        """
+        try:
+            self._server = await asyncio.start_server(self._answer, host, port, limit=REQUEST_BYTES)
+        except OSError as error:
+            raise ConfigError(
+                f"the health probe cannot listen on {host}:{port}: {error.strerror or error}"
+            ) from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(
+                TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError
+            ):
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._response(head))
+                    await writer.drain()
+        finally:
+            writer.close()
+
+    def _response(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        health = self._health()
+        if method not in (b"GET", b"HEAD"):
+            status = 405
+        elif path == b"/live":
+            status = 200
+        elif path == b"/ready":
+            status = 200 if health.ready else 503
+        else:
+            status = 404
+        said = {"state": health.state.value, "waiting": health.waiting, "reason": health.reason}
+        body = json.dumps(said).encode()
+        lines = (
+            f"HTTP/1.1 {status} {STATUS[status]}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return lines.encode() + (b"" if method == b"HEAD" else body)

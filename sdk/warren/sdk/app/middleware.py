@@ -1,0 +1,128 @@
+"""Middlewares: what runs around every publish and every handling of one App, from the user's code to the wire and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from warren.sdk.consume.delivery import Delivery
+from warren.sdk.errors import ConfigError, PublishError, WarrenError
+from warren.sdk.protocols import HandleMiddleware, PublishMiddleware
+from warren.sdk.publish.outgoing import Outgoing
+
+Send = Callable[[Outgoing], Awaitable[None]]
+Handle = Callable[[Delivery], Awaitable[None]]
+Submit = Callable[[Outgoing], Awaitable[asyncio.Future[None]]]
+
+
+class Middlewares:
+    """In the order of their distance from the user's code: a publish passes first to last, a delivery last to first."""
+
+    def __init__(self) -> None:
+        self.publish: list[PublishMiddleware] = []
+        self.handle: list[HandleMiddleware] = []
+
+    def add(self, publish: PublishMiddleware | None, handle: HandleMiddleware | None) -> None:
+        """:raises ConfigError: if there is neither."""
+        if publish is None and handle is None:
+            raise ConfigError("a middleware needs publish= or handle=")
+        if publish is not None:
+            self.publish.append(publish)
+        if handle is not None:
+            self.handle.append(handle)
+
+    async def send(self, outgoing: Outgoing, send: Send) -> None:
+        """Pass the message through, and what comes out of it to `send`."""
+        for middleware in reversed(self.publish):
+            send = _around_publish(middleware, send)
+        await send(outgoing)
+
+    async def submit(self, outgoing: Outgoing, submit: Submit) -> asyncio.Future[None]:
+        """As `send`, but return when the message is written; the future is done when the middlewares are.
+
+        The order of messages that are submitted one after the other is kept, though middlewares may wait.
+        """
+        written = asyncio.Event()
+
+        async def write_and_wait(changed: Outgoing) -> None:
+            confirmed = await submit(changed)
+            written.set()
+            await confirmed
+
+        async def whole() -> None:
+            try:
+                await self.send(outgoing, write_and_wait)
+            except WarrenError:
+                raise
+            except Exception as error:
+                raise PublishError(f"a middleware failed: {type(error).__name__}: {error}") from error
+
+        task = asyncio.ensure_future(whole())
+        task.add_done_callback(lambda done: written.set())
+        try:
+            await written.wait()
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        return task
+
+    async def receive(self, delivery: Delivery, handle: Handle) -> None:
+        """Pass the delivery through, and what comes out of it to `handle`."""
+        for middleware in self.handle:
+            handle = _around_handle(middleware, handle)
+        await handle(delivery)
+
+
+class Outlet(Protocol):
+    """Where encoded messages leave the App; a `Publisher` is one."""
+
+    async def publish(self, outgoing: Outgoing, timeout: float) -> None: ...
+
+    async def submit(
+        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]: ...
+
+    async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None: ...
+
+
+class Through:
+    """An outlet behind middlewares; what they take of the time is missing from the deadline."""
+
+    def __init__(self, outlet: Outlet, middlewares: Middlewares) -> None:
+        self._outlet = outlet
+        self._middlewares = middlewares
+        self._now = asyncio.get_running_loop().time
+
+    async def publish(self, outgoing: Outgoing, timeout: float) -> None:
+        deadline = self._now() + timeout
+        await self._middlewares.send(
+            outgoing, lambda changed: self._outlet.publish(_passed(changed), deadline - self._now())
+        )
+
+    async def submit(
+        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        deadline = self._now() + timeout
+        return await self._middlewares.submit(
+            outgoing, lambda changed: self._outlet.submit(_passed(changed), deadline - self._now(), gate)
+        )
+
+    async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
+        deadline = self._now() + timeout
+        await self._middlewares.send(
+            outgoing, lambda changed: self._outlet.publish_unconfirmed(changed, deadline - self._now())
+        )
+
+
+def _passed(outgoing: Outgoing) -> Outgoing:
+    outgoing.passed = True
+    return outgoing
+
+
+def _around_publish(middleware: PublishMiddleware, send: Send) -> Send:
+    return lambda outgoing: middleware(outgoing, send)
+
+
+def _around_handle(middleware: HandleMiddleware, handle: Handle) -> Handle:
+    return lambda delivery: middleware(delivery, handle)

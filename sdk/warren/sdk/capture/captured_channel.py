@@ -1,0 +1,239 @@
+"""A data channel that records what passes over it; an App that captures nothing has none."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from aiormq.abc import AbstractChannel
+
+from warren.core import capture_events as e
+from warren.core.capture_events import what
+from warren.sdk.capture.recorder import Recorder
+from warren.sdk.consume.delivery import ATTEMPT, REPUBLISHED
+from warren.sdk.transport.data_channel import Content, DataChannel
+from warren.sdk.transport.socket_stream import Outlet
+from warren.wire import field_tables
+from warren.wire.amqp_url import connection_name
+from warren.wire.content import message_id
+from warren.wire.delivery_scanner import GET_OK, RETURN, Scanner, StreamError, content, received, returned
+from warren.wire.methods import DELIVER
+
+ADDRESSES = 1000
+"""Addresses of deliveries whose events are kept prepared."""
+CHANNEL_CLOSED = "channel closed"
+
+_u64 = struct.Struct(">Q").unpack_from
+_attempt, _republished = field_tables.name_bytes(ATTEMPT), field_tables.name_bytes(REPUBLISHED)
+
+
+class Kinds(NamedTuple):
+    """The events of deliveries of one consumer with one address."""
+
+    delivered: str
+    acked: str
+    rejected: str
+    requeued: str
+    given_back: str
+    """By the broker, because the channel has ended."""
+
+
+class CapturedChannel(DataChannel):
+    """Events are recorded when a publish or settlement is handed to the socket, and when a delivery or confirm is read."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        channel: AbstractChannel,
+        outlet: Outlet,
+        scanner: Scanner,
+        frame_max: int,
+        answered: bool,
+    ) -> None:
+        super().__init__(channel, outlet, scanner, frame_max, answered)
+        self._record = recorder.add
+        self._connection = connection_name(
+            outlet.transport.get_extra_info("sockname"), outlet.transport.get_extra_info("peername")
+        )
+        self._sequence = 0
+        self._unconfirmed: dict[int, tuple[str, str]] = {}
+        """Exchange and message id of what awaits its confirm, or the commit."""
+        self._queue = ""
+        self._no_ack = False
+        self._stream: bool | None = None
+        self._consumers: dict[str, Callable[..., str]] = {}
+        """What their events have in common, by their tags."""
+        self._held: dict[int, tuple[Kinds, str]] = {}
+        """What is delivered and not settled, by tags."""
+        self._settling: list[tuple[Kinds, str]] = []
+        """Acknowledged, if the transaction is committed."""
+        self._kinds: dict[bytes, Kinds] = {}
+        self.ended.add_done_callback(self._over)
+
+    # Publishes
+
+    def publish(self, content: Content, mandatory: bool) -> None:
+        super().publish(content, mandatory)
+        exchange, identity = content.exchange, content.message_id
+        again = True if _republished in content.header() else None
+        # The same as by keywords, which cost twice the time.
+        kind = what(e.PUBLISHED, exchange, content.routing_key, None, again, None, self._connection)
+        self._record(kind, identity, len(content.body))
+        self._sequence += 1
+        if self.answered:
+            self._unconfirmed[self._sequence] = exchange, identity
+
+    def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
+        first = next(iter(self._unconfirmed), sequence) if multiple else sequence
+        # 0 with `multiple` covers all that is outstanding (AMQP 0-9-1, basic.ack).
+        last = min(sequence or self._sequence, self._sequence)
+        event = e.CONFIRMED if ack else e.NACKED
+        for known in range(first, last + 1):
+            found = self._unconfirmed.pop(known, None)
+            if found is not None:
+                self._record(what(event, found[0], None, None, None, None, self._connection), found[1])
+        super().confirm(sequence, multiple, ack)
+
+    def transacted(self, *, committed: bool) -> None:
+        settling, self._settling = self._settling, []
+        published, self._unconfirmed = self._unconfirmed, {}
+        if not committed:
+            return
+        for exchange, identity in published.values():
+            self._record(what(e.CONFIRMED, exchange, connection=self._connection), identity)
+        for kinds, identity in settling:
+            self._record(kinds.acked, identity)
+
+    # Deliveries
+
+    async def consume(
+        self,
+        queue: str,
+        *,
+        prefetch: int | None = None,
+        no_ack: bool = False,
+        stream: bool = False,
+        timeout: float | None = None,
+    ) -> str:
+        self._queue, self._no_ack, self._stream = queue, no_ack, stream or None
+        tag = await super().consume(queue, prefetch=prefetch, no_ack=no_ack, stream=stream, timeout=timeout)
+        of_consumer = partial(
+            what, connection=self._connection, queue=queue, consumer=tag, stream=self._stream
+        )
+        self._record(of_consumer(e.CONSUMING, prefetch=prefetch, no_ack=no_ack))
+        self._consumers[tag] = of_consumer
+        return tag
+
+    async def cancel(self, tag: str, timeout: float | None = None) -> None:
+        await super().cancel(tag, timeout)
+        if (of_consumer := self._consumers.pop(tag, None)) is not None:
+            self._record(of_consumer(e.CANCELLED))
+
+    async def get(self, queue: str, timeout: float) -> tuple[bytes, bytes, bytes] | None:
+        self._queue, self._no_ack, self._stream = queue, False, None
+        return await super().get(queue, timeout)
+
+    def message(self, method: bytes, header: bytes, body: bytes) -> None:
+        # What is malformed is judged by who takes it, as without capture.
+        with suppress(StreamError, IndexError, struct.error):
+            self._told(method, header, body)
+        super().message(method, header, body)
+
+    def _told(self, method: bytes, header: bytes, body: bytes) -> None:
+        kind = method[3]
+        if kind == DELIVER:
+            # What is the same for many deliveries stands on both sides of the tag.
+            start = 5 + method[4]
+            address = method[4:start] + method[start + 8 :]
+            kinds = self._kinds.get(address) or self._prepare(address, method, start)
+            self._delivered(kinds, _u64(method, start)[0], header, len(body))
+        elif kind == GET_OK:
+            # basic.get-ok has the fields of basic.deliver, but for the consumer's tag.
+            frame = method[:4] + b"\0" + method[4:]
+            self._delivered(self._kinds_of(frame, None), _u64(method, 4)[0], header, len(body))
+        elif kind == RETURN:
+            self._returned(method, header)
+
+    def acknowledge(self, delivery_tag: int) -> None:
+        super().acknowledge(delivery_tag)
+        if (held := self._held.pop(delivery_tag, None)) is not None:
+            self._record(held[0].acked, held[1])
+
+    def acknowledge_up_to(self, delivery_tag: int) -> None:
+        super().acknowledge_up_to(delivery_tag)
+        for tag in [tag for tag in self._held if tag <= delivery_tag]:
+            self._settling.append(self._held.pop(tag))
+
+    def reject(self, delivery_tag: int) -> None:
+        super().reject(delivery_tag)
+        if (held := self._held.pop(delivery_tag, None)) is not None:
+            self._record(held[0].rejected, held[1])
+
+    def requeue(self, delivery_tag: int, *, failed: bool) -> None:
+        super().requeue(delivery_tag, failed=failed)
+        if (held := self._held.pop(delivery_tag, None)) is not None:
+            self._record(held[0].requeued, held[1])
+
+    # What was read
+
+    def _prepare(self, address: bytes, method: bytes, start: int) -> Kinds:
+        kinds = self._kinds_of(method, method[5:start].decode("utf-8", "surrogateescape"))
+        if len(self._kinds) < ADDRESSES:
+            self._kinds[address] = kinds
+        return kinds
+
+    def _kinds_of(self, method: bytes, consumer: str | None) -> Kinds:
+        _, redelivered, exchange, key = received(method)
+        no_ack, again = self._no_ack or None, redelivered or None
+        here = partial(
+            what, connection=self._connection, queue=self._queue, consumer=consumer, stream=self._stream
+        )
+        return Kinds(
+            here(e.DELIVERED, exchange, key, redelivered=again, no_ack=no_ack),
+            here(e.ACKED),
+            here(e.REJECTED),
+            here(e.REQUEUED),
+            here(e.REQUEUED, reason=CHANNEL_CLOSED),
+        )
+
+    def _delivered(self, kinds: Kinds, tag: int, header: bytes, size: int) -> None:
+        identity = _text(message_id(header))
+        kind = kinds.delivered
+        if _attempt in header and (attempt := _attempts(header)) is not None:
+            # Rare, and of few values: the rest of what the event says stays as it is.
+            kind = f'{kind},"attempt":{attempt}'
+        self._record(kind, identity, size)
+        if not self._no_ack:
+            self._held[tag] = kinds, identity
+
+    def _returned(self, method: bytes, header: bytes) -> None:
+        _, text, exchange, key = returned(method)
+        kind = what(e.RETURNED, exchange, key, reason=text, connection=self._connection)
+        self._record(kind, _text(message_id(header)))
+
+    def _over(self, ended: asyncio.Future[None]) -> None:
+        """What was not settled goes back to its queue."""
+        held, self._held = self._held, {}
+        for kinds, identity in held.values():
+            self._record(kinds.given_back, identity)
+        consumers, self._consumers = self._consumers, {}
+        for of_consumer in consumers.values():
+            self._record(of_consumer(e.CANCELLED, reason=CHANNEL_CLOSED))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _attempts(header: bytes) -> int | None:
+    """What the header `warren-attempt` says; None if it is not one, or no whole number."""
+    try:
+        field = field_tables.decode_fields(content(header).table).get(ATTEMPT)
+    except (StreamError, field_tables.TableError):
+        return None
+    value = None if field is None else field.value
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

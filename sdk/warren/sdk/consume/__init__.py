@@ -1,0 +1,1 @@
+"""Consuming: subscriptions, workers, dispatch to handlers, dependencies, retries."""

@@ -1,0 +1,50 @@
+"""A message that cannot be handled, as the copy that goes to the dead letter queue with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.sdk.consume.delivery import Delivery
+from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, copy, fields, origin
+from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk.topology.exchange import Queue
+
+DEAD_REASON = "warren-dead-reason"
+DEAD_ERROR = "warren-dead-error"
+DEAD_QUEUE = "warren-dead-queue"
+DEAD_TIME = "warren-dead-time"
+DEAD_FIRST_TIME = "warren-dead-first-time"
+DEATHS = "warren-deaths"
+ERROR_CHARACTERS = 2000
+
+
+def dead_letter(
+    delivery: Delivery, queue: Queue, reason: str, error: BaseException | None, now: float
+) -> Outgoing | None:
+    """The copy for the queue's dead letter exchange, or None if it has none.
+
+    It keeps id, body and headers, and adds `warren-dead-reason`, `-error` (type and text, at most 2,000 characters),
+    `-queue` and `-time` (Unix milliseconds); `warren-dead-first-time` and `warren-deaths` for one that was replayed and
+    died again; `warren-exchange` and `warren-key`, where it was published.
+    """
+    if queue.dead_letter_exchange is None:
+        return None
+    kept = fields(delivery)
+    known = delivery.headers if kept else {}
+    first, deaths = known.get(DEAD_FIRST_TIME), known.get(DEATHS)
+    address = origin(delivery) if kept else (delivery.exchange, delivery.routing_key)
+    time = int(now * 1000)
+    headers: dict[str, Any] = {
+        **kept,
+        DEAD_REASON: reason,
+        DEAD_QUEUE: queue.name,
+        DEAD_TIME: time,
+        DEAD_FIRST_TIME: first if isinstance(first, int) else time,
+        DEATHS: deaths + 1 if isinstance(deaths, int) else 1,
+        ORIGIN_EXCHANGE: address[0],
+        ORIGIN_KEY: address[1],
+    }
+    if error is not None:
+        headers[DEAD_ERROR] = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+    key = delivery.routing_key if queue.dead_letter_key is None else queue.dead_letter_key
+    return copy(delivery, queue.dead_letter_exchange, key, headers)

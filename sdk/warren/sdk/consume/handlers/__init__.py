@@ -1,0 +1,1 @@
+"""Handlers: decorators, signatures and registration."""

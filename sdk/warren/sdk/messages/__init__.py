@@ -1,0 +1,1 @@
+"""Message types, their encoding, ids and timestamps."""

@@ -1,0 +1,1 @@
+"""Publishing: confirm window, bulk publishing, returns, transactions."""

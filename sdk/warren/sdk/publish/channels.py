@@ -1,0 +1,85 @@
+"""The channels that an App publishes on: one with confirms, one without; the broker may close either over a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from aiormq.exceptions import ChannelClosed
+
+from warren.sdk.errors import WarrenError
+from warren.sdk.logger import log
+from warren.sdk.publish.publisher import Publisher
+from warren.sdk.transport.data_channel import DataChannel
+from warren.sdk.transport.session import Session, translate
+
+
+class PublishingChannels:
+    """Opens both, and opens a new one where the broker closed one over a message; nobody else suffers from that."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        on_change: Callable[[], None],
+        prepare: Callable[[DataChannel], Awaitable[None]] | None = None,
+    ) -> None:
+        """:param prepare: called with each channel with confirms, before anything is published on it."""
+        self._publisher = publisher
+        self._on_change = on_change
+        self._prepare = prepare
+        self._session: Session | None = None
+        self._opened: tuple[DataChannel, DataChannel] | None = None
+        self._reopening: set[asyncio.Task[None]] = set()
+
+    async def open(self, session: Session) -> None:
+        """Open both, to be attached when the connection is up."""
+        self._session = session
+        self._opened = await self._open(session, confirms=True), await self._open(session, confirms=False)
+
+    def attach(self) -> None:
+        assert self._opened is not None
+        confirmed, unconfirmed = self._opened
+        self._publisher.attach_unconfirmed(unconfirmed)
+        self._publisher.attach(confirmed)
+
+    def detach(self) -> None:
+        self._session = None
+        for task in self._reopening:
+            task.cancel()
+        self._publisher.detach()
+        self._publisher.set_blocked(None)
+
+    async def _open(self, session: Session, *, confirms: bool) -> DataChannel:
+        channel = await session.channel(confirms=confirms)
+        channel.ended.add_done_callback(partial(self._ended, session, channel, confirms))
+        if confirms and self._prepare is not None:
+            await self._prepare(channel)
+        return channel
+
+    def _ended(
+        self, session: Session, channel: DataChannel, confirms: bool, ended: asyncio.Future[None]
+    ) -> None:
+        cause = None if ended.cancelled() else ended.exception()
+        if session is not self._session or not isinstance(cause, ChannelClosed) or not cause.args:
+            return
+        error = translate("the broker refused a publish", cause)
+        log.error("publish channel closed: error=%s", error)
+        if confirms:
+            self._publisher.refused(error)
+            self._publisher.detach()
+            self._on_change()
+        task = asyncio.ensure_future(self._reopen(session, channel, confirms))
+        self._reopening.add(task)
+        task.add_done_callback(self._reopening.discard)
+
+    async def _reopen(self, session: Session, lost: DataChannel, confirms: bool) -> None:
+        try:
+            channel = await self._open(session, confirms=confirms)
+        except WarrenError:
+            # What cannot open a channel any more is no connection to stay with.
+            lost.abort()
+            return
+        if session is self._session:
+            (self._publisher.attach if confirms else self._publisher.attach_unconfirmed)(channel)
+            self._on_change()

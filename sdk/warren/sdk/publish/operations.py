@@ -1,0 +1,170 @@
+"""What `app.publish`, `app.submit` and `app.call` do: declare what is reached, encode, send, report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import Literal, TypeVar
+
+from warren.sdk.app.runtime import Runtime
+from warren.sdk.errors import ConfigError, TransportUnavailable
+from warren.sdk.messages.codec import MessageOptions, encode
+from warren.sdk.messages.types import Message, Request, Scatter
+from warren.sdk.protocols import Clock
+from warren.sdk.publish.bulk import PUBLISH_SECONDS
+from warren.sdk.publish.outgoing import TRANSIENT, Outgoing
+from warren.sdk.publish.transaction import TransactionChannels
+from warren.sdk.rpc.reply_types import reply_form
+from warren.sdk.rpc.scatter_gather import Gathering, Scattering
+from warren.sdk.telemetry.publish_spans import batch, recorded
+from warren.sdk.topology.registry import DeclarePolicy
+
+CALL_SECONDS = 30.0
+
+Reliability = Literal["at_least_once", "at_most_once"]
+Answer = TypeVar("Answer")
+
+
+class Sending:
+    """The sending side of an App, across its runs.
+
+    :param running: the run, or `TransportUnavailable` if there is none.
+    """
+
+    def __init__(self, running: Callable[[], Runtime], clock: Clock, policy: DeclarePolicy) -> None:
+        self._running = running
+        self._clock = clock
+        self._policy = policy
+        self._reached: set[type[Message]] = set()
+        self.said: list[type[Message]] = []
+        """What `app.publishes` named."""
+
+    def reaches(self, kind: type[Message]) -> None:
+        """What the class must reach is declared at each start, so that its first message need not do it."""
+        if kind not in self.said:
+            self.said.append(kind)
+        self._reached.add(kind)
+
+    async def publish(
+        self, message: object, timeout: float, reliability: Reliability, options: MessageOptions
+    ) -> None:
+        runtime = self._running()
+        outgoing = encode(message, now=self._clock.now(), **options)
+        if isinstance(message, Message) and type(message) not in self._reached:
+            timeout = await self._reach(runtime, type(message), timeout)
+        if reliability == "at_most_once":
+            outgoing.set("delivery_mode", TRANSIENT)
+            await runtime.outlet.publish_unconfirmed(outgoing, timeout)
+        else:
+            await runtime.outlet.publish(outgoing, timeout)
+
+    async def submit(self, message: object, timeout: float, options: MessageOptions) -> asyncio.Future[None]:
+        runtime = self._running()
+        outgoing = encode(message, now=self._clock.now(), **options)
+        if isinstance(message, Message) and type(message) not in self._reached:
+            timeout = await self._reach(runtime, type(message), timeout)
+        return await runtime.outlet.submit(outgoing, timeout)
+
+    async def encode_for(self, message: object, options: MessageOptions) -> Outgoing:
+        """Encode, after what the message must reach is declared."""
+        if isinstance(message, Message) and type(message) not in self._reached:
+            await self._reach(self._running(), type(message), PUBLISH_SECONDS)
+        return encode(message, now=self._clock.now(), **options)
+
+    async def pass_through(self, outgoing: Outgoing, write: Callable[[Outgoing], Awaitable[None]]) -> None:
+        """Through the publish middlewares, and what comes out of them to `write`."""
+        runtime = self._running()
+        if runtime.instruments is not None:
+            write = recorded(runtime.instruments, write)
+        await runtime.middlewares.send(outgoing, write)
+
+    def transaction_channels(self) -> TransactionChannels:
+        return self._running().transactions
+
+    async def prepare(
+        self, message: object, *, timeout: float, exchange: str | None, key: str | None
+    ) -> Outgoing:
+        """Encode, after what the message must reach is declared."""
+        if isinstance(message, Message) and type(message) not in self._reached:
+            await self._reach(self._running(), type(message), timeout)
+        return encode(message, now=self._clock.now(), exchange=exchange, key=key)
+
+    async def write(
+        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        """Write what is encoded, as soon as there is a connection and room; see `Publisher.submit`."""
+        runtime = self._running()
+        outlet = runtime.direct if outgoing.passed else runtime.outlet
+        return await outlet.submit(outgoing, timeout, gate)
+
+    async def call(self, request: Request[Answer], *, timeout: float, message_id: str | None) -> Answer:
+        runtime = self._running()
+        kind = type(request)
+        if kind not in self._reached and self._policy == "always":
+            timeout = await self._reach(runtime, kind, timeout)
+        outgoing = encode(
+            request, now=self._clock.now(), message_id=message_id, expiration=timedelta(seconds=timeout)
+        )
+        submit = runtime.submitting(outgoing.routing_key)
+        answer: Answer = await runtime.caller.call(outgoing, reply_form(kind), timeout, submit)
+        return answer
+
+    def gather(
+        self,
+        request: Request[Answer] | Scatter[Answer],
+        *,
+        replies: int | None,
+        timeout: float,
+        exchange: str | None,
+        key: str | None,
+    ) -> Gathering[Answer]:
+        if replies is not None and replies < 1:
+            raise ConfigError("replies must be at least 1")
+        kind = type(request)
+
+        async def prepare(timeout: float) -> Scattering:
+            runtime = self._running()
+            if exchange is None and kind not in self._reached and self._policy == "always":
+                timeout = await self._reach(runtime, kind, timeout)
+            outgoing = encode(
+                request,
+                now=self._clock.now(),
+                exchange=exchange,
+                key="" if exchange is not None and key is None else key,
+                expiration=timedelta(seconds=timeout),
+            )
+            audience = frozenset(queue.name for queue in getattr(request, "wire_audience", ()))
+            return Scattering(runtime.caller, reply_form(kind), runtime.outlet.submit, outgoing, audience)
+
+        return Gathering(prepare, replies, timeout)
+
+    def batch(self) -> AbstractContextManager[None]:
+        """What is written inside is one batch to whoever records it."""
+        instruments = self._running().instruments
+        return nullcontext() if instruments is None else batch(instruments)
+
+    async def send(self, outgoing: Outgoing) -> None:
+        """Publish a reply, with confirm, within the usual deadline."""
+        await self._running().reply(outgoing, PUBLISH_SECONDS)
+
+    async def forward(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:
+        """As `send`, of what came from the wire: it passes no middleware a second time."""
+        await self._running().direct.publish(outgoing, timeout)
+
+    async def _reach(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:
+        """Declare what the class must reach, once; returns what is left of `timeout`."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        if kind.wire_key is not None:
+            try:
+                async with asyncio.timeout(timeout), runtime.reaching:
+                    if kind not in self._reached:
+                        await runtime.declare(kind.reach())
+            except TimeoutError:
+                raise TransportUnavailable(
+                    "there was no connection to the broker within the deadline"
+                ) from None
+        self._reached.add(kind)
+        return max(0.0, timeout - (loop.time() - started))

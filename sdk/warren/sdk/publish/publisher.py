@@ -1,0 +1,437 @@
+"""Asynchronous publisher confirms: a bounded window, exact returns, and a republish after a lost connection."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from warren.sdk.consume.delivery import REPUBLISHED, RETURN_TOKEN
+from warren.sdk.errors import (
+    ConfigError,
+    Nacked,
+    PublishError,
+    PublishTimeout,
+    TransportUnavailable,
+    Unroutable,
+    WarrenError,
+)
+from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk.publish.returns import returned_message
+from warren.sdk.transport.data_channel import DataChannel
+
+WINDOW = 1000
+WINDOW_BYTES = 16 * 1024 * 1024
+"""Bodies of unconfirmed messages beyond this are not written until confirms come; one message may exceed it."""
+
+
+@dataclass(slots=True)
+class PublisherStatistics:
+    """Counts since the App started; `unconfirmed` is what is in the window now.
+
+    `blocked_seconds` is how long the broker did not read what was published (`connection.blocked`), up to now.
+    """
+
+    published: int = 0
+    confirmed: int = 0
+    nacked: int = 0
+    returned: int = 0
+    timed_out: int = 0
+    republished: int = 0
+    unconfirmed: int = 0
+    blocked_seconds: float = 0.0
+
+
+class Pending:
+    """A message between its write and its confirm."""
+
+    __slots__ = ("deadline", "error", "future", "identity", "outgoing")
+
+    def __init__(self, outgoing: Outgoing, deadline: float, future: asyncio.Future[None]) -> None:
+        self.outgoing: Outgoing = outgoing
+        self.deadline: float = deadline
+        self.future: asyncio.Future[None] = future
+        self.error: Unroutable | None = None
+        self.identity: str | tuple[str, int] = ""
+
+    def settle(self, error: WarrenError | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+
+
+class Publisher:
+    """One channel in confirm mode, used by all tasks of an App.
+
+    Returns are told apart by the message id, which precedes the confirm in the same order; only while two messages
+    of one id are in flight does the later one carry a private header `warren-token`.
+
+    When the broker closes the channel over a message and does not say which, those in flight go again one at a time,
+    until the one is alone with its error: it ends `refused`, the others by their own confirms.
+
+    :param window: unconfirmed messages at a time; who publishes beyond it waits.
+    :param on_return: called with each message that came back, also if nobody awaits its publish any more.
+    """
+
+    def __init__(self, *, window: int, on_return: Callable[[Unroutable], None]) -> None:
+        self._window = window
+        self._on_return = on_return
+        self._loop = asyncio.get_running_loop()
+        self._channel: DataChannel | None = None
+        self._unconfirmed_channel: DataChannel | None = None
+        self._in_flight: dict[int, Pending] = {}
+        self._by_identity: dict[str | tuple[str, int], Pending] = {}
+        self._bytes = 0
+        self._sequence = 0
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        """A heap, by the place in the line."""
+        self._places = itertools.count()
+        self._cut_off: deque[Pending] = deque()
+        self._suspicion = False
+        """One of the messages that are cut off closes the channel: they go one at a time."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.blocked: str | None = None
+        """The reason that the broker gave for not reading (`connection.blocked`), or None."""
+        self._blocked_until = self._loop.time()
+        """Up to when the time that it was blocked is counted."""
+        self.statistics: PublisherStatistics = PublisherStatistics()
+
+    @property
+    def attached(self) -> bool:
+        return self._channel is not None and self._channel.usable
+
+    def attach(self, confirmed: DataChannel) -> None:
+        """There is a channel: publish again, in their order, what was cut off; then let the others go on."""
+        confirmed.on_confirm = self._confirm
+        confirmed.on_return = self._return
+        self._channel = confirmed
+        self._sequence = 0
+        self._resume()
+        self._settled()
+
+    def attach_unconfirmed(self, channel: DataChannel) -> None:
+        """There is a channel for what awaits no confirm."""
+        self._unconfirmed_channel = channel
+        self._wake()
+
+    def detach(self) -> None:
+        """The channel is lost: keep what was not confirmed for the next one."""
+        self._channel = None
+        self._cut_off.extendleft(reversed(self._in_flight.values()))
+        self._in_flight.clear()
+        self._by_identity.clear()
+        self._bytes = 0
+        self._idle.set()
+
+    def refused(self, error: WarrenError) -> None:
+        """The broker closes the channel over a message: end what caused it, so that it is not sent again.
+
+        A missing or forbidden exchange is named in the reply text, and the messages to it end.
+        """
+        named = re.search(r"(?:no|access to) exchange '([^']*)'", str(error))
+        in_flight = list(self._in_flight.values())
+        if named is not None:
+            guilty = [pending for pending in in_flight if pending.outgoing.exchange == named[1]]
+        else:
+            guilty = in_flight if len(in_flight) == 1 else []
+        for pending in guilty:
+            pending.settle(PublishError(str(error), outcome="refused"))
+        self._suspicion = self._suspicion or not guilty
+
+    def set_blocked(self, reason: str | None) -> None:
+        self._count_blocked()
+        self.blocked = reason
+        self._wake()
+
+    async def publish(self, outgoing: Outgoing, timeout: float) -> None:
+        """Publish and await the confirm.
+
+        :raises Unroutable: the broker returned it. :raises Nacked: the broker refused it.
+        :raises PublishTimeout: no confirm within `timeout` seconds. :raises TransportUnavailable: no connection in that
+            time, so that it was never sent.
+        """
+        deadline = self._loop.time() + timeout
+        channel = self._room() if not self._waiters else None
+        if channel is None:
+            channel = await self._wait_for_room(deadline)
+        await self._send(channel, outgoing, deadline).future
+
+    async def submit(
+        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        """Write the message as soon as there is a connection and room; the confirm is the future's.
+
+        :param gate: called right before it is written; what it raises is raised, and nothing is written.
+        """
+        deadline = self._loop.time() + timeout
+        channel = self._room() if not self._waiters else None
+        if channel is None:
+            channel = await self._wait_for_room(deadline)
+        if gate is not None:
+            try:
+                gate()
+            except BaseException:
+                self._wake()
+                raise
+        return self._send(channel, outgoing, deadline).future
+
+    async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
+        """At most once: returns when the bytes are on their way, without waiting unless the socket is full of them."""
+        deadline = self._loop.time() + timeout
+        while (channel := self._unconfirmed_channel) is None or not channel.usable or self._room() is None:
+            await self._wait_for_room(deadline)
+            if self._unconfirmed_channel is None or not self._unconfirmed_channel.usable:
+                # There is room, but the channel of this kind is being replaced.
+                await asyncio.sleep(0.01)
+        # It takes no place in the window, so that no confirm will wake whoever waits behind it.
+        self._wake()
+        self.statistics.published += 1
+        try:
+            channel.publish(outgoing, False)
+        except Exception as error:
+            raise unwritable(error) from error
+        if not channel.congested:
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await channel.drain()
+        except TimeoutError:
+            raise PublishTimeout("the broker does not read") from None
+        except OSError as error:
+            raise TransportUnavailable(f"the connection was lost: {error}", outcome="unknown") from error
+
+    def committed(self, count: int, returned: list[Unroutable]) -> None:
+        """Count what a transaction published, and tell of what came back."""
+        self.statistics.published += count
+        self.statistics.confirmed += count
+        self.statistics.returned += len(returned)
+        for error in returned:
+            self._on_return(error)
+
+    async def flush(self) -> None:
+        """Wait until nothing is unconfirmed."""
+        while self._in_flight or any(not pending.future.done() for pending in self._cut_off):
+            if self._in_flight:
+                await self._idle.wait()
+            else:
+                await asyncio.wait(
+                    [pending.future for pending in self._cut_off if not pending.future.done()], timeout=0.1
+                )
+
+    def snapshot(self) -> PublisherStatistics:
+        self.statistics.unconfirmed = len(self._in_flight) + len(self._cut_off)
+        self._count_blocked()
+        return self.statistics
+
+    def close(self) -> None:
+        """End what still waits: its outcome is unknown if it was written."""
+        self.detach()
+        for pending in self._cut_off:
+            pending.settle(TransportUnavailable("the App stopped before the confirm came", outcome="unknown"))
+        self._cut_off.clear()
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(TransportUnavailable("the App stopped"))
+        self._waiters.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _count_blocked(self) -> None:
+        now = self._loop.time()
+        if self.blocked is not None:
+            self.statistics.blocked_seconds += now - self._blocked_until
+        self._blocked_until = now
+
+    # Room
+
+    def _room(self) -> DataChannel | None:
+        channel = self._channel
+        if channel is None or self._cut_off or self.blocked is not None or not channel.usable:
+            return None
+        if len(self._in_flight) >= self._window or (self._bytes >= WINDOW_BYTES and self._in_flight):
+            return None
+        return channel
+
+    async def _wait_for_room(self, deadline: float) -> DataChannel:
+        # Who was woken and found no room keeps its place in the line.
+        place = next(self._places)
+        while True:
+            waiter = self._loop.create_future()
+            heappush(self._waiters, (place, waiter))
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                self._pass_on(waiter)
+                raise self._why_not_sent() from None
+            except asyncio.CancelledError:
+                self._pass_on(waiter)
+                raise
+            finally:
+                if waiter.cancelled() and (place, waiter) in self._waiters:
+                    self._waiters.remove((place, waiter))
+                    heapify(self._waiters)
+            channel = self._room()
+            if channel is not None:
+                if len(self._in_flight) + 1 < self._window:
+                    self._wake()
+                return channel
+
+    def _pass_on(self, waiter: asyncio.Future[None]) -> None:
+        """Who was woken and goes away instead wakes the next; nobody else may be left to do it."""
+        if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            self._wake()
+
+    def _why_not_sent(self) -> WarrenError:
+        self.statistics.timed_out += 1
+        if self._channel is None or not self._channel.usable:
+            return TransportUnavailable("there was no connection to the broker within the deadline")
+        reason = (
+            f"the broker blocks publishers ({self.blocked})" if self.blocked else "the window stayed full"
+        )
+        return PublishTimeout(f"{reason} until the deadline; the message was not sent", outcome="not_sent")
+
+    def _wake(self) -> None:
+        """Let as many go on as there is room for; each of them wakes the next."""
+        room = self._window - len(self._in_flight)
+        while self._waiters and room > 0 and self._room() is not None:
+            _, waiter = heappop(self._waiters)
+            if not waiter.done():
+                waiter.set_result(None)
+                room -= 1
+
+    # In flight
+
+    def _send(self, channel: DataChannel, outgoing: Outgoing, deadline: float) -> Pending:
+        pending = Pending(outgoing, deadline, self._loop.create_future())
+        self.statistics.published += 1
+        timer = self._timer
+        if timer is None or deadline < timer.when():
+            self._set_timer(deadline)
+        self._write(channel, pending)
+        return pending
+
+    def _write(self, channel: DataChannel, pending: Pending) -> None:
+        outgoing = pending.outgoing
+        if outgoing.deadline is not None:
+            left = max(0.0, outgoing.deadline - self._loop.time())
+            outgoing.set("expiration", str(int(left * 1000)))
+        sequence = self._sequence + 1
+        identity: str | tuple[str, int]
+        identity = message_id = str(outgoing.properties.get("message_id", ""))
+        if identity in self._by_identity:
+            outgoing.set_header(RETURN_TOKEN, sequence)
+            identity = (message_id, sequence)
+        elif outgoing.headers:
+            # It may have come with a delivery that is published on, or be left from an earlier attempt.
+            outgoing.set_header(RETURN_TOKEN, None)
+        try:
+            channel.publish(outgoing, outgoing.mandatory)
+        except Exception as error:
+            # Nothing was written: the sequence of the broker has not moved. Whatever is raised over a value (it is no
+            # fixed list), a number that is left behind would let later confirms end the wrong publishes.
+            pending.settle(unwritable(error))
+            self._settled()
+            return
+        self._sequence = sequence
+        pending.identity = identity
+        self._by_identity[identity] = pending
+        if not self._in_flight:
+            self._idle.clear()
+        self._in_flight[sequence] = pending
+        self._bytes += len(outgoing.body)
+
+    def _resume(self) -> None:
+        """Write what is cut off: all of it, or while there is a suspicion, the next one alone."""
+        channel = self._channel
+        while self._cut_off and channel is not None and not (self._suspicion and self._in_flight):
+            pending = self._cut_off.popleft()
+            if pending.future.done():
+                continue
+            # What came back on the lost channel says nothing of this attempt.
+            pending.error = None
+            pending.outgoing.set_header(REPUBLISHED, True)
+            self.statistics.republished += 1
+            self._write(channel, pending)
+        if not self._cut_off and not self._in_flight:
+            self._suspicion = False
+
+    def _return(self, method: bytes, header: bytes, body: bytes) -> None:
+        error, token = returned_message(method, header, body)
+        self.statistics.returned += 1
+        message_id = str(error.properties.get("message_id", ""))
+        pending = self._by_identity.get(message_id if token is None else (message_id, token))
+        if pending is not None:
+            pending.error = error
+        self._on_return(error)
+
+    def _confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
+        in_flight, by_identity = self._in_flight, self._by_identity
+        first = next(iter(in_flight), sequence) if multiple else sequence
+        # 0 with `multiple` covers all that is outstanding (AMQP 0-9-1, basic.ack).
+        last = min(sequence or self._sequence, self._sequence)
+        for known in range(first, last + 1):
+            pending = in_flight.pop(known, None)
+            if pending is None:
+                continue
+            by_identity.pop(pending.identity, None)
+            self._bytes -= len(pending.outgoing.body)
+            if ack:
+                self.statistics.confirmed += 1
+                pending.settle(pending.error)
+            else:
+                self.statistics.nacked += 1
+                pending.settle(Nacked("the broker refused the message: a queue is full, or its disk failed"))
+        self._settled()
+
+    def _settled(self) -> None:
+        if not self._in_flight:
+            self._idle.set()
+            if self._suspicion:
+                self._resume()
+        if self._waiters:
+            self._wake()
+
+    # Deadlines
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """End what is overdue. One timer serves all: nearly every message is confirmed long before it."""
+        self._timer = None
+        now = self._loop.time()
+        earliest = None
+        for pending in [*self._in_flight.values(), *self._cut_off]:
+            if pending.future.done():
+                continue
+            if pending.deadline > now:
+                earliest = pending.deadline if earliest is None else min(earliest, pending.deadline)
+                continue
+            self.statistics.timed_out += 1
+            pending.settle(PublishTimeout(self._why_not_confirmed()))
+        if earliest is not None:
+            self._set_timer(earliest)
+
+    def _why_not_confirmed(self) -> str:
+        why = f"; the broker blocks publishers ({self.blocked})" if self.blocked else ""
+        return f"no confirm came within the deadline; the message may have arrived{why}"
+
+
+def unwritable(error: Exception) -> ConfigError:
+    """What is said of a value that no frame can carry; nothing of its message was written."""
+    return ConfigError(
+        f"a header or property cannot be written to the wire: {str(error) or type(error).__name__}"
+    )

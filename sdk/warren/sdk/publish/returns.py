@@ -1,0 +1,27 @@
+"""A message that came back (`basic.return`), as the error that its publisher gets."""
+
+from __future__ import annotations
+
+from warren.sdk.consume.delivery import RETURN_TOKEN, Delivery
+from warren.sdk.errors import Unroutable
+from warren.wire.delivery_scanner import content, returned
+
+
+def returned_message(method: bytes, header: bytes, body: bytes) -> tuple[Unroutable, int | None]:
+    """The error, and the private token that tells its publish from others with the same message id.
+
+    :raises StreamError: if the frames end early.
+    """
+    back, (properties, table) = returned(method), content(header)
+    delivery = Delivery(body, back.exchange, back.routing_key, "", False, None, properties, table=table)
+    headers = dict(delivery.headers)
+    token = headers.pop(RETURN_TOKEN, None)
+    error = Unroutable(
+        reply_code=back.reply_code,
+        reply_text=back.reply_text,
+        exchange=back.exchange,
+        routing_key=back.routing_key,
+        properties={**properties, "headers": headers},
+        body=body,
+    )
+    return error, token if isinstance(token, int) else None

@@ -1,0 +1,103 @@
+"""The form of a request's replies: its type, the members of a union told apart by name, and the faults it may end in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+
+from warren.sdk.errors import ConfigError, Fault, RemoteError
+from warren.sdk.messages.codec import adapter_of
+from warren.sdk.messages.content_types import is_msgpack, media_type, unpack
+from warren.sdk.messages.types import Asking, Message, snake_case
+from warren.sdk.messages.validation_errors import mistakes
+from warren.sdk.rpc.remote_errors import ERROR_TYPE, decode_error
+from warren.wire.delivery_scanner import PropertyValue
+
+
+class Answer(NamedTuple):
+    """A reply as it came; its properties by their AMQP names, its header table as bytes."""
+
+    properties: dict[str, PropertyValue]
+    table: bytes
+    body: bytes
+
+
+class ReplyForm:
+    """How the replies of one request class are written and read.
+
+    :param members: the classes of a union by the name that a reply's `type` gives them; empty if it is no union.
+    """
+
+    def __init__(
+        self,
+        adapter: TypeAdapter[Any],
+        members: Mapping[str, type],
+        faults: Mapping[str, type[Fault[Any]]],
+    ) -> None:
+        self._adapter = adapter
+        self._members = members
+        self._faults = faults
+
+    def write(self, result: object) -> bytes:
+        """The result as JSON; of a union, behind its name and a line feed, so that one value holds both.
+
+        :raises ValueError: if the result is not of the reply's type, in words that show nothing of it.
+        """
+        try:
+            value = self._adapter.validate_python(result)
+        except ValidationError as error:
+            raise ValueError(f"the result is not what the request says: {mistakes(error)}") from None
+        body = self._adapter.dump_json(value, by_alias=True)
+        return name_of(type(value)).encode() + b"\n" + body if self._members else body
+
+    def split(self, written: bytes) -> tuple[str | None, bytes]:
+        """What `write` made, as the `type` and the body of a reply."""
+        if not self._members:
+            return None, written
+        first, _, body = written.partition(b"\n")
+        name = first.decode()
+        return (name if name in self._members else None), body
+
+    def read(self, answer: Answer) -> Any:
+        """The reply's value.
+
+        :raises RemoteError: if the reply is an error, or is not what the request says.
+        """
+        kind = str(answer.properties.get("type", ""))
+        if kind == ERROR_TYPE:
+            raise decode_error(answer.body, self._faults)
+        member = self._members.get(kind)
+        adapter = self._adapter if member is None else adapter_of(member)
+        try:
+            if is_msgpack(media_type(answer.properties.get("content_type"))):
+                return adapter.validate_python(unpack(answer.body))
+            return adapter.validate_json(answer.body)
+        except ValueError as error:
+            raise RemoteError(
+                "undecodable_reply", f"the reply is not what the request says: {mistakes(error)}"
+            ) from None
+
+
+@cache
+def reply_form(kind: type[Asking]) -> ReplyForm:
+    """:raises ConfigError: if two members of a union have one name, or the class names no reply."""
+    reply = kind.reply_type()
+    members: dict[str, type] = {}
+    if get_origin(reply) in (Union, UnionType):
+        for member in get_args(reply):
+            if not isinstance(member, type):
+                continue
+            name = name_of(member)
+            if name in members:
+                raise ConfigError(f"{kind.__name__}: two replies are called {name!r} on the wire")
+            members[name] = member
+    return ReplyForm(adapter_of(reply), members, {fault.wire_code: fault for fault in kind.wire_faults})
+
+
+def name_of(member: type) -> str:
+    """The name of a union's member on the wire."""
+    return member.wire_type if issubclass(member, Message) else snake_case(member.__name__)

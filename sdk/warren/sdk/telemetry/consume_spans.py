@@ -1,0 +1,175 @@
+"""The spans and metrics of what comes in: handled, fetched, answered, and settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from time import perf_counter, time_ns
+from typing import TypeVar
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind
+
+from warren.sdk.consume.delivery import Delivery
+from warren.sdk.logger import log
+from warren.sdk.telemetry import semantic_conventions as c
+from warren.sdk.telemetry.instruments import Instruments, fail
+from warren.sdk.telemetry.trace_context import created, within
+
+Result = TypeVar("Result")
+
+
+class Processing:
+    """One handling; whoever ends it in failure says so, because the failure does not leave it as an exception."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self.error: str | None = None
+
+    def failed(self, error: BaseException) -> None:
+        self.error = fail(self._span, error)
+
+
+_processing: ContextVar[Processing | None] = ContextVar("warren_processing", default=None)
+
+
+def failed(error: BaseException) -> None:
+    """The message that is being handled here ends otherwise than its handler meant; called where nobody listens, too."""
+    processing = _processing.get()
+    if processing is not None:
+        processing.failed(error)
+
+
+NOTHING = nullcontext()
+
+
+def scope(consuming: Consuming | None, delivery: Delivery, delivery_tag: int) -> AbstractContextManager[None]:
+    """What a handler runs in; without a tracer of ours, the context of the publisher still is the handler's."""
+    if consuming is not None:
+        return consuming.processing(delivery, delivery_tag)
+    return within(delivery) if delivery.traced else NOTHING
+
+
+class Consuming:
+    """Records for one App."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+
+    @contextmanager
+    def processing(self, delivery: Delivery, delivery_tag: int) -> Iterator[None]:
+        """Around a handler; its span links to the message's creation, and is its child."""
+        instruments = self._instruments
+        context = created(delivery.headers)
+        attributes = self._attributes("process", delivery, delivery_tag)
+        for name in (c.PEER_ADDRESS, c.PEER_PORT):
+            attributes.pop(name, None)
+        span = instruments.tracer.start_span(
+            c.span_name(attributes),
+            context=context,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=_link(context),
+        )
+        processing = Processing(span)
+        token = _processing.set(processing)
+        started = perf_counter()
+        try:
+            with trace.use_span(
+                span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+            ):
+                try:
+                    yield
+                except BaseException as error:
+                    processing.failed(error)
+                    raise
+        finally:
+            _processing.reset(token)
+            figures = instruments.figures(attributes, processing.error)
+            instruments.process_duration.record(perf_counter() - started, figures)
+            instruments.consumed.add(1, figures)
+
+    def settled(
+        self, delivery: Delivery, delivery_tag: int, operation: str, settle: Callable[[], None]
+    ) -> None:
+        """Do it, and record it: `ack`, `nack` or `reject`. No failure of the record keeps it from being done."""
+        began, started = time_ns(), perf_counter()
+        settle()
+        taken = perf_counter() - started
+        instruments = self._instruments
+        try:
+            context = created(delivery.headers)
+            attributes = self._attributes(operation, delivery, delivery_tag)
+            span = instruments.tracer.start_span(
+                c.span_name(attributes),
+                context=context,
+                kind=SpanKind.CLIENT,
+                attributes=attributes,
+                links=_link(context),
+                start_time=began,
+            )
+            instruments.operation_duration.record(taken, instruments.figures(attributes, None))
+            span.end(began + int(taken * 1e9))
+        except Exception:
+            log.exception("settlement not recorded: operation=%s queue=%s", operation, delivery.queue)
+
+    def received(self, delivery: Delivery | None, delivery_tag: int, queue: str, started: float) -> None:
+        """A `basic.get` that began at `started` (perf_counter) and brought this, or nothing."""
+        instruments = self._instruments
+        taken = perf_counter() - started
+        if delivery is None:
+            attributes = c.operation("receive") | {c.DESTINATION: queue} | instruments.consuming
+        else:
+            attributes = self._attributes("receive", delivery, delivery_tag)
+        span = instruments.tracer.start_span(
+            c.span_name(attributes),
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            links=None if delivery is None else _link(created(delivery.headers)),
+            start_time=time_ns() - int(taken * 1e9),
+        )
+        span.end()
+        figures = instruments.figures(attributes, None)
+        instruments.operation_duration.record(taken, figures)
+        if delivery is not None:
+            instruments.consumed.add(1, figures)
+
+    def answered(self, reply: Delivery, read: Callable[[], Result]) -> Result:
+        """Read a reply: the processing of the second conversation of a call. It stays within the caller's span."""
+        instruments = self._instruments
+        attributes = self._attributes("process", reply, 0)
+        for name in (c.PEER_ADDRESS, c.PEER_PORT):
+            attributes.pop(name, None)
+        span = instruments.tracer.start_span(
+            c.span_name(attributes),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=_link(created(reply.headers)),
+        )
+        started = perf_counter()
+        error: str | None = None
+        try:
+            return read()
+        except Exception as problem:
+            error = fail(span, problem)
+            raise
+        finally:
+            span.end()
+            figures = instruments.figures(attributes, error)
+            instruments.process_duration.record(perf_counter() - started, figures)
+            instruments.consumed.add(1, figures)
+
+    def _attributes(self, operation: str, delivery: Delivery, delivery_tag: int) -> c.Attributes:
+        attributes = c.of_delivery(operation, delivery, delivery_tag)
+        attributes |= self._instruments.consuming
+        self._instruments.templated(attributes, delivery.exchange, delivery.routing_key)
+        if self._instruments.options.sizes:
+            attributes[c.BODY_SIZE] = len(delivery.body)
+        return attributes
+
+
+def _link(context: Context) -> list[Link] | None:
+    found = trace.get_current_span(context).get_span_context()
+    return [Link(found)] if found.is_valid else None

@@ -1,0 +1,203 @@
+"""The spans and metrics of what is sent: an outlet around the publisher, which stands there only where somebody listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import perf_counter
+
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind
+
+from warren.sdk.app.middleware import Outlet
+from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk.telemetry import semantic_conventions as c
+from warren.sdk.telemetry.instruments import Instruments, fail
+from warren.sdk.telemetry.trace_context import created
+
+
+class Publish:
+    """One publish, from the moment when it leaves the user's middlewares to its confirm."""
+
+    __slots__ = ("_attributes", "_instruments", "_span", "_started")
+
+    def __init__(self, instruments: Instruments, outgoing: Outgoing) -> None:
+        attributes = c.of_outgoing("publish", outgoing)
+        attributes |= instruments.publishing
+        instruments.templated(attributes, outgoing.exchange, outgoing.routing_key)
+        if instruments.options.sizes:
+            attributes[c.BODY_SIZE] = len(outgoing.body)
+            attributes[c.ENVELOPE_SIZE] = len(outgoing.body) + len(outgoing.header())
+        self._instruments = instruments
+        self._attributes = attributes
+        theirs = foreign_context(outgoing)
+        batch = _batch.get()
+        self._span: Span | None = None
+        if theirs is None and batch is not None:
+            batch.create(outgoing, attributes)
+        elif batch is not None:
+            batch.add(trace.get_current_span(theirs).get_span_context(), attributes)
+        else:
+            # A context that the user or an earlier publish put there stays: it is where the message was created.
+            link = None if theirs is None else trace.get_current_span(theirs).get_span_context()
+            self._span = instruments.tracer.start_span(
+                c.span_name(attributes),
+                kind=SpanKind.PRODUCER if link is None else SpanKind.CLIENT,
+                attributes=attributes,
+                links=None if link is None else [Link(link)],
+            )
+            if link is None:
+                write_context(outgoing, self._span)
+        self._started = perf_counter()
+
+    def end(self, error: BaseException | None) -> None:
+        instruments = self._instruments
+        name = None
+        if error is not None:
+            name = c.error_type(error) if self._span is None else fail(self._span, error)
+        figures = instruments.figures(self._attributes, name)
+        if self._span is not None:
+            instruments.operation_duration.record(perf_counter() - self._started, figures)
+            self._span.end()
+        instruments.sent.add(1, figures)
+
+    def done(self, confirm: asyncio.Future[None]) -> None:
+        self.end(asyncio.CancelledError() if confirm.cancelled() else confirm.exception())
+
+
+class Traced:
+    """An outlet that records what passes."""
+
+    def __init__(self, outlet: Outlet, instruments: Instruments) -> None:
+        self._outlet = outlet
+        self._instruments = instruments
+
+    async def publish(self, outgoing: Outgoing, timeout: float) -> None:
+        with _recorded(self._instruments, outgoing):
+            await self._outlet.publish(outgoing, timeout)
+
+    async def submit(
+        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        publish = Publish(self._instruments, outgoing)
+        try:
+            confirm = await self._outlet.submit(outgoing, timeout, gate)
+        except BaseException as error:
+            publish.end(error)
+            raise
+        confirm.add_done_callback(publish.done)
+        return confirm
+
+    async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
+        with _recorded(self._instruments, outgoing):
+            await self._outlet.publish_unconfirmed(outgoing, timeout)
+
+
+def recorded(
+    instruments: Instruments, write: Callable[[Outgoing], Awaitable[None]]
+) -> Callable[[Outgoing], Awaitable[None]]:
+    """`write`, recorded as a publish; of a transaction, whose commit confirms."""
+
+    async def publish(outgoing: Outgoing) -> None:
+        with _recorded(instruments, outgoing):
+            await write(outgoing)
+
+    return publish
+
+
+@contextmanager
+def _recorded(instruments: Instruments, outgoing: Outgoing) -> Iterator[None]:
+    publish = Publish(instruments, outgoing)
+    try:
+        yield
+    except BaseException as error:
+        publish.end(error)
+        raise
+    publish.end(None)
+
+
+class BatchSpan:
+    """The send of a batch: a client's span, linked to the context that each message was created in."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._attributes = c.operation("publish") | instruments.publishing
+        self._span = instruments.tracer.start_span(
+            "publish", kind=SpanKind.CLIENT, attributes=self._attributes
+        )
+        self._started = perf_counter()
+        self._count = 0
+        self._destinations: set[str] = set()
+
+    def create(self, outgoing: Outgoing, attributes: c.Attributes) -> None:
+        """A message of the batch, and a span for its creation, if that is wanted."""
+        span = self._span
+        if self._instruments.options.create_spans:
+            shown = attributes | c.operation("create")
+            span = self._instruments.tracer.start_span(
+                c.span_name(shown), kind=SpanKind.PRODUCER, attributes=shown
+            )
+            span.end()
+        write_context(outgoing, span)
+        self.add(None if span is self._span else span.get_span_context(), attributes)
+
+    def add(self, creation: trace.SpanContext | None, attributes: c.Attributes) -> None:
+        self._count += 1
+        self._destinations.add(str(attributes.get(c.TEMPLATE, attributes[c.DESTINATION])))
+        if creation is not None:
+            self._span.add_link(creation)
+
+    def end(self, error: BaseException | None) -> None:
+        found: c.Attributes = {c.BATCH_COUNT: self._count}
+        if len(self._destinations) == 1:
+            found[c.DESTINATION] = next(iter(self._destinations))
+        self._attributes |= found
+        self._span.set_attributes(found)
+        self._span.update_name(c.span_name(self._attributes))
+        name = None if error is None else fail(self._span, error)
+        figures = self._instruments.figures(self._attributes, name)
+        self._instruments.operation_duration.record(perf_counter() - self._started, figures)
+        self._span.end()
+
+
+_batch: ContextVar[BatchSpan | None] = ContextVar("warren_batch", default=None)
+
+
+@contextmanager
+def batch(instruments: Instruments) -> Iterator[None]:
+    """What is submitted inside belongs to one batch."""
+    span = BatchSpan(instruments)
+    token = _batch.set(span)
+    try:
+        yield
+    except BaseException as error:
+        span.end(error)
+        raise
+    else:
+        span.end(None)
+    finally:
+        _batch.reset(token)
+
+
+def foreign_context(outgoing: Outgoing) -> Context | None:
+    """The context that the message carries, if it is another than that of the current span."""
+    fields = propagate.get_global_textmap().fields
+    if not any(name in outgoing.headers for name in fields):
+        return None
+    own: dict[str, str] = {}
+    propagate.inject(own)
+    headers = {
+        name: getattr(value, "value", value) for name, value in outgoing.headers.items() if name in fields
+    }
+    return None if headers == own else created(headers)
+
+
+def write_context(outgoing: Outgoing, span: Span) -> None:
+    """Make the span the one that the message was created in."""
+    fields: dict[str, str] = {}
+    propagate.inject(fields, trace.set_span_in_context(span))
+    for name, value in fields.items():
+        outgoing.set_header(name, value)

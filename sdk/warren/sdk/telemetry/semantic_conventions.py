@@ -1,0 +1,138 @@
+"""Names and attributes of OpenTelemetry's semantic conventions for messaging (RabbitMQ), as of version 1.44.
+
+https://opentelemetry.io/docs/specs/semconv/messaging/rabbitmq/ and .../messaging-spans/, .../messaging-metrics/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from opentelemetry.util.types import AttributeValue
+
+from warren.sdk.consume.delivery import Delivery
+from warren.sdk.publish.outgoing import Outgoing
+from warren.wire.amqp_url import parse_url
+from warren.wire.reply_codes import Reply
+
+Attributes = dict[str, AttributeValue]
+
+SYSTEM: Final = "messaging.system"
+OPERATION: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
+DESTINATION: Final = "messaging.destination.name"
+TEMPLATE: Final = "messaging.destination.template"
+ANONYMOUS: Final = "messaging.destination.anonymous"
+TEMPORARY: Final = "messaging.destination.temporary"
+ROUTING_KEY: Final = "messaging.rabbitmq.destination.routing_key"
+DELIVERY_TAG: Final = "messaging.rabbitmq.message.delivery_tag"
+BATCH_COUNT: Final = "messaging.batch.message_count"
+MESSAGE_ID: Final = "messaging.message.id"
+CONVERSATION_ID: Final = "messaging.message.conversation_id"
+BODY_SIZE: Final = "messaging.message.body.size"
+ENVELOPE_SIZE: Final = "messaging.message.envelope.size"
+CLIENT_ID: Final = "messaging.client.id"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+PEER_ADDRESS: Final = "network.peer.address"
+PEER_PORT: Final = "network.peer.port"
+ERROR_TYPE: Final = "error.type"
+
+OPERATION_DURATION: Final = "messaging.client.operation.duration"
+PROCESS_DURATION: Final = "messaging.process.duration"
+SENT_MESSAGES: Final = "messaging.client.sent.messages"
+CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+REPLIES: Final = ("amq.rabbitmq.reply-to", "amq.direct.reply-to", "amq.gen-", "warren.reply.")
+"""How the names of queues begin that a server or a client made up for itself."""
+
+OPERATION_TYPES: Final = {
+    "publish": "send",
+    "create": "create",
+    "receive": "receive",
+    "process": "process",
+    "ack": "settle",
+    "nack": "settle",
+    "reject": "settle",
+}
+
+
+_CONDITIONS: Final = {int(reply): reply.name.lower().replace("_", "-") for reply in Reply}
+
+
+def producer_destination(exchange: str, routing_key: str) -> str:
+    return ":".join(part for part in (exchange, routing_key) if part) or "amq.default"
+
+
+def consumer_destination(exchange: str, routing_key: str, queue: str) -> str:
+    """Of a message: empty parts are left out, and a routing key that is the queue's name is written once."""
+    parts = (exchange, routing_key if routing_key != queue else "", queue)
+    return ":".join(part for part in parts if part)
+
+
+def span_name(attributes: Mapping[str, AttributeValue]) -> str:
+    """The operation and where to; a destination that nobody knows by its name is named by its server."""
+    hidden = attributes.get(ANONYMOUS) or attributes.get(TEMPORARY)
+    target = attributes.get(TEMPLATE) or (None if hidden else attributes.get(DESTINATION))
+    if target is None and hidden and SERVER_ADDRESS in attributes:
+        target = f"{attributes[SERVER_ADDRESS]!s}:{attributes[SERVER_PORT]!s}"
+    return str(attributes[OPERATION]) if target is None else f"{attributes[OPERATION]!s} {target!s}"
+
+
+def operation(name: str) -> Attributes:
+    return {SYSTEM: "rabbitmq", OPERATION: name, OPERATION_TYPE: OPERATION_TYPES[name]}
+
+
+def of_outgoing(name: str, outgoing: Outgoing) -> Attributes:
+    """Of a message that is sent."""
+    key = outgoing.routing_key
+    attributes = operation(name)
+    attributes[DESTINATION] = producer_destination(outgoing.exchange, key)
+    if not outgoing.exchange:
+        _note_temporary(attributes, key)
+    if key:
+        attributes[ROUTING_KEY] = key
+    _note_identity(attributes, outgoing.properties)
+    return attributes
+
+
+def of_delivery(name: str, delivery: Delivery, delivery_tag: int) -> Attributes:
+    """Of a message that came; `delivery_tag` 0 if it was not delivered by the broker."""
+    attributes = operation(name)
+    attributes[DESTINATION] = consumer_destination(delivery.exchange, delivery.routing_key, delivery.queue)
+    _note_temporary(attributes, delivery.queue)
+    if delivery.routing_key:
+        attributes[ROUTING_KEY] = delivery.routing_key
+    if delivery_tag:
+        attributes[DELIVERY_TAG] = delivery_tag
+    _note_identity(attributes, delivery.properties)
+    return attributes
+
+
+def of_connection(url: str, client: str, peer: tuple[str, int] | None) -> Attributes:
+    """Of a connection: whom the client meant, who answered, and what the broker calls the client."""
+    parts = parse_url(url)
+    attributes: Attributes = {SERVER_ADDRESS: parts.host, SERVER_PORT: parts.port, CLIENT_ID: client}
+    if peer is not None:
+        attributes[PEER_ADDRESS], attributes[PEER_PORT] = peer
+    return attributes
+
+
+def error_type(error: BaseException) -> str:
+    """AMQP's name of the condition (section 1.1 of its reference) where the broker gave one, else the class."""
+    code = getattr(error, "reply_code", 0)
+    if code in _CONDITIONS:
+        return _CONDITIONS[code]
+    return type(error).__name__
+
+
+def _note_temporary(attributes: Attributes, queue: str) -> None:
+    if queue.startswith(REPLIES):
+        attributes[ANONYMOUS] = attributes[TEMPORARY] = True
+
+
+def _note_identity(attributes: Attributes, properties: Mapping[str, object]) -> None:
+    for key, name in ((MESSAGE_ID, "message_id"), (CONVERSATION_ID, "correlation_id")):
+        if value := properties.get(name):
+            attributes[key] = str(value)

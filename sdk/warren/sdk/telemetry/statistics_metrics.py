@@ -1,0 +1,175 @@
+"""Metrics of the SDK's own: its statistics, read when somebody collects them, so that no message pays for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+
+from warren.sdk.app.statistics import Statistics
+from warren.sdk.telemetry.semantic_conventions import DESTINATION
+
+Figure = tuple[float, str | None]
+"""A value, and the queue that it is of."""
+
+
+class Source(Protocol):
+    """One run of an App."""
+
+    @property
+    def name(self) -> str: ...
+
+    def statistics(self) -> Statistics: ...
+
+
+class Metric(NamedTuple):
+    """:param now: it goes up and down; else it is a count since the start."""
+
+    name: str
+    unit: str
+    description: str
+    read: Callable[[Statistics], Iterable[Figure]]
+    now: bool = False
+
+
+def _of_publisher(field: str) -> Callable[[Statistics], Iterable[Figure]]:
+    return lambda statistics: [(getattr(statistics.publisher, field), None)]
+
+
+def _of_calls(field: str) -> Callable[[Statistics], Iterable[Figure]]:
+    return lambda statistics: [(getattr(statistics.calls, field), None)]
+
+
+def _by_queue(part: str, field: str) -> Callable[[Statistics], Iterable[Figure]]:
+    return lambda statistics: [
+        (getattr(one, field), queue) for queue, one in getattr(statistics, part).items()
+    ]
+
+
+METRICS = (
+    Metric(
+        "warren.publisher.unconfirmed", "{message}", "In the window now.", _of_publisher("unconfirmed"), True
+    ),
+    Metric("warren.publisher.confirmed", "{message}", "Taken by the broker.", _of_publisher("confirmed")),
+    Metric("warren.publisher.nacked", "{message}", "Refused by the broker.", _of_publisher("nacked")),
+    Metric("warren.publisher.returned", "{message}", "No queue matched.", _of_publisher("returned")),
+    Metric("warren.publisher.timed_out", "{message}", "Not confirmed in time.", _of_publisher("timed_out")),
+    Metric("warren.publisher.republished", "{message}", "Sent again.", _of_publisher("republished")),
+    Metric("warren.publisher.blocked", "s", "The broker did not read.", _of_publisher("blocked_seconds")),
+    Metric(
+        "warren.connection.reconnects",
+        "{connection}",
+        "Connections made anew.",
+        lambda s: [(s.reconnects, None)],
+    ),
+    Metric(
+        "warren.consumer.running",
+        "{message}",
+        "In handlers now.",
+        _by_queue("subscriptions", "running"),
+        True,
+    ),
+    Metric(
+        "warren.consumer.waiting", "{message}", "Prefetched.", _by_queue("subscriptions", "waiting"), True
+    ),
+    Metric(
+        "warren.consumer.redelivered",
+        "{message}",
+        "Not for the first time.",
+        _by_queue("subscriptions", "redelivered"),
+    ),
+    Metric(
+        "warren.consumer.stale", "{message}", "Lost before they ended.", _by_queue("subscriptions", "stale")
+    ),
+    Metric("warren.handler.handled", "{message}", "Ended well.", _by_queue("handlers", "handled")),
+    Metric(
+        "warren.handler.retries",
+        "{attempt}",
+        "Tried again.",
+        _by_queue("handlers", "retried"),
+    ),
+    Metric("warren.handler.delayed", "{message}", "Put off.", _by_queue("handlers", "delayed")),
+    Metric(
+        "warren.handler.dead_lettered", "{message}", "Dead-lettered.", _by_queue("handlers", "dead_lettered")
+    ),
+    Metric("warren.handler.dropped", "{message}", "Ended nowhere.", _by_queue("handlers", "dropped")),
+    Metric("warren.calls.in_flight", "{call}", "Calls that wait now.", _of_calls("in_flight"), True),
+    Metric("warren.calls.timed_out", "{call}", "No reply in time.", _of_calls("timed_out")),
+    Metric(
+        "warren.calls.discarded_replies",
+        "{message}",
+        "Nobody waited for them.",
+        _of_calls("discarded_replies"),
+    ),
+)
+
+_sources: WeakKeyDictionary[MeterProvider, Watched] = WeakKeyDictionary()
+
+
+class Watched:
+    """The runs that one provider's instruments read."""
+
+    def __init__(self, meters: MeterProvider) -> None:
+        self.sources: WeakSet[Source] = WeakSet()
+        self._meter = meters.get_meter("warren.sdk")
+        self._components: set[str] = set()
+        for metric in METRICS:
+            make = (
+                self._meter.create_observable_up_down_counter
+                if metric.now
+                else self._meter.create_observable_counter
+            )
+            make(metric.name, [self._reader(metric.read)], metric.unit, metric.description)
+
+    def add(self, source: Source) -> None:
+        """Read it from here on, with the components that it has."""
+        self.sources.add(source)
+        for key, value in source.statistics().components.items():
+            kind = key.partition(" ")[0]
+            for field in fields(value):
+                self._component(kind, field.name)
+
+    def _component(self, kind: str, field: str) -> None:
+        name = f"warren.{kind}.{field}"
+        if name in self._components:
+            return
+        self._components.add(name)
+
+        def read(options: CallbackOptions) -> Iterator[Observation]:
+            for source in list(self.sources):
+                for key, value in source.statistics().components.items():
+                    figure = getattr(value, field, None) if key.partition(" ")[0] == kind else None
+                    if isinstance(figure, int | float):
+                        yield Observation(figure, {"warren.app": source.name, "warren.component": key})
+
+        self._meter.create_observable_gauge(name, [read])
+
+    def _reader(self, read: Callable[[Statistics], Iterable[Figure]]) -> Callable[..., Iterator[Observation]]:
+        def observe(options: CallbackOptions) -> Iterator[Observation]:
+            for source in list(self.sources):
+                for value, queue in read(source.statistics()):
+                    attributes: dict[str, Any] = {"warren.app": source.name}
+                    if queue is not None:
+                        attributes[DESTINATION] = queue
+                    yield Observation(value, attributes)
+
+        return observe
+
+
+def watch(meters: MeterProvider, source: Source) -> None:
+    """Let the provider's collections read this run, as long as it lives."""
+    watched = _sources.get(meters)
+    if watched is None:
+        # Once a provider: it keeps the instruments of a name, and with them their callbacks.
+        watched = _sources[meters] = Watched(meters)
+    watched.add(source)
+
+
+def unwatch(meters: MeterProvider, source: Source) -> None:
+    """The run has ended: its last figures are collected no more."""
+    watched = _sources.get(meters)
+    if watched is not None:
+        watched.sources.discard(source)

@@ -1,0 +1,1 @@
+"""Exchanges, queues and bindings: values, declaration, comparison with a broker, plans."""

@@ -1,0 +1,168 @@
+"""All that a virtual host holds, as RabbitMQ's management HTTP API or Warren's control socket lists it.
+
+AMQP itself shows neither bindings nor what nobody named. https://www.rabbitmq.com/docs/http-api-reference
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import Request, urlopen
+
+from warren.core.control_client import Failed, ask
+from warren.sdk.errors import WarrenError
+from warren.sdk.topology.exchange import Binding
+
+LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""The longest answer that is read: some 100,000 queues."""
+SECONDS: Final = 30.0
+
+
+class ListingError(WarrenError):
+    """The listing cannot be read; the text is one line that says why."""
+
+    exit_status: ClassVar[int] = 74
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Its name, and what it gives to what it rules: `alternate-exchange`, `message-ttl`, ..."""
+
+    name: str
+    definition: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What there is, without the default exchange, its bindings, and what begins with `amq.`.
+
+    :ivar policies: the policy that rules an exchange or a queue, by (`exchange` or `queue`, name).
+    """
+
+    exchanges: frozenset[str]
+    queues: frozenset[str]
+    bindings: tuple[Binding, ...]
+    policies: Mapping[tuple[str, str], Policy]
+
+
+def from_management(url: str, virtual_host: str, user: str, password: str) -> Listing:
+    """Ask RabbitMQ's management API; its user needs the tag `management`. Blocks for at most 30 s a request.
+
+    :param url: `http://host:15672`; a user and password in it win over the others.
+    :raises ListingError: if it does not answer, or with something else.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ListingError(f"not an HTTP URL: {parts.scheme or url}; write http://host:15672")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    base = f"{parts.scheme}://{host}:{parts.port or 15672}{parts.path.rstrip('/')}/api"
+    if parts.username:
+        user, password = unquote(parts.username), unquote(parts.password or "")
+    token = b64encode(f"{user}:{password}".encode()).decode()
+    where = quote(virtual_host, safe="")
+    kinds = ("exchanges", "queues", "bindings", "policies")
+    found = {kind: _get(f"{base}/{kind}/{where}", token) for kind in kinds}
+    defined = {each["name"]: Policy(each["name"], each["definition"]) for each in found["policies"]}
+    policies = {
+        (kind, each["name"]): defined[each["policy"]]
+        for kind, plural in (("exchange", "exchanges"), ("queue", "queues"))
+        for each in found[plural]
+        if each.get("policy") in defined
+    }
+    bindings = [
+        Binding(
+            each["source"],
+            each["destination"],
+            each["routing_key"],
+            to_exchange=each["destination_type"] == "exchange",
+            arguments=each["arguments"],
+        )
+        for each in found["bindings"]
+        if each["source"]
+    ]
+    return _listing(
+        [each["name"] for each in found["exchanges"]],
+        [each["name"] for each in found["queues"]],
+        bindings,
+        policies,
+    )
+
+
+def from_control_socket(path: Path, virtual_host: str) -> Listing:
+    """Ask a `warren broker` on this machine. Blocks for at most 30 s a request.
+
+    :raises ListingError: if it does not answer.
+    """
+    exchanges = _rows(path, "list_exchanges", virtual_host, ["name", "policy"])
+    queues = _rows(path, "list_queues", virtual_host, ["name", "policy"])
+    bindings = [
+        Binding(source, destination, key, kind == "exchange", {name: value for name, _, value in arguments})
+        for source, destination, kind, key, arguments in _rows(
+            path,
+            "list_bindings",
+            virtual_host,
+            ["source_name", "destination_name", "destination_kind", "routing_key", "arguments"],
+        )
+        if source
+    ]
+    defined = {
+        name: Policy(name, json.loads(definition))
+        for _, name, _, _, definition, _ in _rows(path, "list_policies", virtual_host, [])
+    }
+    policies = {("exchange", name): defined[policy] for name, policy in exchanges if policy in defined}
+    policies |= {("queue", name): defined[policy] for name, policy in queues if policy in defined}
+    return _listing([row[0] for row in exchanges], [row[0] for row in queues], bindings, policies)
+
+
+def _listing(
+    exchanges: list[str], queues: list[str], bindings: list[Binding], policies: dict[tuple[str, str], Policy]
+) -> Listing:
+    return Listing(
+        frozenset(name for name in exchanges if name and not name.startswith("amq.")),
+        frozenset(name for name in queues if not name.startswith("amq.")),
+        tuple(each for each in bindings if not each.destination.startswith("amq.")),
+        policies,
+    )
+
+
+def _rows(path: Path, verb: str, virtual_host: str, items: list[str]) -> list[list[Any]]:
+    try:
+        rows: list[list[Any]] = ask(path, verb, {"vhost": virtual_host, "items": items}, SECONDS)["rows"]
+    except Failed as error:
+        raise ListingError(str(error)) from None
+    return rows
+
+
+def _get(url: str, token: str) -> list[dict[str, Any]]:
+    shown = url.partition("/api/")[0]
+    try:
+        with urlopen(Request(url, headers={"Authorization": f"Basic {token}"}), timeout=SECONDS) as response:
+            body = response.read(LIMIT_BYTES + 1)
+    except HTTPError as error:
+        with error:
+            if error.code in (401, 403):
+                raise ListingError(
+                    f"the management API at {shown} refuses the user: it needs the tag `management`"
+                ) from None
+            raise ListingError(
+                f"the management API at {shown} answers {error.code} {error.reason} to {url.rpartition('/api')[2]}"
+            ) from None
+    except (URLError, OSError) as error:
+        raise ListingError(
+            f"the management API at {shown} does not answer: {getattr(error, 'reason', error)}"
+        ) from None
+    if len(body) > LIMIT_BYTES:
+        raise ListingError(f"the management API at {shown} answers with more than {LIMIT_BYTES} bytes")
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise ListingError(f"{shown} is no management API: it answers with something else than a JSON list")
+    return found

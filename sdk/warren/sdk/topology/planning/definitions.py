@@ -1,0 +1,75 @@
+"""Declared topology as RabbitMQ's definitions JSON, which RabbitMQ and Warren import.
+
+https://www.rabbitmq.com/docs/definitions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from warren.sdk.topology.exchange import Binding, Declarable, Exchange, Queue
+
+FOLLOWS = "3.10.8"
+"""The RabbitMQ version whose form of definitions this is: newer ones read it as well."""
+
+
+def definitions(items: Iterable[Declarable], virtual_host: str = "/") -> dict[str, Any]:
+    """The definitions of one virtual host: what a broker can keep, in the order of its names.
+
+    Left out is what no definitions can hold: exclusive queues, which their connection makes, and the bindings to them; the
+    exchanges that every broker has.
+    """
+    items = list(items)
+    own = {item.name for item in items if isinstance(item, Queue) and item.exclusive}
+    queues = [item for item in items if isinstance(item, Queue) and not item.exclusive]
+    exchanges = [item for item in items if isinstance(item, Exchange) and not predeclared(item.name)]
+    bindings = [
+        item
+        for item in items
+        if isinstance(item, Binding) and (item.to_exchange or item.destination not in own)
+    ]
+    return {
+        "rabbit_version": FOLLOWS,
+        "rabbitmq_version": FOLLOWS,
+        "product_name": "Warren",
+        "vhosts": [{"name": virtual_host}],
+        "queues": [
+            {
+                "name": queue.name,
+                "vhost": virtual_host,
+                "durable": queue.durable,
+                "auto_delete": queue.auto_delete,
+                "arguments": queue.wire_arguments(),
+            }
+            for queue in sorted(queues, key=lambda each: each.name)
+        ],
+        "exchanges": [
+            {
+                "name": exchange.name,
+                "vhost": virtual_host,
+                "type": exchange.type,
+                "durable": exchange.durable,
+                "auto_delete": exchange.auto_delete,
+                "internal": exchange.internal,
+                "arguments": exchange.wire_arguments(),
+            }
+            for exchange in sorted(exchanges, key=lambda each: each.name)
+        ],
+        "bindings": [
+            {
+                "source": binding.source,
+                "vhost": virtual_host,
+                "destination": binding.destination,
+                "destination_type": "exchange" if binding.to_exchange else "queue",
+                "routing_key": binding.key,
+                "arguments": dict(binding.arguments),
+            }
+            for binding in sorted(bindings, key=lambda each: (each.source, each.destination, each.key))
+        ],
+    }
+
+
+def predeclared(exchange: str) -> bool:
+    """Whether every broker has the exchange."""
+    return not exchange or exchange.startswith("amq.")

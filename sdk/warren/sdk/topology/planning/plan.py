@@ -1,0 +1,276 @@
+"""A plan: each declared thing beside what the broker has, what to do about it, and the doing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+
+from warren.sdk.errors import TopologyMismatch
+from warren.sdk.topology.declarations import Form, declaration, identity, label, rank
+from warren.sdk.topology.exchange import Binding, Declarable, Exchange, Queue, closure
+from warren.sdk.topology.mismatch import Difference, differences
+from warren.sdk.topology.planning.broker_listing import Listing
+from warren.sdk.topology.planning.definitions import predeclared
+from warren.sdk.topology.planning.risks import Risk, risks, ruled
+from warren.sdk.topology.registry import MismatchPolicy
+from warren.sdk.transport.session import Session
+from warren.sdk.transport.supervised_connection import Control
+
+BY_POLICY = {
+    "x-message-ttl": "message-ttl",
+    "x-expires": "expires",
+    "x-max-length": "max-length",
+    "x-max-length-bytes": "max-length-bytes",
+    "x-overflow": "overflow",
+    "x-dead-letter-exchange": "dead-letter-exchange",
+    "x-dead-letter-routing-key": "dead-letter-routing-key",
+    "x-dead-letter-strategy": "dead-letter-strategy",
+    "x-delivery-limit": "delivery-limit",
+    "alternate-exchange": "alternate-exchange",
+}
+"""Arguments that a policy gives to what exists, if it has no such argument itself
+(https://www.rabbitmq.com/docs/parameters#policies)."""
+
+
+class Status(Enum):
+    """How a declared thing stands on the broker."""
+
+    PRESENT = "present"
+    MISSING = "missing"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"
+    """It may not be looked at, or AMQP cannot show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One declared thing.
+
+    :ivar advice: what to do; empty where nothing is to be done.
+    """
+
+    item: Declarable
+    status: Status
+    differences: tuple[Difference, ...] = ()
+    advice: str = ""
+
+    @property
+    def name(self) -> str:
+        return label(self.item)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What stands between a declared topology and a broker.
+
+    :ivar broker: product and version, as the broker says.
+    :ivar listed: whether bindings could be seen, and what nobody declares.
+    :ivar undeclared: what is there and not declared here; another application may own it.
+    """
+
+    broker: str
+    steps: tuple[Step, ...]
+    listed: bool
+    undeclared: tuple[Declarable, ...]
+    risks: tuple[Risk, ...]
+
+    def of(self, status: Status) -> list[Step]:
+        return [step for step in self.steps if step.status is status]
+
+    @property
+    def stands(self) -> bool:
+        """Nothing is missing, nothing differs, and every exchange and queue could be compared, but for exclusive queues.
+
+        Bindings that could not be seen are taken to be there.
+        """
+        return all(
+            step.status is Status.PRESENT
+            or (
+                step.status is Status.UNKNOWN
+                and (isinstance(step.item, Binding) or (isinstance(step.item, Queue) and step.item.exclusive))
+            )
+            for step in self.steps
+        )
+
+
+class Planner:
+    """A connection that compares and makes: `async with Planner(url) as planner:`.
+
+    :raises TransportUnavailable: if there is no broker.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __aenter__(self) -> Planner:
+        self._session = await Session.open(self._url, "warren topology", lambda reason: None)
+        self._control = Control(self._session)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def plan(self, items: Iterable[Declarable], listing: Listing | None = None) -> Plan:
+        """Compare; nothing is made or changed.
+
+        What exists is compared by declaring it once more, which broker and RabbitMQ answer without doing anything; only
+        if it is deleted by another in the instant between looking and comparing, it is made anew. That counts as a use
+        for a queue that expires.
+
+        :param items: with the dead letter exchange and queues that they imply.
+        """
+        items = sorted(_with_implied(items), key=rank)
+        steps = [await self._step(item, listing) for item in items]
+        product, version = self._session.server
+        judged = items if listing is None else [ruled(item, listing.policies) for item in items]
+        exchanges, queues = _referred(judged)
+        return Plan(
+            broker=f"{product} {version}",
+            steps=tuple(steps),
+            listed=listing is not None,
+            undeclared=_undeclared(items, listing),
+            risks=tuple(
+                risks(
+                    judged,
+                    bindings=listing.bindings if listing else (),
+                    missing=await self._missing(Exchange(name) for name in sorted(exchanges)),
+                    missing_queues=await self._missing(Queue(name) for name in sorted(queues)),
+                    rabbitmq=_version(version) if product == "RabbitMQ" else None,
+                )
+            ),
+        )
+
+    async def apply(self, plan: Plan, *, mismatch: MismatchPolicy = "fail") -> list[str]:
+        """Make what is missing, and the bindings that could not be seen; the names of what was made.
+
+        :param mismatch: `fail` makes nothing if something differs; `adopt` leaves that as it is.
+        :raises TopologyMismatch: if something differs, or the broker refuses.
+        """
+        differing = plan.of(Status.DIFFERS)
+        if differing and mismatch == "fail":
+            first = differing[0]
+            more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
+            raise TopologyMismatch(
+                f"nothing was made: {first.name} differs{more}: {'; '.join(map(str, first.differences))}"
+                " (`warren topology plan` says what to do; --mismatch adopt leaves it as it is)",
+                reply_code=406,
+                differences=first.differences,
+            )
+        made = []
+        for step in plan.steps:
+            unseen = step.status is Status.UNKNOWN and isinstance(step.item, Binding)
+            if step.status is Status.MISSING or unseen:
+                await self._control.run(f"cannot declare {step.name}", declaration(step.item))
+                made.append(step.name)
+        return made
+
+    async def _step(self, item: Declarable, listing: Listing | None) -> Step:
+        if isinstance(item, Binding):
+            return _binding_step(item, listing)
+        if isinstance(item, Queue) and item.exclusive:
+            return Step(item, Status.UNKNOWN, advice="each connection makes its own exclusive queue")
+        try:
+            await self._control.run(f"cannot look at {label(item)}", Form.of(item).look)
+            found = await differences(self._control, item)
+        except TopologyMismatch as error:
+            if error.reply_code == 404:
+                return Step(item, Status.MISSING, advice="`warren topology apply` makes it")
+            if error.reply_code == 406:
+                return Step(item, Status.DIFFERS, advice=f"the broker says: {error}")
+            return Step(item, Status.UNKNOWN, advice=f"it cannot be compared: {error}")
+        if not found:
+            return Step(item, Status.PRESENT)
+        return Step(item, Status.DIFFERS, found, _advice(item, found))
+
+    async def _missing(self, items: Iterable[Exchange | Queue]) -> set[str]:
+        """Which of these are not there; what may not be looked at is taken to be."""
+        missing = set()
+        for item in items:
+            try:
+                await self._control.run(f"cannot look at {label(item)}", Form.of(item).look)
+            except TopologyMismatch as error:
+                if error.reply_code == 404:
+                    missing.add(item.name)
+        return missing
+
+
+def _with_implied(items: Iterable[Declarable]) -> list[Declarable]:
+    items = list(items)
+    return list({identity(item): item for item in (*closure(items), *items)}.values())
+
+
+def _binding_step(binding: Binding, listing: Listing | None) -> Step:
+    if listing is None:
+        return Step(
+            binding,
+            Status.UNKNOWN,
+            advice="AMQP cannot show bindings; --management-url or --control-socket can",
+        )
+    if any(each == binding for each in listing.bindings) or binding.destination.startswith("amq."):
+        return Step(binding, Status.PRESENT)
+    return Step(binding, Status.MISSING, advice="`warren topology apply` makes it")
+
+
+def _referred(items: Iterable[Declarable]) -> tuple[set[str], set[str]]:
+    """Exchanges and queues that are named as alternates or for dead letters, and are not declared."""
+    items = list(items)
+    exchanges = [item for item in items if isinstance(item, Exchange)]
+    queues = [item for item in items if isinstance(item, Queue)]
+    wanted = {each.alternate_exchange for each in exchanges} | {each.dead_letter_exchange for each in queues}
+    targets = {each.dead_letter_key for each in queues if each.dead_letter_exchange == ""}
+    return (
+        {name for name in wanted if name and not predeclared(name)} - {each.name for each in exchanges},
+        {name for name in targets if name and not name.startswith("amq.")} - {each.name for each in queues},
+    )
+
+
+def _undeclared(items: Iterable[Declarable], listing: Listing | None) -> tuple[Declarable, ...]:
+    if listing is None:
+        return ()
+    items = list(items)
+    exchanges = {item.name for item in items if isinstance(item, Exchange)}
+    queues = {item.name for item in items if isinstance(item, Queue)}
+    bindings = [item for item in items if isinstance(item, Binding)]
+    found: list[Declarable] = [Exchange(name) for name in sorted(listing.exchanges - exchanges)]
+    found += [Queue(name) for name in sorted(listing.queues - queues)]
+    found += [
+        each
+        for each in listing.bindings
+        if each not in bindings
+        and each.source in exchanges
+        and each.destination in (exchanges if each.to_exchange else queues)
+    ]
+    return tuple(found)
+
+
+def _advice(item: Exchange | Queue, found: tuple[Difference, ...]) -> str:
+    """How to come from what is there to what is declared."""
+    policy = {BY_POLICY[each.argument]: each.declared for each in found if each.argument in BY_POLICY}
+    if len(policy) == len(found) and all(each.current is None for each in found):
+        kind = "exchanges" if isinstance(item, Exchange) else "queues"
+        return (
+            f"no need to delete it: rabbitmqctl set_policy NAME '^{item.name}$' '{json.dumps(policy)}' --apply-to {kind},"
+            " and --mismatch adopt (or leave these arguments out here)"
+        )
+    if isinstance(item, Exchange):
+        return (
+            f"declare what is there; or stop its publishers, delete {item.name!r}, apply, and start them:"
+            " its bindings go with it, and apply makes the declared ones"
+        )
+    return (
+        f"declare what is there; or give the new queue another name, bind it, let the consumers empty {item.name!r}, and"
+        " delete that one; or, if its messages may go, delete it and apply"
+    )
+
+
+def _version(text: str) -> tuple[int, int]:
+    numbers = text.split(".")
+    try:
+        return int(numbers[0]), int(numbers[1])
+    except (IndexError, ValueError):
+        return (99, 0)

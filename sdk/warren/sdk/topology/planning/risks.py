@@ -1,0 +1,274 @@
+"""What in a declared topology would not survive a restart, could lose a message without a word, or works on few brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from warren.sdk.topology.declarations import label
+from warren.sdk.topology.exchange import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
+from warren.sdk.topology.planning.broker_listing import Policy
+from warren.sdk.topology.planning.definitions import predeclared
+from warren.sdk.topology.planning.routes import Routes
+from warren.sdk.topology.queue_arguments import ARGUMENTS
+
+Version = tuple[int, int]
+
+
+class Kind(Enum):
+    """What the risk is of."""
+
+    RESTART = "restart"
+    """It, or what it holds, does not survive a restart of the broker, or goes by itself before."""
+    LOSS = "loss"
+    """A message can end without anybody knowing."""
+    PORTABILITY = "portability"
+    """Some RabbitMQ refuses it, or takes it and does something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """One thing to know, and what to do if it is not meant so.
+
+    :ivar subject: what it is about, `queue 'billing'`.
+    """
+
+    kind: Kind
+    subject: str
+    text: str
+    advice: str
+
+
+def risks(
+    items: Iterable[Declarable],
+    *,
+    bindings: Iterable[Binding] = (),
+    missing: Collection[str] = (),
+    missing_queues: Collection[str] = (),
+    rabbitmq: Version | None = None,
+) -> list[Risk]:
+    """All risks, by subject.
+
+    :param bindings: further ones that the broker has.
+    :param missing: exchanges that are known to be neither on the broker nor declared.
+    :param missing_queues: queues of which the same is known.
+    :param rabbitmq: the version of the broker, if it is a RabbitMQ.
+    """
+    items = list(items)
+    routes = Routes(items, bindings)
+    found: list[Risk] = []
+    for item in items:
+        match item:
+            case Exchange():
+                if not predeclared(item.name):
+                    found += _of_exchange(item, routes, missing)
+            case Queue():
+                found += _of_queue(item, routes, missing, missing_queues, rabbitmq)
+            case Binding():
+                found += _of_binding(item, routes)
+    return found
+
+
+def ruled(item: Declarable, policies: Mapping[tuple[str, str], Policy]) -> Declarable:
+    """The item with what its policy gives; an argument of its own wins (https://www.rabbitmq.com/docs/parameters#policies)."""
+    if isinstance(item, Exchange) and ("exchange", item.name) in policies:
+        given = policies["exchange", item.name].definition
+        return replace(item, alternate_exchange=item.alternate_exchange or given.get("alternate-exchange"))
+    if isinstance(item, Queue) and item.type != "stream" and ("queue", item.name) in policies:
+        given = policies["queue", item.name].definition
+        if item.dead_letter_exchange is None and "dead-letter-exchange" in given:
+            return replace(
+                item,
+                dead_letter_exchange=given["dead-letter-exchange"],
+                dead_letter_routing_key=given.get("dead-letter-routing-key"),
+            )
+    return item
+
+
+def _of_exchange(exchange: Exchange, routes: Routes, missing: Collection[str]) -> Iterator[Risk]:
+    subject = label(exchange)
+    if not exchange.durable:
+        yield Risk(
+            Kind.RESTART, subject, "is transient: a restart removes it with its bindings", "durable=True"
+        )
+    if exchange.auto_delete:
+        yield Risk(
+            Kind.RESTART, subject, "is auto-delete: it goes with its last binding", "auto_delete=False"
+        )
+    alternate = exchange.alternate_exchange
+    if alternate is None:
+        # Every key of this one has its queue, by construction.
+        if (
+            exchange.name != DEAD_LETTER_EXCHANGE
+            and not exchange.internal
+            and not routes.takes_all(exchange.name)
+        ):
+            what = (
+                "messages that no binding takes"
+                if routes.bound(exchange.name)
+                else "messages, as nothing is bound to it,"
+            )
+            yield Risk(
+                Kind.LOSS,
+                subject,
+                f"has no alternate exchange: {what} are dropped, unless their publisher asks for them back"
+                " (mandatory, which this SDK does)",
+                "alternate_exchange='...', a fanout exchange with a queue bound to it"
+                + ("" if routes.bound(exchange.name) else "; or name the audience of its events"),
+            )
+    elif alternate in missing:
+        yield Risk(
+            Kind.LOSS,
+            subject,
+            f"has the alternate exchange {alternate!r}, which is not there: what no binding takes is dropped silently",
+            f"declare Exchange({alternate!r}, type='fanout') and a queue bound to it",
+        )
+    elif alternate in routes.exchanges and not routes.takes_all(alternate):
+        yield Risk(
+            Kind.LOSS,
+            subject,
+            f"has the alternate exchange {alternate!r}, which has no catch-all: it keeps the routing key, and drops what no"
+            " binding of its own takes",
+            f"make {alternate!r} a fanout exchange, and bind a queue to it",
+        )
+
+
+def _of_queue(
+    queue: Queue,
+    routes: Routes,
+    missing: Collection[str],
+    missing_queues: Collection[str],
+    rabbitmq: Version | None,
+) -> Iterator[Risk]:
+    subject = label(queue)
+    chosen = queue.type_reason and queue.durable and not (queue.exclusive or queue.auto_delete)
+    if chosen and queue.type == "classic":
+        yield Risk(
+            Kind.PORTABILITY,
+            subject,
+            f"is a classic queue because of {queue.type_reason}: it has one copy, on one node",
+            "type='classic' says that it is meant so",
+        )
+    if queue.exclusive:
+        yield Risk(Kind.RESTART, subject, "is exclusive: it goes with its connection", "exclusive=False")
+    elif not queue.durable:
+        yield Risk(
+            Kind.RESTART,
+            subject,
+            "is transient: a restart removes it with its messages, and RabbitMQ 4.3 does not make it",
+            "durable=True, with expires=... if it is to go by itself; or exclusive=True",
+        )
+    if queue.auto_delete:
+        yield Risk(
+            Kind.RESTART,
+            subject,
+            "is auto-delete: it goes with its last consumer, and its messages with it",
+            "auto_delete=False, with expires=... if it is to go by itself",
+        )
+    if queue.expires is not None:
+        yield Risk(
+            Kind.LOSS,
+            subject,
+            f"expires: {queue.expires} without a consumer remove it, and its messages are not dead-lettered",
+            "leave expires out, or keep a consumer on it",
+        )
+    yield from _of_dead_letters(queue, subject, routes, missing, missing_queues)
+    yield from _of_arguments(queue, subject, rabbitmq)
+
+
+def _of_dead_letters(
+    queue: Queue, subject: str, routes: Routes, missing: Collection[str], missing_queues: Collection[str]
+) -> Iterator[Risk]:
+    exchange = queue.dead_letter_exchange
+    if queue.type == "stream":
+        return
+    if exchange is None:
+        ends = ["a consumer rejects"]
+        if queue.message_ttl is not None:
+            ends.append("expires")
+        if (queue.max_length or queue.max_length_bytes) and queue.overflow in (None, "drop-head"):
+            ends.append("is too much for its length")
+        # A dead letter queue is an end by itself; what leaves it by a rule is lost all the same.
+        if len(ends) > 1 or not _is_dead_letter_queue(queue, routes):
+            yield Risk(
+                Kind.LOSS,
+                subject,
+                f"has no dead letter exchange: what {' or '.join(ends)} is dropped",
+                "leave dead_letter_exchange at its default, or name one",
+            )
+        return
+    key = queue.dead_letter_key
+    if exchange in missing:
+        yield Risk(
+            Kind.LOSS,
+            subject,
+            f"dead-letters to exchange {exchange!r}, which is not there",
+            f"declare Exchange({exchange!r}) and a queue bound to it",
+        )
+    elif not exchange and key in missing_queues:
+        yield Risk(
+            Kind.LOSS,
+            subject,
+            f"dead-letters to queue {key!r}, which is not there",
+            f"declare Queue({key!r})",
+        )
+    elif key is not None and exchange in routes.exchanges and not routes.takes(exchange, key):
+        yield Risk(
+            Kind.LOSS,
+            subject,
+            f"dead-letters to exchange {exchange!r} with key {key!r}, which no binding takes",
+            f"Binding({exchange!r}, '<queue>', {key!r})",
+        )
+    wire = queue.wire_arguments()
+    if queue.type == "classic" or wire.get("x-dead-letter-strategy") != "at-least-once":
+        yield Risk(
+            Kind.LOSS,
+            subject,
+            "dead-letters at most once: a node that goes down in that moment loses the message",
+            "a quorum queue without another overflow dead-letters at least once",
+        )
+
+
+def _is_dead_letter_queue(queue: Queue, routes: Routes) -> bool:
+    return any(
+        each.dead_letter_queue is not None and each.dead_letter_queue.name == queue.name
+        for each in routes.queues.values()
+    )
+
+
+def _of_arguments(queue: Queue, subject: str, rabbitmq: Version | None) -> Iterator[Risk]:
+    wire = queue.wire_arguments()
+    for argument in ARGUMENTS:
+        if argument.wire not in wire or queue.type not in argument.types:
+            continue
+        since, idle = argument.known_since(queue.type), argument.idle_since
+        if rabbitmq is not None and rabbitmq < since:
+            yield Risk(
+                Kind.PORTABILITY,
+                subject,
+                f"has {argument.wire}, which RabbitMQ knows since {since[0]}.{since[1]}; this one ignores or refuses it",
+                f"leave {argument.field} out",
+            )
+        elif idle is not None and (rabbitmq is None or rabbitmq >= idle):
+            yield Risk(
+                Kind.PORTABILITY,
+                subject,
+                f"has {argument.wire}, which RabbitMQ ignores or refuses since {idle[0]}.{idle[1]}",
+                f"leave {argument.field} out",
+            )
+
+
+def _of_binding(binding: Binding, routes: Routes) -> Iterator[Risk]:
+    source = routes.exchanges.get(binding.source)
+    named = routes.exchanges if binding.to_exchange else routes.queues
+    destination = named.get(binding.destination)
+    if source is None or destination is None or source.durable == destination.durable:
+        return
+    transient = source if destination.durable else destination
+    yield Risk(
+        Kind.RESTART,
+        label(binding),
+        f"does not survive a restart, because {label(transient)} is transient: a binding is durable if both its ends are",
+        "make both durable",
+    )

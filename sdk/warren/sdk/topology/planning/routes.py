@@ -1,0 +1,79 @@
+"""Where declared bindings would lead a message: what an exchange without a match, or without a catch-all, shows in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from warren.sdk.topology.exchange import Binding, Declarable, Exchange, Queue
+
+
+class Routes:
+    """The exchanges, queues and bindings that are known, asked as an exchange would ask them.
+
+    :param bindings: further ones, of a live broker.
+    """
+
+    def __init__(self, items: Iterable[Declarable], bindings: Iterable[Binding] = ()) -> None:
+        items = list(items)
+        self.exchanges: Mapping[str, Exchange] = {
+            each.name: each for each in items if isinstance(each, Exchange)
+        }
+        self.queues: Mapping[str, Queue] = {each.name: each for each in items if isinstance(each, Queue)}
+        self._from: dict[str, list[Binding]] = {}
+        for each in (*(item for item in items if isinstance(item, Binding)), *bindings):
+            self._from.setdefault(each.source, []).append(each)
+
+    def bound(self, exchange: str) -> bool:
+        """Whether anything is bound to the exchange."""
+        return bool(self._from.get(exchange))
+
+    def takes(self, exchange: str, key: str) -> bool:
+        """Whether a message with the key would reach a queue from there; where that hangs on headers, that it would."""
+        return self._takes(exchange, key, set())
+
+    def takes_all(self, exchange: str) -> bool:
+        """Whether every message would reach a queue from there, whatever its key and headers."""
+        kind = self.exchanges[exchange].type if exchange in self.exchanges else "fanout"
+        for each in self._from.get(exchange, ()):
+            catches = {
+                "fanout": True,
+                "topic": each.key == "#",
+                "headers": not {name for name in each.arguments if not name.startswith("x-")},
+            }
+            if catches.get(kind, False) and (not each.to_exchange or self.takes_all(each.destination)):
+                return True
+        return False
+
+    def _takes(self, exchange: str, key: str, seen: set[str]) -> bool:
+        if not exchange:
+            return key in self.queues
+        if exchange in seen:
+            return False
+        seen.add(exchange)
+        kind = self.exchanges[exchange].type if exchange in self.exchanges else "headers"
+        for each in self._from.get(exchange, ()):
+            if not _matches(kind, each.key, key):
+                continue
+            if not each.to_exchange or self._takes(each.destination, key, seen):
+                return True
+        alternate = self.exchanges[exchange].alternate_exchange if exchange in self.exchanges else None
+        return alternate is not None and self._takes(alternate, key, seen)
+
+
+def _matches(kind: str, pattern: str, key: str) -> bool:
+    if kind == "direct":
+        return pattern == key
+    if kind == "topic":
+        return _matches_words(pattern.split("."), key.split("."))
+    return True
+
+
+def _matches_words(pattern: list[str], words: list[str]) -> bool:
+    """`*` is one word, `#` any number (AMQP 0-9-1 section 3.1.3.3)."""
+    reachable = {0}
+    for word in pattern:
+        if word == "#":
+            reachable = set(range(min(reachable), len(words) + 1)) if reachable else set()
+        else:
+            reachable = {at + 1 for at in reachable if at < len(words) and word in ("*", words[at])}
+    return len(words) in reachable

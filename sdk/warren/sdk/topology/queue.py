@@ -1,0 +1,257 @@
+"""A queue as a frozen value: the arguments that its type takes, and safe ones where nothing is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
+
+from warren.sdk.errors import ConfigError
+from warren.sdk.topology.queue_arguments import (
+    ARGUMENTS,
+    QueueType,
+    check,
+    check_name,
+    chosen_type,
+    wire_value,
+)
+
+DEAD_LETTER_EXCHANGE = "warren.dead"
+"""The direct exchange that default queues dead-letter to; the routing key is the name of the queue."""
+
+DELIVERY_LIMIT = 20
+UNLIMITED = 2**31 - 1
+"""The delivery limit of a dead letter queue: RabbitMQ 4.0 and later take 20 where none is said, and drop what was looked
+at more often (RabbitMQ, "Quorum Queues", Poison Message Handling)."""
+
+Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
+Strategy = Literal["at-most-once", "at-least-once"]
+LeaderLocator = Literal["client-local", "balanced", "random", "least-leaders"]
+
+
+class _Said(Enum):
+    NOTHING = 0
+
+
+_DEFAULT: Final[Any] = _Said.NOTHING
+"""Stands where `None` would say that the queue shall have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue; by default durable, replicated (quorum), with a delivery limit and at-least-once dead-lettering.
+
+    It is checked when it is made: an argument that its type does not take, or a value that the broker would refuse, is a
+    `ConfigError`. A type checker offers each type its own arguments. Durations become whole milliseconds, rounded up.
+
+    :param type: `quorum`, `classic` or `stream`. Without it a quorum queue, unless an argument says otherwise: priorities,
+        `mode`, `version`, `exclusive`, `auto_delete` or `durable=False` make it classic, `max_age` and the like a
+        stream (`type_reason` says which did; `warren topology plan` prints it).
+    :param delivery_limit: deliveries of one message before it is dead-lettered; quorum; 20, -1 for no limit, None leaves
+        it out.
+    :param dead_letter_exchange: by default `warren.dead`, whose queue `<name>.dead` is declared along; None for none. Not
+        of a stream, which keeps what it has.
+    :param dead_letter_routing_key: by default the queue's name at `warren.dead`, else the message's own key.
+    :param dead_letter_strategy: quorum; None chooses `at-least-once` unless `overflow` forbids it (RabbitMQ, "Quorum
+        Queues", At-Least-Once Dead Lettering).
+    :param message_ttl: how long a message may wait (`x-message-ttl`).
+    :param expires: the queue is deleted after so long without use (`x-expires`); more than nothing.
+    :param max_length: messages that may wait; beyond it `overflow` rules.
+    :param overflow: None chooses `reject-publish` where at-least-once dead-lettering needs it, else the broker's default.
+    :param max_priority: classic; 0 to 255 levels (`x-max-priority`), 10 is usual.
+    :param mode: classic; `lazy` keeps messages on disk (RabbitMQ ignores it since 3.12, where every queue does).
+    :param version: classic; 1 or 2 (RabbitMQ 4 knows 2 only).
+    :param leader_locator: where the leader begins; `master_locator` is its older name for classic queues (gone in 4.3).
+    :param initial_group_size: quorum; replicas at first. `target_group_size`: what it grows to (3.13).
+    :param member_placement_tag: quorum; on which nodes replicas may be (4.3).
+    :param max_in_memory_length: quorum; without effect since 3.10, as `max_in_memory_bytes`.
+    :param consumer_timeout: quorum; how long a delivery may stay unacknowledged (4.3; Warren).
+    :param consumer_disconnected_timeout: quorum; how long a lost consumer keeps its messages (4.3).
+    :param delayed_retry: quorum; which returned messages wait before they are ready again (4.3; Warren), between
+        `delayed_retry_min` and `delayed_retry_max`.
+    :param max_age: stream; what is older may be removed, whole seconds. `max_segment_size_bytes`: what is removed at once.
+    :param filter_size_bytes: stream; 16 to 255 (3.13). `initial_cluster_size`: stream; replicas.
+    :param arguments: further arguments, as they go over the wire; they win, and only the broker checks them.
+    :raises ConfigError: see above.
+    """
+
+    name: str
+    type: QueueType = _DEFAULT
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    delivery_limit: int | None = _DEFAULT
+    dead_letter_exchange: str | None = _DEFAULT
+    dead_letter_routing_key: str | None = None
+    message_ttl: timedelta | None = None
+    expires: timedelta | None = None
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: Overflow | None = None
+    single_active_consumer: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    dead_letter_strategy: Strategy | None = None
+    leader_locator: LeaderLocator | None = None
+    max_priority: int | None = None
+    mode: Literal["default", "lazy"] | None = None
+    version: Literal[1, 2] | None = None
+    master_locator: Literal["min-masters", "client-local", "random"] | None = None
+    initial_group_size: int | None = None
+    target_group_size: int | None = None
+    member_placement_tag: str | None = None
+    max_in_memory_length: int | None = None
+    max_in_memory_bytes: int | None = None
+    consumer_timeout: timedelta | None = None
+    consumer_disconnected_timeout: timedelta | None = None
+    delayed_retry: Literal["disabled", "all", "failed", "returned"] | None = None
+    delayed_retry_min: timedelta | None = None
+    delayed_retry_max: timedelta | None = None
+    max_age: timedelta | None = None
+    max_segment_size_bytes: int | None = None
+    filter_size_bytes: int | None = None
+    initial_cluster_size: int | None = None
+    type_reason: str = field(default="", init=False, repr=False, compare=False)
+    """Which argument made it classic or a stream, where `type` does not say it."""
+
+    if TYPE_CHECKING:
+        # What dataclass makes takes every argument for every type; these say which type takes which.
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            type: Literal["quorum"] = ...,
+            *,
+            delivery_limit: int | None = ...,
+            dead_letter_exchange: str | None = ...,
+            dead_letter_routing_key: str | None = ...,
+            dead_letter_strategy: Strategy | None = ...,
+            message_ttl: timedelta | None = ...,
+            expires: timedelta | None = ...,
+            max_length: int | None = ...,
+            max_length_bytes: int | None = ...,
+            overflow: Literal["drop-head", "reject-publish"] | None = ...,
+            single_active_consumer: bool = ...,
+            leader_locator: LeaderLocator | None = ...,
+            initial_group_size: int | None = ...,
+            target_group_size: int | None = ...,
+            member_placement_tag: str | None = ...,
+            max_in_memory_length: int | None = ...,
+            max_in_memory_bytes: int | None = ...,
+            consumer_timeout: timedelta | None = ...,
+            consumer_disconnected_timeout: timedelta | None = ...,
+            delayed_retry: Literal["disabled", "all", "failed", "returned"] | None = ...,
+            delayed_retry_min: timedelta | None = ...,
+            delayed_retry_max: timedelta | None = ...,
+            durable: Literal[True] = ...,
+            arguments: Mapping[str, Any] = ...,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            type: Literal["classic"] = ...,
+            *,
+            durable: bool = ...,
+            exclusive: bool = ...,
+            auto_delete: bool = ...,
+            dead_letter_exchange: str | None = ...,
+            dead_letter_routing_key: str | None = ...,
+            message_ttl: timedelta | None = ...,
+            expires: timedelta | None = ...,
+            max_length: int | None = ...,
+            max_length_bytes: int | None = ...,
+            overflow: Overflow | None = ...,
+            single_active_consumer: bool = ...,
+            max_priority: int | None = ...,
+            mode: Literal["default", "lazy"] | None = ...,
+            version: Literal[1, 2] | None = ...,
+            leader_locator: LeaderLocator | None = ...,
+            master_locator: Literal["min-masters", "client-local", "random"] | None = ...,
+            arguments: Mapping[str, Any] = ...,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            type: Literal["stream"] = ...,
+            *,
+            max_length_bytes: int | None = ...,
+            max_age: timedelta | None = ...,
+            max_segment_size_bytes: int | None = ...,
+            filter_size_bytes: int | None = ...,
+            initial_cluster_size: int | None = ...,
+            leader_locator: LeaderLocator | None = ...,
+            durable: Literal[True] = ...,
+            arguments: Mapping[str, Any] = ...,
+        ) -> None: ...
+
+        def __init__(self, name: str, type: QueueType = ..., **arguments: Any) -> None: ...
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", dict(self.arguments))
+        check_name("a queue", self.name)
+        what = f"queue {self.name!r}"
+        if not self.name:
+            raise ConfigError("a queue needs a name: what the broker names cannot be declared again")
+        if self.name.startswith("amq."):
+            raise ConfigError(f"{what}: names that begin with amq. are the broker's own")
+        if self.type is _DEFAULT:
+            kind, reason = chosen_type(self._values())
+            object.__setattr__(self, "type", kind)
+            object.__setattr__(self, "type_reason", reason)
+        if self.delivery_limit is _DEFAULT:
+            object.__setattr__(self, "delivery_limit", DELIVERY_LIMIT if self.type == "quorum" else None)
+        if self.dead_letter_exchange is _DEFAULT:
+            object.__setattr__(
+                self, "dead_letter_exchange", None if self.type == "stream" else DEAD_LETTER_EXCHANGE
+            )
+        check(what, self.type, self._values())
+
+    @property
+    def dead_letter_key(self) -> str | None:
+        """The routing key that dead letters of this queue get; None keeps the message's own."""
+        if self.dead_letter_routing_key is None and self.dead_letter_exchange == DEAD_LETTER_EXCHANGE:
+            return self.name
+        return self.dead_letter_routing_key
+
+    @property
+    def dead_letter_queue(self) -> Queue | None:
+        """The queue `<name>.dead` of a queue that dead-letters to `warren.dead`; classic if this one is."""
+        if self.dead_letter_exchange != DEAD_LETTER_EXCHANGE:
+            return None
+        name = dead_letter_queue_name(self.name)
+        if self.type == "classic":
+            return Queue(name, type="classic", dead_letter_exchange=None)
+        return Queue(name, delivery_limit=UNLIMITED, dead_letter_exchange=None)
+
+    @property
+    def dead_letters_at_least_once(self) -> bool:
+        """The broker keeps what it dead-letters until a queue has taken it."""
+        safe = self.overflow in (None, "reject-publish") and self.dead_letter_strategy != "at-most-once"
+        return self.dead_letter_exchange is not None and self.type == "quorum" and safe
+
+    def wire_arguments(self) -> dict[str, Any]:
+        """The arguments of `queue.declare`."""
+        values = self._values()
+        if self.dead_letter_exchange is not None:
+            values["dead_letter_routing_key"] = self.dead_letter_key
+            if self.dead_letters_at_least_once:
+                values["dead_letter_strategy"], values["overflow"] = "at-least-once", "reject-publish"
+        arguments: dict[str, Any] = {"x-queue-type": self.type}
+        for argument in ARGUMENTS:
+            value = values[argument.field]
+            if value is not None and value is not False:
+                arguments[argument.wire] = wire_value(argument, value)
+        return {**arguments, **self.arguments}
+
+    def _values(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+def dead_letter_queue_name(queue: str) -> str:
+    return f"{queue}.dead"

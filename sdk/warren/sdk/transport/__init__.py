@@ -1,0 +1,1 @@
+"""Connections to brokers. The only package that knows aio-pika and aiormq."""

@@ -1,0 +1,121 @@
+"""The data plane's place on the socket: reads before aiormq's stream does, writes many frames at once.
+
+No private name of aiormq or asyncio is used: aiormq takes a transport factory, and a transport lets its protocol be
+exchanged (`BaseTransport.set_protocol`). What is no message goes on to the protocol that stood there before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
+from yarl import URL
+
+from warren.sdk.errors import TransportUnavailable
+from warren.sdk.logger import log
+from warren.wire.delivery_scanner import Scanner, StreamError
+
+HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+ALIVE_SECONDS = 1.0
+"""How often aiormq is told that the peer is alive, while all that arrives are messages that it does not see."""
+
+
+class Outlet:
+    """Frames on their way out: what is written in one turn of the event loop leaves in one call."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.transport: asyncio.WriteTransport = writer.transport
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._parts: list[bytes] = []
+        self.before_flush: list[Callable[[], None]] = []
+        """Called once before the next flush, to add what was held back for it."""
+
+    @property
+    def closed(self) -> bool:
+        return self.transport.is_closing()
+
+    def schedule(self) -> list[bytes]:
+        """The parts of the next write, for the caller to append to; whole frames only."""
+        if not self._parts and not self.before_flush:
+            self._loop.call_soon(self.flush)
+        return self._parts
+
+    def flush(self) -> None:
+        """Hand everything to the transport now."""
+        for callback in self.before_flush:
+            callback()
+        self.before_flush.clear()
+        parts = self._parts
+        if not parts:
+            return
+        self._parts = []
+        if not self.transport.is_closing():
+            self.transport.write(b"".join(parts))
+
+    async def drain(self) -> None:
+        """Wait until the transport takes more.
+
+        :raises OSError: if the connection is lost meanwhile.
+        """
+        self.flush()
+        await self._writer.drain()
+
+
+class Tap(asyncio.Protocol):
+    """Reads the socket: messages and confirms go to their channels, the rest to aiormq's stream."""
+
+    def __init__(self, stream: asyncio.Protocol, transport: asyncio.Transport, scanner: Scanner) -> None:
+        self._stream = stream
+        self._transport = transport
+        self._scanner = scanner
+        self._loop = asyncio.get_running_loop()
+        self._fed = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            others = self._scanner.feed(data)
+        except StreamError as error:
+            log.critical("connection aborted, the broker does not speak AMQP: error=%s", error)
+            self._transport.abort()
+            return
+        now = self._loop.time()
+        if not others and now - self._fed >= ALIVE_SECONDS and self._scanner.inboxes:
+            others = HEARTBEAT
+        if others:
+            self._fed = now
+            self._stream.data_received(others)
+
+    def eof_received(self) -> bool | None:
+        return self._stream.eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stream.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._stream.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stream.resume_writing()
+
+
+class Socket(TransportFactory):
+    """Opens the stream pair for aiormq, and stands between it and the socket."""
+
+    def __init__(self, on_blocked: Callable[[str | None], None]) -> None:
+        self.blocked = on_blocked
+        self.scanner: Scanner = Scanner(self)
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def create(self, url: URL, **keywords: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        inner = TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory()
+        reader, self.writer = await inner.create(url, **keywords)
+        transport = self.writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        stream = transport.get_protocol()
+        if not isinstance(stream, asyncio.Protocol):
+            raise TransportUnavailable("aiormq's stream cannot be shared", retryable=False)
+        transport.set_protocol(Tap(stream, transport, self.scanner))
+        return reader, self.writer

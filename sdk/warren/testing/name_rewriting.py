@@ -1,0 +1,169 @@
+"""The names and times of one test on a broker that others use: each name gets a suffix, each waiting time is divided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from warren.wire import field_tables, methods, properties
+from warren.wire.field_tables import Field, Value
+from warren.wire.methods import Argument, Arguments, Method
+
+NAME_BYTES: Final = 255
+TIMES: Final = frozenset(
+    {"x-message-ttl", "x-expires", "x-delay", "x-delayed-retry-min", "x-delayed-retry-max"}
+)
+"""Arguments and headers in milliseconds that are divided; timeouts of what works in real time are not among them."""
+
+_QUEUE = ("queue",)
+_EXCHANGE = ("exchange",)
+_BOTH = ("queue", "exchange")
+_ENDS = ("destination", "source")
+NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "exchange.declare": _EXCHANGE,
+    "exchange.delete": _EXCHANGE,
+    "exchange.bind": _ENDS,
+    "exchange.unbind": _ENDS,
+    "queue.declare": _QUEUE,
+    "queue.bind": _BOTH,
+    "queue.unbind": _BOTH,
+    "queue.purge": _QUEUE,
+    "queue.delete": _QUEUE,
+    "basic.consume": _QUEUE,
+    "basic.get": _QUEUE,
+    "basic.publish": _EXCHANGE,
+    "queue.declare-ok": _QUEUE,
+    "basic.deliver": ("exchange", "routing_key"),
+    "basic.get-ok": ("exchange", "routing_key"),
+    "basic.return": ("exchange", "routing_key"),
+}
+"""The fields that hold names of queues and exchanges, or what may be one."""
+TEXTS: Final = frozenset({"channel.close", "connection.close"})
+
+
+class Disguise:
+    """Changes what clients send to a broker and what it answers, so that neither sees the other's names and times.
+
+    :param suffix: of every name but the broker's own (`amq.`) and the default exchange's.
+    :param scale: how many times as fast the time passes.
+    """
+
+    def __init__(self, suffix: str, scale: float) -> None:
+        self._suffix = suffix.encode()
+        self._scale = scale
+
+    def hidden(self, name: bytes) -> bytes:
+        """The name on the broker.
+
+        :raises ValueError: if it has no room for the suffix.
+        """
+        if not name or name.startswith(b"amq."):
+            return name
+        if len(name) + len(self._suffix) > NAME_BYTES:
+            raise ValueError(f"the name {name.decode(errors='replace')} is too long to be tested: shorten it")
+        return name + self._suffix
+
+    def shown(self, name: bytes) -> bytes:
+        """The name in the test."""
+        return name.removesuffix(self._suffix)
+
+    def outward(self, payload: bytes) -> tuple[bytes, Method | None, Arguments]:
+        """A client's method as the broker gets it; what it is, if it names something, and its fields as they leave."""
+        method = _method(payload)
+        if method is None:
+            return payload, None, Arguments()
+        fields = methods.decode(method, payload)
+        to_default = method.name == "basic.publish" and not fields["exchange"]
+        for name in NAMES.get(method.name, ()):
+            fields[name] = self.hidden(fields.data(name))
+        if to_default:  # The routing key is a queue's name (AMQP 0-9-1 section 3.1.3.1).
+            fields["routing_key"] = self.hidden(fields.data("routing_key"))
+        if fields.get("arguments"):
+            fields["arguments"] = self._arguments(fields.data("arguments"))
+        return _encoded(method, fields), method, fields
+
+    def inward(self, payload: bytes) -> bytes:
+        """A method of the broker as the client gets it."""
+        method = _method(payload)
+        if method is None or self._suffix not in payload:
+            return payload
+        fields = methods.decode(method, payload)
+        for name in NAMES.get(method.name, ()):
+            fields[name] = self.shown(fields.data(name))
+        if method.name in TEXTS:
+            fields["reply_text"] = fields.data("reply_text").replace(self._suffix, b"")
+        return _encoded(method, fields)
+
+    def header_outward(self, payload: bytes) -> bytes:
+        """A content header on its way to the broker.
+
+        The expiration of a request is left alone: it goes by the caller's timeout, in real time.
+        """
+        held = properties.decode(payload)
+        expiration, headers = held.data("expiration"), held.headers
+        times = TIMES & headers.keys()
+        if (expiration is None or "reply_to" in held) and not times:
+            return payload
+        if expiration is not None and "reply_to" not in held:
+            held["expiration"] = str(self._divided(int(expiration))).encode()
+        if times:
+            held["headers"] = {**headers, **{name: self._time(headers[name]) for name in times}}
+        return properties.encode(held, int.from_bytes(payload[4:12]))
+
+    def header_inward(self, payload: bytes) -> bytes:
+        """A content header on its way to the client: queues and exchanges in `x-death` are shown by their names."""
+        if self._suffix not in payload:
+            return payload
+        held = properties.decode(payload)
+        suffix = self._suffix.decode()
+        held["headers"] = {
+            name: field_tables.field_of(_without(field.value, suffix)) if self._suffix in field.raw else field
+            for name, field in held.headers.items()
+        }
+        return properties.encode(held, int.from_bytes(payload[4:12]))
+
+    def _arguments(self, table: bytes) -> bytes:
+        fields = field_tables.decode_fields(table)
+        for name in ("x-dead-letter-exchange", "alternate-exchange"):
+            if name in fields:
+                fields[name] = self._name(fields[name])
+        to, key = fields.get("x-dead-letter-exchange"), fields.get("x-dead-letter-routing-key")
+        if to is not None and to.value == "" and key is not None:
+            fields["x-dead-letter-routing-key"] = self._name(key)
+        for name in TIMES & fields.keys():
+            fields[name] = self._time(fields[name])
+        return field_tables.join(fields)
+
+    def _name(self, field: Field) -> Field:
+        if not isinstance(field.value, str):
+            return field
+        return field_tables.field_of(self.hidden(field.value.encode()).decode())
+
+    def _time(self, field: Field) -> Field:
+        if not isinstance(field.value, int):
+            return field
+        return field_tables.field_of(self._divided(field.value))
+
+    def _divided(self, milliseconds: int) -> int:
+        """Rounded up: nothing comes too early."""
+        return -int(-milliseconds // self._scale)
+
+
+def _method(payload: bytes) -> Method | None:
+    """The method, if it names something."""
+    method = methods.BY_ID.get(int.from_bytes(payload[:4]))
+    return method if method is not None and (method.name in NAMES or method.name in TEXTS) else None
+
+
+def _encoded(method: Method, fields: Mapping[str, Argument]) -> bytes:
+    return methods.encode(method.name, *(fields[name] for _, name in method.fields))
+
+
+def _without(value: Value, suffix: str) -> Value:
+    if isinstance(value, str):
+        return value.removesuffix(suffix)
+    if isinstance(value, list):
+        return [_without(item, suffix) for item in value]
+    if isinstance(value, dict):
+        return {name: _without(item, suffix) for name, item in value.items()}
+    return value

@@ -1,0 +1,154 @@
+"""Stands between the clients of a test and a live broker, disguises what passes, and removes what was declared."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from contextlib import suppress
+from types import TracebackType
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import aiormq
+
+from warren.sdk.errors import TransportUnavailable
+from warren.testing.name_rewriting import Disguise
+from warren.wire.amqp_url import parse_url
+
+log: logging.Logger = logging.getLogger("warren.testing")
+
+METHOD: Final = 1
+HEADER: Final = 2
+HEARTBEAT: Final = 8
+PREFACE_BYTES: Final = 8
+
+
+class Relay:
+    """`async with Relay(url, disguise) as relay:` then connect to `relay.url`.
+
+    :param target: the live broker; with `amqps` its certificate is checked against the system's authorities.
+    """
+
+    def __init__(self, target: str, disguise: Disguise) -> None:
+        self._target = target
+        self._to = parse_url(target)
+        self._disguise = disguise
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._queues: set[str] = set()
+        self._exchanges: set[str] = set()
+        self.moved: float = 0.0
+        """When the last frame passed, by the loop's time; heartbeats do not count."""
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        port = self._server.sockets[0].getsockname()[1]
+        parts = urlsplit(self._target)
+        login, at, _ = parts.netloc.rpartition("@")
+        return urlunsplit(
+            parts._replace(scheme="amqp", netloc=f"{login}{at}127.0.0.1:{port}", query="", fragment="")
+        )
+
+    async def __aenter__(self) -> Relay:
+        """:raises TransportUnavailable: if the broker cannot be reached, or does not let us in."""
+        try:
+            connection = await aiormq.connect(self._target)
+            await connection.close()
+        except (OSError, aiormq.AMQPError) as error:
+            raise TransportUnavailable(
+                f"no broker under test at {self._to.masked}: {str(error) or type(error).__name__}"
+            ) from None
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+        await self._clean_up()
+
+    async def _clean_up(self) -> None:
+        connection = await aiormq.connect(self._target)
+        try:
+            channel = await connection.channel()
+            for queue in self._queues:
+                await channel.queue_delete(queue)
+            for exchange in self._exchanges:
+                await channel.exchange_delete(exchange)
+        finally:
+            await connection.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            secure = ssl.create_default_context() if self._to.tls else None
+            far_reader, far_writer = await asyncio.open_connection(self._to.host, self._to.port, ssl=secure)
+        except OSError as error:
+            log.error("no connection to the broker under test: error=%s", error)
+            writer.transport.abort()
+            return
+        ends = (writer, far_writer)
+        try:
+            with suppress(OSError):
+                far_writer.write(await reader.readexactly(PREFACE_BYTES))
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self._pass(reader, far_writer, outward=True, ends=ends))
+                    both.create_task(self._pass(far_reader, writer, outward=False, ends=ends))
+        except (asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # It never began, or the test is over.
+        finally:
+            for end in ends:
+                end.transport.abort()
+
+    async def _pass(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        outward: bool,
+        ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+    ) -> None:
+        try:
+            while True:
+                head = await reader.readexactly(7)
+                payload = (await reader.readexactly(int.from_bytes(head[3:7]) + 1))[:-1]
+                if head[0] != HEARTBEAT:
+                    self.moved = asyncio.get_running_loop().time()
+                payload = (self._outward if outward else self._inward)(head[0], payload)
+                writer.write(head[:3] + len(payload).to_bytes(4) + payload + b"\xce")
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        except ValueError as error:
+            log.error("connection cut: error=%s", error)
+        # What one end has ended, the other end must see; what is written already leaves first.
+        for end in ends:
+            end.close()
+
+    def _outward(self, kind: int, payload: bytes) -> bytes:
+        if kind == HEADER:
+            return self._disguise.header_outward(payload)
+        if kind != METHOD:
+            return payload
+        changed, method, fields = self._disguise.outward(payload)
+        declared = {"queue.declare": self._queues, "exchange.declare": self._exchanges}
+        if method is not None and method.name in declared and not fields.flag("passive"):
+            name = fields.data(method.name.partition(".")[0]).decode()
+            if name and not name.startswith("amq."):
+                declared[method.name].add(name)
+        return changed
+
+    def _inward(self, kind: int, payload: bytes) -> bytes:
+        if kind == HEADER:
+            return self._disguise.header_inward(payload)
+        return self._disguise.inward(payload) if kind == METHOD else payload

@@ -1,0 +1,417 @@
+"""Definitions: out of one broker, into another, in RabbitMQ's format, and into RabbitMQ itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.client import Channel, Closed, Connection
+from tests.support.inprocess import InProcess
+from tests.support.operator import Operator, warren_ctl
+from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
+from warren.broker import BrokerConfig
+from warren.broker.management.boot_definitions import DefinitionsError
+from warren.cli.definitions import main as definitions_command
+from warren.core.errors import UsageError
+
+Definitions = dict[str, Any]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[InProcess]:
+    with InProcess(tmp_path / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def operator(broker: InProcess) -> Operator:
+    assert broker.data_dir is not None
+    return Operator(warren_ctl(broker.data_dir), broker.url, is_warren=True)
+
+
+def export(operator: Operator) -> Definitions:
+    said = operator.run("export_definitions", "-")
+    assert said.status == 0, said
+    found: Definitions = json.loads(said.output)
+    return found
+
+
+def load(operator: Operator, tmp_path: Path, definitions: Any) -> None:
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(definitions))
+    operator("import_definitions", str(file))
+
+
+def refusal(operator: Operator, tmp_path: Path, definitions: Any) -> str:
+    file = tmp_path / "wrong.json"
+    file.write_text(json.dumps(definitions))
+    said = operator.refused("import_definitions", str(file))
+    assert said.count("\n") == 1
+    return said.removeprefix("warren ctl: ").rstrip("\n")
+
+
+def comparable(definitions: Definitions) -> Definitions:
+    """Without versions, the order of lists, and RabbitMQ 3.10's way to write an object as pairs."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if (
+            isinstance(value, list)
+            and value
+            and all(isinstance(item, list) and len(item) == 2 for item in value)
+        ):
+            return {key: plain(item) for key, item in value}
+        if isinstance(value, list):
+            return sorted((plain(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+        return value
+
+    found: Definitions = plain({key: definitions[key] for key in definitions if "version" not in key})
+    found.pop("product_name", None)
+    for vhost in found["vhosts"]:
+        # Said twice, for old readers and new ones; limits are runtime parameters.
+        for key in ("description", "tags", "default_queue_type", "limits"):
+            vhost.pop(key, None)
+    for exchange in found["exchanges"]:
+        assert exchange.pop("internal", False) is False
+    return found
+
+
+def build(operator: Operator) -> None:
+    """Some of everything."""
+    with Connection(operator.url) as connection:
+        channel = connection.channel()
+        channel.declare_exchange("orders", "topic", durable=True, alternate_exchange="stray")
+        channel.declare_exchange("stray", "fanout", durable=True)
+        channel.declare_exchange("by-header", "headers", durable=True)
+        channel.declare(
+            "billing", durable=True, x_message_ttl=60000, x_dead_letter_exchange="stray", x_max_priority=5
+        )
+        channel.declare("safe", durable=True, x_queue_type="quorum")
+        channel.declare("events", durable=True, x_queue_type="stream", x_max_age="1D")
+        channel.declare("passing")
+        channel.declare(exclusive=True)
+        channel.bind("billing", "orders", "order.*")
+        channel.bind("billing", "amq.topic", "all.#")
+        channel.bind("safe", "stray")
+    operator("add_vhost", "other", "--description", "Another")
+    operator("add_user", "ann", "sesame")
+    operator("set_user_tags", "ann", "monitoring", "policymaker")
+    operator("set_permissions", "ann", "^ann-", ".*", "^$")
+    operator("set_permissions", "-p", "other", "ann", ".*", ".*", ".*")
+    operator("set_topic_permissions", "ann", "amq.topic", "^a", "^b")
+    operator("set_user_limits", "ann", '{"max-connections":3}')
+    operator("set_vhost_limits", "-p", "other", '{"max-queues":7}')
+    operator("set_policy", "ttl", "^b", '{"message-ttl":30000}', "--priority", "2", "--apply-to", "queues")
+    operator("set_policy", "-p", "other", "caught", "", '{"alternate-exchange":"stray"}')
+    operator("set_operator_policy", "bound", ".*", '{"max-length":1000}')
+    operator("set_global_parameter", "motto", '{"in":["vino","veritas"]}')
+
+
+def test_an_export_says_what_there_is(operator: Operator) -> None:
+    build(operator)
+    found = export(operator)
+    assert {queue["name"] for queue in found["queues"]} == {"billing", "safe", "events", "passing"}
+    (billing,) = [queue for queue in found["queues"] if queue["name"] == "billing"]
+    assert billing == {
+        "vhost": "/",
+        "name": "billing",
+        "type": "classic",
+        "durable": True,
+        "auto_delete": False,
+        "arguments": {"x-message-ttl": 60000, "x-dead-letter-exchange": "stray", "x-max-priority": 5},
+    }
+    assert {exchange["name"] for exchange in found["exchanges"]} == {"orders", "stray", "by-header"}
+    assert {(each["source"], each["routing_key"]) for each in found["bindings"]} == {
+        ("orders", "order.*"),
+        ("amq.topic", "all.#"),
+        ("stray", ""),
+    }
+    (ann,) = [user for user in found["users"] if user["name"] == "ann"]
+    assert (ann["tags"], ann["limits"]) == (["monitoring", "policymaker"], {"max-connections": 3})
+    assert ann["hashing_algorithm"] == "rabbit_password_hashing_sha256"
+    assert "sesame" not in json.dumps(found)
+    assert found["policies"] == [
+        {
+            "vhost": "/",
+            "name": "ttl",
+            "pattern": "^b",
+            "apply-to": "queues",
+            "definition": {"message-ttl": 30000},
+            "priority": 2,
+        },
+        {
+            "vhost": "other",
+            "name": "caught",
+            "pattern": "",
+            "apply-to": "all",
+            "definition": {"alternate-exchange": "stray"},
+            "priority": 0,
+        },
+    ]
+
+
+def test_what_is_imported_is_exported_again(operator: Operator, tmp_path: Path) -> None:
+    build(operator)
+    found = export(operator)
+    with InProcess(tmp_path / "second") as second:
+        other = Operator(warren_ctl(tmp_path / "second"), second.url, is_warren=True)
+        load(other, tmp_path, found)
+        assert export(other) == found
+        # Twice is as good as once; and all of it outlives the broker.
+        load(other, tmp_path, found)
+        assert export(other) == found
+        second.restart()
+        restarted = export(other)
+        found["queues"] = [queue for queue in found["queues"] if queue["durable"]]
+        assert restarted == found
+        with Connection(second.url.replace("guest:guest", "ann:sesame") + "other") as connection:
+            connection.channel()
+
+
+@pytest.fixture(scope="module")
+def fresh_rabbitmq() -> Iterator[RabbitMQ]:
+    """One of its own: definitions change users and virtual hosts."""
+    if not installed():
+        pytest.skip("rabbitmq-server is not installed")
+    with rabbitmq_server() as server:
+        yield server
+
+
+def test_rabbitmq_takes_what_warren_exports_and_the_reverse(
+    operator: Operator, fresh_rabbitmq: RabbitMQ, tmp_path: Path
+) -> None:
+    build(operator)
+    ours = export(operator)
+    # Where the server's user may read it.
+    file = Path(fresh_rabbitmq.folder) / "ours.json"
+    file.write_text(json.dumps(ours))
+    os.chmod(file, 0o644)
+    fresh_rabbitmq.ctl("import_definitions", str(file))
+    theirs = json.loads(fresh_rabbitmq.ctl("export_definitions", "-"))
+    assert comparable(theirs) == comparable(ours)
+    with Connection(fresh_rabbitmq.url.replace("guest:guest", "ann:sesame")) as connection:
+        connection.channel()
+    with InProcess(tmp_path / "second") as second:
+        other = Operator(warren_ctl(tmp_path / "second"), second.url, is_warren=True)
+        load(other, tmp_path, theirs)
+        assert comparable(export(other)) == comparable(theirs)
+        with Connection(second.url.replace("guest:guest", "ann:sesame")) as connection:
+            connection.channel()
+        # The queues work as those that were exported do.
+        with Connection(second.url) as connection:
+            channel = connection.channel()
+            channel.publish("order.new", b"x", exchange="orders", mandatory=True)
+            assert channel.ready("billing") == 1
+
+
+def test_what_is_there_stays(operator: Operator, tmp_path: Path) -> None:
+    with Connection(operator.url) as connection:
+        channel = connection.channel()
+        channel.declare("mine", durable=True, x_max_length=5)
+        channel.publish("mine", b"x")
+        load(
+            operator,
+            tmp_path,
+            {"queues": [{"vhost": "/", "name": "mine", "durable": True, "arguments": {"x-max-length": 1}}]},
+        )
+        channel.declare("mine", durable=True, x_max_length=5)
+        assert channel.ready("mine") == 1
+
+
+WRONG: list[tuple[Any, str]] = [
+    ([], "definitions are a JSON object"),
+    ({"queues": {}}, "queues has to be a list"),
+    ({"queues": ["x"]}, "queues[0] has to be an object"),
+    ({"queues": [{"vhost": "/"}]}, "queues[0] 'None' in vhost '/': name is missing"),
+    (
+        {"queues": [{"vhost": "nowhere", "name": "q"}]},
+        "queues[0] 'q' in vhost 'nowhere': virtual host 'nowhere' does not exist",
+    ),
+    (
+        {"queues": [{"vhost": "/", "name": "q", "arguments": {"x-max-length": -1}}]},
+        "queues[0] 'q' in vhost '/': invalid arg 'x-max-length' for queue 'q' in vhost '/': {value_negative,-1}",
+    ),
+    (
+        {"queues": [{"vhost": "/", "name": "q", "durable": 1}]},
+        "queues[0] 'q' in vhost '/': durable has to be true or false",
+    ),
+    (
+        {"exchanges": [{"vhost": "/", "name": "e", "type": "cow"}]},
+        "exchanges[0] 'e' in vhost '/': unknown exchange type 'cow'",
+    ),
+    (
+        {
+            "bindings": [
+                {"vhost": "/", "source": "amq.topic", "destination": "nobody", "destination_type": "queue"}
+            ]
+        },
+        "bindings[0] 'amq.topic -> nobody' in vhost '/': no queue 'nobody' in vhost '/'",
+    ),
+    (
+        {"bindings": [{"vhost": "/", "source": "", "destination": "x", "destination_type": "queue"}]},
+        "bindings[0] ' -> x' in vhost '/': operation not permitted on the default exchange",
+    ),
+    (
+        {"policies": [{"vhost": "/", "name": "p", "pattern": ".*", "definition": {"max-length": -1}}]},
+        "policies[0] 'p' in vhost '/': -1 is not a valid maximum length",
+    ),
+    (
+        {"permissions": [{"vhost": "/", "user": "who", "configure": "", "write": "", "read": ""}]},
+        "permissions[0] 'who' in vhost '/': user 'who' does not exist",
+    ),
+    (
+        {"users": [{"name": "ann", "password_hash": "???", "tags": []}]},
+        "users[0] 'ann': the password hash is no base64 of a 4-byte salt and a hash of "
+        "rabbit_password_hashing_sha256",
+    ),
+    (
+        {"vhosts": [{"name": "v", "limits": {"max-cows": 1}}]},
+        "vhosts[0] 'v': Validation failed: Unrecognised terms [{<<\"max-cows\">>,1}] in limits",
+    ),
+]
+
+
+@pytest.mark.parametrize(("definitions", "text"), WRONG, ids=[text[:40] for _, text in WRONG])
+def test_a_wrong_definition_is_named_and_nothing_changes(
+    operator: Operator, tmp_path: Path, definitions: Any, text: str
+) -> None:
+    before = export(operator)
+    if isinstance(definitions, dict):
+        # Good ones before it, which must not come either.
+        definitions = {
+            "vhosts": [{"name": "fine"}],
+            "exchanges": [{"vhost": "/", "name": "fine", "type": "direct"}],
+            **definitions,
+        }
+    assert refusal(operator, tmp_path, definitions) == text
+    assert export(operator) == before
+
+
+def test_a_file_that_is_none(operator: Operator, tmp_path: Path) -> None:
+    said = operator.run("import_definitions", str(tmp_path / "missing.json"))
+    assert (said.status, said.errors) == (
+        74,
+        f"warren ctl: cannot read {tmp_path / 'missing.json'}: No such file or directory\n",
+    )
+    (tmp_path / "bad.json").write_text("{")
+    said = operator.run("import_definitions", str(tmp_path / "bad.json"))
+    assert said.status == 2
+    assert said.errors.startswith(f"warren ctl: {tmp_path / 'bad.json'} is not JSON: ")
+
+
+def test_definitions_have_a_command_of_their_own(
+    operator: Operator, broker: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder = str(tmp_path / "all.json"), str(broker.data_dir)
+    assert definitions_command(["export", file, "--data-dir", folder]) == 0
+    assert json.loads(Path(file).read_text()) == export(operator)
+    assert definitions_command(["--data-dir", folder, "import", file, "-q"]) == 0
+    assert definitions_command([]) == 2
+    assert "usage: warren definitions export|import FILE" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"it is `export FILE` or `import FILE`, not 'exprot all.json'"):
+        definitions_command(["exprot", "all.json"])
+
+
+def test_a_reader_may_leave(operator: Operator, broker: InProcess) -> None:
+    command = [sys.executable, "-m", "warren.cli.dispatch", "definitions", "export", "-"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*command, "--data-dir", str(broker.data_dir)], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_exported_file_is_its_owners_alone(operator: Operator, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    operator("export_definitions", str(file))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert json.loads(file.read_text())["users"][0]["name"] == "guest"
+
+
+def test_an_internal_exchange_is_not_lost(operator: Operator, tmp_path: Path) -> None:
+    exchange = {"vhost": "/", "name": "inner", "type": "fanout", "internal": True}
+    load(operator, tmp_path, {"exchanges": [exchange]})
+    (found,) = export(operator)["exchanges"]
+    assert found["internal"] is True
+
+    def publish(channel: Channel) -> None:
+        channel.publish("", b"x", exchange="inner")
+        channel.ready("none")
+
+    with Connection(operator.url) as connection, pytest.raises(Closed, match="internal exchange"):
+        publish(connection.channel())
+
+
+# -- at boot
+
+
+def test_definitions_are_loaded_at_every_start(tmp_path: Path) -> None:
+    hashed = "BohNcBsf4CnLBwtD4DcqR+F732sm/MvMrxN//oTUI3doyioU"
+    algorithm = "rabbit_password_hashing_sha256"
+    user = {"name": "bob", "password_hash": hashed, "hashing_algorithm": algorithm, "tags": ["administrator"]}
+    permission = {"user": "bob", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    folder = tmp_path / "definitions"
+    folder.mkdir()
+    (folder / "1.json").write_text(json.dumps({"users": [user], "permissions": [permission]}))
+    (folder / "2.json").write_text(json.dumps({"queues": [{"vhost": "/", "name": "work"}]}))
+    config = BrokerConfig(load_definitions=folder)
+    with InProcess(tmp_path / "data", config=config) as broker:
+        operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
+        # The first user is the file's, and none of a well-known password beside it.
+        assert operator("list_users") == ["user\ttags", "bob\t[administrator]"]
+        assert operator("authenticate_user", "bob", "secret") == ["Success"]
+        assert operator("list_queues") == ["name\tmessages", "work\t0"]
+        operator("delete_queue", "work")
+        broker.restart()
+        assert operator("list_queues") == ["name\tmessages", "work\t0"]
+
+
+def test_a_broker_in_memory_may_have_a_socket_and_definitions(tmp_path: Path) -> None:
+    (tmp_path / "queues.json").write_text(json.dumps({"queues": [{"vhost": "/", "name": "work"}]}))
+    config = BrokerConfig(control_socket=tmp_path / "here.sock", load_definitions=tmp_path / "queues.json")
+    with InProcess(config=config) as broker, Connection(broker.url) as connection:
+        assert connection.channel().ready("work") == 0
+        output = subprocess.run(
+            [sys.executable, "-c", CTL, "--socket", str(tmp_path / "here.sock"), "-q", "list_queues"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert output == "name\tmessages\nwork\t0\n"
+
+
+CTL = "import sys; from warren.cli.ctl.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("{", "the definitions {file} are not JSON: "),
+        (
+            '{"queues": [{"vhost": "/"}]}',
+            "the definitions {file} are refused: queues[0] 'None' in vhost '/': name",
+        ),
+        (None, "cannot read the definitions {file}: No such file or directory"),
+    ],
+)
+def test_a_broker_does_not_start_with_wrong_definitions(
+    tmp_path: Path, content: str | None, text: str
+) -> None:
+    file = tmp_path / "wrong.json"
+    if content is not None:
+        file.write_text(content)
+    config = BrokerConfig(load_definitions=file)
+    with pytest.raises(DefinitionsError) as refused, InProcess(tmp_path / "data", config=config):
+        pass
+    assert str(refused.value).startswith(text.format(file=file))

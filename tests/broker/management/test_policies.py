@@ -1,0 +1,373 @@
+"""Policies on live queues and exchanges: the same on Warren and on RabbitMQ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.broker.management.conftest import SetPolicy
+from tests.support.client import Channel, Connection
+from tests.support.dead_letters import arrived, reasons
+from tests.support.inprocess import InProcess
+from tests.support.operator import Operator, warren_ctl
+from tests.support.processes import wait_until
+from tests.support.restarts import ENDS
+from warren.broker import BrokerConfig
+
+
+def exact(name: str) -> str:
+    return f"^{name}$"
+
+
+def test_a_length_limit_cuts_a_queue_at_once(
+    channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
+) -> None:
+    grave = channel.declare(exclusive=True)
+    channel.declare(name, exclusive=True, x_dead_letter_exchange="", x_dead_letter_routing_key=grave)
+    channel.confirm()
+    for body in (b"1", b"2", b"3"):
+        channel.publish(name, body)
+    channel.settled_until(3)
+    policy = set_policy(exact(name), '{"max-length":2}')
+    letter = arrived(channel, grave)
+    assert (letter.body, reasons(letter)) == (b"1", [(name, "maxlen", 1)])
+    assert channel.ready(name) == 2
+    assert operator.queue(name, "policy")["policy"] == policy
+    # A stricter one, then none.
+    operator("set_policy", policy, exact(name), '{"max-length-bytes":1}')
+    assert arrived(channel, grave).body == b"2"
+    operator("clear_policy", policy)
+    channel.publish(name, b"4")
+    channel.settled_until(4)
+    assert channel.drain(name) == [b"3", b"4"]
+    assert operator.queue(name, "policy")["policy"] == ""
+
+
+def test_dead_letters_go_where_a_policy_says_unless_an_argument_does(
+    channel: Channel, set_policy: SetPolicy, name: str
+) -> None:
+    grave, other = channel.declare(exclusive=True), channel.declare(exclusive=True)
+    channel.declare(f"{name}-plain", exclusive=True)
+    channel.declare(f"{name}-own", exclusive=True, x_dead_letter_exchange="", x_dead_letter_routing_key=other)
+    definition = {"dead-letter-exchange": "", "dead-letter-routing-key": grave}
+    set_policy(f"^{name}-", json.dumps(definition))
+    for queue, target in ((f"{name}-plain", grave), (f"{name}-own", other)):
+        channel.publish(queue, b"x")
+        message = channel.get(queue)
+        assert message is not None
+        channel.reject(message.tag)
+        assert reasons(arrived(channel, target)) == [(queue, "rejected", 1)]
+
+
+def test_of_two_numbers_the_smaller_counts(channel: Channel, set_policy: SetPolicy, name: str) -> None:
+    channel.declare(f"{name}-small", exclusive=True, x_max_length=1)
+    channel.declare(f"{name}-large", exclusive=True, x_max_length=5)
+    set_policy(f"^{name}-", '{"max-length":2}')
+    channel.confirm()
+    for queue in (f"{name}-small", f"{name}-large"):
+        for body in (b"1", b"2", b"3"):
+            channel.publish(queue, body)
+    channel.settled_until(6)
+    assert channel.drain(f"{name}-small") == [b"3"]
+    assert channel.drain(f"{name}-large") == [b"2", b"3"]
+
+
+def test_an_operator_policy_bounds_the_others(
+    channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
+) -> None:
+    channel.declare(name, exclusive=True)
+    set_policy(exact(name), '{"max-length":4,"max-length-bytes":2}')
+    set_policy(exact(name), '{"max-length":3,"max-length-bytes":5}', operator_policy=True)
+    channel.confirm()
+    for _ in range(4):
+        channel.publish(name, b"x")
+    channel.settled_until(4)
+    assert channel.ready(name) == 2
+    for _ in range(4):
+        channel.publish(name, b"")
+    channel.settled_until(8)
+    assert channel.ready(name) == 3
+
+
+def test_a_policy_may_refuse_publishes(channel: Channel, set_policy: SetPolicy, name: str) -> None:
+    channel.declare(name, exclusive=True)
+    channel.confirm()
+    set_policy(exact(name), '{"max-length":1,"overflow":"reject-publish"}')
+    channel.publish(name, b"1")
+    channel.publish(name, b"2")
+    assert channel.settled(2) == [True, False]
+    assert channel.drain(name) == [b"1"]
+
+
+def test_a_time_to_live_counts_for_what_comes_after_it(
+    channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
+) -> None:
+    channel.declare(name, exclusive=True)
+    channel.confirm()
+    policy = set_policy(exact(name), '{"message-ttl":1}')
+    # Confirmed, each: who is asked by a command of its own need not have read what stands on a connection.
+    channel.publish(name, b"dies")
+    channel.settled_until(1)
+    wait_until(lambda: channel.ready(name) == 0, "the message has expired")
+    operator("clear_policy", policy)
+    channel.publish(name, b"lives")
+    channel.settled_until(2)
+    set_policy(exact(name), '{"message-ttl":1}')
+    assert channel.drain(name) == [b"lives"]
+
+
+def test_a_queue_that_a_policy_lets_expire_goes(channel: Channel, set_policy: SetPolicy, name: str) -> None:
+    channel.declare(name)
+    set_policy(exact(name), '{"expires":1}')
+
+    def gone() -> bool:
+        return not channel.exists(name)
+
+    wait_until(gone, "the queue has expired")
+
+
+def test_an_alternate_exchange_comes_and_goes(
+    channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
+) -> None:
+    queue = channel.declare(exclusive=True)
+    channel.declare_exchange(f"{name}-caught", "fanout")
+    channel.bind(queue, f"{name}-caught")
+    channel.declare_exchange(name, "direct")
+    channel.confirm()
+    policy = set_policy(exact(name), json.dumps({"alternate-exchange": f"{name}-caught"}))
+    channel.publish("nowhere", b"1", exchange=name)
+    channel.settled_until(1)
+    operator("clear_policy", policy)
+    channel.publish("nowhere", b"2", exchange=name)
+    channel.settled_until(2)
+    assert channel.drain(queue) == [b"1"]
+    channel.delete_exchange(name)
+    channel.delete_exchange(f"{name}-caught")
+
+
+def test_a_policy_waits_for_queues_that_are_yet_to_come(
+    channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
+) -> None:
+    policy = set_policy(exact(name), '{"max-length":0}')
+    channel.declare(name, exclusive=True)
+    channel.confirm()
+    channel.publish(name, b"x")
+    channel.settled_until(1)
+    assert channel.ready(name) == 0
+    assert operator.queue(name, "policy")["policy"] == policy
+
+
+def test_the_highest_priority_governs(
+    channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
+) -> None:
+    channel.declare(name, exclusive=True)
+    # Found anywhere in the name, not from its beginning on.
+    low = set_policy(name[10:], '{"max-length":9}', "--apply-to", "queues")
+    high = set_policy(name[5:], '{"max-length":7}', "--priority", "1")
+    assert operator.queue(name, "policy")["policy"] == high
+    operator("set_policy", high, name[5:], '{"max-length":7}', "--priority", "1", "--apply-to", "exchanges")
+    assert operator.queue(name, "policy")["policy"] == low
+    operator("set_policy", high, name[5:], '{"max-length":7}', "--priority=-1")
+    assert operator.queue(name, "policy")["policy"] == low
+
+
+REFUSED = [
+    ("(", '{"max-length":1}', "pattern should be regular expression but is invalid: "),
+    (".*", '{"max-length":-1}', "-1 is not a valid maximum length"),
+    (".*", '{"max-length":1.5}', "1.5 is not a valid maximum length"),
+    (
+        ".*",
+        '{"max-length":[1,"a",{"b":true}]}',
+        '[1,<<"a">>,#{<<"b">> => true}] is not a valid maximum length',
+    ),
+    (".*", '{"message-ttl":"x"}', '<<"x">> is not a valid message TTL'),
+    (".*", '{"expires":0}', "0 is not a valid queue expiry"),
+    (".*", '{"overflow":"x"}', '<<"x">> is not a valid overflow value'),
+    (".*", '{"queue-mode":"x"}', '<<"x">> is not a valid queue-mode value'),
+    (".*", '{"dead-letter-exchange":null}', "null is not a valid dead letter exchange name"),
+    (".*", '{"ha-mode":"x"}', '<<"x">> is not a valid ha-mode value'),
+    (".*", '{"ha-mode":"exactly"}', 'ha-mode="exactly" takes an integer, none given'),
+    (".*", "{}", "no policy provided"),
+    (
+        ".*",
+        '{"nonsense":1,"other":"x","message-ttl":5}',
+        '[{<<"nonsense">>,1},{<<"other">>,<<"x">>}] are not recognised policy settings',
+    ),
+]
+
+
+@pytest.mark.parametrize(("pattern", "definition", "text"), REFUSED)
+def test_a_wrong_policy_is_refused_and_changes_nothing(
+    warren: Operator, pattern: str, definition: str, text: str
+) -> None:
+    said = warren.refused("set_policy", "wrong", pattern, definition)
+    assert said.startswith(f"warren ctl: Validation failed: {text}")
+    assert said.count("\n") == 1
+    assert warren("list_policies") == []
+
+
+def test_rabbitmq_refuses_them_with_the_same_words(rabbit: Operator) -> None:
+    pairs = ", ".join(f"{{{term(pattern)}, {term(definition)}}}" for pattern, definition, _ in REFUSED)
+    (said,) = rabbit.run(
+        "eval",
+        '[rabbit_policy:parse_set(<<"/">>, <<"wrong">>, Pattern, Definition, 0, <<"all">>, <<"me">>)'
+        f" || {{Pattern, Definition}} <- [{pairs}]].",
+    )[1:2]
+    refusals = said.split("error_string")[1:]
+    assert len(refusals) == len(REFUSED)
+    for refusal, (_, _, text) in zip(refusals, REFUSED, strict=True):
+        assert "".join(text.split()) in "".join(refusal.replace('\\"', '"').split())
+
+
+def term(text: str) -> str:
+    """A text in Erlang."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'<<"{escaped}">>'
+
+
+def test_an_operator_policy_may_only_set_bounds(warren: Operator) -> None:
+    said = warren.refused("set_operator_policy", "wrong", ".*", '{"dead-letter-exchange":"x"}')
+    assert '[{<<"dead-letter-exchange">>,<<"x">>}] are not recognised policy settings' in said
+
+
+def test_policies_are_listed_as_they_were_set(operator: Operator, set_policy: SetPolicy) -> None:
+    policy = set_policy("^a", '{"message-ttl":1, "max-length":2}', "--priority", "3", "--apply-to", "queues")
+    bound = set_policy("^b", '{"max-length":900000}', operator_policy=True)
+    header, *rows = operator("list_policies")
+    assert header == "vhost\tname\tpattern\tapply-to\tdefinition\tpriority"
+    assert f'/\t{policy}\t^a\tqueues\t{{"max-length":2,"message-ttl":1}}\t3' in rows
+    assert bound in [row["name"] for row in operator.table("list_operator_policies")]
+    operator("clear_policy", policy)
+    assert "Parameter does not exist" in operator.refused("clear_policy", policy)
+
+
+# -- what RabbitMQ 3.10 does not have
+
+
+def test_policies_for_one_type_of_queue(warren: Operator) -> None:
+    with Connection(warren.url) as connection:
+        channel = connection.channel()
+        channel.declare("of-classic", durable=True)
+        channel.declare("of-quorum", durable=True, x_queue_type="quorum")
+        warren("set_policy", "classic", "^of-", '{"max-length":3}', "--apply-to", "classic_queues")
+        assert warren.queue("of-classic", "policy")["policy"] == "classic"
+        assert warren.queue("of-quorum", "policy")["policy"] == ""
+        # A setting that a type does not know keeps the whole policy away from it.
+        warren("set_policy", "classic", "^of-", '{"max-length":3,"queue-mode":"lazy"}')
+        assert warren.queue("of-quorum", "policy")["policy"] == ""
+        warren("clear_policy", "classic")
+
+
+def test_a_delivery_limit_by_policy(timed: InProcess) -> None:
+    assert timed.data_dir is not None
+    operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+    with Connection(timed.url) as connection:
+        channel = connection.channel()
+        for queue, kind in (("plain", "classic"), ("safe", "quorum")):
+            channel.declare(queue, durable=True, x_queue_type=kind)
+            operator("set_policy", queue, f"^{queue}$", '{"delivery-limit":1}')
+            channel.publish(queue, b"x")
+            for _ in range(2):
+                message = channel.get(queue)
+                assert message is not None
+                channel.nack(message.tag)
+            assert channel.get(queue) is None
+        # A limit of twenty is a quorum queue's default, not a bound on what a policy may set.
+        operator("set_policy", "safe", "^safe$", '{"delivery-limit":30}')
+        channel.publish("safe", b"x")
+        for _ in range(30):
+            message = channel.get("safe")
+            assert message is not None
+            channel.nack(message.tag)
+        assert channel.ready("safe") == 1
+
+
+def test_what_a_policy_says_of_times_happens_in_time(timed: InProcess) -> None:
+    assert timed.data_dir is not None
+    operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+    with Connection(timed.url) as connection:
+        channel = connection.channel()
+        channel.declare("slow", x_message_ttl=5000, x_expires=60_000)
+        operator("set_policy", "time", "^slow$", '{"message-ttl":2000,"expires":90000}')
+        channel.publish("slow", b"x")
+        assert channel.ready("slow") == 1
+        timed.advance(1.9)
+        assert channel.ready("slow") == 1
+        timed.advance(0.1)
+        assert channel.ready("slow") == 0
+        # A use makes an expiry begin anew, and so does a policy that changes it.
+        operator("set_policy", "time", "^slow$", '{"expires":30000}')
+        timed.advance(29.9)
+        assert "slow" in [row["name"] for row in operator.table("list_queues")]
+        timed.advance(0.1)
+        assert operator.table("list_queues") == []
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_is_not_portable_is_said_or_refused(
+    tmp_path: Path, strict: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with InProcess(tmp_path / "data", config=BrokerConfig(strict=strict)) as broker:
+        operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
+        mirrors = ("set_policy", "ha", ".*", '{"ha-mode":"all"}')
+        if strict:
+            text = 'Validation failed: [{<<"ha-mode">>,<<"all">>}] are not recognised policy settings'
+            assert operator.refused(*mirrors) == f"warren ctl: {text}\n"
+        else:
+            operator(*mirrors)
+            assert operator("list_policies", "definition")[1:] == ['{"ha-mode":"all"}']
+        for _ in range(2):
+            operator("set_policy", "limit", ".*", '{"delivery-limit":3}')
+        # A file is not half taken in by a broker that refuses the rest of it.
+        queue = {"vhost": "/", "name": "passing", "durable": False}
+        file = tmp_path / "definitions.json"
+        file.write_text(json.dumps({"vhosts": [{"name": "new"}], "queues": [queue]}))
+        if strict:
+            assert "transient_nonexcl_queues" in operator.refused("import_definitions", str(file))
+            assert operator("list_vhosts") == ["name", "/"]
+        else:
+            operator("import_definitions", str(file))
+    told = [line for line in caplog.messages if line.startswith("event=not_portable what='set_policy")]
+    assert len(told) == 2
+
+
+def test_an_acknowledgement_timeout_by_policy(timed: InProcess) -> None:
+    assert timed.data_dir is not None
+    operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+    with Connection(timed.url) as connection:
+        channel, other = connection.channel(), connection.channel()
+        other.declare("work", exclusive=True, x_consumer_timeout=60_000)
+        operator("set_policy", "patience", "^work$", '{"consumer-timeout":2000}')
+        channel.consume("work")
+        channel.publish("work", b"x")
+        channel.deliveries(1)
+        timed.advance(1.9)
+        assert other.state("work") == (0, 1)
+        timed.advance(0.1)
+        error = channel.closed()
+        assert (error.code, "Timeout value used: 2000 ms" in error.text) == (406, True)
+        del connection.channels[channel.number]
+        assert other.state("work") == (1, 0)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_policies_outlive_the_broker(timed: InProcess, how: str) -> None:
+    assert timed.data_dir is not None
+    operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+    with Connection(timed.url) as connection:
+        connection.channel().declare("kept", durable=True)
+    operator("set_policy", "short", "^kept$", '{"max-length":1}', "--priority", "4", "--apply-to", "queues")
+    operator("set_policy", "gone", "^kept$", '{"max-length":9}')
+    operator("clear_policy", "gone")
+    operator("set_operator_policy", "bound", "^kept$", '{"max-length-bytes":5}')
+    timed.restart() if how == "restart" else timed.crash()
+    operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
+    assert operator("list_policies")[1:] == ['/\tshort\t^kept$\tqueues\t{"max-length":1}\t4']
+    assert operator("list_operator_policies")[1:] == ['/\tbound\t^kept$\tall\t{"max-length-bytes":5}\t0']
+    with Connection(timed.url) as connection:
+        channel = connection.channel()
+        for body in (b"1", b"2"):
+            channel.publish("kept", body)
+        assert channel.drain("kept") == [b"2"]

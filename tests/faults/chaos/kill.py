@@ -1,0 +1,67 @@
+"""A `warren broker` that is killed, now and then while it starts, and now and then stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from random import Random
+
+from tests.faults.chaos.history import What
+from tests.faults.chaos.rounds import Broken
+from tests.support.broker import BrokerProcess
+from tests.support.processes import Child
+from warren.broker.process_memory import LEAST
+from warren.core.errors import Exit
+
+
+class Process:
+    """A process of its own on a data folder.
+
+    :param longest: seconds that the load lasts at most until the kill
+    :param stops: how often it is stopped cleanly instead, between 0 and 1
+    """
+
+    def __init__(self, data_dir: Path, random: Random, *, longest: float = 2.5, stops: float = 0.1) -> None:
+        self._broker = BrokerProcess(data_dir)
+        self._random = random
+        self._longest = longest
+        self._stops = stops
+
+    @property
+    def url(self) -> str:
+        return self._broker.url
+
+    async def start(self) -> None:
+        # With the least memory messages leave it, and are read again.
+        limit = self._random.choice((str(LEAST), "0.4"))
+        self._broker.options = ("--log-level", "warning", "--memory-alarm", "false", "--memory-limit", limit)
+        while self._random.random() < 0.1:
+            with Child(self._broker.command()) as child:
+                await asyncio.sleep(self._random.uniform(0.1, 0.4))
+                child.kill()
+        self._broker.start()
+
+    async def until(self) -> None:
+        await asyncio.sleep(self._random.uniform(0.05, self._longest))
+
+    async def end(self) -> tuple[What, float]:
+        child = self._broker.child
+        assert child is not None
+        if self._random.random() < self._stops:
+            # It answers its clients meanwhile, so they have to be heard.
+            status = await asyncio.to_thread(self._broker.stop)
+            if status != Exit.DONE:
+                raise Broken(f"a clean stop ended with {status}: {child.errors[-2000:]}")
+            ended = What.STOPPED, time.monotonic()
+        else:
+            at = time.monotonic()
+            self._broker.kill()
+            ended = What.KILLED, at
+        for line in child.errors.splitlines():
+            if " ERROR " in line or " CRITICAL " in line:
+                raise Broken(f"the broker says of a disk that nobody has touched: {line}")
+        return ended
+
+    async def close(self) -> None:
+        self._broker.stop()

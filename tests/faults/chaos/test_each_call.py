@@ -1,0 +1,153 @@
+"""Each write and each sync in turn fails, or finds no room: nothing that a client was told is undone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+import pytest
+
+from tests.faults.chaos.faulty import Conversation, FaultyDatabase, FaultyDisk, Refused, Told, found
+from tests.support.client import Closed
+from tests.support.inprocess import InProcess
+from tests.support.processes import wait_until
+from tests.unit.store.disk import Disk
+from warren.broker.store.data_folder import DataFolder
+from warren.broker.store.errors import StoreError
+from warren.broker.store.log.log import Log
+from warren.core.errors import Exit
+
+FULL_FOR = 3
+"""How many calls a full disk refuses before there is room again."""
+
+
+@contextmanager
+def quick() -> Iterator[None]:
+    """Segments that end within the conversation, and a full disk that is tried again at once."""
+    log = functools.partial(Log, segment_size=16_384, slack=16_384, retry=0.005)
+    with (
+        mock.patch("warren.broker.broker.Log", log),
+        mock.patch("warren.broker.store.definitions.definitions_database._RETRY", 0.005),
+    ):
+        yield
+
+
+class Case:
+    """One conversation with a broker on a disk that goes wrong, and what the next broker finds."""
+
+    def __init__(self, path: Path, disk: FaultyDisk, database: FaultyDatabase) -> None:
+        self.path = path
+        self.disk = disk
+        self.database = database
+        self.told = Told()
+        self.finished = False
+        self.line = ""
+
+    def run(self) -> Case:
+        DataFolder.open(self.path).close()
+        with quick(), self.database(), InProcess(self.path, files=self.disk) as broker:
+            running = broker.broker
+            assert running is not None
+            failure = running.failure
+            assert failure is not None
+            conversation = Conversation(broker.url, self.told)
+            # The process would end now.
+            hang_up = conversation.connection.raw.hang_up
+            broker.call(lambda: failure.add_done_callback(lambda _: hang_up()))
+            with contextlib.suppress(Refused, Closed, ConnectionError, TimeoutError):
+                conversation.run()
+                self.finished = True
+            conversation.end()
+            if not self.finished:
+                wait_until(failure.done, "the broker says that its disk has failed")
+            if failure.done():
+                self.line = failure.result()
+            with contextlib.suppress(StoreError):
+                broker.stop()
+        return self
+
+    def check(self, disk: Disk) -> None:
+        """A broker on what is left holds to what was told."""
+        with InProcess(self.path, files=disk) as broker:
+            left = found(broker.url)
+        assert set(self.told.declared) <= set(left)
+        self.told.check({queue: left.get(queue, []) for queue in ("plain", "source", "grave", *left)})
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """The conversation on a disk without faults."""
+    return Case(tmp_path_factory.mktemp("whole") / "data", FaultyDisk(Disk()), FaultyDatabase()).run()
+
+
+def test_the_conversation_reaches_every_kind_of_call(calls: Case) -> None:
+    assert calls.finished
+    assert set(calls.disk.calls) >= {"open", "write", "sync", "unlink", "sync_folder"}
+    assert calls.database.commits > 6
+    calls.check(calls.disk.kill())
+
+
+def not_started(error: StoreError) -> None:
+    """It ends with one line and status 74."""
+    assert error.status is Exit.IO
+    assert "\n" not in str(error)
+
+
+def test_each_call_that_fails_is_the_last(calls: Case, tmp_path: Path) -> None:
+    lines = set()
+    for first in range(1, len(calls.disk.calls) + 1):
+        disk = FaultyDisk(Disk(), errno.EIO, first)
+        try:
+            case = Case(tmp_path / str(first), disk, FaultyDatabase()).run()
+        except StoreError as error:
+            not_started(error)
+            continue
+        assert "\n" not in case.line
+        lines.add(case.line.partition(str(tmp_path))[0])
+        # What was written and not synced may be there or not.
+        case.check(disk.cut_power(Random(first)))
+    assert "cannot write the log in " in lines
+
+
+def test_each_call_without_room_is_waited_for(
+    calls: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for first in range(1, len(calls.disk.calls) + 1):
+        disk = FaultyDisk(Disk(), errno.ENOSPC, first, FULL_FOR)
+        case = Case(tmp_path / str(first), disk, FaultyDatabase()).run()
+        assert case.finished, f"call {first}, {disk.refused}: {case.line or 'no answer'}"
+        assert not case.line
+        case.check(disk.kill())
+    assert caplog.text.count("disk_alarm_set") > len(calls.disk.calls) / 4
+
+
+def test_each_commit_that_fails_is_the_last(calls: Case, tmp_path: Path) -> None:
+    lines = []
+    for first in range(1, calls.database.commits + 1):
+        disk, database = FaultyDisk(Disk()), FaultyDatabase(sqlite3.SQLITE_IOERR, first)
+        try:
+            case = Case(tmp_path / str(first), disk, database).run()
+        except StoreError as error:
+            not_started(error)
+            continue
+        if case.line:
+            assert case.line == "cannot write the definitions: disk I/O error"
+            lines.append(case.line)
+        case.check(disk.kill())
+    assert len(lines) > calls.database.commits / 2
+
+
+def test_each_commit_without_room_is_waited_for(calls: Case, tmp_path: Path) -> None:
+    for first in range(2, calls.database.commits + 1):
+        disk, database = FaultyDisk(Disk()), FaultyDatabase(sqlite3.SQLITE_FULL, first, FULL_FOR)
+        case = Case(tmp_path / str(first), disk, database).run()
+        assert case.finished, f"commit {first}: {case.line or 'no answer'}"
+        assert not case.line
+        case.check(disk.kill())

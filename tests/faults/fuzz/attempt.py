@@ -1,0 +1,70 @@
+"""One client that plays one case: it sends everything at once and reads what the broker thinks of it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from tests.faults.fuzz.cases import Case
+
+CONNECTION_CLOSE, CONNECTION_CLOSE_OK, CHANNEL_CLOSE = b"\0\x0a\0\x32", b"\0\x0a\0\x33", b"\0\x14\0\x28"
+GREETING_BACK = b"AMQP\x00\x00\x09\x01"
+
+
+class Attempt:
+    """A socket with a case on its way."""
+
+    def __init__(self, address: tuple[str, int], case: Case, timeout: float) -> None:
+        """:param timeout: seconds until an answer has to be there"""
+        self.case = case
+        self._socket = socket.create_connection(address, timeout)
+        self._data = b""
+        try:
+            self._socket.sendall(case.data)
+            if case.halts:
+                self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            # The broker has closed already.
+            pass
+
+    def answer(self) -> str:
+        """How it ended, in the words of `cases`; the socket is closed.
+
+        :raises TimeoutError: if the broker does not end it
+        """
+        channel = ""
+        try:
+            while True:
+                found = self._frame()
+                if found is None:
+                    return channel or "gone"
+                kind, payload = found
+                name = payload[:4]
+                if kind != 1:
+                    continue
+                if name == CHANNEL_CLOSE:
+                    # The first one counts: a channel that is closed is not opened again.
+                    channel = channel or f"channel {struct.unpack_from('>H', payload, 4)[0]}"
+                elif name == CONNECTION_CLOSE:
+                    return str(struct.unpack_from(">H", payload, 4)[0])
+                elif name == CONNECTION_CLOSE_OK:
+                    return channel or "ok"
+        except ConnectionError:
+            return channel or "gone"
+        finally:
+            self._socket.close()
+
+    def _frame(self) -> tuple[int, bytes] | None:
+        """The next frame's type and payload; none at the end."""
+        while True:
+            if self._data.startswith(GREETING_BACK):
+                self._data = self._data[8:]
+            if len(self._data) >= 7:
+                kind, _, size = struct.unpack_from(">BHI", self._data)
+                if len(self._data) >= 8 + size:
+                    payload, self._data = self._data[7 : 7 + size], self._data[8 + size :]
+                    return kind, payload
+            more = self._socket.recv(65536)
+            if not more:
+                return None
+            self._data += more

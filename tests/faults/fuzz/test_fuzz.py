@@ -1,0 +1,61 @@
+"""Whatever a client sends, the broker answers or drops it: no internal error, no standstill, nobody else is hurt.
+
+A small part of `make fuzz`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+from pamqp import commands
+
+from tests.faults.fuzz.cases import GREETED, HANDSHAKE, OPENED, Case, make_case
+from tests.faults.fuzz.mutation import conversation
+from tests.faults.fuzz.run import run
+from tests.support.broker import PATIENT, BrokerProcess
+from tests.support.peer import Peer, encoded
+
+CASES = 4_000
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that may be ill-treated; in the end it must not have been surprised."""
+    with BrokerProcess(tmp_path_factory.mktemp("fuzz"), *PATIENT) as broker:
+        yield broker
+        assert broker.child is not None
+        assert broker.child.running
+        for surprise in ("internal_error", "Traceback"):
+            assert surprise not in broker.child.errors, broker.child.errors[-3000:]
+        assert broker.stop() == 0
+
+
+def test_the_conversation_itself_is_sound(target: BrokerProcess) -> None:
+    with Peer(target.url) as peer:
+        peer.connect().open()
+        peer.send_bytes(b"".join(conversation()) + encoded(commands.Connection.Close(200, "", 0, 0), 0))
+        found: list[object] = []
+        while not found or not isinstance(found[-1], commands.Connection.CloseOk):
+            found.append(peer.read()[1])
+        for kind in (commands.Basic.Deliver, commands.Basic.Ack, commands.Queue.DeleteOk):
+            assert any(isinstance(frame, kind) for frame in found)
+        assert not any(isinstance(frame, commands.Channel.Close) for frame in found), found
+
+
+def test_each_fault_is_answered_as_it_deserves(target: BrokerProcess) -> None:
+    report = run(target.url, target.pid, CASES, int(os.environ.get("SEED") or 1))
+    assert not report.wrong, "\n".join(report.wrong)
+    assert report.confirmed
+    assert set(report.kinds) == {*GREETED, *OPENED, "cut_stream", "bad_line"}
+
+
+def test_the_same_seed_makes_the_same_cases() -> None:
+    def some(seed: int) -> list[Case]:
+        chance = random.Random(seed)
+        return [make_case(chance) for _ in range(50)]
+
+    assert some(3) == some(3) != some(4)
+    assert any(case.data.startswith(HANDSHAKE) for case in some(3))

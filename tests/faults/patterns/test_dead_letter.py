@@ -1,0 +1,194 @@
+"""Replaying dead letters in every fault."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.faults.patterns.matrix import Fault, Matrix
+from tests.patterns.conftest import NewApp
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.proxy import Proxy
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
+from warren.patterns.dead_letters import Letter, ParkingLot, replay
+from warren.sdk import App, Queue, TransportUnavailable, WarrenError
+
+MATRIX = Matrix("dead letters", page="docs/patterns/dead_letters.md")
+
+COUNT = 5
+IDS = [f"m{number}" for number in range(COUNT)]
+
+
+def parking(app: App, name: str) -> App:
+    """Declares a queue and its parking lot."""
+    app.declare(Queue(name), Queue(f"{name}.dead", dead_letter_exchange=None))
+    return app
+
+
+async def park(app: App, name: str) -> None:
+    for message_id in IDS:
+        headers = {"warren-exchange": "", "warren-key": name}
+        await app.publish(message_id, key=f"{name}.dead", message_id=message_id, headers=headers)
+
+
+async def ids(url: str, queue: str) -> list[str]:
+    async with ParkingLot(url, queue) as lot:
+        return [letter.message_id async for letter in lot]
+
+
+async def replayed(url: str, name: str) -> None:
+    async with ParkingLot(url, f"{name}.dead") as lot, App(url) as app:
+        assert (await replay(lot, app)).failed == []
+
+
+async def replayer(voice: Voice, url: str, queue: str, stop: str) -> None:
+    """A worker that replays, and stands still before the third publish or after it."""
+    async with ParkingLot(url, f"{queue}.dead") as lot, App(url) as app:
+
+        def stand(what: str) -> None:
+            voice.say(what)
+            time.sleep(60)
+
+        def progress(read: int) -> None:
+            if stop == "before" and read == 3:
+                stand("about to publish")
+
+        def taken_out(letter: Letter) -> None:
+            if stop == "after" and letter.message_id == "m2":
+                stand("published")
+            take_out(letter)
+
+        take_out = lot.take_out
+        lot.take_out = taken_out  # type: ignore[method-assign]
+        await replay(lot, app, rate=100, progress=progress)
+
+
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT, "what was not published yet is in the parking lot; replay again and it goes on"
+)
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "the letter that was published but not taken out is in both places, with one message id: replayed again it comes twice, "
+    "and `Once` knows it",
+)
+@pytest.mark.parametrize(("stop", "word"), [("before", "about to publish"), ("after", "published")])
+async def test_a_replay_is_killed(
+    amqp_url: str, workers: Workers, new_app: NewApp, name: str, stop: str, word: str
+) -> None:
+    async with parking(new_app(), name) as app:
+        await park(app, name)
+        doomed = await workers.start(replayer, url=amqp_url, queue=name, stop=stop)
+        await workers.hear(word)
+        doomed.kill()
+
+        async def given_back() -> bool:
+            left, there = await ids(amqp_url, f"{name}.dead"), await ids(amqp_url, name)
+            return set(left + there) == set(IDS) and (stop == "before" or {"m2"} <= set(left) & set(there))
+
+        await eventually(given_back, "each is in one of the two queues")
+        await replayed(amqp_url, name)
+        assert await ids(amqp_url, f"{name}.dead") == []
+        assert set(await ids(amqp_url, name)) == set(IDS)
+
+
+@MATRIX.shows(Fault.LOST_ACK, "as after a crash: the letters whose removal was lost are in both places")
+async def test_the_removal_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
+    async with parking(new_app(), name) as app, Proxy(amqp_url) as proxy:
+        await park(app, name)
+
+        async def take_two_out() -> None:
+            async with ParkingLot(proxy.url, f"{name}.dead") as lot:
+                letters = [letter async for letter in lot]
+                proxy.to_server.hold()
+                for letter in letters[:2]:
+                    await app.forward(letter.delivery, key=name)
+                    lot.take_out(letter)
+                await asyncio.sleep(0)
+                proxy.cut()
+                proxy.to_server.release()
+
+        with pytest.raises(TransportUnavailable, match="before the broker had let go"):
+            await take_two_out()
+
+        async def given_back() -> bool:
+            return await ids(amqp_url, f"{name}.dead") == IDS
+
+        await eventually(given_back, "all are in the parking lot")
+        assert await ids(amqp_url, name) == IDS[:2]
+
+
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "it is published again with the same id, marked `warren-republished`, and taken out when that is confirmed",
+)
+async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
+    async with parking(new_app(), name) as app, Proxy(amqp_url) as proxy, new_app(proxy.url) as publisher:
+        await park(app, name)
+        async with ParkingLot(amqp_url, f"{name}.dead") as lot:
+            proxy.to_client.hold()
+            replaying = asyncio.ensure_future(replay(lot, publisher, limit=1))
+
+            async def arrived() -> bool:
+                return await ids(amqp_url, name) == ["m0"]
+
+            await eventually(arrived, "the broker has it")
+            proxy.cut()
+            proxy.to_client.release()
+            assert (await replaying).done == 1
+        assert await ids(amqp_url, name) == ["m0", "m0"]
+        assert await ids(amqp_url, f"{name}.dead") == IDS[1:]
+
+
+@MATRIX.shows(Fault.DUPLICATE, "a letter that is there twice is replayed twice, with one message id")
+async def test_a_letter_is_there_twice(amqp_url: str, new_app: NewApp, name: str) -> None:
+    async with parking(new_app(), name) as app:
+        await park(app, name)
+        await park(app, name)
+        await replayed(amqp_url, name)
+        assert sorted(await ids(amqp_url, name)) == sorted(IDS * 2)
+
+
+@MATRIX.shows(
+    Fault.REORDERING,
+    "letters are replayed in the order of their deaths, which is not that of their publishing",
+)
+async def test_the_order_is_that_of_the_parking_lot(amqp_url: str, new_app: NewApp, name: str) -> None:
+    async with parking(new_app(), name) as app:
+        await park(app, name)
+        await replayed(amqp_url, name)
+        assert await ids(amqp_url, name) == IDS
+
+
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "the replay ends with an error; what was not taken out is in the parking lot, and what was published is at its queue",
+)
+async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> None:
+    async with parking(App(mortal_broker.url), name) as app:
+        await park(app, name)
+
+        async def replay_until_killed() -> None:
+            async with ParkingLot(mortal_broker.url, f"{name}.dead") as lot:
+                async for letter in lot:
+                    if letter.delivery.message_id == "m0":
+                        await app.forward(letter.delivery, key=name)
+                        await asyncio.to_thread(mortal_broker.kill)
+                    # Whether the loss is known by now or not, at the end of the block it is.
+                    lot.take_out(letter)
+
+        with pytest.raises(WarrenError, match="connection was lost"):
+            await replay_until_killed()
+        await asyncio.to_thread(mortal_broker.start)
+        await eventually(lambda: app.ready, "the App is back")
+        assert await ids(mortal_broker.url, f"{name}.dead") == IDS
+        assert await ids(mortal_broker.url, name) == ["m0"]
+
+
+MATRIX.spared(Fault.STORE_DOWN, "there is no store: the parking lot is a queue")
+MATRIX.spared(
+    Fault.CLOCK_SKEW, "only the ages that `--older-than` and `--newer-than` ask for are told by clocks"
+)

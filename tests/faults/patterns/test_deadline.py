@@ -1,0 +1,391 @@
+"""Deadline in every fault, with a real Redis and workers that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.faults.patterns.matrix import Fault, Matrix
+from tests.faults.patterns.skew import SkewedClock
+from tests.patterns import tidy
+from tests.patterns.conftest import PATIENCE, NewApp
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.processes import free_port
+from tests.support.proxy import Proxy
+from tests.support.redis import redis_server
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
+from warren.patterns import Deadline, Once, Outcome, RedisStore, Store
+from warren.patterns.stores import Swap
+from warren.sdk import App, Command, Subscription
+
+MATRIX = Matrix("deadline", page="docs/patterns/deadline.md")
+
+AFTER = timedelta(milliseconds=300)
+LONG = timedelta(minutes=5)
+"""Where something has to be in time, however slow the machine is."""
+
+
+def soon_due() -> datetime:
+    """When a deadline of `LONG` began that is due in a moment."""
+    return datetime.now(UTC) - LONG + AFTER
+
+
+class Cancel(Command, queue="replaced"):
+    order_id: str
+
+
+@cache
+def cancel_in(queue_name: str) -> type[Cancel]:
+    class CancelHere(Cancel, queue=queue_name, type="cancel"):
+        pass
+
+    return CancelHere
+
+
+class Watched:
+    """A store at whose decisions a test looks before they are made."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def before(self, record: bytes) -> None:
+        """What a test wants to happen before the record is written."""
+
+    async def after(self, record: bytes) -> None:
+        """And after it."""
+
+    async def compare_and_set(
+        self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
+    ) -> Swap:
+        changed = record if key.startswith("deadline:") and record != expected else None
+        if changed is not None:
+            await self.before(changed)
+        swap = await self._store.compare_and_set(key, expected, record, keep_ms=keep_ms)
+        if changed is not None and swap.done:
+            await self.after(changed)
+        return swap
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+class Shop:
+    """An App whose orders are cancelled when they are not paid in time; another one, or itself, does it."""
+
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        redis: str,
+        *,
+        after: timedelta = AFTER,
+        handles_due: bool = True,
+        cancels: bool = True,
+    ) -> None:
+        self.app = app
+        self.store = Watched(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE))
+        self.signals: list[str] = []
+        self.unpaid = Deadline(
+            f"{name}.unpaid",
+            after=after,
+            signal=self._signal,
+            store=self.store,
+            retry_after=timedelta(milliseconds=100),
+        )
+        self.cancelled: list[str] = []
+        self.once = Once(self.store)
+        self._cancel = cancel_in(f"{name}.cancel")
+        app.publishes(self._cancel)
+        if handles_due:
+            app.include(self.unpaid)
+        if cancels:
+
+            @app.handle(self._cancel, once=self.once)
+            async def cancel(command: Any) -> None:
+                self.cancelled.append(command.order_id)
+
+    @property
+    def due(self) -> Subscription:
+        """By which it takes what is due."""
+        return self.app.subscriptions[f"{self.unpaid.name}.due"]
+
+    def _signal(self, key: str) -> Cancel:
+        self.signals.append(key)
+        self.on_signal()
+        return self._cancel(order_id=key)
+
+    def on_signal(self) -> None:
+        """What a test wants to happen before a signal is published."""
+
+    async def cancels(self, *order_ids: str) -> None:
+        await eventually(lambda: sorted(self.cancelled) == sorted(order_ids), f"{order_ids} are cancelled")
+
+    async def settles(self, count: int) -> None:
+        its = self.unpaid.statistics
+        await eventually(lambda: its.settled + its.signalled >= count, f"{count} due messages are done")
+
+
+async def clerk(voice: Voice, url: str, name: str, redis: str, stop: str) -> None:
+    """A worker that handles what is due, and stands still before or after it publishes the signal."""
+    shop = Shop(App(url), name, redis, cancels=False)
+
+    def on_signal() -> None:
+        if stop == "before":
+            voice.say("expired")
+            time.sleep(60)
+
+    async def before(record: bytes) -> None:
+        if stop == "after" and b"signalled" in record:
+            await voice.wait("signal confirmed")
+
+    shop.on_signal, shop.store.before = on_signal, before  # type: ignore[method-assign]
+    async with shop.app:
+        await shop.unpaid.start("42")
+        await voice.wait("started")
+
+
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT,
+    "after *pending* is written: the message that started it was not acknowledged, it comes again and starts it again",
+)
+async def test_a_process_dies_between_pending_and_the_due_message(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str
+) -> None:
+    dying = Shop(new_app(), name, redis_url)
+    dying.app.middleware(publish=_never)
+    async with dying.app:
+        died = asyncio.ensure_future(dying.unpaid.start("42"))
+        await eventually(lambda: dying.unpaid.statistics.started == 1, "pending is written")
+        died.cancel()
+        await asyncio.wait((died,))
+    shop = Shop(new_app(), name, redis_url)
+    async with shop.app:
+        await shop.unpaid.start("42")
+        await shop.cancels("42")
+
+
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT,
+    "after *expired* is written, before the signal: the due message comes again, and the signal is published",
+)
+async def test_a_worker_dies_before_the_signal(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    doomed = await workers.start(clerk, url=amqp_url, name=name, redis=redis_url, stop="before")
+    await workers.hear("expired")
+    doomed.kill()
+    shop = Shop(new_app(), name, redis_url)
+    async with shop.app:
+        assert await shop.unpaid.complete("42") is Outcome.LATE
+        await shop.cancels("42")
+
+
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "the due message comes again, and the signal is published again with the same message id, for the consumer's `Once`",
+)
+async def test_a_worker_dies_after_the_signal(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    doomed = await workers.start(clerk, url=amqp_url, name=name, redis=redis_url, stop="after")
+    await workers.hear("signal confirmed")
+    doomed.kill()
+    shop = Shop(new_app(), name, redis_url)
+    async with shop.app:
+        await eventually(lambda: shop.once.statistics.duplicates == 1, "the signal comes again")
+    assert shop.cancelled == ["42"]
+
+
+@MATRIX.shows(Fault.LOST_ACK, "the due message comes again and finds the decision")
+async def test_the_acknowledgement_of_a_due_message_never_arrives(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str
+) -> None:
+    async with Proxy(amqp_url) as proxy:
+        shop = Shop(new_app(proxy.url), name, redis_url, cancels=False)
+
+        async def deafen(record: bytes) -> None:
+            if b"signalled" in record:
+                proxy.to_server.hold()
+
+        shop.store.after = deafen  # type: ignore[method-assign]
+        async with shop.app:
+            await shop.unpaid.start("42")
+            await eventually(lambda: proxy.to_server.held, "the signal is published, and recorded")
+            proxy.cut()
+            proxy.to_server.release()
+            await eventually(lambda: shop.unpaid.statistics.settled == 1, "the due message comes again")
+    assert shop.signals == ["42"]
+
+
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "the due message or the signal is published again; the copy finds the decision, or has the same message id",
+)
+async def test_the_confirm_of_the_signal_never_arrives(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str
+) -> None:
+    reader = Shop(new_app(), name, redis_url, handles_due=False)
+    async with Proxy(amqp_url) as proxy, reader.app:
+        shop = Shop(new_app(proxy.url), name, redis_url, cancels=False)
+        shop.on_signal = proxy.to_client.hold  # type: ignore[method-assign]
+        async with shop.app:
+            await shop.due.pause()  # Until the start is confirmed: nothing comes back from the signal on.
+            await shop.unpaid.start("42")
+            await shop.due.resume()
+            await reader.cancels("42")
+            shop.on_signal = lambda: None  # type: ignore[method-assign]
+            proxy.cut()
+            proxy.to_client.release()
+            await eventually(lambda: reader.once.statistics.duplicates >= 1, "the signal comes again")
+    assert reader.cancelled == ["42"]
+
+
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "a second start changes nothing; a second due message finds the decision; the same completion hears `WON` again, "
+    "another one `REPEATED`",
+)
+async def test_all_that_comes_comes_twice(redis_url: str, new_app: NewApp, name: str) -> None:
+    shop = Shop(new_app(), name, redis_url, after=LONG)
+    async with shop.app:
+        await asyncio.gather(*(shop.unpaid.start("unpaid", at=soon_due()) for _ in range(2)))
+        await asyncio.gather(*(shop.unpaid.start("paid") for _ in range(2)))
+        answers = [await shop.unpaid.complete("paid", by=who) for who in ("a", "a", "b")]
+        assert answers == [Outcome.WON, Outcome.WON, Outcome.REPEATED]
+        await shop.settles(2)
+        await shop.cancels("unpaid")
+
+
+@MATRIX.shows(
+    Fault.REORDERING,
+    "a completion before its start is remembered and wins; one after the expiry is `LATE`, each time it is asked",
+)
+async def test_the_payment_comes_before_the_order(redis_url: str, new_app: NewApp, name: str) -> None:
+    shop = Shop(new_app(), name, redis_url)
+    async with shop.app:
+        assert await shop.unpaid.complete("early") is Outcome.WON
+        await shop.unpaid.start("early")
+        await shop.unpaid.start("late")
+        await shop.cancels("late")
+        assert [await shop.unpaid.complete("late") for _ in range(2)] == [Outcome.LATE] * 2
+    assert shop.signals == ["late"]
+
+
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "the due message waits in a durable, replicated queue; what fell due meanwhile is late by that",
+)
+async def test_the_broker_is_killed_while_deadlines_wait(
+    mortal_broker: BrokerProcess, redis_url: str, name: str
+) -> None:
+    shop = Shop(App(mortal_broker.url), name, redis_url, after=LONG)
+    async with shop.app:
+        orders = [f"{number}" for number in range(1, 10)]
+        await shop.unpaid.start("paid")
+        await asyncio.gather(*(shop.unpaid.start(order, at=soon_due()) for order in orders))
+        await asyncio.to_thread(mortal_broker.kill)
+        assert await shop.unpaid.complete("paid") is Outcome.WON
+        await asyncio.to_thread(mortal_broker.start)
+        await shop.cancels(*orders)
+
+
+@MATRIX.shows(
+    Fault.STORE_DOWN,
+    "`start`, `complete` and `extend` wait up to `patience` (one minute), then `StoreUnavailable`: the handler fails, its "
+    "message follows its retry policy; what is due is acknowledged and comes again after `retry_after`, so that an outage "
+    "uses up no delivery limit",
+)
+async def test_redis_is_stopped_when_it_is_due(new_app: NewApp, name: str, tmp_path: Path) -> None:
+    port = free_port()
+    durable = ("--appendonly", "yes", "--appendfsync", "always")
+    shop = Shop(new_app(), name, f"redis://127.0.0.1:{port}/0", after=LONG)
+    async with shop.app:
+        with redis_server(tmp_path, *durable, port=port):
+            await shop.due.pause()  # Until Redis is down.
+            await shop.unpaid.start("unpaid", at=soon_due())
+            await shop.unpaid.start("paid")
+            assert await shop.unpaid.complete("paid") is Outcome.WON
+        await shop.due.resume()
+        await eventually(lambda: shop.unpaid.statistics.postponed >= 3, "due messages are put off")
+        with redis_server(tmp_path, *durable, port=port):
+            await shop.cancels("unpaid")
+
+
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "a deadline is late by as much as the clock of who starts is ahead of the clock of who handles what is due; never "
+    "decided twice",
+)
+async def test_who_starts_is_half_a_second_ahead(amqp_url: str, redis_url: str, name: str) -> None:
+    clock = SkewedClock(-3600)  # At first, so that it is too early however late what is due is handled.
+    right = Shop(App(amqp_url, clock=clock), name, redis_url)
+
+    async def put_right() -> None:
+        await eventually(lambda: right.unpaid.statistics.delayed_again >= 1, "it came too early")
+        clock.skew = 0
+
+    elapsed, _ = await asyncio.gather(started_elsewhere(amqp_url, redis_url, name, right, 0.5), put_right())
+    assert elapsed >= AFTER.total_seconds() + 0.45
+    await tidy.delete(amqp_url, [right.app], name)
+
+
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "if it is behind, what is due is decided when its message comes, after the whole delay",
+)
+async def test_who_starts_is_an_hour_behind(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str
+) -> None:
+    right = Shop(new_app(), name, redis_url)
+    assert await started_elsewhere(amqp_url, redis_url, name, right, -3600) >= AFTER.total_seconds() - 0.01
+    assert right.unpaid.statistics.delayed_again == 0
+
+
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "also where the store took most of that delay to answer who starts",
+)
+async def test_who_starts_is_an_hour_behind_and_its_store_slow(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str
+) -> None:
+    right = Shop(new_app(), name, redis_url)
+    assert (
+        await started_elsewhere(amqp_url, redis_url, name, right, -3600, store=0.2)
+        >= AFTER.total_seconds() - 0.01
+    )
+    assert right.unpaid.statistics.delayed_again == 0
+
+
+async def started_elsewhere(
+    amqp_url: str, redis_url: str, name: str, right: Shop, skew: float, *, store: float = 0
+) -> float:
+    """A machine with another clock starts a deadline; the seconds until `right` has cancelled what it is for.
+
+    :param store: the seconds that pass by that clock while the store is asked.
+    """
+    clock = SkewedClock(skew)
+
+    async def take_time(record: bytes) -> None:
+        clock.skew += store
+
+    other = Shop(App(amqp_url, clock=clock), name, redis_url, cancels=False)
+    other.store.before = take_time  # type: ignore[method-assign]
+    async with right.app, other.app:
+        await other.due.pause()  # What is due is handled by the right one.
+        began = time.monotonic()
+        await other.unpaid.start("42")
+        await right.cancels("42")
+        elapsed = time.monotonic() - began
+    assert right.signals + other.signals == ["42"]
+    return elapsed
+
+
+async def _never(*_: object) -> None:
+    """A middleware through which nothing gets."""
+    await asyncio.Event().wait()

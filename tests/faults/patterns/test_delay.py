@@ -1,0 +1,227 @@
+"""Delayed messages in every fault."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.faults.patterns.matrix import Fault, Matrix
+from tests.faults.patterns.skew import SkewedClock
+from tests.patterns.conftest import PATIENCE, NewApp
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.processes import free_port
+from tests.support.proxy import Proxy
+from tests.support.redis import redis_server
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
+from warren.patterns import Cancellation, Delay, Levels, RedisStore
+from warren.patterns.delay import delay as delay_module
+from warren.sdk import App, Command, Subscription
+
+MATRIX = Matrix("delay", page="docs/patterns/delay.md")
+
+WAY = Levels(unit=timedelta(milliseconds=50), levels=12)
+SOON = timedelta(milliseconds=300)
+LATER = timedelta(seconds=100)
+
+
+class Ring(Command, queue="replaced"):
+    text: str
+
+
+@cache  # One class a queue: what it must reach is declared once.
+def ring_in(queue_name: str) -> type[Ring]:
+    class RingHere(Ring, queue=queue_name, type="ring"):
+        pass
+
+    return RingHere
+
+
+class Bell:
+    """An App that delays rings to itself and writes down which came."""
+
+    def __init__(self, app: App, queue: str, redis: str = "") -> None:
+        self.app = app
+        self.queue = queue
+        store = RedisStore(redis, prefix=f"{queue}:", timeout=PATIENCE) if redis else None
+        self.delay = Delay(f"{queue}.delay", way=WAY, store=store)
+        self.rung: list[str] = []
+        app.include(self.delay)
+
+        @app.handle(ring_in(queue))
+        async def ring(message: Any) -> None:
+            self.rung.append(message.text)
+
+    @property
+    def due(self) -> Subscription:
+        """By which it takes what is due; paused until all has happened that has to happen before."""
+        return self.app.subscriptions[f"{self.delay.name}.due"]
+
+    async def set(self, text: str, after: timedelta = SOON, **options: Any) -> None:
+        await self.delay.after(ring_in(self.queue)(text=text), after, **options)
+
+    async def rings(self, *texts: str) -> None:
+        await eventually(lambda: sorted(self.rung) == sorted(texts), f"{texts} ring, not {self.rung}")
+
+
+async def gate(voice: Voice, url: str, queue: str, redis: str, stop: str) -> None:
+    """A worker that passes on what is due, and stands still before it does or when it has."""
+    bell = Bell(App(url), queue, redis)
+    forward = bell.app.forward
+
+    async def watched(*arguments: Any, **named: Any) -> None:
+        if stop == "before":
+            await voice.wait("about to pass on")
+        await forward(*arguments, **named)
+        await voice.wait("passed on")
+
+    bell.app.forward = watched  # type: ignore[method-assign]
+    async with bell.app:
+        await bell.set("a", cancel_key="k", message_id="m1")
+        await asyncio.Event().wait()
+
+
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT,
+    "what waits is with the broker; what was to be passed on by a process that died is passed on by another",
+)
+async def test_the_process_dies_before_it_passes_on(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    doomed = await workers.start(gate, url=amqp_url, queue=name, redis=redis_url, stop="before")
+    await workers.hear("about to pass on")
+    doomed.kill()
+    other = Bell(new_app(), name, redis_url)
+    async with other.app:
+        await other.rings("a")
+        assert await other.delay.cancel("k") is Cancellation.TOO_LATE
+
+
+@MATRIX.shows(Fault.LOST_ACK, "as after a crash: it may arrive twice, with one message id")
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "it is passed on again, with the same message id: it arrives twice, and `Once` knows it",
+)
+async def test_the_process_dies_after_it_passed_on(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    doomed = await workers.start(gate, url=amqp_url, queue=name, redis=redis_url, stop="after")
+    await workers.hear("passed on")
+    doomed.kill()
+    other = Bell(new_app(), name, redis_url)
+    async with other.app:
+        await eventually(lambda: other.delay.statistics.passed == 1, "it is passed on again")
+
+
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "the publisher sends it again with the same id: both wait, and both arrive; with a `cancel_key`, both are cancelled",
+)
+async def test_the_confirm_of_the_publish_is_lost(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str
+) -> None:
+    here = Bell(new_app(), name, redis_url)
+    async with here.app, Proxy(amqp_url) as proxy:
+        away = Bell(App(proxy.url), name, redis_url)
+        async with away.app:
+            await away.set("first", timedelta(milliseconds=50))
+            await eventually(lambda: "first" in here.rung + away.rung, "its way is made")
+            for text, after, cancel_key in (("kept", SOON, None), ("cancelled", LATER, "k")):
+                proxy.to_client.hold()
+                setting = asyncio.ensure_future(away.set(text, after, cancel_key=cancel_key))
+                await asyncio.sleep(0.1)
+                proxy.cut()
+                proxy.to_client.release()
+                await setting
+            assert await here.delay.cancel("k") is Cancellation.CANCELLED
+            await eventually(lambda: "kept" in here.rung + away.rung, "it rings")
+            assert [one async for one in here.delay.delayed()] == []
+    assert "cancelled" not in here.rung + away.rung
+
+
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "a handler that runs twice delays twice; with a `cancel_key`, the second takes the place of the first and one arrives",
+)
+async def test_a_handler_delays_twice(redis_url: str, new_app: NewApp, name: str) -> None:
+    here = Bell(new_app(), name, redis_url)
+    async with here.app:
+        await here.due.pause()
+        for _ in range(2):
+            await here.set("plain")
+            await here.set("by key", cancel_key="k")
+        await here.due.resume()
+        await here.rings("plain", "plain", "by key")
+        await eventually(lambda: here.delay.statistics.superseded == 1, "the other one has ended")
+
+
+@MATRIX.shows(
+    Fault.REORDERING,
+    "messages arrive in the order of their times, those of one time in that of their publishing",
+)
+async def test_times_decide_the_order(new_app: NewApp, name: str) -> None:
+    here = Bell(new_app(), name)
+    async with here.app:
+        times = (("d", 4), ("b", 2), ("a", 1), ("c", 2))
+        await asyncio.gather(*(here.set(text, count * timedelta(milliseconds=500)) for text, count in times))
+        await eventually(lambda: len(here.rung) == 4, "all ring")
+    assert here.rung == ["a", "b", "c", "d"]
+
+
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "what waits goes on waiting: it is in durable queues, and its time goes on meanwhile; a hop is never half done",
+)
+async def test_the_broker_is_killed_while_it_waits(mortal_broker: BrokerProcess, name: str) -> None:
+    here = Bell(App(mortal_broker.url), name)
+    async with here.app:
+        for number in range(20):
+            await here.set(f"{number}", timedelta(milliseconds=50 * (number + 4)))
+        await asyncio.to_thread(mortal_broker.kill)
+        await asyncio.to_thread(mortal_broker.start)
+        await eventually(lambda: set(here.rung) == {f"{n}" for n in range(20)}, "all ring")
+
+
+@MATRIX.shows(
+    Fault.STORE_DOWN,
+    "without a store none is asked. `after` with a `cancel_key` and `cancel` wait a minute for it, then raise "
+    "`StoreUnavailable`; what is due is put off for 5 s at a time, so that nothing passes that may be cancelled",
+)
+async def test_redis_is_stopped_when_a_message_is_due(
+    new_app: NewApp, name: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(delay_module, "RETRY_AFTER", timedelta(milliseconds=200))
+    port = free_port()
+    durable = ("--appendonly", "yes", "--appendfsync", "always")
+    here = Bell(new_app(), name, f"redis://127.0.0.1:{port}/0")
+    async with here.app:
+        with redis_server(tmp_path, *durable, port=port):
+            await here.due.pause()
+            await here.set("a", cancel_key="a")
+            await here.set("b", cancel_key="b")
+            assert await here.delay.cancel("b") is Cancellation.CANCELLED
+        await here.due.resume()
+        await eventually(lambda: here.delay.statistics.postponed >= 2, "both are put off")
+        assert here.rung == []
+        with redis_server(tmp_path, *durable, port=port):
+            await here.rings("a")
+            await eventually(lambda: here.delay.statistics.cancelled == 1, "the other one has ended")
+
+
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "`after` is a duration, which the broker alone measures; `at` is as right as the publisher's clock; "
+    "who cancels compares no times, who passes on none but those of a week and more (`keep`)",
+)
+async def test_a_publisher_whose_clock_is_an_hour_ahead(amqp_url: str, redis_url: str, name: str) -> None:
+    ahead = SkewedClock(3600.0)
+    here = Bell(App(amqp_url, clock=ahead), name, redis_url)
+    async with here.app:
+        await here.set("after", cancel_key="k")
+        now_there = datetime.fromtimestamp(ahead.now(), UTC)
+        await here.delay.at(ring_in(name)(text="at"), now_there + SOON)
+        await here.rings("after", "at")

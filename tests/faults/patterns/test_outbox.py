@@ -1,0 +1,276 @@
+"""The outbox in every fault, with a real PostgreSQL and relays that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from tests.faults.patterns.matrix import Fault, Matrix
+from tests.faults.patterns.skew import SkewedClock
+from tests.patterns.conftest import NewApp
+from tests.patterns.databases import Sessions, sessions_of
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.postgres import PostgreSQL
+from tests.support.proxy import Proxy
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
+from warren.patterns import Outbox, TransactionalOnce
+from warren.sdk import App, Command, Delivery
+
+MATRIX = Matrix("outbox", page="docs/patterns/outbox.md")
+
+LEASE = timedelta(milliseconds=500)
+TWICE = "; both copies have the same message id, so that the consumer's `Once` takes one"
+
+
+class Note(Command, queue="replaced"):
+    text: str
+
+
+@cache
+def note_in(queue_name: str) -> type[Note]:
+    class NoteHere(Note, queue=queue_name, type="note"):
+        pass
+
+    return NoteHere
+
+
+class Reader:
+    """An App that writes down what arrives."""
+
+    def __init__(self, app: App, queue: str) -> None:
+        self.app = app
+        self.texts: list[str] = []
+        self.ids: list[str | None] = []
+
+        @app.handle(note_in(queue), concurrency=1)
+        async def read(note: Any, delivery: Delivery) -> None:
+            self.texts.append(note.text)
+            self.ids.append(delivery.message_id)
+
+    async def reads(self, *texts: str) -> None:
+        await eventually(lambda: self.texts == list(texts), f"{texts} arrive")
+
+
+async def write(sessions: Sessions, outbox: Outbox, queue: str, *texts: str) -> None:
+    async with sessions.begin() as session:
+        for its in texts:
+            await outbox.add(session, note_in(queue)(text=its), ordered_by="the notes")
+
+
+async def relay(voice: Voice, url: str, queue: str, database: str, add: str) -> None:
+    """A worker with an outbox: it relays, and writes a note that it commits, or does not."""
+    async with sessions_of(database, queue) as sessions:
+        outbox = Outbox(sessions, lease=LEASE)
+        app = App(url)
+        app.include(outbox)
+        app.publishes(note_in(queue))
+        if add == "committed":
+            await write(sessions, outbox, queue, "42")
+            await voice.wait("committed")
+        if add == "written":
+            async with sessions.begin() as session:
+                await outbox.add(session, note_in(queue)(text="42"))
+                await voice.wait("written")
+        async with app:
+            await voice.wait("relays")
+
+
+@pytest.fixture
+async def sessions(mortal_postgres: PostgreSQL, name: str) -> AsyncIterator[Sessions]:
+    async with sessions_of(mortal_postgres.url, name) as opened:
+        yield opened
+
+
+@MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "before the commit: nothing is published")
+async def test_a_process_dies_before_it_commits(
+    amqp_url: str,
+    mortal_postgres: PostgreSQL,
+    sessions: Sessions,
+    workers: Workers,
+    new_app: NewApp,
+    name: str,
+) -> None:
+    place = {"url": amqp_url, "queue": name, "database": mortal_postgres.url}
+    doomed = await workers.start(relay, **place, add="written")
+    await workers.hear("written")
+    doomed.kill()
+    reader = Reader(new_app(), name)
+    async with reader.app:
+        await workers.start(relay, **place, add="nothing")
+        await workers.hear("relays")
+        await write(sessions, Outbox(sessions), name, "last")
+        await reader.reads("last")
+
+
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "after the commit: another process relays it, when the lease of the dead is over",
+)
+async def test_a_process_dies_after_it_committed(
+    amqp_url: str, mortal_postgres: PostgreSQL, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    place = {"url": amqp_url, "queue": name, "database": mortal_postgres.url}
+    doomed = await workers.start(relay, **place, add="committed")
+    await workers.hear("committed")
+    doomed.kill()
+    reader = Reader(new_app(), name)
+    async with reader.app:
+        await workers.start(relay, **place, add="nothing")
+        await reader.reads("42")
+
+
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "after the confirm, before the relay has noted it: it is published again" + TWICE,
+)
+async def test_a_relay_dies_between_the_confirm_and_its_note(
+    amqp_url: str,
+    mortal_postgres: PostgreSQL,
+    sessions: Sessions,
+    workers: Workers,
+    new_app: NewApp,
+    name: str,
+) -> None:
+    place = {"url": amqp_url, "queue": name, "database": mortal_postgres.url}
+    await write(sessions, Outbox(sessions), name, "42")
+    reader = Reader(new_app(), name)
+    async with reader.app:
+        async with sessions.begin() as session:
+            await session.execute(text("SELECT * FROM warren_outbox FOR UPDATE"))  # It cannot be deleted now.
+            doomed = await workers.start(relay, **place, add="nothing")
+            await reader.reads("42")
+            doomed.kill()
+        await workers.start(relay, **place, add="nothing")
+        await eventually(lambda: len(reader.ids) >= 2, "it is published again")
+    assert len(set(reader.ids)) == 1
+
+
+@MATRIX.shows(
+    Fault.LOST_ACK,
+    "of a handler's own message, under `TransactionalOnce`: it comes again, and nothing is added again",
+)
+async def test_the_acknowledgement_never_arrives(
+    amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    reader = Reader(new_app(), f"{name}.out")
+    async with Proxy(amqp_url) as proxy, reader.app:
+        app = new_app(proxy.url)
+        outbox, once = Outbox(sessions, lease=LEASE), TransactionalOnce(sessions)
+        app.include(outbox)
+
+        @app.handle(note_in(name), once=once)
+        @outbox.publishes
+        async def pass_on(note: Any) -> Note:
+            proxy.to_server.hold()
+            return note_in(f"{name}.out")(text=note.text)
+
+        async with app:
+            await app.publish(note_in(name)(text="42"))
+            await eventually(lambda: once.statistics.run == 1, "it is committed")
+            proxy.cut()
+            proxy.to_server.release()
+            await eventually(lambda: once.statistics.duplicates >= 1, "it comes again")
+            await reader.reads("42")
+    assert outbox.statistics.added == 1
+
+
+@MATRIX.shows(Fault.LOST_CONFIRM, "it is published again" + TWICE)
+@MATRIX.shows(Fault.DUPLICATE, "the relay's copies have one message id, for the consumer's `Once`")
+async def test_the_confirm_never_arrives(
+    amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    reader = Reader(new_app(), name)
+    async with reader.app, Proxy(amqp_url) as proxy:
+        app = new_app(proxy.url)
+        outbox = Outbox(sessions, lease=timedelta(minutes=1))
+        app.include(outbox)
+        app.publishes(note_in(name))
+        async with app:
+            await eventually(lambda: outbox.statistics.relaying, "it relays")
+            proxy.to_client.hold()
+            await write(sessions, outbox, name, "42")
+            await reader.reads("42")
+            proxy.cut()
+            proxy.to_client.release()
+            await eventually(lambda: len(reader.ids) >= 2, "it is published again")
+            await eventually(lambda: outbox.statistics.relayed == 1, "it is confirmed")
+    assert len(set(reader.ids)) == 1
+
+
+@MATRIX.shows(
+    Fault.REORDERING,
+    "messages with one `ordered_by` are published one after the other; a copy after a crash comes before what follows it",
+)
+@MATRIX.shows(Fault.BROKER_RESTART, "what is committed meanwhile waits in the table, and is relayed in order")
+async def test_the_broker_is_killed_while_messages_wait(
+    mortal_broker: BrokerProcess, sessions: Sessions, name: str
+) -> None:
+    app, reader = App(mortal_broker.url), Reader(App(mortal_broker.url), name)
+    outbox = Outbox(sessions, lease=LEASE)
+    app.include(outbox)
+    texts = [str(number) for number in range(30)]
+    async with reader.app, app:
+        await write(sessions, outbox, name, *texts[:10])
+        await asyncio.to_thread(mortal_broker.kill)
+        await write(sessions, outbox, name, *texts[10:20])
+        await asyncio.to_thread(mortal_broker.start)
+        await write(sessions, outbox, name, *texts[20:])
+        await eventually(lambda: reader.texts[-1:] == texts[-1:], "all arrive")
+    first = {its: position for position, its in reversed(list(enumerate(reader.texts)))}
+    assert sorted(first, key=lambda its: first[its]) == texts
+
+
+@MATRIX.shows(
+    Fault.STORE_DOWN,
+    "`add` fails with the caller's transaction: nothing is published; the relay waits and goes on when the database is "
+    "back, with what it could not note again",
+)
+async def test_postgres_crashes_and_comes_back(
+    mortal_postgres: PostgreSQL, sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    reader = Reader(new_app(), name)
+    outbox = Outbox(sessions, lease=LEASE)
+    reader.app.include(outbox)
+    async with reader.app:
+        await write(sessions, outbox, name, "41")
+        await reader.reads("41")
+        await asyncio.to_thread(mortal_postgres.crash)
+        with pytest.raises((DBAPIError, OSError)):
+            await write(sessions, outbox, name, "lost")
+        await asyncio.to_thread(mortal_postgres.start)
+
+        async def written() -> bool:
+            try:
+                await write(sessions, outbox, name, "42")
+            except (DBAPIError, OSError):  # A connection of the pool that died with it.
+                return False
+            return True
+
+        await eventually(written, "the next transaction commits")
+        await eventually(lambda: "42" in reader.texts, "the relay goes on")
+    assert set(reader.texts) == {"41", "42"}
+    assert len(set(reader.ids)) == 2
+
+
+@MATRIX.shows(Fault.CLOCK_SKEW, "nothing: the lease runs by the database's clock")
+async def test_a_machine_whose_clock_is_an_hour_ahead(
+    amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    reader, ahead = Reader(new_app(), name), App(amqp_url, clock=SkewedClock(3600))
+    outboxes = [Outbox(sessions, lease=timedelta(minutes=1)) for _ in range(2)]
+    reader.app.include(outboxes[0])
+    ahead.include(outboxes[1])
+    async with reader.app, ahead:
+        for number in range(10):
+            await write(sessions, outboxes[number % 2], name, str(number))
+        await reader.reads(*map(str, range(10)))
+        assert [outbox.statistics.relaying for outbox in outboxes].count(True) == 1

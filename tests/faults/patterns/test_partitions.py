@@ -1,0 +1,155 @@
+"""Partitions in every fault, with workers that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.faults.patterns.matrix import Fault, Matrix
+from tests.patterns.conftest import PATIENCE, NewApp
+from tests.patterns.waiting import eventually
+from tests.patterns.works import Works
+from tests.support.broker import BrokerProcess
+from tests.support.proxy import Proxy
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
+from warren.patterns import Once, RedisStore
+from warren.sdk import App
+
+MATRIX = Matrix("partitions", page="docs/patterns/partitions.md")
+
+
+async def hand(voice: Voice, url: str, name: str, stop: str) -> None:
+    """A worker that stands still before or after the effect of number 1."""
+    works = Works(App(url), name, count=1)
+
+    async def before(number: int) -> None:
+        if (number, stop) == (1, "before"):
+            await voice.wait("stands still")
+
+    async def after(number: int) -> None:
+        voice.say(f"did {number}")
+        if (number, stop) == (1, "after"):
+            await voice.wait("stands still")
+
+    works.before, works.after = before, after  # type: ignore[method-assign]
+    async with works.app:
+        await voice.wait("ready")
+
+
+async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> list[int]:
+    """A worker dies at number 1; what the one that takes over did."""
+    doomed = await workers.start(hand, url=url, name=name, stop=stop)
+    await workers.hear("ready")
+    works = Works(new_app(), name, count=1)
+    async with works.app:
+        await works.publish(4, keys=1)
+        await workers.hear("stands still")
+        assert works.done == []
+        doomed.kill()
+        await eventually(lambda: ("k0", 3) in works.done, "the other one goes on")
+    return [number for _, number in works.done]
+
+
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT, "another process goes on: the message comes again, before what follows it"
+)
+async def test_who_is_active_dies_before_its_effect(
+    amqp_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    did = await succeeded(amqp_url, workers, new_app, name, "before")
+    assert did[-3:] == [1, 2, 3]
+
+
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT, "another process goes on: the message is handled again, then what follows"
+)
+async def test_who_is_active_dies_after_its_effect(
+    amqp_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    did = await succeeded(amqp_url, workers, new_app, name, "after")
+    assert did[-3:] == [1, 2, 3]
+    assert workers.said.count("did 1") == 1
+
+
+@MATRIX.shows(Fault.LOST_ACK, "the message is handled again, then what follows")
+async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
+    async with Proxy(amqp_url) as proxy:
+        works = Works(new_app(proxy.url), name, count=1)
+        office = Works(new_app(), name, count=1, handles=False)
+
+        async def deafen(number: int) -> None:
+            if works.done == [("k0", 0), ("k0", 1)]:
+                proxy.to_server.hold()
+                proxy.cut()
+                proxy.to_server.release()
+
+        works.after = deafen  # type: ignore[method-assign]
+        async with works.app, office.app:
+            await office.publish(4, keys=1)
+            await eventually(lambda: ("k0", 3) in works.done, "it goes on")
+    numbers = [number for _, number in works.done]
+    assert numbers[-3:] == [1, 2, 3]
+    assert numbers.count(1) == 2
+
+
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "it is published again with the same id; if publishes are awaited, the copy comes before what follows",
+)
+async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
+    works = Works(new_app(), name, count=1)
+    async with works.app, Proxy(amqp_url) as proxy:
+        office = Works(new_app(proxy.url), name, count=1, handles=False)
+        async with office.app:
+            proxy.to_client.hold()
+            publishing = asyncio.ensure_future(office.publish(3, keys=1))
+            await eventually(lambda: works.done == [("k0", 0)], "the broker has the first")
+            proxy.cut()
+            proxy.to_client.release()
+            await publishing
+            await eventually(lambda: ("k0", 2) in works.done, "it goes on")
+    assert [number for _, number in works.done] == [0, 0, 1, 2]
+
+
+@MATRIX.shows(Fault.DUPLICATE, "it is handled twice, one after the other")
+async def test_a_message_comes_twice(new_app: NewApp, name: str) -> None:
+    works = Works(new_app(), name)
+    async with works.app:
+        for _ in range(2):
+            await works.partitions.publish(works.order(key="k", number=1), message_id="the same")
+        await eventually(lambda: works.done == [("k", 1)] * 2, "it is handled twice")
+    assert works.most == 1
+
+
+@MATRIX.shows(Fault.DUPLICATE, "`once=Once(store)` knows the second")
+async def test_a_message_comes_twice_to_a_handler_with_once(
+    redis_url: str, new_app: NewApp, name: str
+) -> None:
+    once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
+    works = Works(new_app(), name, once=once)
+    async with works.app:
+        for _ in range(2):
+            await works.partitions.publish(works.order(key="k", number=1), message_id="the same")
+        await eventually(lambda: once.statistics.duplicates == 1, "the second is known")
+    assert works.done == [("k", 1)]
+
+
+MATRIX.spared(
+    Fault.REORDERING,
+    "the order is that in which the broker got them; where it is not enough, a `Resequencer` orders them by number",
+)
+MATRIX.spared(Fault.STORE_DOWN, "nothing: it has no store")
+MATRIX.spared(Fault.CLOCK_SKEW, "nothing: it reads no clock")
+
+
+@MATRIX.shows(Fault.BROKER_RESTART, "what was not acknowledged comes again, in order")
+async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerProcess, name: str) -> None:
+    office = Works(App(mortal_broker.url), name, handles=False)
+    works = Works(App(mortal_broker.url), name)
+    async with office.app:
+        await office.publish(3, keys=5)
+        await asyncio.to_thread(mortal_broker.kill)
+        await asyncio.to_thread(mortal_broker.start)
+        async with works.app:
+            await eventually(lambda: len(works.done) == 15, "all are done")
+    assert all([number for own, number in works.done if own == f"k{key}"] == [0, 1, 2] for key in range(5))

@@ -1,0 +1,191 @@
+"""Encryption and signing in every fault: few can touch them, because they keep nothing between two messages."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from datetime import timedelta
+
+from tests.faults.patterns.matrix import Fault, Matrix
+from tests.faults.patterns.skew import SkewedClock
+from tests.patterns.capture import publish_captured
+from tests.patterns.conftest import PATIENCE, NewApp
+from tests.patterns.fetch import fetch
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.proxy import Proxy
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
+from warren.patterns import Once, RedisStore
+from warren.patterns.protection import Encryption, Signing
+from warren.sdk import App, Command
+
+MATRIX = Matrix("protection", page="docs/patterns/protection.md")
+
+KEY = secrets.token_bytes(32)
+
+
+class Vault:
+    """An App whose messages are signed and encrypted, and what it took."""
+
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        *,
+        once: Once | None = None,
+        max_age: timedelta | None = None,
+        secret: bytes = KEY,
+    ) -> None:
+        class Pay(Command, queue=f"{name}.pay", type="pay"):
+            amount: int
+
+        self.app = app
+        self.pay = Pay
+        self.taken: list[int] = []
+        app.include(Signing.hmac({"k": secret}, current="k", max_age=max_age))
+        app.include(Encryption({"k": secret}, current="k", max_age=max_age))
+
+        @app.handle(Pay, once=once)
+        async def pay(command: Pay) -> None:
+            await self.before()
+            self.taken.append(command.amount)
+            await self.after()
+
+    async def before(self) -> None:
+        """What a test wants to happen before the effect."""
+
+    async def after(self) -> None:
+        """And after it."""
+
+
+def protected(app: App) -> App:
+    app.include(Signing.hmac({"k": KEY}, current="k"))
+    app.include(Encryption({"k": KEY}, current="k"))
+    return app
+
+
+async def payer(voice: Voice, url: str, name: str, secret: str, stop: str) -> None:
+    """A worker that stands still before or after it took a payment."""
+    vault = Vault(App(url), name, secret=bytes.fromhex(secret))
+
+    async def stand_still() -> None:
+        await voice.wait("stands still")
+
+    setattr(vault, stop, stand_still)
+    async with vault.app:
+        await voice.wait("ready")
+
+
+async def succeeded(url: str, workers: Workers, new_app: NewApp, name: str, stop: str) -> None:
+    """A worker dies that has decrypted a message; who takes over does it again."""
+    doomed = await workers.start(payer, url=url, name=name, secret=KEY.hex(), stop=stop)
+    await workers.hear("ready")
+    vault = Vault(new_app(), name)
+    async with protected(new_app()) as sender:
+        await sender.publish(vault.pay(amount=1))
+    await workers.hear("stands still")
+    doomed.kill()
+    async with vault.app:
+        await eventually(lambda: vault.taken == [1], "it is taken by another")
+
+
+@MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "the message comes again, and is checked and decrypted again")
+async def test_a_worker_dies_before_its_effect(
+    amqp_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    await succeeded(amqp_url, workers, new_app, name, "before")
+
+
+@MATRIX.shows(Fault.CRASH_AFTER_EFFECT, "the message comes again, and is checked and decrypted again")
+async def test_a_worker_dies_after_its_effect(
+    amqp_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    await succeeded(amqp_url, workers, new_app, name, "after")
+
+
+MATRIX.spared(Fault.REORDERING, "nothing: each message is protected for itself")
+MATRIX.spared(Fault.STORE_DOWN, "nothing: it has no store")
+
+
+@MATRIX.shows(Fault.LOST_ACK, "the message comes again, and is checked and decrypted again")
+async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
+    async with Proxy(amqp_url) as proxy:
+        vault = Vault(new_app(proxy.url), name)
+
+        async def deafen() -> None:
+            proxy.to_server.hold()
+
+        vault.after = deafen  # type: ignore[method-assign]
+        async with vault.app as app:
+            await app.publish(vault.pay(amount=1))
+            await eventually(lambda: vault.taken == [1], "it is taken")
+            vault.after = Vault.after.__get__(vault)  # type: ignore[method-assign]
+            proxy.cut()
+            proxy.to_server.release()
+            await eventually(lambda: vault.taken == [1, 1], "it is taken again")
+
+
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "the message is published again with the same id, and may come twice; `Once` knows it by that",
+)
+async def test_the_confirm_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
+    once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
+    vault = Vault(new_app(), name, once=once)
+    async with vault.app, Proxy(amqp_url) as proxy, protected(App(proxy.url)) as sender:
+        await sender.publish(vault.pay(amount=1))
+        proxy.to_client.hold()
+        publishing = asyncio.ensure_future(sender.publish(vault.pay(amount=2)))
+        await eventually(lambda: 2 in vault.taken, "the broker has it")
+        proxy.cut()
+        proxy.to_client.release()
+        await publishing
+        await eventually(lambda: once.statistics.duplicates >= 1, "the copy is known")
+    assert vault.taken == [1, 2]
+
+
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "a copy, also one that somebody captured and publishes again, has the same id: `Once` knows it; it cannot get another",
+)
+async def test_a_captured_message_is_published_again(redis_url: str, new_app: NewApp, name: str) -> None:
+    once = Once(RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE))
+    vault = Vault(new_app(), name, once=once)
+    queue, url = f"{name}.pay", vault.app.url or ""
+    async with vault.app as app:
+        await app.publish(vault.pay(amount=1), exchange="", key=f"{queue}.dead")
+        captured = await fetch(url, f"{queue}.dead")
+        await publish_captured(url, queue, captured)
+        await publish_captured(url, queue, captured)
+        await eventually(lambda: once.statistics.duplicates == 1, "the copy is known")
+        await publish_captured(url, queue, captured, message_id="another")
+        dead = await fetch(url, f"{queue}.dead")
+    assert vault.taken == [1]
+    assert "it was changed on its way" in str(dead.headers["warren-dead-error"])
+
+
+@MATRIX.shows(Fault.BROKER_RESTART, "what waits is encrypted on the disk too, and is decrypted when it comes")
+async def test_the_broker_is_killed_while_messages_wait(mortal_broker: BrokerProcess, name: str) -> None:
+    vault = Vault(App(mortal_broker.url), name)
+    async with protected(App(mortal_broker.url)) as sender:
+        await sender.publish(vault.pay(amount=1))
+    await asyncio.to_thread(mortal_broker.kill)
+    await asyncio.to_thread(mortal_broker.start)
+    async with vault.app:
+        await eventually(lambda: vault.taken == [1], "it is taken")
+
+
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "nothing without `max_age`; with it, clocks may differ by as much, and what is older or younger is dead-lettered",
+)
+async def test_the_clock_of_the_sender_is_wrong(amqp_url: str, new_app: NewApp, name: str) -> None:
+    vault = Vault(new_app(), name, max_age=timedelta(minutes=5))
+    async with vault.app:
+        for minutes in (4, -10):
+            async with protected(App(amqp_url, clock=SkewedClock(60.0 * minutes))) as sender:
+                await sender.publish(vault.pay(amount=minutes))
+        dead = await fetch(amqp_url, f"{name}.pay.dead")
+        await eventually(lambda: vault.taken == [4], "one is taken")
+    assert "more than 0:05:00 away from now" in str(dead.headers["warren-dead-error"])

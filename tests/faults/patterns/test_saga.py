@@ -1,0 +1,248 @@
+"""Sagas in every fault, with a real Redis and workers that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.faults.patterns.matrix import Fault, Matrix
+from tests.faults.patterns.skew import SkewedClock
+from tests.patterns.checkout import At, Checkout
+from tests.patterns.conftest import PATIENCE, NewApp
+from tests.patterns.flaky_store import FlakyStore
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.processes import free_port
+from tests.support.proxy import Proxy
+from tests.support.redis import redis_server
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
+from warren.patterns import RedisStore
+from warren.patterns.saga import COMPENSATED, COMPLETED
+from warren.sdk import App
+
+MATRIX = Matrix("saga", page="docs/patterns/saga.md")
+
+
+def shop(app: App, redis: str, name: str, **settings: object) -> Checkout:
+    store = RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE)
+    checkout = Checkout(app, store, name, **settings)  # type: ignore[arg-type]
+    checkout.listen()
+    return checkout
+
+
+async def till(voice: Voice, url: str, name: str, redis: str, before: int = 0, after: int = 0) -> None:
+    """A worker that stands still before or after a change of the store."""
+    store = FlakyStore(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE))
+
+    async def stop_before(change: int) -> None:
+        if change == before:
+            await voice.wait("not saved yet")
+
+    async def stop_after(change: int) -> None:
+        if change == after:
+            await voice.wait("saved")
+
+    store.before, store.after = stop_before, stop_after  # type: ignore[method-assign]
+    async with Checkout(App(url), store, name).app:
+        await voice.wait("ready")
+
+
+async def survived(
+    url: str, redis: str, workers: Workers, new_app: NewApp, name: str, *, charges: int = 1, **stop: int
+) -> Checkout:
+    """A worker dies where it is told to; what became of the order that it worked on, once it was charged so often."""
+    doomed = await workers.start(till, url=url, name=name, redis=redis, **stop)
+    await workers.hear("ready")
+    services = shop(new_app(), redis, f"{name}")
+    async with new_app() as publisher:
+        await publisher.publish(services.placed(order_id="42"))
+        await workers.hear("saved" if "after" in stop else "not saved yet")
+        doomed.kill()
+        async with services.app:
+            await eventually(lambda: services.told == ["charge"] * charges, f"{charges} charges")
+            await services.is_at("42", At.PAYING)
+    return services
+
+
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT, "the message comes again and is taken: before it is saved, a step is nothing"
+)
+async def test_a_worker_dies_before_the_state_is_saved(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    services = await survived(amqp_url, redis_url, workers, new_app, name, before=1)
+    assert services.saga.statistics.passed == 1
+
+
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "between saving and publishing: the message comes again, is known, and what the step sends is published",
+)
+async def test_a_worker_dies_between_saving_and_publishing(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    services = await survived(amqp_url, redis_url, workers, new_app, name, after=1)
+    assert (services.saga.statistics.passed, services.saga.statistics.repeated) == (0, 1)
+
+
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "between publishing and recording that: it is published again, with the same message id",
+)
+async def test_a_worker_dies_between_publishing_and_recording_it(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    services = await survived(amqp_url, redis_url, workers, new_app, name, charges=2, before=2)
+    assert len(services.ids["charge"]) == 1
+
+
+@MATRIX.shows(Fault.LOST_ACK, "the message comes again, is known by its id, and changes nothing")
+async def test_the_acknowledgement_never_arrives(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str
+) -> None:
+    async with Proxy(amqp_url) as proxy, new_app() as publisher:
+        checkout = shop(new_app(proxy.url), redis_url, name)
+        async with checkout.app:
+            await publisher.publish(checkout.placed(order_id="42"))
+            await checkout.is_at("42", At.PAYING)
+            proxy.to_server.hold()
+            await publisher.publish(checkout.noted(order_id="42"))
+            await eventually(lambda: checkout.saga.statistics.passed == 2, "it is taken")
+            proxy.cut()
+            proxy.to_server.release()
+            await eventually(lambda: checkout.saga.statistics.repeated >= 1, "it comes again")
+            story = await checkout.is_at("42", At.PAYING)
+    assert story.as_json()["data"]["notes"] == 1
+
+
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "of a message to the saga: the copy has its id and changes nothing; of one that it sends: again, with its id",
+)
+async def test_confirms_never_arrive(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
+    async with Proxy(amqp_url) as proxy:
+        saga = shop(new_app(), redis_url, name)
+        async with saga.app, new_app(proxy.url) as publisher:
+            await publisher.publish(saga.placed(order_id="41"))
+            await saga.is_at("41", At.PAYING)
+            proxy.to_client.hold()
+            publishing = asyncio.ensure_future(publisher.publish(saga.placed(order_id="42")))
+            await saga.is_at("42", At.PAYING)
+            proxy.cut()
+            proxy.to_client.release()
+            await publishing
+            await eventually(lambda: saga.saga.statistics.repeated >= 1, "the copy is known")
+    assert saga.told == ["charge", "charge"]
+
+
+@MATRIX.shows(Fault.DUPLICATE, "it is known by its id and changes nothing; its messages are not sent again")
+async def test_a_message_comes_three_times(redis_url: str, new_app: NewApp, name: str) -> None:
+    checkout = shop(new_app(), redis_url, name)
+    async with checkout.app as app:
+        await app.publish(checkout.placed(order_id="42"))
+        await checkout.is_at("42", At.PAYING)
+        for _ in range(3):
+            await app.publish(checkout.noted(order_id="42"), message_id="the same")
+        await eventually(lambda: checkout.saga.statistics.repeated == 2, "two are known")
+        assert (await checkout.is_at("42", At.PAYING)).as_json()["data"]["notes"] == 1
+    assert checkout.told == ["charge"]
+
+
+@MATRIX.shows(
+    Fault.REORDERING,
+    "what comes before its turn is put aside and comes again, `early_attempts` times; then dead-lettered with the reason",
+)
+async def test_the_end_comes_before_the_beginning(redis_url: str, new_app: NewApp, name: str) -> None:
+    checkout = shop(new_app(), redis_url, name)
+    async with checkout.app as app:
+        await app.publish(checkout.shipped(order_id="42"))
+        await app.publish(checkout.charged(order_id="42"))
+        await eventually(lambda: checkout.saga.statistics.put_aside >= 2, "both are put aside")
+        await app.publish(checkout.placed(order_id="42"))
+        await checkout.is_at("42", COMPLETED)
+
+
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "what was not acknowledged comes again; timeouts wait in durable queues and count on, with the time that the broker was "
+    "down",
+)
+async def test_the_broker_is_killed_while_a_timeout_waits(
+    mortal_broker: BrokerProcess, redis_url: str, name: str
+) -> None:
+    checkout = shop(App(mortal_broker.url), redis_url, name, pay_within=timedelta(seconds=1.5))
+    async with checkout.app as app:
+        await app.publish(checkout.placed(order_id="42"))
+        await checkout.is_told("charge")
+        await asyncio.to_thread(mortal_broker.kill)
+        await asyncio.to_thread(mortal_broker.start)
+        await checkout.is_at("42", COMPENSATED)
+        await checkout.is_told("charge", "release")
+
+
+@MATRIX.shows(
+    Fault.STORE_DOWN,
+    "messages wait up to `patience`, then are put aside, acknowledged, and come again: an outage uses up no delivery limit",
+)
+async def test_the_store_is_down(new_app: NewApp, name: str, tmp_path: Path) -> None:
+    port = free_port()
+    checkout = shop(new_app(), f"redis://127.0.0.1:{port}/0", name, patience=timedelta(milliseconds=50))
+    async with checkout.app as app:
+        await app.publish(checkout.placed(order_id="42"))
+        await eventually(lambda: checkout.saga.statistics.postponed >= 2, "it is put off")
+        with redis_server(tmp_path, port=port):
+            await checkout.is_told("charge")
+            await checkout.is_at("42", At.PAYING)
+
+
+@MATRIX.shows(
+    Fault.CLOCK_SKEW,
+    "steps are taken all the same; the times in the history are off, and a saga that ended is forgotten (`keep`) earlier or "
+    "later by as much",
+)
+async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
+    ahead = Checkout(
+        App(amqp_url, clock=SkewedClock(3600)),
+        RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE),
+        name,
+    )
+    right = shop(new_app(), redis_url, name)
+    async with right.app as app, ahead.app:
+        for number in range(10):
+            await app.publish(right.placed(order_id=f"{number}"))
+            await app.publish(right.charged(order_id=f"{number}"))
+        for number in range(10):
+            story = await right.is_at(f"{number}", At.SHIPPING)
+            assert [line.message for line in story.history] == ["placed", "charged"]
+        assert ahead.saga.statistics.passed > 0
+        await app.publish_many([right.shipped(order_id=f"{number}") for number in range(10)])
+        stories = [await right.is_at(f"{number}", COMPLETED) for number in range(10)]
+        async with RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE) as store:
+            forgetful = Checkout(App(amqp_url, clock=SkewedClock(8 * 86_400)), store, name)
+            assert [await forgetful.saga.story(story.key) for story in stories] == [None] * 10
+        times = [line.at_ms / 1000 for story in stories for line in story.history]
+        assert max(times) > time.time() + 1800
+
+
+@MATRIX.shows(Fault.CLOCK_SKEW, "timeouts are measured by the broker: they depend on no clock")
+@pytest.mark.parametrize("skews", [(3600.0, 0.0), (0.0, 3600.0)])
+async def test_a_timeout_is_handled_by_a_machine_with_another_clock(
+    amqp_url: str, redis_url: str, new_app: NewApp, name: str, skews: tuple[float, float]
+) -> None:
+    within = timedelta(milliseconds=400)
+    first, second = (
+        shop(App(amqp_url, clock=SkewedClock(skew)), redis_url, name, pay_within=within) for skew in skews
+    )
+    shop(new_app(), redis_url, name, pay_within=within)  # For what it declares: it is deleted afterwards.
+    async with first.app as app:
+        began = time.monotonic()
+        await app.publish(first.placed(order_id="42"))
+        await eventually(lambda: first.saga.statistics.passed == 1, "it is begun")
+    async with second.app:
+        await second.is_at("42", COMPENSATED)
+    assert time.monotonic() - began >= within.total_seconds() - 0.01

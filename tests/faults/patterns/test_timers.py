@@ -1,0 +1,285 @@
+"""Timers in every fault, with a real Redis and workers that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.faults.patterns.matrix import Fault, Matrix
+from tests.faults.patterns.skew import SkewedClock
+from tests.patterns.conftest import PATIENCE, NewApp
+from tests.patterns.flaky_store import FlakyStore
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.processes import free_port
+from tests.support.proxy import Proxy
+from tests.support.redis import redis_server
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
+from warren.patterns import Once, RedisStore
+from warren.patterns.timers import At, Every, Schedule, Timers
+from warren.sdk import App, Command, Delivery
+
+MATRIX = Matrix("timers", page="docs/patterns/timers.md")
+
+LEASE = timedelta(milliseconds=600)
+
+
+class Ring(Command, queue="replaced"):
+    bell: str
+
+
+@cache  # One class a queue: what it must reach is declared once.
+def ring_in(queue_name: str) -> type[Ring]:
+    class RingHere(Ring, queue=queue_name, type="ring"):
+        pass
+
+    return RingHere
+
+
+def timers_of(
+    name: str, redis: str, *schedules: Schedule, store: Any = None, lease: timedelta = LEASE
+) -> Timers:
+    kept = store or RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE)
+    return Timers(name, store=kept, sends=[ring_in(name)], schedules=schedules, lease=lease)
+
+
+def soon(name: str, milliseconds: int = 0, bell: str = "tea") -> At:
+    return At(bell, datetime.now(UTC) + timedelta(milliseconds=milliseconds), ring_in(name)(bell=bell))
+
+
+async def put(name: str, redis: str, schedule: Schedule) -> None:
+    """As a process that has no App."""
+    async with RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE) as store:
+        await timers_of(name, redis, store=store).put(schedule)
+
+
+class Tower:
+    """An App that hears the bells, and has timers if it shall."""
+
+    def __init__(self, app: App, name: str, timers: Timers | None, once: Once | None = None) -> None:
+        self.app = app
+        self.rang: list[str] = []
+        self.ids: list[str | None] = []
+        if timers is not None:
+            app.include(timers)
+
+        async def ring(command: Any, delivery: Delivery) -> None:
+            self.rang.append(command.bell)
+            self.ids.append(delivery.message_id)
+            await self.after()
+
+        app.handle(ring_in(name), once=once)(ring)
+
+    async def after(self) -> None:
+        """What a test wants to happen after the effect."""
+
+    async def hears(self, *bells: str) -> None:
+        await eventually(lambda: all(bell in self.rang for bell in bells), f"{bells} ring, not {self.rang}")
+
+
+async def keeper(voice: Voice, url: str, name: str, redis: str, after: int = 0, before: int = 0) -> None:
+    """A worker that stands still at a change of a timer's record: 1, it begins; 2, it is published."""
+    store = FlakyStore(RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE), only="timer:")
+
+    async def stop_before(change: int) -> None:
+        if change == before:
+            await voice.wait("stands still")
+
+    async def stop_after(change: int) -> None:
+        if change == after:
+            await voice.wait("stands still")
+
+    store.before, store.after = stop_before, stop_after  # type: ignore[method-assign]
+    app = App(url)
+    app.include(timers_of(name, redis, store=store))
+    async with app:
+        await voice.wait("ready")
+
+
+async def outlived(url: str, redis: str, workers: Workers, tower: Tower, name: str, **stop: int) -> None:
+    """Who leads dies where he is told to; another takes over."""
+    await put(name, redis, soon(name))
+    doomed = await workers.start(keeper, url=url, name=name, redis=redis, **stop)
+    await workers.hear("stands still")
+    async with tower.app:
+        doomed.kill()
+        await tower.hears("tea")
+
+
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT,
+    "when its lease is over, another process publishes what it had begun, and all that follows",
+)
+async def test_who_leads_dies_before_it_publishes(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    tower = Tower(new_app(), name, timers_of(name, redis_url))
+    await outlived(amqp_url, redis_url, workers, tower, name, after=1)
+    assert tower.rang == ["tea"]
+
+
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "when its lease is over, another publishes the same time again, with the same message id",
+)
+async def test_who_leads_dies_after_it_published(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    timers = timers_of(name, redis_url)
+    tower = Tower(new_app(), name, timers)
+    async with tower.app:
+        await put(name, redis_url, soon(name))
+        await tower.hears("tea")
+        # What has arrived may not be confirmed yet, and who leads next would fire it again.
+        await eventually(lambda: timers.statistics.fired == 1 and not timers.busy, "it is recorded")
+    await put(name, redis_url, soon(name, bell="dinner"))
+    other = Tower(new_app(), name, timers_of(name, redis_url))
+    doomed = await workers.start(keeper, url=amqp_url, name=name, redis=redis_url, before=2)
+    await workers.hear("stands still")
+    async with other.app:
+        doomed.kill()
+        await eventually(lambda: other.rang.count("dinner") > 1, "it is published again")
+    assert len(set(other.ids)) == 1
+
+
+@MATRIX.shows(Fault.DUPLICATE, "both copies have the message id of that time: `Once` runs the handler once")
+async def test_once_makes_it_once(
+    amqp_url: str, redis_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    once = Once(RedisStore(redis_url, prefix=f"{name}:once:", timeout=PATIENCE))
+    tower = Tower(new_app(), name, timers_of(name, redis_url), once=once)
+    await put(name, redis_url, soon(name))
+    doomed = await workers.start(keeper, url=amqp_url, name=name, redis=redis_url, before=2)
+    await workers.hear("stands still")
+    async with tower.app:
+        doomed.kill()
+        await eventually(lambda: once.statistics.duplicates == 1, "the second is known")
+    assert tower.rang == ["tea"]
+
+
+@MATRIX.shows(Fault.LOST_ACK, "as with every message: it comes again, with the id by which `Once` knows it")
+async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
+    once = Once(RedisStore(redis_url, prefix=f"{name}:once:", timeout=PATIENCE))
+    keeping = new_app()
+    keeping.include(timers_of(name, redis_url, soon(name)))
+    async with Proxy(amqp_url) as proxy:
+        tower = Tower(new_app(proxy.url), name, None, once=once)
+
+        async def deafen() -> None:
+            proxy.to_server.hold()
+
+        tower.after = deafen  # type: ignore[method-assign]
+        async with tower.app, keeping:
+            await tower.hears("tea")
+            await eventually(lambda: once.statistics.run == 1, "it is recorded")
+            proxy.cut()
+            proxy.to_server.release()
+            await eventually(lambda: once.statistics.duplicates >= 1, "it comes again and is known")
+    assert tower.rang == ["tea"]
+
+
+MATRIX.spared(
+    Fault.REORDERING,
+    "each message says in `warren-timer-time` which time it is for; whoever needs an order has it there",
+)
+
+
+@MATRIX.shows(Fault.LOST_CONFIRM, "it is published again on the next connection, with the same message id")
+async def test_the_confirm_never_arrives(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
+    tower = Tower(new_app(), name, None)
+    async with tower.app, Proxy(amqp_url) as proxy:
+        keeping = new_app(proxy.url)
+        timers = timers_of(name, redis_url, lease=timedelta(seconds=30))
+        keeping.include(timers)
+        async with keeping:
+            await eventually(lambda: timers.leading, "it leads")
+            proxy.to_client.hold()
+            await timers.put(soon(name))
+            await tower.hears("tea")
+            proxy.cut()
+            proxy.to_client.release()
+            await eventually(lambda: tower.rang.count("tea") > 1, "it comes again")
+            await eventually(lambda: timers.statistics.fired == 1, "it is confirmed")
+    assert len(set(tower.ids)) == 1
+
+
+@MATRIX.shows(Fault.BROKER_RESTART, "what falls due meanwhile is published when the broker is back")
+async def test_the_broker_is_down_when_a_timer_is_due(
+    mortal_broker: BrokerProcess, redis_url: str, name: str
+) -> None:
+    timers = timers_of(name, redis_url)
+    tower = Tower(App(mortal_broker.url), name, timers)
+    async with tower.app:
+        await eventually(lambda: timers.leading, "it leads")
+        await asyncio.to_thread(mortal_broker.kill)
+        await timers.put(soon(name))
+        await asyncio.to_thread(mortal_broker.start)
+        await tower.hears("tea")
+
+
+@MATRIX.shows(
+    Fault.STORE_DOWN,
+    "nothing is published meanwhile: nobody could know what was; afterwards, what was missed is published once or passed "
+    "over, as the timer says",
+)
+async def test_the_store_is_down(amqp_url: str, new_app: NewApp, tmp_path: Path, name: str) -> None:
+    port, clock = free_port(), SkewedClock(0.0)
+    due = datetime.now(UTC) + timedelta(minutes=30)
+    timers = timers_of(
+        name,
+        f"redis://127.0.0.1:{port}/0",
+        Every("watch", timedelta(milliseconds=100), ring_in(name)(bell="watch")),
+        At("late", due, ring_in(name)(bell="late"), missed="catch_up"),
+        At("passed over", due, ring_in(name)(bell="passed over"), missed="skip"),
+    )
+    new_app().publishes(ring_in(name))
+    tower = Tower(App(amqp_url, clock=clock), name, timers)
+    async with tower.app:
+        with redis_server(tmp_path, "--appendonly", "yes", port=port):
+            await tower.hears("watch")
+        await eventually(lambda: timers.statistics.outages > 0 or timers.statistics.failed > 0, "it notices")
+        await eventually(lambda: not timers.leading, "nobody leads without a store")
+        await outages_follow(timers)
+        published = timers.statistics.fired
+        clock.skew = 3600.0
+        await outages_follow(timers)
+        assert timers.statistics.fired == published
+        assert "late" not in tower.rang
+        with redis_server(tmp_path, "--appendonly", "yes", port=port):
+            await tower.hears("late")
+            await eventually(lambda: timers.statistics.skipped >= 1, "one is passed over")
+            await eventually(lambda: timers.statistics.fired > published + 2, "it goes on")
+            (watch,) = await timers.listed()
+    assert watch.due > due
+    assert tower.rang.count("late") == 1
+    assert "passed over" not in tower.rang
+
+
+async def outages_follow(timers: Timers) -> None:
+    """Whatever it had begun is over, and it has looked for its store in vain again."""
+    seen = timers.statistics.outages
+    await eventually(lambda: timers.statistics.outages > seen, "it looks for its store again")
+
+
+@MATRIX.shows(
+    Fault.CLOCK_SKEW, "the lead depends on no common clock; times are those of the clock of whoever leads"
+)
+async def test_a_follower_is_an_hour_ahead(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
+    lease = timedelta(seconds=30)
+    leading, following = timers_of(name, redis_url, lease=lease), timers_of(name, redis_url, lease=lease)
+    tower = Tower(new_app(), name, leading)
+    ahead = App(amqp_url, clock=SkewedClock(3600))
+    ahead.include(following)
+    async with tower.app:
+        await eventually(lambda: leading.leading, "it leads")
+        async with ahead:
+            due = datetime.now(UTC) + timedelta(minutes=30)
+            await leading.put(At("later", due, ring_in(name)(bell="later")))
+            await leading.put(soon(name, 700))
+            await tower.hears("tea")
+            assert (leading.leading, following.leading) == (True, False)
+    assert tower.rang == ["tea"]

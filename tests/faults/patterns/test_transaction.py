@@ -1,0 +1,161 @@
+"""The transactional publish in every fault."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.faults.patterns.matrix import Fault, Matrix
+from tests.patterns.conftest import NewApp
+from tests.patterns.fetch import fetch
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.proxy import Proxy
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
+from warren.patterns import ParkingLot
+from warren.sdk import App, Queue, TransactionFailed, TransactionUnknown
+
+MATRIX = Matrix("transaction", page="docs/patterns/transaction.md")
+
+
+def books(app: App, name: str) -> App:
+    """Declares the two queues that a transfer goes to, and the one that it is ordered in."""
+    app.declare(Queue(f"{name}.debit"), Queue(f"{name}.credit"), Queue(name))
+    return app
+
+
+async def count(url: str, queue: str) -> int:
+    async with ParkingLot(url, queue) as lot:
+        return lot.size
+
+
+async def both(url: str, name: str, expected: int) -> None:
+    async def there() -> bool:
+        return [await count(url, f"{name}.debit"), await count(url, f"{name}.credit")] == [expected, expected]
+
+    await eventually(there, f"{expected} are in both queues")
+
+
+async def clerk(voice: Voice, url: str, queue: str, stop: str) -> None:
+    """A worker that takes an order and books it on both sides, and stands still before the commit or after it."""
+    async with App(url) as app:
+        async with app.transaction() as tx:
+            order = await tx.get(queue)
+            assert order is not None
+            await tx.publish(order.body, key=f"{queue}.debit")
+            await tx.publish(order.body, key=f"{queue}.credit")
+            if stop == "before":
+                await voice.wait("booked")
+        await voice.wait("booked")
+
+
+@MATRIX.shows(Fault.CRASH_BEFORE_EFFECT, "nothing is published, and what was taken is in its queue again")
+async def test_the_process_dies_before_the_commit(
+    amqp_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    async with books(new_app(), name) as app:
+        await app.publish(b"10", key=name)
+        doomed = await workers.start(clerk, url=amqp_url, queue=name, stop="before")
+        await workers.hear("booked")
+        doomed.kill()
+        assert (await fetch(amqp_url, name)).body == b"10"
+        await both(amqp_url, name, 0)
+
+
+@MATRIX.shows(Fault.CRASH_AFTER_EFFECT, "all of it is published, and what was taken is gone")
+async def test_the_process_dies_after_the_commit(
+    amqp_url: str, workers: Workers, new_app: NewApp, name: str
+) -> None:
+    async with books(new_app(), name) as app:
+        await app.publish(b"10", key=name)
+        doomed = await workers.start(clerk, url=amqp_url, queue=name, stop="after")
+        await workers.hear("booked")
+        doomed.kill()
+        await both(amqp_url, name, 1)
+        assert await count(amqp_url, name) == 0
+
+
+MATRIX.spared(
+    Fault.LOST_ACK, "acknowledgements are part of the commit: they take place with it, or not at all"
+)
+
+
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "the commit's answer is lost: `TransactionUnknown`; it took place or not, and is never tried again in silence",
+)
+async def test_the_answer_to_the_commit_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
+    async with books(new_app(), name), Proxy(amqp_url) as proxy, App(proxy.url) as away:
+
+        async def transfer() -> None:
+            async with away.transaction() as tx:
+                await tx.publish(b"10", key=f"{name}.debit")
+                await tx.publish(b"10", key=f"{name}.credit")
+                proxy.to_client.hold()
+
+        transferring = asyncio.ensure_future(transfer())
+        await both(amqp_url, name, 1)
+        proxy.cut()
+        with pytest.raises(TransactionUnknown):
+            await transferring
+        proxy.to_client.release()
+        await eventually(lambda: away.ready, "the App is back")
+        await both(amqp_url, name, 1)
+
+
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "only its caller repeats a transaction; given ids of their own, its messages are known again (`Once`)",
+)
+async def test_a_caller_repeats(amqp_url: str, new_app: NewApp, name: str) -> None:
+    async with books(new_app(), name) as app:
+        for _ in range(2):
+            async with app.transaction() as tx:
+                await tx.publish(b"10", key=f"{name}.debit", message_id="transfer 7")
+        ids = {(await fetch(amqp_url, f"{name}.debit")).message_id for _ in range(2)}
+    assert ids == {"transfer 7"}
+
+
+@MATRIX.shows(
+    Fault.REORDERING, "the messages of a transaction come in their order, behind what was committed before"
+)
+async def test_order_is_kept(amqp_url: str, new_app: NewApp, name: str) -> None:
+    async with books(new_app(), name) as app:
+        async with app.transaction() as tx:
+            await tx.publish(b"2", key=f"{name}.debit")
+            await app.publish(b"1", key=f"{name}.debit")
+            await tx.publish(b"3", key=f"{name}.debit")
+        bodies = [(await fetch(amqp_url, f"{name}.debit")).body for _ in range(3)]
+    assert bodies == [b"1", b"2", b"3"]
+
+
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "before the commit: `TransactionFailed`, nothing took place. What was committed is on the disk",
+)
+async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> None:
+    async with books(App(mortal_broker.url), name) as app:
+        async with app.transaction() as tx:
+            await tx.publish(b"1", key=f"{name}.debit")
+            await tx.publish(b"1", key=f"{name}.credit")
+
+        async def transfer() -> None:
+            async with app.transaction() as tx:
+                await tx.publish(b"2", key=f"{name}.debit")
+                await asyncio.to_thread(mortal_broker.kill)
+                # Of the connection for publishing: the consumers' may be noticed before.
+                await eventually(lambda: "publisher" in app.health().waiting, "the loss is noticed")
+                await asyncio.to_thread(mortal_broker.start)
+
+        with pytest.raises(TransactionFailed):
+            await transfer()
+        await both(mortal_broker.url, name, 1)
+
+
+MATRIX.spared(
+    Fault.STORE_DOWN,
+    "there is no store: what a database and a queue shall do together is an [outbox](outbox.md)",
+)
+MATRIX.spared(Fault.CLOCK_SKEW, "no part of it reads a clock")

@@ -1,0 +1,237 @@
+"""TransactionalOnce in every fault, with a real PostgreSQL in which the effects are counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import cache
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tests.faults.patterns.matrix import Fault, Matrix
+from tests.faults.patterns.skew import SkewedClock
+from tests.patterns.conftest import NewApp
+from tests.patterns.databases import Sessions, sessions_of
+from tests.patterns.waiting import eventually
+from tests.support.broker import BrokerProcess
+from tests.support.postgres import PostgreSQL
+from tests.support.proxy import Proxy
+from tests.support.worker_host import Voice
+from tests.support.workers import Workers
+from warren.patterns import TransactionalOnce, current_session
+from warren.sdk import App, Command
+
+MATRIX = Matrix("transactional once", page="docs/patterns/once.md")
+
+
+class Pay(Command, queue="replaced"):
+    order_id: str
+
+
+@cache
+def pay_in(queue_name: str) -> type[Pay]:
+    class PayHere(Pay, queue=queue_name, type="pay"):
+        pass
+
+    return PayHere
+
+
+class Books:
+    """An App that enters each payment into the database once."""
+
+    def __init__(self, app: App, queue: str, sessions: Sessions, *, skew: float = 0.0) -> None:
+        self.app, self.sessions = app, sessions
+        self.once = TransactionalOnce(
+            sessions, key=lambda command: str(command.order_id), clock=SkewedClock(skew)
+        )
+
+        @app.handle(pay_in(queue), once=self.once)
+        async def pay(command: Any) -> None:
+            await self.before()
+            await current_session().execute(
+                text("INSERT INTO payments VALUES (:id)"), {"id": command.order_id}
+            )
+            await self.after()
+
+    async def before(self) -> None:
+        """What a test wants to happen before the effect."""
+
+    async def after(self) -> None:
+        """And after it."""
+
+
+async def place(app: App, queue: str, order_id: str = "42") -> None:
+    await app.publish(pay_in(queue)(order_id=order_id))
+
+
+async def payments(sessions: Sessions) -> list[str]:
+    async with sessions() as session:
+        return sorted((await session.execute(text("SELECT order_id FROM payments"))).scalars())
+
+
+async def paid(sessions: Sessions, *order_ids: str) -> None:
+    async def there() -> bool:
+        return await payments(sessions) == sorted(order_ids)
+
+    await eventually(there, f"payments {order_ids} are in the database")
+
+
+async def bookkeeper(voice: Voice, url: str, queue: str, database: str, stop: str = "") -> None:
+    """A worker that stands still before or after its effect."""
+    async with sessions_of(database, queue) as sessions:
+        its = Books(App(url), queue, sessions)
+
+        async def before() -> None:
+            if stop == "before":
+                await voice.wait("about to pay")
+
+        async def after() -> None:
+            if stop == "after":
+                await voice.wait("not committed yet")
+
+        its.before, its.after = before, after  # type: ignore[method-assign]
+        async with its.app:
+            await voice.wait("ready")
+
+
+@pytest.fixture
+async def sessions(mortal_postgres: PostgreSQL, name: str) -> AsyncIterator[Sessions]:
+    async with sessions_of(mortal_postgres.url, name) as opened:
+        async with opened.begin() as session:
+            await session.execute(text("CREATE TABLE payments (order_id text)"))
+        yield opened
+
+
+@MATRIX.shows(
+    Fault.CRASH_BEFORE_EFFECT,
+    "nothing is in the database; the message comes again and runs at once: no lease",
+)
+@MATRIX.shows(
+    Fault.CRASH_AFTER_EFFECT,
+    "before the commit, the effect is rolled back with the claim, and the message comes again and runs at once; after it, "
+    "it gets the kept result: the effect is in the database once, whatever the instant",
+)
+@pytest.mark.parametrize("stop", ["before", "after"])
+async def test_a_worker_dies_before_the_commit(
+    stop: str,
+    amqp_url: str,
+    mortal_postgres: PostgreSQL,
+    sessions: Sessions,
+    workers: Workers,
+    new_app: NewApp,
+    name: str,
+) -> None:
+    place_of = {"before": "about to pay", "after": "not committed yet"}
+    settings = {"url": amqp_url, "queue": name, "database": mortal_postgres.url}
+    doomed = await workers.start(bookkeeper, **settings, stop=stop)
+    async with new_app() as app:
+        await place(app, name)
+        await workers.hear(place_of[stop])
+        doomed.kill()
+        await workers.start(bookkeeper, **settings)
+        await paid(sessions, "42")
+
+
+@MATRIX.shows(Fault.LOST_ACK, "the message comes again and gets the kept result; the handler does not run")
+async def test_the_acknowledgement_never_arrives(
+    amqp_url: str, sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    async with Proxy(amqp_url) as proxy:
+        books = Books(new_app(proxy.url), name, sessions)
+
+        async def deafen() -> None:
+            proxy.to_server.hold()
+
+        books.after = deafen  # type: ignore[method-assign]
+        async with books.app:
+            await place(books.app, name)
+            await eventually(lambda: books.once.statistics.run == 1, "it is committed")
+            proxy.cut()
+            proxy.to_server.release()
+            await eventually(lambda: books.once.statistics.duplicates >= 1, "it comes again")
+    assert await payments(sessions) == ["42"]
+
+
+@MATRIX.shows(
+    Fault.LOST_CONFIRM,
+    "the publisher sends the message again with the same id; the copy gets the kept result",
+)
+@MATRIX.shows(
+    Fault.DUPLICATE,
+    "one runs; a copy that comes meanwhile waits for its commit, a later one gets its result at once",
+)
+async def test_copies_at_once_and_later(sessions: Sessions, new_app: NewApp, name: str) -> None:
+    both = [Books(new_app(), name, sessions), Books(new_app(), name, sessions)]
+
+    def duplicates() -> int:
+        return sum(books.once.statistics.duplicates for books in both)
+
+    async with both[0].app as app, both[1].app:
+        await asyncio.gather(*(place(app, name) for _ in range(3)))
+        await eventually(lambda: duplicates() == 2, "two have the first's result")
+        await place(app, name)
+        await eventually(lambda: duplicates() == 3, "the fourth has it too")
+    assert await payments(sessions) == ["42"]
+
+
+MATRIX.spared(Fault.REORDERING, "each key is decided for itself; whichever copy comes first runs")
+
+
+@MATRIX.shows(
+    Fault.BROKER_RESTART,
+    "what was not acknowledged comes again and gets the kept result, or runs if there is none",
+)
+async def test_the_broker_is_killed_while_the_handler_runs(
+    mortal_broker: BrokerProcess, sessions: Sessions, name: str
+) -> None:
+    books = Books(App(mortal_broker.url), name, sessions)
+
+    async def kill() -> None:
+        if books.once.statistics.run == 0:
+            await asyncio.to_thread(mortal_broker.kill)
+            await asyncio.to_thread(mortal_broker.start)
+
+    books.after = kill  # type: ignore[method-assign]
+    async with books.app:
+        await place(books.app, name)
+        await eventually(lambda: books.once.statistics.duplicates >= 1, "the message comes again")
+    assert await payments(sessions) == ["42"]
+
+
+@MATRIX.shows(
+    Fault.STORE_DOWN,
+    "before the handler: the delivery waits, unacknowledged, up to `patience`; under the handler or in the commit: it is an "
+    "error for the handler's retry policy, and the next attempt finds out whether it was committed",
+)
+async def test_postgres_crashes_under_the_handler_and_is_down_for_the_next(
+    mortal_postgres: PostgreSQL, sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    books = Books(new_app(), name, sessions)
+
+    async def crash() -> None:
+        if mortal_postgres.running and books.once.statistics.failed == 0:
+            await asyncio.to_thread(mortal_postgres.crash)
+
+    books.after = crash  # type: ignore[method-assign]
+    async with books.app:
+        await place(books.app, name)
+        await eventually(lambda: books.once.statistics.failed == 1, "the handler has failed")
+        await asyncio.to_thread(mortal_postgres.start)
+        await paid(sessions, "42")
+
+
+@MATRIX.shows(
+    Fault.CLOCK_SKEW, "nothing but how long results are kept: who runs is decided by locks, not by time"
+)
+async def test_a_worker_whose_clock_is_an_hour_ahead(sessions: Sessions, new_app: NewApp, name: str) -> None:
+    right, ahead = Books(new_app(), name, sessions), Books(new_app(), name, sessions, skew=3600)
+    async with right.app as app, ahead.app:
+        for _ in range(4):
+            await place(app, name)
+        await eventually(
+            lambda: right.once.statistics.duplicates + ahead.once.statistics.duplicates == 3,
+            "all but one are duplicates",
+        )
+    assert await payments(sessions) == ["42"]

@@ -1,0 +1,128 @@
+"""`python -m tests.spark.anywhere SPARK STEP...`: the same steps on any Spark, a JSON line each of what came of them.
+
+SPARK is what `--master` or `--remote` takes. A process has one kind of session, and the tests' own has its local one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.spark.queries import ended
+from warren.cli.pipeline import parse, run
+from warren.pipeline import register
+from warren.pipeline.datasource import source_errors
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.registry import JOBS
+from warren.pipeline.spark_session import spark_session
+
+URL = os.environ.get("AMQP_URL", "")
+STREAM = os.environ.get("STREAM", "")
+QUEUE = os.environ.get("QUEUE", "")
+STREAM_OF_JOBS = os.environ.get("STREAM_OF_JOBS", "")
+FOLDER = Path(os.environ.get("FOLDER", "."))
+
+
+def main() -> None:
+    place, *names = sys.argv[1:]
+    remote = place if place.startswith("sc://") else None
+    if "jobs" in names:
+        names.remove("jobs")
+        print(json.dumps({"step": "jobs", "result": jobs(place)}), flush=True)
+    with spark_session("anywhere", place, FOLDER / "spark.log", remote) as spark:
+        for name in names:
+            step: Callable[[SparkSession], Any] = globals()[name]
+            try:
+                with source_errors():
+                    result = {"result": step(spark)}
+            except (PipelineError, PySparkException) as error:
+                result = {"error": str(error)}
+            print(json.dumps({"step": name, **result}), flush=True)
+
+
+def jobs(place: str) -> dict[str, Any]:
+    """The numbers of every job, each in a session of its own."""
+    return {name: job(name, "--remote", place) for name in JOBS}
+
+
+def order_timeouts(spark: SparkSession) -> dict[str, Any]:
+    """The numbers of the job, in the session that is there, as one that goes on: with state in the executors."""
+    return job("order-timeouts", "--available-now", "--settle", "0s")
+
+
+def job(name: str, *words: str) -> dict[str, Any]:
+    told = [name, "--source", URL, "--stream", STREAM_OF_JOBS, "--out", str(FOLDER / name), *words]
+    summary, _ = run(parse(told))
+    assert (FOLDER / name / "report.html").stat().st_size > 1000
+    return dict(summary.as_dict())
+
+
+def stream(spark: SparkSession, **options: str) -> DataFrame:
+    return spark.read.format("amqp").options(url=URL, stream=STREAM, **options).load()
+
+
+def batch(spark: SparkSession) -> list[int]:
+    """How many messages, how many tasks read them, the sum of their offsets. Nobody has registered the format."""
+    found = (
+        stream(spark, messagesPerTask="50")
+        .groupBy(F.spark_partition_id().alias("task"))
+        .agg(F.count("*").alias("rows"), F.sum("offset").alias("offsets"))
+        .collect()
+    )
+    return [sum(row.rows for row in found), len(found), sum(row.offsets for row in found)]
+
+
+def continuous(spark: SparkSession) -> list[int]:
+    """Into Parquet up to what is there, in batches; once more from the same checkpoint adds nothing."""
+    register(spark)
+    for _ in range(2):
+        writer = (
+            spark.readStream.format("amqp")
+            .options(url=URL, stream=STREAM, maxMessagesPerTrigger="120")
+            .load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(FOLDER / "checkpoint"))
+            .option("path", str(FOLDER / "messages"))
+            .trigger(availableNow=True)
+        )
+        ended(writer.start)
+    read = spark.read.parquet(str(FOLDER / "messages"))
+    return list(read.agg(F.count("*"), F.countDistinct("offset"), F.sum("offset")).first() or ())
+
+
+def written(spark: SparkSession) -> list[int]:
+    """Rows from several tasks become messages of another queue; read again."""
+    register(spark)
+    rows = spark.range(0, 100, 1, 4).selectExpr("cast(id AS STRING) AS body")
+    rows.write.format("amqp").options(url=URL, exchange="", routingKey=QUEUE).mode("append").save()
+    read = spark.read.format("amqp").options(url=URL, queue=QUEUE).load()
+    body = F.col("body").cast("string").cast("int")
+    return list(read.agg(F.count("*"), F.sum(body), F.countDistinct("message_id")).first() or ())
+
+
+def elsewhere(spark: SparkSession, machine: str) -> int:
+    """Its executors run what another machine has: the interpreter asks for the variable."""
+    spark.sparkContext.environment["MACHINE"] = machine
+    session = spark.newSession()
+    register(session)
+    return stream(session).count()
+
+
+def bare(spark: SparkSession) -> int:
+    return elsewhere(spark, "bare")
+
+
+def without_pyarrow(spark: SparkSession) -> int:
+    return elsewhere(spark, "without_pyarrow")
+
+
+if __name__ == "__main__":
+    main()

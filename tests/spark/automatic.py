@@ -1,0 +1,47 @@
+"""A consumer with automatic acknowledgement, not of the SDK, that tells what it does in the published format.
+
+`python -m tests.spark.automatic URL QUEUE STREAM COUNT hold|end`: it handles so many messages and says each one's id;
+then it ends, or takes one more in its hands and waits to be killed. What it tells is in the stream before it goes on.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from typing import Any
+
+from tests.spark.captured import Source, published
+from tests.support.blocking import connected
+
+
+def main(url: str, queue: str, stream: str, count: int, then: str) -> None:
+    source = Source(app="automatic")
+    with connected(url) as connection:
+        taking, telling = connection.channel(), connection.channel()
+        telling.confirm_delivery()
+
+        def tell(event: str, message_id: str = "", **known: Any) -> None:
+            source.tell(event, time.time_ns() // 1000, message_id, **known)
+            source.flush()
+            telling.basic_publish("", stream, *published(source.batches[-1]))
+
+        tell("started")
+        for number, (method, properties, _) in enumerate(taking.consume(queue, auto_ack=True), 1):
+            here = {"queue": queue, "consumer": method.consumer_tag}
+            way = {"exchange": method.exchange, "routing_key": method.routing_key}
+            tell("delivered", properties.message_id, **here, **way, no_ack=True)
+            if number > count:
+                print("holding", properties.message_id, flush=True)
+                signal.pause()
+            tell("acked", properties.message_id, **here)
+            print("handled", properties.message_id, flush=True)
+            if number == count and then == "end":
+                break
+        tell("stopped")
+    print("over", flush=True)
+
+
+if __name__ == "__main__":
+    url, queue, stream, count, then = sys.argv[1:]
+    main(url, queue, stream, int(count), then)

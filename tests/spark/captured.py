@@ -1,0 +1,81 @@
+"""Batches of life-cycle events as capture sends them, told by hand."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pika
+
+from warren.core.capture_events import TYPE, Batch, By, Event, what
+from warren.wire import properties
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = "type STRING, app_id STRING, headers MAP<STRING, STRING>, body BINARY"
+"""What `events_of` reads of a message."""
+
+
+class Source:
+    """One run of a process that tells what happens to messages; times are microseconds."""
+
+    def __init__(self, by: By = "sdk", app: str = "shop", name: str | None = None) -> None:
+        self.by = by
+        self.app = app
+        self.name = name or f"{app}-{uuid.uuid4().hex[:8]}"
+        self.batches: list[Batch] = []
+        self.told: list[dict[str, Any]] = []
+        """All of it that is not lost, for whoever computes the same another way."""
+        self._sequence = 1
+        self._told: list[Event] = []
+
+    def tell(self, event: str, at: int, message_id: str = "", *, size: int = -1, **known: Any) -> None:
+        self._told.append((what(event, **known), at, message_id, size))
+
+    def flush(self) -> None:
+        """What was told since the last time becomes a batch."""
+        if self._told:
+            for number, (beginning, at, message_id, _) in enumerate(self._told, self._sequence):
+                known = {"source": self.name, "by": self.by, "sequence": number, "at": at}
+                self.told.append({**known, "message_id": message_id or None, **json.loads(f"{beginning}}}")})
+            self.batches.append(
+                Batch(self.name, self.by, self.app, self._sequence, self._told, "warren.events")
+            )
+            self._sequence += len(self._told)
+            self._told = []
+
+    def lose(self) -> int:
+        """What was told since the last time is lost; its numbers are spent."""
+        lost = len(self._told)
+        self._sequence += lost
+        self._told = []
+        return lost
+
+
+def batches(sources: Iterable[Source]) -> list[Batch]:
+    for source in sources:
+        source.flush()
+    return [batch for source in sources for batch in source.batches]
+
+
+def messages_of(spark: SparkSession, sent: Sequence[Batch], *others: tuple[Any, ...]) -> DataFrame:
+    """As the data source would give them, with `others` as rows of their own."""
+    return spark.createDataFrame([*map(row, sent), *others], COLUMNS)
+
+
+def row(batch: Batch) -> tuple[str, str, dict[str, str], bytes]:
+    values = properties.decode(batch.header())
+    headers = {name: str(field.value) for name, field in values.headers.items()}
+    return TYPE, (values.data("app_id") or b"").decode(), headers, batch.body
+
+
+def published(batch: Batch) -> tuple[bytes, pika.BasicProperties]:
+    """Body and properties for a broker, by another library than Warren's own."""
+    kind, app, headers, body = row(batch)
+    typed = {**headers, "sequence": batch.sequence, "count": batch.count}
+    return body, pika.BasicProperties(
+        type=kind, app_id=app, message_id=batch.message_id, headers=typed, delivery_mode=2
+    )

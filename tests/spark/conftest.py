@@ -1,0 +1,113 @@
+"""One Spark for all tests of the pipeline, and queues with messages in them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pika
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.blocking import connected
+from warren.pipeline import register
+from warren.pipeline.spark_session import spark_session
+
+# pyspark 4.3 and py4j leave a socket a finished thread used, and the Java process, to the garbage collector.
+PYSPARK = (
+    r"ignore:unclosed <socket:ResourceWarning",
+    r"ignore:subprocess \d+ is still running:ResourceWarning",
+    r"ignore:PySpark does not yet fully support pandas:FutureWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for warning in PYSPARK:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with spark_session("tests", "local[2]", tmp_path_factory.mktemp("spark") / "spark.log") as session:
+        # For a few rows, compiling what computes them takes longer than computing. What runs in processes of its own,
+        # commands and examples and the cluster, compiles as it does for everybody.
+        session.conf.set("spark.sql.codegen.wholeStage", "false")
+        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        register(session)
+        yield session
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Spark and Python's processes hand each other a hundred rows at a time instead of ten thousand."""
+    rows_at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(rows_at_once)
+    assert before is not None
+    spark.conf.set(rows_at_once, 100)
+    yield
+    spark.conf.set(rows_at_once, before)
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a test publishes."""
+
+    body: bytes
+    properties: pika.BasicProperties | None = None
+
+
+class Audit:
+    """A durable classic queue of the broker under test."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = url
+        self.name = name
+
+    def publish(self, messages: Sequence[Message]) -> None:
+        with channel(self.url) as publishing:
+            # One commit instead of many confirms: a broker that is killed afterwards has them.
+            publishing.tx_select()
+            for message in messages:
+                properties = message.properties or pika.BasicProperties(delivery_mode=2)
+                publishing.basic_publish("", self.name, message.body, properties)
+            publishing.tx_commit()
+            # A queue answers in order: once it counts, it has them all.
+            publishing.queue_declare(self.name, passive=True)
+
+    def ready(self) -> int:
+        with channel(self.url) as asking:
+            return int(asking.queue_declare(self.name, passive=True).method.message_count)
+
+
+@contextmanager
+def channel(url: str) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
+    connection = connected(url)
+    try:
+        yield connection.channel()
+    finally:
+        if connection.is_open:
+            connection.close()
+
+
+@contextmanager
+def audit_queue(url: str) -> Iterator[Audit]:
+    """A queue of its own, deleted at the end if the broker is still there."""
+    name = f"pipeline.{uuid.uuid4().hex}"
+    with channel(url) as declaring:
+        declaring.queue_declare(name, durable=True, arguments={"x-queue-type": "classic"})
+    try:
+        yield Audit(url, name)
+    finally:
+        with channel(url) as deleting:
+            deleting.queue_delete(name)
+
+
+@pytest.fixture
+def audit(amqp_url: str) -> Iterator[Audit]:
+    with audit_queue(amqp_url) as queue:
+        yield queue

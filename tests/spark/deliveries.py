@@ -1,0 +1,274 @@
+"""A shop of messages with accidents of every kind, told by publishers, consumers and perhaps the broker; and what an
+audit must say of it, by going through the told events one against the other."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+import pandas as pd
+
+from tests.spark.captured import Source
+
+SECOND = 1_000_000
+START = 1_700_000_000 * SECOND
+ROUTES = {
+    "placed": ("handling", "archive"),
+    "paid": ("handling", "journal"),
+    "shipped": ("shipping",),
+    "noted": ("journal",),
+}
+STREAM = "journal"
+BATCH = 300
+"""After so many events whatever each source has told becomes a batch."""
+
+
+class Shop:
+    """Two publishers, a consumer a queue (two of `shipping`), one exchange."""
+
+    def __init__(self, seed: int, messages: int, *, broker: bool) -> None:
+        self.draw = random.Random(seed)
+        self.publishers = [Source(app="web", name=f"web-{n}") for n in range(2)]
+        self.consumers = {
+            "handling": [Source(app="handling", name="handling-0")],
+            "archive": [Source(app="archive", name="archive-0")],
+            "shipping": [Source(app="shipping", name=f"shipping-{n}") for n in range(2)],
+            STREAM: [Source(app="reader", name=f"reader-{n}") for n in range(2)],
+        }
+        self.broker = Source("broker", "rabbit", "rabbit-0") if broker else None
+        self.events: list[tuple[int, Source, str, str, dict[str, Any]]] = []
+        for number in range(messages):
+            self.message(f"m{number:04}", START + number * SECOND // 5)
+        in_order = sorted(self.events, key=itemgetter(0))
+        for place, (at, source, event, message_id, known) in enumerate(in_order):
+            source.tell(event, at, message_id, **known)
+            # At the end little happens, and each batch has one event.
+            if place % BATCH == 0 or place > len(in_order) - BATCH // 5:
+                self.flush()
+        self.flush()
+
+    def flush(self) -> None:
+        for source in self.sources:
+            source.flush()
+
+    @property
+    def sources(self) -> list[Source]:
+        of_queues = [source for sources in self.consumers.values() for source in sources]
+        return [*self.publishers, *of_queues, *([self.broker] if self.broker else [])]
+
+    def add(self, at: int, source: Source | None, event: str, message_id: str, **known: Any) -> None:
+        if source is not None:
+            self.events.append((at, source, event, message_id, known))
+
+    def message(self, message_id: str, at: int) -> None:
+        draw = self.draw
+        number = draw.randrange(2)
+        key = draw.choice([*ROUTES])
+        way = {"exchange": "orders", "routing_key": key, "connection": f"c{number}"}
+        publisher = self.publishers[number]
+        self.add(at, publisher, "published", message_id, **way)
+        fault = draw.random()
+        if fault < 0.04:
+            return
+        if fault < 0.06:
+            self.add(at + 500, publisher, "returned", message_id, **way, reason="NO_ROUTE")
+            self.add(at + 600, self.broker, "published", message_id, **way)
+            return
+        if fault < 0.07:
+            self.add(at + 500, publisher, "nacked", message_id, exchange="orders", connection=f"c{number}")
+            return
+        if fault < 0.9:
+            self.add(at + 900, publisher, "confirmed", message_id, exchange="orders", connection=f"c{number}")
+        for queue in ROUTES[key]:
+            if queue == STREAM:
+                self.read(message_id, at + 1000, way)
+            else:
+                self.stay(message_id, queue, at + 1000, way, draw.random())
+
+    def read(self, message_id: str, at: int, way: dict[str, Any]) -> None:
+        """In a stream: each reader begins where it wants, now and then again from somewhere before."""
+        self.add(at, self.broker, "published", message_id, queue=STREAM, stream=True, **way)
+        for reader in self.consumers[STREAM]:
+            here = {"queue": STREAM, "connection": reader.name, "consumer": "t", "stream": True}
+            for _ in range(self.draw.choice([0, 1, 1, 2])):
+                given = at + self.draw.randrange(1000, 5 * SECOND)
+                self.deliver(given, message_id, here, way, reader)
+                self.settle(given + 1000, message_id, here, reader)
+
+    def stay(self, message_id: str, queue: str, at: int, way: dict[str, Any], fault: float) -> None:
+        """In one queue: mostly delivered and acknowledged, in time and once."""
+        draw = self.draw
+        self.add(at, self.broker, "published", message_id, queue=queue, **way)
+        consumer = draw.choice(self.consumers[queue])
+        # Now and then something is held up for so long that others pass it.
+        wait = draw.randrange(1000, 20_000) if draw.random() < 0.9 else draw.randrange(20_000, 3_000_000)
+        given = at + wait
+        if fault < 0.02:
+            self.add(given, self.broker, "expired", message_id, queue=queue, reason="expired")
+            self.add(given, self.broker, "dead_lettered", message_id, queue=queue, reason="expired")
+            return
+        here = {"queue": queue, "connection": consumer.name, "consumer": f"{queue}-tag"}
+        self.deliver(given, message_id, here, way, consumer)
+        work = draw.randrange(500, 40_000) if draw.random() < 0.97 else draw.randrange(60, 90) * SECOND
+        if fault < 0.05:
+            self.add(given + work, consumer, "rejected", message_id, **here)
+            self.add(
+                given + work + 1, self.broker, "dead_lettered", message_id, queue=queue, reason="rejected"
+            )
+            # Some come back from where they went, and some of those twice.
+            replayed = {"exchange": "", "routing_key": queue, "connection": "operator"}
+            for again in range(draw.choice([0, 0, 1, 2])):
+                back = given + work + (again + 1) * SECOND
+                self.add(back, self.broker, "published", message_id, queue=queue, **replayed)
+                self.deliver(back + 1000, message_id, here, replayed, consumer)
+                self.settle(back + 2000, message_id, here, consumer)
+            return
+        if fault < 0.08:
+            self.add(given + work, consumer, "requeued", message_id, **here)
+            given += work + 1000
+            self.deliver(given, message_id, here, way, consumer, redelivered=True)
+        if fault < 0.09:
+            return
+        if fault < 0.11:
+            # The SDK's own dead letter: its copy is confirmed, then the message is acknowledged.
+            self.add(given + work, consumer, "dead_lettered", message_id, queue=queue, reason="failed")
+        self.settle(given + work, message_id, here, consumer)
+        if fault > 0.97:
+            # The same message again, as if it had been published twice, or its acknowledgement lost.
+            again = given + work + 5000
+            self.deliver(again, message_id, here, way, consumer, redelivered=fault > 0.985 or None)
+            self.settle(again + work, message_id, here, consumer)
+        elif fault > 0.94:
+            # A retry: a copy with the number of its attempt.
+            again = given + work + 5000
+            self.deliver(again, message_id, here, way, consumer, attempt=2)
+            self.settle(again + work, message_id, here, consumer)
+
+    def deliver(
+        self,
+        at: int,
+        message_id: str,
+        here: dict[str, Any],
+        way: dict[str, Any],
+        consumer: Source,
+        **known: Any,
+    ) -> None:
+        told = {**here, "exchange": way["exchange"], "routing_key": way["routing_key"], **known}
+        self.add(at - 300, self.broker, "delivered", message_id, **told)
+        self.add(at, consumer, "delivered", message_id, **told)
+
+    def settle(self, at: int, message_id: str, here: dict[str, Any], consumer: Source) -> None:
+        self.add(at, consumer, "acked", message_id, **here)
+        self.add(at + 300, self.broker, "acked", message_id, **here)
+
+
+class Expected:
+    """The same numbers with pandas, each message against every other."""
+
+    def __init__(self, sources: Sequence[Source], settle: int, late: int) -> None:
+        events = pd.DataFrame([told for source in sources for told in source.told])
+        for name in ("redelivered", "attempt", "stream"):
+            if name not in events:
+                events[name] = None
+        self.horizon = int(events["at"].max()) - settle
+        published = events[(events["event"] == "published") & (events["by"] == "sdk")]
+        self.published = published.set_index("message_id")
+        self.in_queue = events[events["queue"].notna() & events["stream"].isna()]
+        self.delivered = self.in_queue[self.in_queue["event"] == "delivered"]
+        self.acked = self.in_queue[self.in_queue["event"] == "acked"]
+        self.events = events
+        self.late = late
+
+    def told_of(self, event: str) -> int:
+        """How many messages had such an event, anywhere."""
+        return int(self.events[self.events["event"] == event]["message_id"].nunique())
+
+    def dead_by_sdk(self, key: tuple[str, str]) -> int:
+        """How often an application dead-lettered it, and so acknowledged it without success."""
+        own = self.events[(self.events["event"] == "dead_lettered") & (self.events["by"] == "sdk")]
+        return int(((own["message_id"] == key[0]) & (own["queue"] == key[1])).sum())
+
+    def successes(self) -> set[tuple[str, str]]:
+        """What was acknowledged where, beside the acknowledgements of the SDK's own dead letters."""
+        counts = self.acked.groupby(["message_id", "queue", "by"]).size().groupby(level=[0, 1]).max()
+        return {key for key, times in counts.items() if times > self.dead_by_sdk(key)}
+
+    def lost(self) -> set[str]:
+        ends = self.events[~self.events["event"].isin(["published", "confirmed"])]
+        told_of = set(ends["message_id"])
+        told_of |= set(self.in_queue["message_id"])
+        unrouted = self.events[(self.events["event"] == "published") & (self.events["by"] == "broker")]
+        told_of |= set(unrouted["message_id"])
+        return {
+            message_id
+            for message_id, about in self.published.iterrows()
+            if message_id not in told_of and about["at"] <= self.horizon and self.passed(about)
+        }
+
+    def passed(self, about: Any) -> bool:
+        """A queue had got one before it, and has given one after it, of the same kind."""
+        of_kind = self.published[self.published["routing_key"] == about["routing_key"]]
+        arrived = self.in_queue[self.in_queue["event"].isin(["published", "delivered"])]
+        for _, there in arrived[arrived["message_id"].isin(of_kind.index)].groupby("queue"):
+            came = there.groupby("message_id")["at"].min()
+            others = of_kind.loc[came.index]
+            before = (others["at"] < about["at"]).any()
+            same = (others["source"] == about["source"]) & (others["sequence"] > about["sequence"])
+            if before and (came[same] <= self.horizon).any():
+                return True
+        return False
+
+    def duplicated(self) -> set[tuple[str, str]]:
+        found = set()
+        for key, acks in self.acked.groupby(["message_id", "queue"]):
+            times = acks.groupby("by").size().max()
+            given = self.delivered[
+                (self.delivered["message_id"] == key[0]) & (self.delivered["queue"] == key[1])
+            ]
+            if times > given["attempt"].fillna(1).nunique() + self.dead_by_sdk(key):
+                found.add(key)
+        return found
+
+    def reordered(self) -> set[tuple[str, str]]:
+        found = set()
+        first = self.delivered.sort_values("sequence").drop_duplicates(["message_id", "queue", "by"])
+        first = first[first["redelivered"].isna()]
+        for (queue, _), seen in first.groupby(["queue", "source"]):
+            passed: dict[tuple[str, str], int] = defaultdict(int)
+            for each in seen.sort_values("sequence").itertuples():
+                about = self.published.loc[each.message_id]
+                way = about["source"], about["routing_key"]
+                if about["sequence"] < passed[way]:
+                    found.add((each.message_id, queue))
+                passed[way] = max(passed[way], about["sequence"])
+        return found
+
+    def took(self) -> dict[str, tuple[list[float], list[float]]]:
+        """By queue: seconds to the first delivery, and from there to the first acknowledgement, sorted."""
+        given = self.delivered[self.delivered["by"] == "sdk"].groupby(["queue", "message_id"])["at"].min()
+        ended = self.acked.groupby(["queue", "message_id"])["at"].min()
+        found = {}
+        for queue in given.index.levels[0]:
+            begun = self.published["at"]
+            to_delivery = (given[queue] - begun.reindex(given[queue].index)) / SECOND
+            to_end = ((ended[queue] - given[queue]) / SECOND).dropna()
+            found[queue] = (sorted(to_delivery), sorted(to_end))
+        return found
+
+    def late_ones(self) -> set[tuple[str, str]]:
+        ended = self.acked.groupby(["message_id", "queue"])["at"].min()
+        done = self.successes()
+        return {
+            key
+            for key, at in ended.items()
+            if key in done and (at - self.published.loc[key[0]]["at"]) > self.late
+        }
+
+
+def quantile(values: Sequence[float], level: float) -> float:
+    """The smallest value that is not below so large a part of them."""
+    return values[math.ceil(level * len(values)) - 1]

@@ -1,0 +1,34 @@
+"""Streaming queries that a test begins by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from warren.pipeline.jobs.query_restarts import BEGINNINGS, GAVE_UP
+
+PATIENCE = 250
+"""Seconds: Spark may take its time for a batch, and to start what runs Python."""
+
+
+def ended(begin: Callable[[], StreamingQuery], patience: int | None = PATIENCE) -> StreamingQuery:
+    """Begin a query and wait for its end; as the jobs do, begin again one that Spark gave up on.
+
+    :param begin: starts it, with a trigger that ends it
+    :param patience: seconds until it must have ended
+    :raises StreamingQueryException: if it has failed
+    """
+    begun = 0
+    while True:
+        query = begin()
+        begun += 1
+        try:
+            over = query.awaitTermination(patience)
+            assert over is not False, f"it has not ended after {patience} s"
+        except StreamingQueryException as error:
+            if GAVE_UP not in str(error) or begun == BEGINNINGS:
+                raise
+        else:
+            return query

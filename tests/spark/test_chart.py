@@ -1,0 +1,118 @@
+"""Charts over time and rankings: everything is inside the drawing, named, and what is there is seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.spark.test_report import read
+from warren.pipeline.report import charts, html_page
+from warren.pipeline.report.charts import Chart, Level, Ranked, Ranking, Series
+from warren.pipeline.report.html_page import NARROW, WIDE, Figure, Part, Row, Table
+
+TABLE = Table(("at", "n"), (("a", "1"),))
+LONG = "orders.of.a.shop.that.has.a.very.long.name.for.each.of.its.many.queues.eu-west-1.blue"
+
+
+def over_time(*, lines: bool) -> Chart:
+    return Chart(
+        title="t",
+        says="s <b>",
+        labels=tuple(f"12:{minute:02}" for minute in range(60)),
+        series=(
+            Series("waiting <i>", "late", (*map(float, range(59)), 900.0)),
+            Series("held", "plain", (None, 5.0, *[0.5] * 58)),
+        ),
+        table=TABLE,
+        lines=lines,
+        levels=(Level(1000, "limit"),),
+    )
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_chart_keeps_inside_its_drawing(lines: bool) -> None:
+    what = over_time(lines=lines)
+    for width in (charts.BROAD, NARROW):
+        reader = read(charts.over_time(what, width, "c"))
+        (_, size), *_ = [each for each in reader.tags if each[0] == "svg"]
+        _, _, wide, high = (float(number) for number in (size["viewbox"] or "").split())
+        assert wide == width
+        drawn = 0
+        for tag, attributes in reader.tags:
+            if tag == "rect":
+                left, top = float(attributes["x"] or 0), float(attributes["y"] or 0)
+                assert 0 <= left <= left + float(attributes["width"] or 0) <= wide
+                assert 0 <= top <= top + float(attributes["height"] or 0) <= high
+                assert float(attributes["height"] or 0) >= 1, "what is there is seen"
+                drawn += 1
+            if tag == "polyline":
+                for point in (attributes["points"] or "").split():
+                    x, y = map(float, point.split(","))
+                    assert 0 <= x <= wide
+                    assert 0 <= y <= high
+                drawn += 1
+            if tag == "text":
+                assert 0 <= float(attributes["x"] or 0) <= wide
+        assert drawn == (2 if lines else 59 + 59)
+
+
+def test_a_line_is_broken_where_nothing_is_known() -> None:
+    what = Chart(
+        "t", "s", ("1", "2", "3", "4"), (Series("n", "good", (1.0, None, 2.0, 3.0)),), TABLE, lines=True
+    )
+    tags = [tag for tag, _ in read(charts.over_time(what, NARROW, "c")).tags]
+    assert tags.count("circle") == 1, "a value alone"
+    assert tags.count("polyline") == 1
+
+
+def test_sections_have_names_descriptions_and_no_markup_of_others() -> None:
+    ranking = Ranking("t", "s", (Ranked("<script>", (Part(3, "warn", ""),), "3"),), TABLE)
+    html = charts.chart(over_time(lines=True), "one") + charts.ranking(ranking, "two")
+    reader = read(html)
+    ids = [attributes["id"] for tag, attributes in reader.tags if tag in ("title", "desc")]
+    assert len(set(ids)) == len(ids) == 8
+    assert not {"script", "b", "i"} & {tag for tag, _ in reader.tags}
+    assert sum(tag == "table" for tag, _ in reader.tags) == 2
+
+
+def test_long_names_are_cut_in_the_middle_and_numbers_fit() -> None:
+    rows = (Ranked(LONG, (Part(900, "late", ""), Part(100, "plain", "")), "900 + 100"), Ranked("b", (), "0"))
+    for width in (WIDE, NARROW):
+        html = charts.ranked(Ranking("t", "s", rows, TABLE), width, "r")
+        ends = [
+            float(attributes["x"] or 0) + float(attributes["width"] or 0)
+            for tag, attributes in read(html).tags
+            if tag == "rect"
+        ]
+        assert max(ends) <= width - len("900 + 100") * html_page.LETTER
+    assert charts.clipped(LONG, 20) == "orders.of.a.s…1.blue"
+    assert charts.clipped("short", 20) == "short"
+
+
+def test_labels_that_would_take_half_of_the_room_stand_above_their_bars() -> None:
+    rows = (
+        Row("published, and not seen again", (Part(5, "warn", ""),), "5"),
+        Row("kept", (Part(1, "good", ""),), "1"),
+    )
+    what = Figure("t", "s", rows, TABLE)
+    bars = [attributes for tag, attributes in read(html_page.bars(what, NARROW, "f")).tags if tag == "rect"]
+    assert [attributes["x"] for attributes in bars] == ["0.0", "0.0"]
+    assert float(bars[0]["width"] or 0) > 250
+    (beside, _) = [
+        attributes for tag, attributes in read(html_page.bars(what, WIDE, "f")).tags if tag == "rect"
+    ]
+    assert float(beside["x"] or 0) > 200
+
+
+def test_a_number_and_its_unit_stay_together() -> None:
+    assert html_page.together("1 h 8 min") == "1\u00a0h 8\u00a0min"
+    assert html_page.together("40.3 %") == "40.3\u00a0%"
+    assert html_page.together("orders, 12 of 13") == "orders, 12\u00a0of 13"
+
+
+def test_a_scale_is_round_and_holds_the_highest() -> None:
+    for highest in (0.3, 1, 7, 99, 101, 12_345, 9e6):
+        ticks = charts.scale(highest)
+        assert ticks[0] == 0
+        assert ticks[-1] >= highest
+        assert 2 <= len(ticks) <= 6
+    assert [charts.short(value) for value in (0, 950, 2500, 1.5e6, 2e9)] == ["0", "950", "2.5k", "1.5M", "2G"]

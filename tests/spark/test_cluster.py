@@ -1,0 +1,198 @@
+"""The data source on a real standalone cluster, from a driver of its own and through Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.spark.captured import Source, batches, published
+from tests.spark.conftest import Message, audit_queue
+from tests.spark.letters import NOON, Death
+from tests.spark.orders import expected, generated, story
+from tests.spark.test_stream_source import Stream, declared
+from tests.support.processes import Child
+from tests.support.pythons import python_elsewhere
+from tests.support.spark_cluster import SparkCluster
+from warren.pipeline.jobs.registry import JOBS
+from warren.pipeline.version_check import own_version
+
+# Several Javas start on what may be a busy machine.
+pytestmark = pytest.mark.timeout(900)
+MESSAGES = 200
+PATIENCE = 350
+ORDERS = generated(40, seed=3)
+EXPECTED = expected(ORDERS, ())
+OUTCOMES = ("paid_in_time", "paid_late", "cancelled")
+LETTERS = 12
+EVENTS = 30
+SECRET = "not-to-be-seen"
+ROOT = Path(__file__).parents[2]
+
+Results = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with SparkCluster(folder / "cluster", python=changing_python(folder), patience=PATIENCE) as started:
+        yield started
+
+
+def changing_python(folder: Path) -> Path:
+    """The interpreter that executors start, wherever they are: another one if MACHINE says so, as on another machine.
+
+    Drivers and the Connect server start it too, to plan; SPARK_EXECUTOR_DIRS is set where an executor starts it.
+    """
+    lacking: dict[str, tuple[str, ...]] = {"bare": (), "without_pyarrow": ("pyarrow",)}
+    cases = "".join(
+        f'{machine}) exec {shlex.quote(str(python_elsewhere(folder / machine, None, *packages)))} "$@" ;;\n'
+        for machine, packages in lacking.items()
+    )
+    python = folder / "python"
+    python.write_text(
+        f'#!/bin/sh\ncase "${{SPARK_EXECUTOR_DIRS:+$MACHINE}}" in\n{cases}esac\nexec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    python.chmod(0o755)
+    return python
+
+
+@pytest.fixture(scope="module")
+def stream(amqp_url: str) -> Stream:
+    made = declared(amqp_url)
+    made.numbers(0, MESSAGES - 1)
+    return made
+
+
+@pytest.fixture(scope="module")
+def stream_of_jobs(amqp_url: str) -> Stream:
+    """What every job finds something in: orders, dead letters, life-cycle events."""
+    made = declared(amqp_url)
+    letters = [
+        Message(b"", pika.BasicProperties(message_id=death.message_id, headers=death.sdk_headers()))
+        for death in (
+            Death("bills", "failed", NOON, f"letter {number}", by="sdk") for number in range(LETTERS)
+        )
+    ]
+    source = Source("broker")
+    for number in range(EVENTS):
+        source.tell(
+            "published",
+            number * 1000,
+            f"message {number}",
+            size=10,
+            exchange="",
+            routing_key="orders",
+            queue="orders",
+        )
+    events = [Message(*published(batch)) for batch in batches([source])]
+    made.publish([*(fact for order in ORDERS for fact in story(order)), *letters, *events])
+    return made
+
+
+def run(cluster: SparkCluster, place: str, stream: Stream, folder: Path, *steps: str, **env: str) -> Results:
+    """Each step of `tests.spark.anywhere`, and what came of it."""
+    env = {
+        **cluster.env,
+        **env,
+        "AMQP_URL": f"{stream.url}?secret={SECRET}",
+        "STREAM": stream.name,
+        "FOLDER": str(folder),
+    }
+    with Child(
+        [sys.executable, "-W", "ignore", "-m", "tests.spark.anywhere", place, *steps], env=env, cwd=ROOT
+    ) as child:
+        assert child.wait(PATIENCE) == 0, child.errors[-4000:]
+        assert SECRET not in child.errors
+        told = [json.loads(line) for line in child.lines if line.startswith("{")]
+    return {result["step"]: result.get("result", result.get("error")) for result in told}
+
+
+@pytest.fixture(scope="module")
+def on_cluster(
+    cluster: SparkCluster, stream: Stream, stream_of_jobs: Stream, tmp_path_factory: pytest.TempPathFactory
+) -> Results:
+    folder = tmp_path_factory.mktemp("on-cluster")
+    with audit_queue(stream.url) as queue:
+        names = {"QUEUE": queue.name, "STREAM_OF_JOBS": stream_of_jobs.name}
+        steps = ("batch", "continuous", "written", "order_timeouts", "bare", "without_pyarrow")
+        return run(cluster, cluster.master, stream, folder, *steps, **names)
+
+
+@pytest.fixture(scope="module")
+def remotely(
+    cluster: SparkCluster, stream: Stream, stream_of_jobs: Stream, tmp_path_factory: pytest.TempPathFactory
+) -> Results:
+    folder = tmp_path_factory.mktemp("remotely")
+    with audit_queue(stream.url) as queue:
+        names = {"QUEUE": queue.name, "STREAM_OF_JOBS": stream_of_jobs.name}
+        return run(
+            cluster,
+            cluster.serve_connect(),
+            stream,
+            folder,
+            "jobs",
+            "batch",
+            "continuous",
+            "written",
+            **names,
+        )
+
+
+@pytest.fixture(params=["on_cluster", "remotely"])
+def results(request: pytest.FixtureRequest) -> Results:
+    found: Results = request.getfixturevalue(request.param)
+    return found
+
+
+SUM = sum(range(MESSAGES))
+
+
+def test_a_range_is_read_by_several_tasks_and_spark_finds_the_format_by_itself(results: Results) -> None:
+    assert results["batch"] == [MESSAGES, 4, SUM]
+
+
+def test_a_continuous_read_goes_on_from_its_checkpoint(results: Results) -> None:
+    assert results["continuous"] == [MESSAGES, MESSAGES, SUM]
+
+
+def test_rows_are_published_by_the_executors(results: Results) -> None:
+    assert results["written"] == [100, sum(range(100)), 100]
+
+
+def test_every_job_runs_through_connect(remotely: Results) -> None:
+    assert remotely["jobs"].keys() == JOBS.keys()
+    orders = remotely["jobs"]["order-timeouts"]
+    assert {name: orders[name] for name in OUTCOMES} == {name: EXPECTED[name] for name in OUTCOMES}
+    assert remotely["jobs"]["dead-letters"]["deaths"] == LETTERS
+
+
+def test_a_continuous_job_runs_on_a_master(on_cluster: Results) -> None:
+    orders = on_cluster["order_timeouts"]
+    assert {name: orders[name] for name in OUTCOMES} == {name: EXPECTED[name] for name in OUTCOMES}
+
+
+def test_executors_without_warren_say_so(on_cluster: Results) -> None:
+    assert "lacks warren: install warren[spark]==" + own_version() in on_cluster["bare"]
+    assert "\n" not in on_cluster["bare"]
+
+
+def test_executors_without_pyarrow_are_told_of(on_cluster: Results) -> None:
+    said = (
+        f"the Python of an executor lacks pyarrow: install warren[spark]=={own_version()} on every executor"
+    )
+    assert on_cluster["without_pyarrow"].startswith(said)
+
+
+def test_no_log_shows_the_url(cluster: SparkCluster, on_cluster: Results, remotely: Results) -> None:
+    logs = [path for path in cluster.folder.rglob("*") if path.is_file()]
+    assert [path for path in logs if path.name == "stderr"], "executors write no logs"
+    shown = [path for path in logs if SECRET in path.read_text(errors="replace")]
+    assert shown == []
+    assert not [text for text in cluster.said() if SECRET in text]

@@ -1,0 +1,227 @@
+"""Jobs that go on: what they write, when they stop, where they go on, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import Audit
+from tests.spark.jobs import run_job
+from tests.spark.orders import Order, fact, from_file, generated, story
+from tests.spark.test_order_timeouts import agrees
+from tests.spark.test_stream_source import Stream, declared
+from tests.support.broker import BrokerProcess, warren
+from tests.support.processes import wait_until
+from warren.cli.pipeline import parse, run
+from warren.core.errors import UsageError
+from warren.pipeline.errors import PipelineError
+
+pytestmark = pytest.mark.timeout(1200)
+
+NOON = datetime(2024, 5, 1, 12, 0)
+DEADLINE = 500
+"""Seconds: Java starts slowly where everybody works."""
+DONE = ("--available-now", "--settle", "0s")
+
+
+@pytest.fixture
+def stream(amqp_url: str) -> Stream:
+    return declared(amqp_url)
+
+
+def some_orders() -> list[Order]:
+    """A thousand; of the file that ORDERS names, where it is set."""
+    named = os.environ.get("ORDERS")
+    return from_file(Path(named))[:1000] if named else generated(1000, seed=5)
+
+
+def test_runs_one_after_another_come_to_the_numbers_of_one(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """Half of what is said, then the other half, for some orders in the middle of their story, some of it twice."""
+    orders = some_orders()
+    messages = [message for order in orders for message in story(order)]
+    middle = len(messages) // 2
+    words = ("--stream", stream.name, *DONE, "--max-messages", "1000")
+    stream.publish(messages[:middle])
+    run_job("order-timeouts", stream.url, tmp_path, *words)
+    stream.publish(messages[middle - 20 :])
+
+    summary = run_job("order-timeouts", stream.url, tmp_path, *words)
+
+    agrees(summary, orders)
+    assert (summary.undecided, summary.messages.duplicates) == (0, 20)
+    events = spark.read.parquet(str(tmp_path / "events"))
+    assert events.count() == events.select("offset").distinct().count() == len(messages) + 20
+
+
+def test_a_query_that_spark_gave_up_on_is_begun_again(
+    spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once its Python process is not there within the ten seconds that Spark waits for it."""
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *python_streaming_source_runner*) mkdir "$0.first" 2>/dev/null && exec sleep 1;; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    stream.publish([fact("order_placed", "one", placed_at=NOON)])
+    told: list[str] = []
+    words = ["--source", stream.url, "--out", str(tmp_path / "out"), "--stream", stream.name, *DONE]
+    summary: Any = run(parse(["order-timeouts", *words]), told.append)[0]
+    assert "events: Spark did not wait for its Python process, and begins again" in told
+    assert summary.undecided == 1
+
+
+def test_what_is_said_late_corrects_what_was_told(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+    """From a queue, which is empty afterwards: its messages have gone through the spool."""
+
+    def outcomes() -> dict[str, list[tuple[int, str]]]:
+        told: dict[str, list[tuple[int, str]]] = {}
+        for row in spark.read.parquet(str(tmp_path / "orders")).orderBy("order_id", "revision").collect():
+            told.setdefault(row.order_id, []).append((row.revision, row.outcome))
+        return told
+
+    words = ("--queue", audit.name, *DONE)
+    audit.publish(
+        [
+            fact("order_placed", "fine", placed_at=NOON),
+            fact("order_paid", "fine", paid_at=NOON + timedelta(minutes=10)),
+            fact("order_placed", "late", placed_at=NOON),
+            fact("order_cancelled", "late"),
+            fact("order_placed", "waits", placed_at=NOON),
+            fact("order_paid", "early", paid_at=NOON + timedelta(minutes=3)),
+        ]
+    )
+    summary = run_job("order-timeouts", audit.url, tmp_path, *words)
+    assert outcomes() == {
+        "fine": [(1, "paid_in_time")],
+        "late": [(1, "cancelled")],
+        "early": [(1, "not_placed")],
+    }
+    assert (summary.orders, summary.undecided) == (3, 1)
+    audit.publish(
+        [
+            fact("order_paid", "fine", paid_at=NOON + timedelta(minutes=10)),
+            fact("order_paid", "late", paid_at=NOON + timedelta(hours=1)),
+            fact("order_refunded", "late"),
+            fact("order_placed", "early", placed_at=NOON),
+        ]
+    )
+    summary = run_job("order-timeouts", audit.url, tmp_path, *words)
+    assert outcomes() == {
+        "fine": [(1, "paid_in_time")],
+        "late": [(1, "cancelled"), (2, "paid_late")],
+        "early": [(1, "not_placed"), (2, "paid_in_time")],
+    }
+    assert (summary.paid_in_time, summary.paid_late, summary.cancelled, summary.undecided) == (2, 1, 0, 1)
+    assert (set(summary.contradictions.values()), summary.delay.maximum) == ({0}, 3600)
+    again = run_job("order-timeouts", audit.url, tmp_path, *words)
+    assert again == summary, "nothing was there: nothing has changed"
+    assert audit.ready() == 0
+
+
+@contextmanager
+def going_on(stream: Stream, out: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    source = ("--source", stream.url, "--stream", stream.name, "--out", str(out))
+    command = warren("pipeline", "order-timeouts", *source, "--continuous", "--every", "1s", *words)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_a_signal_ends_it_cleanly_and_it_goes_on_from_there(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """Timers too: an order that nobody pays is told of as open, and another one when it has been quiet for a while."""
+    out = tmp_path / "out"
+
+    def numbers() -> dict[str, Any]:
+        path = out / "summary.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    stream.publish(
+        [
+            fact("order_placed", "open", placed_at=NOON),
+            fact("order_placed", "paid", placed_at=NOON),
+            fact("order_paid", "paid", paid_at=NOON),
+        ]
+    )
+    with going_on(stream, out, "--timeout", "1s", "--settle", "2s", "--json") as process:
+        wait_until(lambda: numbers().get("orders") == 2, "both are told of", timeout=DEADLINE)
+        process.send_signal(signal.SIGTERM)
+        printed, said = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, said
+    assert json.loads(printed)["contradictions"]["open"] == numbers()["contradictions"]["open"] == 1
+    assert numbers()["continuous"] is True
+    lines = [line.split(" s  ")[1] for line in said.splitlines()]
+    assert lines[0] == "starting Spark"
+    assert lines[1].startswith("events: 3 messages, ")
+    assert lines[-1] == "stopped"
+    assert "Brought up to date by" in (out / "report.html").read_text()
+
+    stream.publish(
+        [fact("order_paid", "open", paid_at=NOON + timedelta(hours=1)), *story(generated(1, 1)[0])]
+    )
+    summary = run_job("order-timeouts", stream.url, out, "--stream", stream.name, *DONE)
+    assert (summary.orders, summary.paid_in_time, summary.undecided) == (3, 3, 0)
+    events = spark.read.parquet(str(out / "events"))
+    assert sorted(row.offset for row in events.collect()) == list(range(6))
+
+
+def test_a_folder_belongs_to_one_run(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"cannot read stream 'nowhere' at [^\n]+$"):
+        run_job("order-timeouts", stream.url, tmp_path, "--stream", "nowhere", *DONE)
+    words = ("--stream", stream.name)
+    stream.publish([fact("order_placed", "one", placed_at=NOON)])
+    run_job("order-timeouts", stream.url, tmp_path, *words, *DONE)  # what failed has not claimed the folder
+    with pytest.raises(UsageError, match="belongs to a continuous run: choose another --out, or go on with"):
+        run_job("order-timeouts", stream.url, tmp_path, *words)
+    with pytest.raises(
+        UsageError, match=f"continuous run of order-timeouts on {stream.name}: choose another"
+    ):
+        run_job("order-timeouts", stream.url, tmp_path, "--stream", "other", *DONE)
+    (tmp_path / "once" / "events").mkdir(parents=True)
+    (tmp_path / "once" / "events" / "part-0.parquet").touch()
+    with pytest.raises(UsageError, match="holds the tables of a run that is over: choose another --out"):
+        run_job("order-timeouts", stream.url, tmp_path / "once", *words, *DONE)
+
+
+def test_a_broker_that_goes_away_ends_it_with_one_line(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """And the same command goes on once it is back: each message once."""
+    stream = declared(broker.url)
+    orders = generated(20, seed=9)
+    stream.publish([message for order in orders for message in story(order)])
+
+    def progress(step: str) -> None:
+        # Both queries have taken it all by now. What is told of the second one must not be missed because it had looked
+        # into the folder, and found nothing, before the first one wrote.
+        if step.startswith("orders: "):
+            broker.kill()
+
+    words = ["--source", broker.url, "--stream", stream.name, "--out", str(tmp_path)]
+    with pytest.raises(PipelineError, match=rf"^cannot read stream '{stream.name}' at [^\n]+$"):
+        run(parse(["order-timeouts", *words, "--continuous", "--every", "1s", "--settle", "0s"]), progress)
+    broker.start()
+    summary = run_job("order-timeouts", broker.url, tmp_path, "--stream", stream.name, *DONE)
+    assert (summary.orders, summary.messages.duplicates) == (20, 0)
+    assert summary.messages.read == sum(len(story(order)) for order in orders)

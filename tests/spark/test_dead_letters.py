@@ -1,0 +1,352 @@
+"""The job dead-letters against pandas: on letters made up with their truth beside them, and on those of real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import uuid
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.conftest import Audit, Message, audit_queue, channel
+from tests.spark.jobs import run_job
+from tests.spark.letters import COLUMNS, NOON, Death, agrees, expected, made_up, uuid7
+from tests.spark.orders import Order, from_file, generated
+from tests.spark.test_stream_source import declared
+from tests.support.processes import wait_until
+from warren.cli.pipeline import parse
+from warren.core.errors import UsageError
+from warren.pipeline.jobs import dead_letters
+from warren.pipeline.jobs.dead_letters.summary import Summary
+from warren.pipeline.jobs.job import EVENTS, Run
+from warren.sdk import App, Command, Retry
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def summarised(letters: DataFrame, *words: str) -> Summary:
+    """As the command does, without files."""
+    options = options_of(*words)
+    return dead_letters.summarise({EVENTS: dead_letters.events(letters, options)}, options)
+
+
+def options_of(*words: str) -> Namespace:
+    return parse(["dead-letters", "--source", "amqp://localhost", "--queue", "q", "--out", "o", *words])
+
+
+def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path) -> None:
+    truth = made_up(600, seed=11)
+    rows = [death.row(offset) for offset, death in enumerate(truth)]
+    # A letter of a message with an id, once more from elsewhere, is no other death; without an id nobody can know.
+    again = [death for death in truth if death.message_id is not None][:50]
+    rows += [("copies", *death.row(offset)[1:]) for offset, death in enumerate(again)]
+    forged = {"x-death": "forged", "x-first-death-queue": "q"}
+    for offset, headers in enumerate((None, forged, {"x-death": '{"count":'})):
+        rows.append(("grave", 90_000 + offset, "", "grave", headers, None, None, None, None, b""))
+    options = options_of()
+    dead_letters.events(spark.createDataFrame(rows, COLUMNS), options).write.parquet(str(tmp_path / EVENTS))
+    letters = spark.read.parquet(str(tmp_path / EVENTS))
+    summary = dead_letters.summarise({EVENTS: letters}, options)
+    agrees(summary, expected(truth, 10, 10, "queue"))
+    assert (summary.letters, summary.repeated, summary.unexplained) == (653, 50, 3)
+    assert summary.messages == 600
+    assert {group.words: group.deaths for group in summary.origins} == {
+        ("shop", f"to.{queue}"): sum(death.queue == queue for death in truth)
+        for queue in {death.queue for death in truth}
+    }
+    assert {group.words[0]: group.deaths for group in summary.errors} == {
+        name: sum((death.error or "").startswith(name) for death in truth)
+        for name in ("OSError", "ValueError")
+    }
+    others = options_of("--burst-gap", "2s", "--burst-least", "4", "--burst-of", "reason")
+    agrees(dead_letters.summarise({EVENTS: letters}, others), expected(truth, 2, 4, "reason"))
+
+
+def test_a_message_that_dies_again_and_again_is_one_message(spark: SparkSession) -> None:
+    """A stream that is bound to a dead letter exchange gets a letter of each death."""
+    one = Death("bills", "rejected", NOON, "m", NOON - timedelta(seconds=9), "timestamp")
+    letters = [replace(one, count=count) for count in range(1, 13)]
+    summary = summarised(spark.createDataFrame([d.row(at) for at, d in enumerate(letters)], COLUMNS))
+    assert (summary.deaths, summary.messages, summary.repeated) == (12, 1, 0)
+    assert [(bucket.above, bucket.count) for bucket in summary.times if bucket.count] == [(10, 1)]
+    assert summary.bursts == 0, "of eleven deaths nobody knows when they were"
+    assert summary.deaths_left_out == 11
+
+
+def test_of_two_notes_the_later_one_counts(spark: SparkSession) -> None:
+    """A letter of the SDK that died once more, in its parking lot, is the broker's; the SDK's own copy has no x-death."""
+    sdk = Death("bills", "failed", NOON, "m", by="sdk", error="OSError: x")
+    later = Death("bills.dead", "expired", NOON + timedelta(hours=1), "m")
+    rows = [list(sdk.row(0)), list(later.row(1))]
+    rows[1][4] = {**sdk.sdk_headers(), **later.broker_headers()}
+    letters = dead_letters.events(spark.createDataFrame([tuple(row) for row in rows], COLUMNS), options_of())
+    first, second = letters.orderBy("offset").collect()
+    assert (first["died_in"], first["reason"], first["deaths"], first["told_by"]) == (
+        "bills",
+        "failed",
+        1,
+        "sdk",
+    )
+    assert (second["died_in"], second["reason"], second["deaths"]) == ("bills.dead", "expired", 2)
+    assert (second["exchange"], second["routing_key"]) == ("shop", "to.bills"), "where it was published first"
+    assert second["published_from"] == "first_death"
+    assert second["after_seconds"] == 3600
+
+
+def test_an_id_that_is_older_than_its_publish_is_not_its_time(spark: SparkSession) -> None:
+    made = NOON - timedelta(days=2)
+    sent = NOON - timedelta(seconds=30)
+    death = Death("bills", "expired", NOON, uuid7(made), sent, "timestamp")
+    row = dead_letters.events(spark.createDataFrame([death.row(0)], COLUMNS), options_of()).collect()[0]
+    assert (row["published_from"], row["after_seconds"], row["within_seconds"]) == ("timestamp", 30, 1)
+
+
+@pytest.fixture
+def grave(amqp_url: str) -> Iterator[Audit]:
+    """Where the dead letters of a test go."""
+    with audit_queue(amqp_url) as queue:
+        yield queue
+
+
+@pytest.fixture
+def dying(amqp_url: str, grave: Audit) -> Iterator[Callable[..., str]]:
+    """Declares a queue whose messages die in a way of their own."""
+    declared: list[str] = []
+
+    def declare(name: str, **arguments: object) -> str:
+        declared.append(f"{name}.{uuid.uuid4().hex[:8]}")
+        table = {name.replace("_", "-"): value for name, value in arguments.items()}
+        table |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": grave.name}
+        with channel(amqp_url) as declaring:
+            declaring.queue_declare(declared[-1], durable=True, arguments=table)
+        return declared[-1]
+
+    yield declare
+    with channel(amqp_url) as deleting:
+        for name in declared:
+            deleting.queue_delete(name)
+
+
+def read_by_hand(grave: Audit) -> list[Death]:
+    """The letters, read by another client, and what they say, without Spark."""
+    found: list[Death] = []
+    total = grave.ready()
+    with channel(grave.url) as reading:
+        for _, properties, _ in reading.consume(grave.name):
+            history = properties.headers["x-death"]
+            latest, earlier = history[0], history[1:]
+            stamp = properties.timestamp
+            by_id = properties.message_id is not None and len(properties.message_id) == 36
+            published, told = None, None
+            if by_id:
+                millis = int(properties.message_id.replace("-", "")[:12], 16)
+                published, told = datetime.fromtimestamp(millis / 1000, UTC), "message_id"
+            elif stamp is not None:
+                published, told = datetime.fromtimestamp(stamp, UTC), "timestamp"
+            elif earlier and min(each["time"] for each in earlier) < latest["time"]:
+                published, told = min(each["time"] for each in earlier), "first_death"
+            found.append(
+                Death(
+                    latest["queue"],
+                    latest["reason"],
+                    latest["time"],
+                    properties.message_id,
+                    published,
+                    told,
+                    int(latest["count"]),
+                    tuple((e["queue"], e["reason"], int(e["count"]), e["time"]) for e in earlier),
+                    type=properties.type,
+                )
+            )
+            if len(found) == total:
+                return found
+    return found
+
+
+def deadlines(orders: Sequence[Order]) -> list[Message]:
+    """A deadline message an order, as the SDK and others publish it: the id tells the time, or the timestamp."""
+    sent = []
+    for number, order in enumerate(orders):
+        placed = order.placed_at.replace(tzinfo=UTC)
+        properties = pika.BasicProperties(type="cancel_order", delivery_mode=2)
+        if number % 2:
+            properties.message_id = uuid7(placed)
+        else:
+            properties.message_id, properties.timestamp = order.order_id, int(placed.timestamp())
+        sent.append(Message(order.order_id.encode(), properties))
+    return sent
+
+
+def refuse(consuming: Any, queue: str, *, requeue: bool) -> None:
+    """Take one message, once there is one, and reject it."""
+    tags: list[int] = []
+
+    def take() -> bool:
+        method, _, _ = consuming.basic_get(queue)
+        if method is not None:
+            tags.append(method.delivery_tag)
+        return bool(tags)
+
+    wait_until(take, f"a message is in {queue}")
+    consuming.basic_reject(tags[0], requeue=requeue)
+
+
+def orders_here() -> list[Order]:
+    named = os.environ.get("ORDERS")
+    return from_file(Path(named)) if named else generated(600, seed=5)
+
+
+def test_what_brokers_say_of_the_deadlines_of_orders(
+    spark: SparkSession, amqp_url: str, grave: Audit, dying: Callable[..., str], tmp_path: Path
+) -> None:
+    """An order that is not paid in time expires, one that is paid in time is rejected, and a small queue overflows."""
+    orders = orders_here()
+    in_time = [
+        o for o in orders if o.paid_at is not None and o.paid_at - o.placed_at <= timedelta(minutes=30)
+    ]
+    others = [order for order in orders if order not in in_time]
+    due, paid, small = (
+        dying("due", x_message_ttl=1),
+        dying("paid"),
+        dying("small", x_max_length=5),
+    )
+    again = dying("again", x_queue_type="quorum", x_delivery_limit=2)
+    Audit(amqp_url, due).publish(deadlines(others))
+    Audit(amqp_url, small).publish(deadlines(others[:105]))
+    Audit(amqp_url, paid).publish(deadlines(in_time))
+    Audit(amqp_url, again).publish(deadlines(in_time[:3]))
+    with channel(amqp_url) as refusing:
+        for method, _, _ in refusing.consume(paid):
+            refusing.basic_reject(method.delivery_tag, requeue=False)
+            if method.delivery_tag == len(in_time):
+                break
+    with channel(amqp_url) as returning:
+        for _ in range(9):
+            refuse(returning, again, requeue=True)
+    total = len(orders) + 103
+    wait_until(lambda: grave.ready() == total, f"{total} letters are there")
+
+    summary = run_job("dead-letters", grave.url, tmp_path, "--queue", grave.name, "--burst-gap", "3s")
+
+    assert summary.by_reason == {
+        "expired": len(others),
+        "rejected": len(in_time),
+        "maxlen": 100,
+        "delivery_limit": 3,
+    }
+    assert (summary.letters, summary.repeated, summary.unexplained) == (total, 0, 0)
+    truth = read_by_hand(grave)
+    agrees(summary, expected(truth, 3, 10, "queue"))
+    assert {place.queue for place in summary.places} == {due, paid, small, again}
+    assert summary.after.by_source["timestamp"] > 0
+    assert summary.after.by_source["message_id"] > 0
+    assert grave.ready() == total
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert (written["job"], written["deaths"]) == ("dead-letters", total)
+    assert spark.read.parquet(str(tmp_path / "events")).count() == total
+    assert f"{total:,} deaths: " in (tmp_path / "report.html").read_text()
+
+
+def test_letters_of_the_sdk(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:
+    """What an App could not handle, and parked: browsed in place, with exceptions and times in milliseconds."""
+    name = f"bills.{uuid.uuid4().hex[:8]}"
+    app = App(amqp_url)
+
+    class Bill(Command, queue=name):
+        number: int
+
+    @app.handle(Bill, retry=Retry(1))
+    async def pay(bill: Bill) -> None:
+        raise OSError("no line") if bill.number % 2 else ValueError("no bill")
+
+    async def fail() -> None:
+        async with app:
+            for number in range(6):
+                await app.publish(Bill(number=number))
+            parked = Audit(amqp_url, f"{name}.dead")
+            await asyncio.to_thread(wait_until, lambda: parked.ready() == 6, "all are parked")
+
+    asyncio.run(fail())
+    summary = run_job("dead-letters", amqp_url, tmp_path, "--queue", f"{name}.dead")
+    assert [(place.queue, place.reason, place.deaths) for place in summary.places] == [(name, "failed", 6)]
+    assert {group.words[0]: group.deaths for group in summary.errors} == {"OSError": 3, "ValueError": 3}
+    assert summary.after.by_source["message_id"] == summary.after.known == 6
+    assert summary.after.within_a_second == 0
+    assert summary.after.minimum is not None
+    assert 0 <= summary.after.minimum < 60
+    assert Audit(amqp_url, f"{name}.dead").ready() == 6
+    with channel(amqp_url) as deleting:
+        for queue in (name, f"{name}.dead"):
+            deleting.queue_delete(queue)
+
+
+def test_a_run_that_goes_on_comes_to_the_same_numbers(
+    spark: SparkSession, amqp_url: str, dying: Callable[..., str], tmp_path: Path
+) -> None:
+    """Dead letters routed to a stream, as they come; the same letters as rows of one read.
+
+    RabbitMQ 3.10 brings a dead letter to a stream only with the strategy at-least-once.
+    """
+    stream = declared(amqp_url)
+    table = {
+        "x-queue-type": "quorum",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }
+    table |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": stream.name}
+    queue = f"due.{uuid.uuid4().hex[:8]}"
+    with channel(amqp_url) as declaring:
+        declaring.queue_declare(queue, durable=True, arguments={**table, "x-message-ttl": 1})
+    Audit(amqp_url, queue).publish(deadlines(generated(60, seed=9)))
+    with channel(amqp_url) as reading:
+        reading.basic_qos(prefetch_count=100)
+        beginning = {"x-stream-offset": "first"}
+        for seen, (method, _, _) in enumerate(
+            reading.consume(stream.name, arguments=beginning, inactivity_timeout=60), 1
+        ):
+            assert method is not None, f"{seen - 1} of 60 letters came"
+            reading.basic_ack(method.delivery_tag)
+            if seen == 60:
+                break
+        reading.queue_delete(queue)
+    words = ("--stream", stream.name, "--burst-gap", "2s")
+    on = run_job("dead-letters", amqp_url, tmp_path, *words, "--continuous", "--available-now")
+    assert (on.deaths, on.by_reason) == (60, {"expired": 60})
+    once = spark.read.format("amqp").options(url=amqp_url, stream=stream.name).load()
+    written = spark.read.parquet(str(tmp_path / EVENTS))
+    assert (
+        written.orderBy("offset").collect()
+        == dead_letters.events(once, options_of()).orderBy("offset").collect()
+    )
+
+
+def test_of_no_letters_there_is_nothing_to_say(spark: SparkSession) -> None:
+    summary = summarised(spark.createDataFrame([], COLUMNS))
+    assert (summary.letters, summary.deaths, summary.messages, summary.bursts) == (0, 0, 0, 0)
+    assert summary.after.known == 0
+    assert "No message died" in dead_letters.page(
+        summary, Run("dead-letters", "amqp://h/", ("s",), None, False, 1.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--burst-least", "1"], "a burst has at least 2 deaths"),
+        (["--burst-least", "many"], "'many' is no number"),
+        (["--burst-gap", "0s"], "it must be longer than nothing"),
+        (["--burst-of", "type"], "invalid choice: 'type'"),
+    ],
+)
+def test_wrong_options_are_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        options_of(*words)

@@ -1,0 +1,76 @@
+"""What the page of delivery-audit says first, and that its numbers fit beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from warren.pipeline.jobs.delivery_audit.findings import KINDS
+from warren.pipeline.jobs.delivery_audit.losses import PLACES
+from warren.pipeline.jobs.delivery_audit.outcomes import FATES
+from warren.pipeline.jobs.delivery_audit.page import cell, page
+from warren.pipeline.jobs.delivery_audit.summary import Capture, Messages, Summary
+from warren.pipeline.jobs.job import Run
+
+RUN = Run("delivery-audit", "amqp://localhost/", ("warren.events",), None, False, 1.0)
+
+
+def summary(*, events: int = 10, missing: int = 0, published: int = 5, **findings: int) -> Summary:
+    nothing = dict.fromkeys(vars_of(Messages), 0)
+    return Summary(
+        settle_seconds=10.0,
+        late_seconds=60.0,
+        capture=Capture(events, 1, 1, missing, 0, None, None, ()),
+        messages=replace(Messages(**nothing), published=published),
+        stays=dict.fromkeys(FATES, 0),
+        findings={**dict.fromkeys(KINDS, 0), **findings},
+        examples=dict.fromkeys(KINDS, ()),
+        places=dict.fromkeys(PLACES, 0),
+        lost_after_confirm=0,
+        queues=(),
+        queues_in_all=0,
+        backlogs=(),
+    )
+
+
+def vars_of(kind: type) -> list[str]:
+    return [*kind.__annotations__]
+
+
+@pytest.mark.parametrize(
+    ("audited", "says"),
+    [
+        (summary(events=0, published=0), "There was nothing to audit"),
+        (summary(), "Nothing was lost"),
+        (summary(lost=1), "1 message was lost"),
+        (summary(lost=1200, duplicated=2), "1,200 messages were lost, 2 duplicated"),
+        (summary(duplicated=30), "30 messages were duplicated"),
+        (summary(reordered=1, late=4, missing=7), "1 message was reordered, 4 late; events are missing"),
+        (summary(late=3, published=0), "3 messages were late"),
+        (summary(missing=7, unknown=2), "No loss to be seen, but events are missing"),
+        (summary(published=0), "No loss to be seen: no publication could be followed"),
+    ],
+)
+def test_the_headline_hides_nothing(audited: Summary, says: str) -> None:
+    assert f"<h1>{says}</h1>" in page(audited, RUN)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0, "0 s"),
+        (9e-6, "9 µs"),
+        (0.00944, "9.4 ms"),
+        (0.0467, "47 ms"),
+        (0.9996, "1 s"),
+        (1.28, "1.3 s"),
+        (156.122524, "156 s"),
+        (-299.9, "-300 s"),
+        (999.7, "16 min 40 s"),
+        (90_000.0, "1 d 1 h"),
+    ],
+)
+def test_a_number_of_a_table_is_short(seconds: float, shown: str) -> None:
+    assert cell(seconds) == shown
+    assert all(len(word) <= 4 for word in shown.split())

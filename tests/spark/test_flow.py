@@ -1,0 +1,352 @@
+"""The job flow against pandas: on the events of a simulation, where each kind of queue is known."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.captured import batches, messages_of
+from tests.spark.conftest import Audit, channel
+from tests.spark.flows import Queue, at_seconds, held, simulated, sources, table, trend
+from tests.spark.jobs import run_job
+from tests.spark.orders import Order, from_file, generated, story
+from tests.support.broker import BrokerProcess
+from tests.support.events import Event, Reading
+from tests.support.processes import wait_until
+from warren.cli.pipeline import parse
+from warren.core.errors import UsageError
+from warren.pipeline.jobs import flow
+from warren.pipeline.jobs.flow.aggregates import captured_of
+from warren.pipeline.jobs.flow.facts import COUNTS, KEYS, LARGEST, partial_sums, told
+from warren.pipeline.jobs.flow.queue_levels import unrouted
+from warren.pipeline.jobs.flow.summary import Queue as Counted
+from warren.pipeline.jobs.flow.summary import Summary
+from warren.pipeline.jobs.job import EVENTS, Run
+
+pytestmark = pytest.mark.timeout(600)
+RUN = Run("flow", "amqp://localhost/", ("s",), None, False, 1.0)
+SECONDS = 42
+QUEUES = [
+    Queue("calm", rate=20, consumers=2, handling=0.01, waiting=30, seed=1),
+    Queue("slow", rate=60, consumers=2, prefetch=20, handling=0.05, rejected=0.05, exchange="shop", seed=2),
+    Queue("starved", rate=40, consumers=1, prefetch=1, handling=0.01, way=0.02, seed=3),
+    Queue("failing", rate=15, consumers=1, prefetch=5, handling=0.08, requeued=0.5, seed=4),
+    Queue("abandoned", rate=10, consumers=0, most=100, seed=5),
+    Queue("quick", rate=25, consumers=1, no_ack=True, seed=6),
+]
+
+
+def events() -> list[dict[str, object]]:
+    found = [each for queue in QUEUES for each in simulated(queue, SECONDS)]
+    return sorted(found, key=lambda each: each["at"])
+
+
+def options_of(*words: str) -> Namespace:
+    return parse(["flow", "--source", "amqp://localhost", "--stream", "s", "--out", "o", *words])
+
+
+def summarised(told: DataFrame, *words: str) -> Summary:
+    options = options_of(*words)
+    return flow.summarise({EVENTS: told, **flow.tables(told, options)}, options)
+
+
+@pytest.fixture(scope="module")
+def told_all(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    """The events of all queues, as the job stores them."""
+    path = str(tmp_path_factory.mktemp("flow") / EVENTS)
+    flow.events(messages_of(spark, batches(sources(events()))), options_of()).write.parquet(path)
+    return spark.read.parquet(path)
+
+
+def agrees(summary: Summary, rows: pd.DataFrame, consumers: pd.DataFrame, step: int) -> None:
+    """Every number of every queue and consumer, from the events one by one."""
+    first, last = int(rows.second.min()), int(rows.second.max()) + 1
+    assert summary.seconds == last - first
+    assert summary.step_seconds == step
+    assert {queue.queue for queue in summary.queues} == set(rows.queue)
+    for queue in summary.queues:
+        mine = rows[rows.queue == queue.queue]
+        counts = mine.event.value_counts()
+        for name in ("published", "delivered", "acked", "rejected", "requeued"):
+            assert getattr(queue, name) == counts.get(name, 0), (queue.queue, name)
+        assert queue.dropped == (mine.reason == "maxlen").sum()
+        assert queue.redelivered == (mine.redelivered & (mine.event == "delivered")).sum()
+        assert queue.auto_acked == (mine.no_ack & (mine.event == "delivered")).sum()
+        assert queue.published_a_second == pytest.approx(counts.get("published", 0) / (last - first))
+        ready = at_seconds(mine, "ready", first, last)
+        unacked = at_seconds(mine, "unacked", first, last)
+        assert (queue.ready, queue.unacked, queue.peak) == (ready.iloc[-1], unacked.iloc[-1], ready.max())
+        ends = [min(first + (at + 1) * step, last) - 1 for at in range(len(queue.timeline))]
+        assert [each.ready for each in queue.timeline] == [ready[end] for end in ends]
+        assert [each.unacked for each in queue.timeline] == [unacked[end] for end in ends]
+        slots = (mine.second - first) // step
+        for name in ("published", "delivered"):
+            found = slots[mine.event == name].value_counts()
+            assert [getattr(each, name) for each in queue.timeline] == [
+                found.get(at, 0) for at in range(len(queue.timeline))
+            ]
+        slope, error = trend([ready[end] for end in ends[: (last - first) // step]], step)
+        assert queue.growth is not None
+        assert queue.growth.slope == pytest.approx(slope)
+        # Between the quantiles of the normal distribution and of Student's t with few degrees of freedom.
+        assert 1.95 * error <= queue.growth.high - slope <= 4.4 * error + 1e-9
+        assert slope - queue.growth.low == pytest.approx(queue.growth.high - slope)
+    for consumer in summary.consumers:
+        mine = consumers[(consumers.consumer == consumer.consumer)]
+        seconds, average, idle = held(mine, last)
+        assert consumer.seconds == seconds
+        assert consumer.held == pytest.approx(average)
+        assert consumer.idle == pytest.approx(idle)
+        assert consumer.prefetch is not None
+        assert consumer.window_used == pytest.approx(average / consumer.prefetch)
+
+
+@pytest.fixture(scope="module")
+def summary(told_all: DataFrame) -> Summary:
+    return summarised(told_all, "--limit", "1GB")
+
+
+def test_the_numbers_are_those_of_pandas(summary: Summary) -> None:
+    rows = table(events())
+    sdk = rows[(rows.by == "sdk") & rows.consumer.notna()]
+    agrees(summary, rows[rows.by == "broker"], sdk, 4)
+    assert (summary.events, summary.sources, summary.missing) == (len(rows), 2, 0)
+    assert summary.unrouted == 0
+    assert {queue.by for queue in summary.queues} == {"broker"}
+    assert {consumer.by for consumer in summary.consumers} == {"sdk"}
+    kinds = {queue.queue: [each.kind for each in queue.measures] for queue in summary.queues}
+    assert kinds["calm"] == kinds["quick"] == ["nothing"]
+    assert kinds["slow"] == ["add_consumers"]
+    assert kinds["starved"] == ["raise_prefetch"]
+    assert kinds["failing"][0] == "handle_what_fails"
+    assert kinds["abandoned"] == ["consume"]
+    assert {queue.queue: queue.began_with for queue in summary.queues if queue.began_with} == {"calm": 30}
+
+
+def test_an_sdk_alone_tells_the_queues_of_its_publishes(told_all: DataFrame) -> None:
+    """By where deliveries of the same exchange and routing key came from."""
+    only = told_all.where("by = 'sdk'")
+    rows = table(events())
+    rows = rows[rows.by == "sdk"].copy()
+    rows["queue"] = rows.queue.fillna(rows.routing_key)
+    summary = summarised(only, "--step", "7s")
+    agrees(summary, rows, rows[rows.consumer.notna()], 4)
+    assert {queue.by for queue in summary.queues} == {"sdk"}
+    nobody = flow.tables(only.where("event != 'delivered'"), options_of())
+    lost = unrouted(nobody["steps"], nobody["routes"]).agg({"published": "sum"}).collect()[0][0]
+    assert lost == ((rows.event == "published") & (rows.exchange == "shop")).sum()
+
+
+def test_partial_sums_add_up_to_the_whole(told_all: DataFrame) -> None:
+    """What a continuous run writes, cut anywhere, folds to what one run over everything writes."""
+    arrow = told(told_all).toArrow()
+    parts = [part for at in range(0, arrow.num_rows, 997) for part in arrow.slice(at, 997).to_batches()]
+    cut = len(parts) // 3
+
+    def summed(batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        return pa.Table.from_batches(list(partial_sums(batches, KEYS, COUNTS, LARGEST)))
+
+    twice = pa.concat_tables([summed(iter(parts[:cut])), summed(iter(parts[cut:]))])
+    whole = flow.tables(told_all, options_of())["steps"].toArrow().to_pandas()
+    folded = twice.to_pandas().groupby(list(KEYS), dropna=False).sum()
+    for name in set(COUNTS) - {"acknowledgements"}:
+        assert folded[name].sum() == whole[name].sum(), name
+    key = [name for name in KEYS if name != "second"]
+    by_key = whole.groupby(key, dropna=False)["delivered"].sum()
+    assert folded.reset_index().groupby(key, dropna=False)["delivered"].sum().to_dict() == by_key.to_dict()
+
+
+def test_what_capture_lost_is_said(spark: SparkSession, summary: Summary) -> None:
+    told = sources(simulated(QUEUES[0], 8), every=100)
+    for source in told:
+        source.flush()
+        del source.batches[1]
+    kept = sum(batch.count for source in told for batch in source.batches)
+    everything = sum(source.batches[-1].sequence + source.batches[-1].count - 1 for source in told)
+    found = captured_of(flow.events(messages_of(spark, batches(told)), options_of()))
+    assert found == {"sources": 2, "events": kept, "missing": everything - kept, "cut_off": 0}
+    assert found["missing"] > 0
+    assert f"Capture lost {found['missing']:,} events" in flow.page(
+        replace(summary, missing=found["missing"]), RUN
+    )
+
+
+def test_a_forecast_says_when_and_when_not(summary: Summary) -> None:
+    by_name = {queue.queue: queue for queue in summary.queues}
+    slow, calm = by_name["slow"], by_name["calm"]
+    assert slow.forecast is not None
+    assert slow.growth is not None
+    assert slow.bytes_a_message is not None
+    assert slow.bytes_a_message == pytest.approx(124.5, abs=0.5)
+    assert slow.ready is not None
+    left = 1_000_000_000 / slow.bytes_a_message - slow.ready
+    assert slow.forecast.full_in == pytest.approx(left / slow.growth.slope)
+    assert slow.forecast.earliest == pytest.approx(left / slow.growth.high)
+    assert slow.forecast.latest == pytest.approx(left / slow.growth.low)
+    assert calm.forecast is not None
+    assert calm.forecast.full_in is None
+
+
+def test_a_broker_tells_everything_of_its_queues(spark: SparkSession, tmp_path: Path) -> None:
+    """The events of a real broker: what a client did to it, once in one run and once in a run that goes on."""
+    file = orders()
+    with (
+        BrokerProcess(tmp_path / "broker", "--capture-events", "told") as broker,
+        channel(broker.url) as using,
+    ):
+        send(broker.url, file)
+        grave = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
+        using.queue_declare("grave", durable=True)
+        using.queue_declare("work", durable=True, arguments=grave)
+        using.queue_declare("short", durable=True, arguments={"x-max-length": 10})
+        using.queue_declare("purged", durable=True)
+        for name, number in (("work", 100), ("short", 25), ("purged", 7), ("nowhere", 5)):
+            for _ in range(number):
+                using.basic_publish("", name, b"x" * 50)
+        using.basic_qos(prefetch_count=20)
+        for got, (method, _, _) in enumerate(using.consume("work"), 1):
+            if got <= 60:
+                using.basic_ack(method.delivery_tag)
+            elif got <= 70:
+                using.basic_reject(method.delivery_tag, requeue=False)
+            elif got <= 75:
+                using.basic_reject(method.delivery_tag, requeue=True)
+            if got == 80:
+                break
+        using.queue_purge("purged")
+        using.basic_publish("", "purged", b"after")
+        for name, number in (("grave", 10), ("purged", 1)):
+            assert using.queue_declare(name, passive=True).method.message_count == number
+
+        stream = Audit(broker.url, "told")
+        kinds = ("rejected", "purged", "published")
+        wait_until(lambda: told_by(stream, kinds), "the events are in the stream")
+        summary = run_job("flow", broker.url, tmp_path / "once", "--stream", "told", "--limit", "1MB")
+        with closing(Reading(broker.url, "told")) as raw:
+            raw.until(lambda found: any(map(is_last, found.events)))
+        onwards = ("--stream", "told", "--limit", "1MB", "--continuous", "--available-now")
+        on = run_job("flow", broker.url, tmp_path / "on", *onwards)
+    assert replace(on, began=summary.began) == summary
+    queues = {queue.queue: queue for queue in summary.queues}
+    orders_agree(queues, file, table([{**each, "by": "broker"} for each in raw.events]))
+    assert set(queues) == {"work", "short", "purged", "grave", "log", *PAID}
+    work = queues["work"]
+    # Ten were rejected; of twenty deliveries after the sixtieth acknowledgement five were given back, and delivered again.
+    assert (work.published, work.acked, work.rejected, work.requeued) == (100, 60, 10, 5)
+    assert work.ready + work.unacked == 30
+    assert work.unacked == 20
+    assert (work.delivered, work.redelivered) == (60 + 10 + 5 + 20, 5)
+    assert (queues["short"].dropped, queues["short"].ready) == (15, 10)
+    assert queues["purged"].published == 8
+    assert queues["purged"].ready <= 1, "what comes in the second of a purge cannot be told from what it took"
+    assert (queues["grave"].published, queues["grave"].ready) == (10, 10)
+    assert work.bytes_a_message == 50
+    assert work.acknowledged_together is not None
+    assert (summary.missing, summary.unrouted) == (0, 0)
+    consumers = {each.queue: (each.prefetch, each.delivered) for each in summary.consumers}
+    assert consumers["work"] == (20, 95)
+    written = json.loads((tmp_path / "once" / "summary.json").read_text())
+    assert {queue["queue"]: queue["ready"] for queue in written["queues"]}["short"] == 10
+    html = (tmp_path / "once" / "report.html").read_text()
+    assert "work: backlog" in html
+    assert "log: backlog" not in html
+    assert "A stream keeps what is read: it has rates only." in html
+
+
+PAID = ("order_placed", "order_paid", "order_cancelled", "order_refunded", "cancel_order")
+"""Queues: what is told of an order goes to the one of that name."""
+HANDLED = 600
+
+
+def orders() -> list[Order]:
+    """The first of the file that ORDERS names, where it is set."""
+    named = os.environ.get("ORDERS")
+    return from_file(Path(named))[:1000] if named else generated(1000, seed=3)
+
+
+def send(url: str, file: list[Order]) -> None:
+    """What is told of the orders, handled but for a part of the placed ones; and into a stream, which is read twice."""
+    with channel(url) as using:
+        for name in PAID:
+            using.queue_declare(name, durable=True)
+        using.queue_declare("log", durable=True, arguments={"x-queue-type": "stream"})
+        told = [message for order in file for message in story(order)]
+        for message in told:
+            assert message.properties is not None
+            using.basic_publish("", message.properties.type, message.body, message.properties)
+        for _ in range(8):
+            using.basic_publish("", "log", b"x" * 10)
+        sent = {name: sum(m.properties.type == name for m in told if m.properties) for name in PAID}
+        using.basic_qos(prefetch_count=50)
+        counts = {**sent, "order_placed": HANDLED, "log": 8}
+        for name, count in [*counts.items(), ("log", 8)]:
+            first = {"x-stream-offset": "first"} if name == "log" else None
+            for got, (method, _, _) in enumerate(using.consume(name, arguments=first), 1):
+                using.basic_ack(method.delivery_tag)
+                if got == count:
+                    break
+            # What else it was sent goes back.
+            using.cancel()
+
+
+def orders_agree(queues: Mapping[str, Counted], file: list[Order], raw: pd.DataFrame) -> None:
+    """The job's counts against pandas: over the file, and over the events as they stand in the stream."""
+    rows = pd.DataFrame([vars(order) for order in file])
+    paid = rows.paid_at.notna()
+    late = (rows.paid_at - rows.placed_at) > pd.Timedelta(minutes=30)
+    expected = [len(rows), paid.sum(), late.sum(), late.sum(), (~paid).sum()]
+    assert {name: queues[name].published for name in PAID} == dict(zip(PAID, expected, strict=True))
+    handled = {name: queues[name].acked for name in PAID}
+    assert handled == {**dict(zip(PAID, expected, strict=True)), "order_placed": HANDLED}
+    waiting = {name: (queues[name].ready, queues[name].unacked) for name in PAID}
+    assert waiting == {**dict.fromkeys(PAID, (0, 0)), "order_placed": (len(rows) - HANDLED, 0)}
+    counted = raw.groupby(["queue", "event"]).size()
+    for name in (*PAID, "log"):
+        for kind in ("published", "delivered", "acked", "requeued"):
+            assert getattr(queues[name], kind) == counted.get((name, kind), 0), (name, kind)
+        mean = raw[(raw.queue == name) & (raw.event == "published")].bytes.mean()
+        assert queues[name].bytes_a_message == pytest.approx(mean)
+    levels = raw.groupby("queue")[["ready", "unacked"]].sum()
+    for name in PAID:
+        assert waiting[name] == tuple(levels.loc[name])
+    log = queues["log"]
+    assert (log.stream, log.published, log.delivered, log.acked) == (True, 8, 16, 16)
+    assert (log.ready, log.unacked, log.peak, log.began_with) == (None, None, None, None)
+    assert (log.growth, log.forecast, log.measures) == (None, None, ())
+    assert {each.stream for name, each in queues.items() if name != "log"} == {False}
+
+
+def told_by(stream: Audit, kinds: Sequence[str]) -> bool:
+    """Whether the stream has the last events of the test: `after` went to the queue that had been purged."""
+    with closing(Reading(stream.url, stream.name)) as reading:
+        reading.until(lambda found: any(map(is_last, found.events)))
+        return {each["event"] for each in reading.events} >= set(kinds)
+
+
+def is_last(event: Event) -> bool:
+    return event["event"] == "published" and event.get("queue") == "purged" and event.get("bytes") == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--limit", "much"], "'much' is no limit: write messages"),
+        (["--limit", "0"], "'0' is no limit"),
+        (["--limit", "5XB"], "'5XB' is no limit"),
+        (["--step", "0s"], "it must be longer than nothing"),
+        (["--trend", "soon"], "'soon' is no duration"),
+    ],
+)
+def test_wrong_options_are_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        options_of(*words)

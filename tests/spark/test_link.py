@@ -1,0 +1,114 @@
+"""The connection of what reads and writes in a task: what goes wrong is one line, and a busy owner keeps it."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import Audit, Message
+from tests.support.broker import BrokerProcess
+from tests.support.certificates import Authority
+from tests.support.processes import closed_port, free_port, wait_until
+from warren.core.blocking_connection import Conversation
+from warren.pipeline.broker_connection import Address, telling
+from warren.pipeline.errors import PipelineError
+from warren.wire import methods
+from warren.wire.amqp_url import parse_url
+
+
+def look(url: str, queue: bytes, timeout: float) -> None:
+    with telling("cannot look"):
+        link = Address(url, timeout).open()
+        try:
+            link.call("queue.declare", 0, queue, True, False, False, False, False, b"")
+        finally:
+            link.close()
+
+
+def said(url: str, queue: bytes = b"q", timeout: float = 60.0) -> str:
+    """What an attempt to declare a queue passively says."""
+    with pytest.raises(PipelineError) as failed:
+        look(url, queue, timeout)
+    text = str(failed.value)
+    assert "\n" not in text
+    return text
+
+
+def test_errors_say_what_is_wrong(amqp_url: str, audit: Audit) -> None:
+    url = parse_url(amqp_url)
+    at = f"{url.host}:{url.port}"
+    assert (
+        said(f"amqp://guest:s3cret@{at}") == "cannot look: the broker refused the user name or the password"
+    )
+    assert said(f"amqp://{at}/nowhere").endswith(
+        ": the virtual host does not exist, or the user may not enter it"
+    )
+    assert "there is no such queue; declare it" in said(amqp_url, b"pipeline.nowhere")
+    with closed_port() as port:
+        assert said(f"amqp://127.0.0.1:{port}").endswith("cannot be reached: Connection refused")
+    assert "does this port speak TLS?" in said(f"amqps://{at}")
+    assert "cannot be used on this machine" in said(f"amqps://{at}?cafile=/no/such/file")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://localhost", "its scheme is 'http'; write amqp://user:password@host:port/vhost"),
+        ("amqp://u:s3cret@localhost:no", "its host or port cannot be read; write amqp://"),
+        ("amqp://localhost?heartbeat=often", "heartbeat is 'often': it must be a number of seconds"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused(url: str, message: str) -> None:
+    with pytest.raises(PipelineError, match=message) as failed:
+        Address(url)
+    assert "s3cret" not in str(failed.value)
+
+
+def test_a_url_is_shown_without_password_and_query() -> None:
+    address = Address("amqp://u:s3cret@h:5672/v?cafile=x")
+    assert address.shown == "amqp://u@h:5672/v"
+    assert "s3cret" not in repr(address)
+
+
+def test_a_busy_owner_keeps_its_connection(amqp_url: str, audit: Audit) -> None:
+    """A connection that sends nothing is closed by the broker; the link, whose owner sends nothing either, is not."""
+    audit.publish([Message(b"x")])
+    # Longer than this process stands still: then its link would send nothing, too.
+    silent = Conversation(parse_url(amqp_url), heartbeat=8)
+    assert silent.heartbeat == 8
+    silent.socket.setblocking(False)
+    link = Address(f"{amqp_url}?heartbeat=8").open()
+
+    def closed() -> bool:
+        try:
+            return not silent.socket.recv(4096)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
+    wait_until(closed, "the broker gave the silent connection up", 120)
+    silent.socket.close()
+    declared = link.call("queue.declare", 0, audit.name.encode(), True, False, False, False, False, b"")
+    assert declared.number("message_count") == 1
+    link.close()
+    link.close()
+
+
+def test_tls_knows_its_authority_by_the_url(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server", "/CN=localhost")
+    port = free_port()
+    options = ("--tls-listeners", f"127.0.0.1:{port}", "--tls-certificate", certificate, "--tls-key", key)
+    with BrokerProcess(tmp_path / "broker", *map(str, options)):
+        url = f"amqps://127.0.0.1:{port}"
+        assert "its certificate is not trusted (" in said(url)
+        for query in (f"cafile={authority.certificate}", "no_verify_ssl=1"):
+            link = Address(f"{url}?{query}&heartbeat=1").open()
+            link.call("queue.declare", 0, b"pipeline.tls", False, False, False, False, False, b"")
+            assert link.receive(0.1) == b"", "nothing comes by itself"
+            link.send(methods.frame(1, "basic.get", 0, b"pipeline.tls", True))
+            assert link.receive(30)[7:11] == struct.pack(">HH", 60, 72), "basic.get-empty"
+            link.close()

@@ -1,0 +1,225 @@
+"""The job order-timeouts against an independent computation, on generated orders and on the file ORDERS names."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pika
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import Audit, Message
+from tests.spark.jobs import run_job
+from tests.spark.orders import Order, expected, fact, from_file, generated, histogram, story
+from warren.core.errors import UsageError
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.order_timeouts.summary import Summary
+
+TIMEOUTS = [600, 1200, 1800, 3600, 7200]
+NOON = datetime(2024, 5, 1, 12, 0)
+
+
+def run(source: str, queue: str, out: Path) -> Summary:
+    summary = run_job("order-timeouts", source, out, "--queue", queue)
+    assert isinstance(summary, Summary)
+    return summary
+
+
+def agrees(summary: Summary, orders: list[Order]) -> None:
+    numbers = expected(orders, TIMEOUTS)
+    assert summary.orders == len(orders)
+    assert summary.paid_in_time == numbers["paid_in_time"]
+    assert summary.paid_late == numbers["paid_late"]
+    assert summary.cancelled == numbers["cancelled"]
+    assert set(summary.contradictions.values()) == {0}
+    assert summary.decided_otherwise == 0
+    assert [
+        (each.timeout_seconds, each.paid_in_time, each.paid_late, each.never_paid) for each in summary.recount
+    ] == numbers["recount"]
+    delay = summary.delay
+    assert (delay.payments, delay.minimum, delay.maximum) == (
+        numbers["payments"],
+        numbers["minimum"],
+        numbers["maximum"],
+    )
+    assert delay.mean == pytest.approx(numbers["mean"])
+    assert delay.quantiles == {
+        level: pytest.approx(numbers["quantile"](float(level)))
+        for level in ("0.10", "0.25", "0.50", "0.75", "0.90", "0.95", "0.99")
+    }
+    edges = [bucket.up_to for bucket in delay.histogram if bucket.up_to is not None]
+    assert 1800 in edges
+    counts = histogram(numbers["delays"], edges)
+    assert {bucket.up_to: bucket.count for bucket in delay.histogram} == {
+        edge: counts[edge] for edge in (*edges, None)
+    }
+
+
+def test_the_numbers_are_those_of_plain_python(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+    orders = generated(700, seed=7)
+    messages = [message for order in orders for message in story(order)]
+    draw = random.Random(8)
+    # At least once: the same message again, and the same fact under another id; in any order.
+    repeated = draw.sample(messages, 60)
+    said_again = [story(order)[-1] for order in draw.sample(orders, 40)]
+    everything = [*messages, *repeated, *said_again]
+    draw.shuffle(everything)
+    noise = [
+        Message(b"{}", pika.BasicProperties(type="something_else", delivery_mode=2)),
+        Message(b"not json", pika.BasicProperties(type="order_paid", delivery_mode=2)),
+        Message(b"\xff\xfe", pika.BasicProperties(type="order_paid", delivery_mode=2)),
+        Message(b"no type at all"),
+    ]
+    audit.publish([*everything, *noise])
+
+    summary = run(audit.url, audit.name, tmp_path)
+
+    agrees(summary, orders)
+    assert summary.messages.read == len(everything) + len(noise) == audit.ready()
+    assert summary.messages.duplicates == len(repeated)
+    assert summary.messages.unreadable == 2
+    assert summary.messages.of_other_types == 2
+    assert summary.messages.by_type["order_placed"] >= len(orders)
+
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert json.loads(json.dumps(summary.as_dict())).items() <= written.items()
+    assert (written["job"], written["queue"], written["streams"]) == ("order-timeouts", audit.name, [])
+    events = spark.read.parquet(str(tmp_path / "events"))
+    assert events.count() == summary.messages.read
+    by_order = {row["order_id"]: row for row in spark.read.parquet(str(tmp_path / "orders")).collect()}
+    assert {
+        order.order_id: "cancelled"
+        if order.paid_at is None
+        else "paid_in_time"
+        if order.paid_at - order.placed_at <= timedelta(minutes=30)
+        else "paid_late"
+        for order in orders
+    } == {order_id: row["outcome"] for order_id, row in by_order.items()}
+
+
+@pytest.mark.skipif(not os.environ.get("ORDERS"), reason="ORDERS names no file of orders")
+def test_the_numbers_of_the_file(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+    orders = from_file(Path(os.environ["ORDERS"]))
+    audit.publish([message for order in orders for message in story(order)])
+    agrees(run(audit.url, audit.name, tmp_path), orders)
+
+
+def test_contradictions_are_counted_and_named(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+    late = NOON + timedelta(hours=2)
+    audit.publish(
+        [
+            fact("order_placed", "fine", placed_at=NOON),
+            fact("order_paid", "fine", paid_at=NOON + timedelta(minutes=30)),
+            fact("order_placed", "open", placed_at=NOON),
+            fact("order_placed", "both", placed_at=NOON),
+            fact("order_paid", "both", paid_at=NOON),
+            fact("cancel_order", "both"),
+            fact("order_placed", "kept", placed_at=NOON),
+            fact("order_paid", "kept", paid_at=late),
+            fact("order_refunded", "kept"),
+            fact("order_placed", "gift", placed_at=NOON),
+            fact("order_cancelled", "gift"),
+            fact("order_refunded", "gift"),
+            fact("order_paid", "stray", paid_at=NOON),
+            fact("order_placed", "patient", placed_at=NOON),
+            fact("order_paid", "patient", paid_at=late),
+            fact("order_placed", "early", placed_at=NOON),
+            fact("order_paid", "early", paid_at=NOON - timedelta(minutes=1)),
+        ]
+    )
+    summary = run(audit.url, audit.name, tmp_path)
+    assert summary.contradictions == {
+        "open": 1,
+        "paid_and_cancelled": 1,
+        "refunded_not_cancelled": 1,
+        "refunded_not_paid": 1,
+        "not_placed": 1,
+    }
+    assert summary.examples == {
+        "open": ("open",),
+        "paid_and_cancelled": ("both",),
+        "refunded_not_cancelled": ("kept",),
+        "refunded_not_paid": ("gift",),
+        "not_placed": ("stray",),
+        "decided_otherwise": ("patient",),
+    }
+    assert summary.decided_otherwise == 1
+    assert summary.delay.before_order == 1
+    settled = summary.paid_in_time + summary.paid_late + summary.cancelled
+    assert settled + sum(summary.contradictions.values()) == summary.orders == 8
+    page = (tmp_path / "report.html").read_text()
+    assert "1 order paid and cancelled, and not refunded: both" in page
+
+
+def test_an_empty_queue_is_a_report_too(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+    summary = run(audit.url, audit.name, tmp_path)
+    assert (summary.orders, summary.delay.payments, summary.delay.quantiles) == (0, 0, {})
+    assert "No order has both" in (tmp_path / "report.html").read_text()
+
+
+def test_times_with_a_zone_are_what_they_say(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+    bodies = [
+        ("order_placed", b'{"order_id": "z", "placed_at": "2024-05-01T12:00:00Z"}'),
+        ("order_paid", b'{"order_id": "z", "paid_at": "2024-05-01T14:05:00.500+02:00"}'),
+    ]
+    audit.publish([Message(body, pika.BasicProperties(type=kind, delivery_mode=2)) for kind, body in bodies])
+    assert run(audit.url, audit.name, tmp_path).delay.maximum == 300.5
+
+
+def test_what_has_no_readable_time_is_counted(spark: SparkSession, audit: Audit, tmp_path: Path) -> None:
+    """And types of messages are as many as somebody likes: the most frequent stand in the summary."""
+    bodies = [
+        ("order_placed", b'{"order_id": "a", "placed_at": "yesterday"}'),
+        ("order_paid", b'{"order_id": "a", "paid_at": "2024-05-01T12:00:00"}'),
+        ("order_placed", b'{"order_id": "b", "placed_at": "2024-05-01T12:00:00"}'),
+        ("order_paid", b'{"order_id": "b"}'),
+        ("order_paid", b'{"order_id": "c", "paid_at": 1714564800}'),
+        ("order_placed", b'{"order_id": "d", "placed_at": "2024-05-01T12:00:00"}'),
+        ("order_paid", b'{"order_id": "d", "paid_at": "2024-05-01T12:15:00"}'),
+        ("order_placed", b'{"order_id": "e", "placed_at": "?"}'),
+        ("cancel_order", b'{"order_id": "e"}'),
+        *[(f"type {number:03d}", b"{}") for number in range(40)],
+        ("", b"{}"),
+    ]
+    audit.publish([Message(body, pika.BasicProperties(type=kind, delivery_mode=2)) for kind, body in bodies])
+    audit.publish([Message(b"{}"), Message(b"{}")])
+    summary = run(audit.url, audit.name, tmp_path)
+    messages = summary.messages
+    assert (messages.read, messages.unreadable, messages.of_other_types, messages.without_type) == (
+        52,
+        4,
+        43,
+        2,
+    )
+    assert messages.by_type["order_paid"] == 4
+    assert messages.by_type[""] == 1
+    assert (len(messages.by_type), messages.more_types) == (20, 24)
+    assert (summary.orders, summary.delay.payments) == (5, 1)
+    for each in summary.recount:
+        in_time = int(each.timeout_seconds >= 900)
+        assert (each.paid_in_time, each.paid_late, each.never_paid, each.without_times) == (
+            in_time,
+            1 - in_time,
+            1,
+            3,
+        )
+    assert sum(vars(summary.recount[0]).values()) - summary.recount[0].timeout_seconds == summary.orders
+    page = (tmp_path / "report.html").read_text()
+    assert "3 orders without a time of placing" in page
+    assert "times unknown" in page
+
+
+def test_a_queue_that_is_missing_is_one_line(spark: SparkSession, amqp_url: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        PipelineError, match=r"^cannot read queue 'pipeline\.nowhere' at [^\n]+ no such queue[^\n]+$"
+    ):
+        run(amqp_url, "pipeline.nowhere", tmp_path)
+
+
+def test_a_folder_that_spark_cannot_write_to_is_refused(amqp_url: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"has a '\*' in it"):
+        run(amqp_url, "q", tmp_path / "a*b")

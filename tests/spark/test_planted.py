@@ -1,0 +1,201 @@
+"""The audit finds what was planted: losses, duplicates and reorderings of a real run, by message id, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.sdk.waiting import until
+from tests.spark.captured import Source, batches, published
+from tests.spark.conftest import channel
+from tests.spark.jobs import run_job
+from tests.support.broker import BrokerProcess
+from tests.support.processes import Child, wait_until
+from tests.support.proxy import Proxy
+from tests.support.tampering import Tampering
+from warren.sdk import App, Capture, Command, Queue
+
+pytestmark = pytest.mark.timeout(600)
+
+ROOT = Path(__file__).parents[2]
+STEADY = 60
+DROPPED, REPEATED, SWAPPED = (7, 23, 24, 50), (12, 31), (17, 40)
+FORGOTTEN = 2
+"""The last deliveries, whose acknowledgements are lost (and those of others, if one stands for several)."""
+CRASHED, HANDLED, AFTER = 20, 8, 10
+"""What the consumer with automatic acknowledgement is given, how much of it it handles, and what the next one is given."""
+
+
+@dataclass
+class Planted:
+    """What a run did to its messages, as those tell who did it."""
+
+    lost: set[str] = field(default_factory=set)
+    duplicated: set[str] = field(default_factory=set)
+    reordered: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a run declares."""
+
+    steady: str
+    automatic: str
+    stream: str
+
+
+@pytest.fixture
+def names() -> Names:
+    prefix = uuid.uuid4().hex
+    return Names(*(f"planted.{prefix}.{word}" for word in ("steady", "automatic", "events")))
+
+
+@pytest.fixture
+def removed(amqp_url: str, names: Names) -> Iterator[None]:
+    yield
+    with channel(amqp_url) as deleting:
+        for name in (names.steady, names.automatic, names.stream):
+            deleting.queue_delete(name)
+
+
+def test_told_by_the_applications(
+    spark: SparkSession, amqp_url: str, names: Names, removed: None, tmp_path: Path
+) -> None:
+    planted = asyncio.run(played(amqp_url, names))
+    audited(spark, amqp_url, names, planted, tmp_path)
+
+
+def test_told_by_the_broker_too(spark: SparkSession, names: Names, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker", "--capture-events", names.stream) as broker:
+        planted = asyncio.run(played(broker.url, names))
+        places = audited(spark, broker.url, names, planted, tmp_path / "out")
+    assert places == {
+        "on the way": len(DROPPED),
+        "in the queue": 0,
+        "to the consumer": CRASHED - HANDLED - 1,
+        "at the consumer": 1,
+        "no queue": 0,
+    }
+
+
+def audited(spark: SparkSession, url: str, names: Names, planted: Planted, out: Path) -> dict[str, int]:
+    # Somebody who captures goes on for a while: what has been told is settled.
+    later = Source(app="later")
+    later.tell("started", time.time_ns() // 1000 + 5_000_000)
+    with channel(url) as telling:
+        telling.confirm_delivery()
+        for batch in batches([later]):
+            telling.basic_publish("", names.stream, *published(batch))
+    summary = run_job("delivery-audit", url, out, "--stream", names.stream, "--settle", "2s")
+    found: dict[str, set[str]] = {}
+    for row in spark.read.parquet(str(out / "findings")).select("finding", "message_id").collect():
+        found.setdefault(row["finding"], set()).add(row["message_id"])
+    assert found == {
+        "lost": planted.lost,
+        "duplicated": planted.duplicated,
+        "reordered": planted.reordered,
+    }
+    assert summary.capture.missing == 0
+    assert summary.messages.published == STEADY + 1 + CRASHED + AFTER
+    assert summary.findings["lost"] == len(planted.lost) == len(DROPPED) + CRASHED - HANDLED
+    page = (out / "report.html").read_text()
+    assert f"{len(planted.lost)} messages were lost" in page
+    return dict(summary.places)
+
+
+async def played(url: str, names: Names) -> Planted:
+    """Everything is published through a proxy that tampers, and handled behind another one that loses acknowledgements."""
+
+    class Job(Command, queue=Queue(names.steady, type="classic")):
+        number: int
+
+    def body(number: int) -> bytes:
+        return Job(number=number).model_dump_json().encode()
+
+    with channel(url) as declaring:
+        declaring.queue_declare(names.automatic, durable=True, arguments={"x-queue-type": "classic"})
+    handled: Counter[int] = Counter()
+    async with Proxy(url) as to_publisher, Proxy(url) as to_consumer:
+        to_publisher.to_server.rewrite = Tampering(
+            drop=map(body, DROPPED), repeat=map(body, REPEATED), swap=map(body, SWAPPED)
+        )
+        arriving = STEADY - len(DROPPED) + len(REPEATED)
+        to_consumer.to_server.rewrite = Tampering(forget=arriving - FORGOTTEN + 1)
+        capture = Capture(stream=names.stream)
+        consumer = App(to_consumer.url, name="consumer", capture=capture)
+        publisher = App(to_publisher.url, name="publisher", capture=capture)
+
+        @consumer.handle(Job, concurrency=1)
+        async def work(job: Job) -> None:
+            handled[job.number] += 1
+
+        async with consumer, publisher:
+
+            async def publish(number: int) -> None:
+                await publisher.publish(
+                    Job(number=number), message_id=f"steady-{number}", reliability="at_most_once"
+                )
+
+            for number in range(STEADY):
+                await publish(number)
+            await until(lambda: handled.total() == arriving, "all are handled", 60)
+            to_consumer.to_server.rewrite = None
+            to_consumer.cut()
+            # What was not acknowledged comes again, and before what comes later.
+            await publish(STEADY)
+            await until(lambda: handled[STEADY] == 1, "the redelivered are handled", 60)
+            lost = await crash(url, names.automatic, names.stream, publisher)
+    assert handled.total() >= arriving + 1 + FORGOTTEN
+    return Planted(
+        {f"steady-{number}" for number in range(STEADY) if not handled[number]} | lost,
+        {f"steady-{number}" for number, times in handled.items() if times > 1},
+        {f"steady-{number}" for number in SWAPPED},
+    )
+
+
+async def crash(url: str, queue: str, stream: str, publisher: App) -> set[str]:
+    """A consumer with automatic acknowledgement is killed with everything delivered to it; the next one takes what comes
+    later. Returns what nobody handled."""
+
+    async def publish(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            await publisher.publish(
+                b"a", key=queue, message_id=f"automatic-{number}", reliability="at_most_once"
+            )
+        await asyncio.to_thread(wait_until, lambda: ready(url, queue) == count, "they are there", 60)
+
+    def handled(child: Child) -> set[str]:
+        return {line.split()[1] for line in child.lines if line.startswith("handled ")}
+
+    words = [sys.executable, "-m", "tests.spark.automatic", url, queue, stream]
+    await publish(0, CRASHED)
+    with Child([*words, str(HANDLED), "hold"], cwd=ROOT) as first:
+        await asyncio.to_thread(first.wait_for_line, "holding ", 60)
+        await asyncio.to_thread(wait_until, lambda: ready(url, queue) == 0, "all are delivered", 60)
+        first.kill()
+        await asyncio.to_thread(wait_until, lambda: consumers(url, queue) == 0, "the broker has noticed", 60)
+        done = handled(first)
+    await publish(CRASHED, AFTER)
+    with Child([*words, str(AFTER), "end"], cwd=ROOT) as second:
+        await asyncio.to_thread(second.wait_for_line, "over", 60)
+        done |= handled(second)
+    return {f"automatic-{number}" for number in range(CRASHED + AFTER)} - done
+
+
+def ready(url: str, queue: str) -> int:
+    with channel(url) as asking:
+        return int(asking.queue_declare(queue, passive=True).method.message_count)
+
+
+def consumers(url: str, queue: str) -> int:
+    with channel(url) as asking:
+        return int(asking.queue_declare(queue, passive=True).method.consumer_count)

@@ -1,0 +1,59 @@
+"""How often a query is begun again that Spark gives up on; that it is with a real one: test_continuous."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from warren.pipeline.jobs.query_restarts import BEGINNINGS, Queries
+
+GAVE_UP = "Python worker failed to connect back."
+
+
+class Failed:
+    """A query that has ended."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def exception(self) -> StreamingQueryException:
+        return StreamingQueryException(self.reason)
+
+
+class Beginnings:
+    """Begins queries each of which fails at once, and counts them."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.count = 0
+
+    def __call__(self) -> Any:
+        self.count += 1
+        return Failed(self.reason)
+
+
+def looked_after(begin: Beginnings, stopped: threading.Event) -> None:
+    queries = Queries(stopped, lambda _: None)
+    queries.start("events", begin)
+    for _ in range(2 * BEGINNINGS):
+        queries.check()
+
+
+@pytest.mark.parametrize(
+    ("reason", "count"), [(GAVE_UP, BEGINNINGS), ("Python worker exited unexpectedly", 1)]
+)
+def test_a_query_is_begun_a_few_times_and_only_for_that(reason: str, count: int) -> None:
+    begin = Beginnings(reason)
+    with pytest.raises(StreamingQueryException, match=reason):
+        looked_after(begin, threading.Event())
+    assert begin.count == count
+
+
+def test_a_run_that_is_to_end_begins_nothing_again() -> None:
+    begin, stopped = Beginnings(GAVE_UP), threading.Event()
+    stopped.set()
+    looked_after(begin, stopped)
+    assert begin.count == 1

@@ -1,0 +1,63 @@
+"""The main job's shop tells a stream what happens to its orders, on any broker, and the job reads it there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import channel
+from tests.spark.jobs import run_job
+from warren.demo.shop import AUDIT, PayOrder, PlaceOrder, Shop
+from warren.patterns.stores import SqliteStore
+
+NOON = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)
+TIME_TO_PAY = timedelta(seconds=1)
+
+
+@pytest.fixture
+def url(amqp_url: str) -> Iterator[str]:
+    """The broker under test, without what an earlier shop said."""
+    delete(amqp_url)
+    yield amqp_url
+    delete(amqp_url)
+
+
+def delete(url: str) -> None:
+    with channel(url) as deleting:
+        deleting.queue_delete(AUDIT.name)
+
+
+def test_the_shop_tells_a_stream(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    async def trade() -> None:
+        async with SqliteStore(tmp_path / "store.sqlite") as store:
+            shop = Shop(url, TIME_TO_PAY, store)
+            async with shop.app, asyncio.timeout(200):
+                # However long it takes to say so, one of them is paid in time.
+                due = shop.app.subscriptions["order-unpaid.due"]
+                await due.pause()
+                now = datetime.now(UTC)
+                for order_id in ("paid", "late", "never"):
+                    await shop.app.publish(PlaceOrder(order_id=order_id, placed_at=NOON, sent_at=now))
+                await shop.app.publish(PayOrder(order_id="paid", paid_at=NOON, sent_at=now))
+                while not shop.done.paid_in_time:
+                    shop.changed.clear()
+                    await shop.changed.wait()
+                await due.resume()
+                while len(shop.done.cancelled) < 2:
+                    shop.changed.clear()
+                    await shop.changed.wait()
+                late = NOON + timedelta(hours=1)
+                await shop.app.publish(PayOrder(order_id="late", paid_at=late, sent_at=now + TIME_TO_PAY * 2))
+                while not shop.done.paid_late:
+                    shop.changed.clear()
+                    await shop.changed.wait()
+
+    asyncio.run(trade())
+    summary = run_job("order-timeouts", url, tmp_path / "out", "--stream", AUDIT.name)
+    assert (summary.orders, summary.paid_in_time, summary.paid_late, summary.cancelled) == (3, 1, 1, 1)
+    assert set(summary.contradictions.values()) == {0}

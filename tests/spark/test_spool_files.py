@@ -1,0 +1,229 @@
+"""The files of a spool: whatever moment a process or a machine dies at, what was in the spool is there, and in its place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.spool.file_format import HEADER, NO_KEY, Entry, chunks
+from warren.pipeline.spool.folder import Folder
+from warren.pipeline.spool.segments import Segments
+
+
+def entry(number: int, size: int = 10) -> Entry:
+    return Entry(b"%d".ljust(size, b".") % number, number.to_bytes(16) if number else NO_KEY, number % 2 == 0)
+
+
+@contextmanager
+def opened(path: Path, window: int = 1000, segment: int = 1 << 20, queue: str = "q") -> Iterator[Segments]:
+    folder = Folder(path, queue, wait=0)
+    try:
+        segments = Segments(folder, window, segment)
+        try:
+            yield segments
+        finally:
+            segments.close()
+    finally:
+        folder.close()
+
+
+def content(segments: Segments, start: int, stop: int) -> list[tuple[int, bytes]]:
+    """Position and first message of each chunk that holds some of a range."""
+    found = []
+    for part in segments.parts(start, stop):
+        with open(part.path, "rb") as file:
+            found += [(chunk.first, chunk.frames) for chunk in chunks(file, part.begin, part.end)]
+    return [(first, frames) for first, frames in found if first < stop]
+
+
+def knows(segments: Segments, *numbers: int) -> set[int]:
+    """Which of the messages it remembers."""
+    return {int.from_bytes(key) for key in segments.known([number.to_bytes(16) for number in numbers])}
+
+
+def filled(path: Path, batches: int, segment: int = 1 << 20) -> list[tuple[int, bytes]]:
+    with opened(path, segment=segment) as segments:
+        for number in range(batches):
+            segments.append([entry(2 * number + 1), entry(2 * number + 2)])
+        return content(segments, 0, 2 * batches)
+
+
+def test_what_was_appended_is_there_after_a_restart(tmp_path: Path) -> None:
+    written = filled(tmp_path, 5, segment=200)
+    assert len(list(tmp_path.glob("*.spool"))) > 1
+    with opened(tmp_path) as segments:
+        assert (segments.first, segments.end) == (0, 10)
+        assert content(segments, 0, 10) == written
+        assert knows(segments, *range(1, 20)) == set(range(1, 11))
+        segments.append([entry(11)])
+        assert segments.end == 11
+
+
+def test_a_file_that_ends_anywhere_in_its_last_chunk_loses_only_that(tmp_path: Path) -> None:
+    """As a kill in the middle of a write leaves it, at one byte or another; and as a file system does that adds zeros."""
+    written = filled(tmp_path / "whole", 3)
+    name = f"{0:020}.spool"
+    data = (tmp_path / "whole" / name).read_bytes()
+    third = len(data) // 3
+    torn = [data[:end] for end in range(2 * third, len(data), 7)]
+    torn += [data[: 2 * third] + bytes(zeros) for zeros in (1, 30, 500)]
+    torn += [data[:end] + bytes(500) for end in (2 * third + 10, 2 * third + HEADER.size, len(data) - 5)]
+    torn.append(data[:-5] + bytes(5))
+    for number, left in enumerate(torn):
+        path = tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", path)
+        (path / name).write_bytes(left)
+        with opened(path) as segments:
+            assert segments.end == 4
+            assert knows(segments, 4, 5) == {4}
+            segments.append([entry(7)])
+            assert content(segments, 0, 5)[:2] == written[:2]
+        with opened(path) as segments:
+            assert segments.end == 5
+        shutil.rmtree(path)
+
+
+def test_damage_is_an_error_and_nothing_is_cut_off(tmp_path: Path) -> None:
+    """One bit, in any byte of a header, of the newest chunk's too, or in what follows one: no size is believed."""
+    filled(tmp_path, 3)
+    file = tmp_path / f"{0:020}.spool"
+    data = bytearray(file.read_bytes())
+    third = len(data) // 3
+    places = [*range(HEADER.size), *range(2 * third, 2 * third + HEADER.size)]
+    for place in (*places, 40, third + 5, 2 * third + 40, len(data) - 1):
+        for bit in (1, 128):
+            broken = bytearray(data)
+            broken[place] ^= bit
+            file.write_bytes(broken)
+            with (
+                pytest.raises(PipelineError, match=r"spool is damaged at byte \d+: bring it back"),
+                opened(tmp_path),
+            ):
+                pass
+            assert file.read_bytes() == broken
+
+
+def test_what_is_committed_goes_and_its_keys_stay_for_a_while(tmp_path: Path) -> None:
+    """Files of two messages each, and a window of six: a lost acknowledgement of one of the last six does no harm."""
+    with opened(tmp_path, window=6, segment=1) as segments:
+        for number in range(1, 21, 2):
+            segments.append([entry(number), entry(number + 1)])
+            segments.remove_before(number - 1)
+        assert segments.first == 18
+        with pytest.raises(PipelineError, match="begins at 18: another query has read it"):
+            segments.parts(17, 20)
+        with pytest.raises(PipelineError, match=r"is at position 21 and the spool .* ends at 20"):
+            segments.parts(20, 21)
+        remembered = knows(segments, *range(1, 21))
+    assert len(remembered) <= 10
+    assert set(range(15, 21)) <= remembered
+    with opened(tmp_path, window=6) as again:
+        assert (again.first, again.end) == (18, 20)
+        assert knows(again, *range(1, 21)) == remembered
+    assert len(list(tmp_path.iterdir())) < 12, "old files go"
+
+
+def test_a_crash_between_two_files_forgets_no_key(tmp_path: Path) -> None:
+    """The keys of a full file were written, the next file was not begun, and the full one grew."""
+    filled(tmp_path, 1)
+    (tmp_path / f"{0:020}.keys").write_bytes((1).to_bytes(16) + zlib.crc32((1).to_bytes(16)).to_bytes(4))
+    with opened(tmp_path, segment=1) as segments:
+        segments.append([entry(3), entry(4)])
+        segments.remove_before(4)
+        assert segments.first == 4
+    with opened(tmp_path) as segments:
+        assert knows(segments, 1, 2, 3, 4, 5) == {1, 2, 3, 4}
+
+
+def test_the_newest_file_stays_so_that_positions_go_on(tmp_path: Path) -> None:
+    filled(tmp_path, 2)
+    with opened(tmp_path) as segments:
+        segments.remove_before(4)
+    with opened(tmp_path) as segments:
+        assert segments.end == 4
+        assert segments.bytes_from(4) == 0 < segments.bytes_from(0)
+
+
+def test_a_failed_sync_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as segments:
+        segments.append([entry(1)])
+
+        def fail(_: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as failing:
+            failing.setattr("os.fdatasync", fail)
+            with pytest.raises(PipelineError, match="cannot be used: No space left on device"):
+                segments.append([entry(2)])
+        assert segments.end == 1
+        assert not knows(segments, 2)
+        with pytest.raises(PipelineError, match="cannot be used: No space left on device"):
+            segments.append([entry(3)])
+    with opened(tmp_path) as segments:
+        assert segments.end == 1
+        segments.append([entry(3)])
+    with opened(tmp_path) as segments:
+        assert segments.end == 2
+        assert knows(segments, 2, 3) == {3}
+
+
+def test_half_a_chunk_that_cannot_be_cut_off_is_never_appended_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that begins to fail: neither the write ends nor the truncation after it."""
+    with opened(tmp_path) as segments:
+        segments.append([entry(1)])
+        write = os.write
+
+        def half(file: int, data: memoryview) -> int:
+            write(file, data[: len(data) // 2])
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        def fail(*_: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as failing:
+            failing.setattr("os.write", half)
+            failing.setattr("os.ftruncate", fail)
+            with pytest.raises(PipelineError, match="cannot be used: Input/output error"):
+                segments.append([entry(2)])
+        with pytest.raises(PipelineError, match="cannot be used: Input/output error"):
+            segments.append([entry(3)])
+    with opened(tmp_path) as segments:
+        assert segments.end == 1
+        segments.append([entry(2)])
+        assert segments.end == 2
+
+
+def test_a_spool_has_one_owner_and_one_queue(tmp_path: Path) -> None:
+    with opened(tmp_path):
+        with pytest.raises(
+            PipelineError, match=rf"is used by another query \(process {os.getpid()} on .*\): give"
+        ):
+            Folder(tmp_path, "q", wait=0)
+        code = (
+            f"from warren.pipeline.spool.folder import Folder; Folder(Path({str(tmp_path)!r}), 'q', wait=0)"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", f"from pathlib import Path\n{code}"], capture_output=True, text=True
+        )
+        assert f"is used by another query (process {os.getpid()}" in ran.stderr
+    with pytest.raises(PipelineError, match="belongs to queue 'q': give each queue a spoolDir of its own"):
+        Folder(tmp_path, "other", wait=0)
+    Folder(tmp_path, "q", wait=0).close()
+
+
+def test_a_folder_that_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(PipelineError, match=r"the spool .*/file/spool cannot be used: File exists"):
+        Folder(tmp_path / "file" / "spool", "q", wait=0)

@@ -1,0 +1,156 @@
+"""What goes wrong while a stream is read: retention, a broker that stops, hangs or is too busy, a stream made anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tests.spark.conftest import Message, channel
+from tests.spark.test_stream_source import Stream, declared
+from tests.support.broker import BrokerProcess
+from tests.support.processes import wait_until
+from warren.pipeline.broker_connection import Address
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.source.consumer import Consuming
+from warren.pipeline.source.offset_ranges import Ranges
+from warren.pipeline.source.stream_end import Watch
+from warren.pipeline.source.stream_readers import ContinuousReader
+from warren.pipeline.source.stream_replay import Replay
+
+
+@pytest.fixture
+def stream(amqp_url: str) -> Iterator[Stream]:
+    """With segments of some messages, which go one by one."""
+    made = declared(amqp_url, **{"x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 16_384})
+    yield made
+    with channel(amqp_url) as deleting:
+        deleting.queue_delete(made.name)
+
+
+def large(stream: Stream, count: int) -> None:
+    stream.publish([Message(bytes(1000)) for _ in range(count)])
+
+
+def test_what_retention_takes_in_mid_read_is_an_error(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warren.pipeline.source.stream_replay.PREFETCH", 8)
+    monkeypatch.setattr("warren.pipeline.source.consumer.BATCH_MESSAGES", 8)
+    for _ in range(15):
+        large(stream, 10)
+    replay = Replay(Address(stream.url), stream.name)
+    end = replay.end()
+    whole, lossy = replay.batches(0, end), replay.batches(0, end, whole=False)
+    assert next(whole).offsets[0] <= 1
+    assert next(lossy).offsets[0] <= 1
+    for _ in range(40):
+        large(stream, 10)
+    wait_until(lambda: (replay.find("first") or 0) > end, "what is being read is gone", 60)
+    with pytest.raises(PipelineError, match=r"messages from offset \d+ on are gone, it begins at \d+"):
+        list(whole)
+    assert sum(len(batch.bodies) for batch in lossy) < 150
+
+
+def test_offsets_that_are_no_messages_are_no_loss(stream: Stream) -> None:
+    """RabbitMQ gives some to records of its own, about one a segment."""
+    for _ in range(12):
+        large(stream, 10)
+    replay = Replay(Address(stream.url), stream.name)
+    assert sum(len(batch.bodies) for batch in replay.batches(0, replay.end())) == 120
+
+
+def test_the_end_of_a_stream_that_never_rests_is_found(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever it is asked whether there is more, there is."""
+    stream.numbers(0, 9)
+    asked, waiting = [0], Consuming.waiting
+
+    def busy(consuming: Consuming) -> int:
+        asked[0] += 1
+        assert asked[0] < 200, "it is followed on and on"
+        stream.publish([Message(b"x")])
+        assert len(consuming.deliveries.bodies) <= 1, "bodies are kept"
+        return waiting(consuming)
+
+    monkeypatch.setattr(Consuming, "waiting", busy)
+    assert Replay(Address(stream.url), stream.name).end() > 10
+
+
+def test_a_stream_that_is_made_anew_while_it_is_watched_is_an_error(stream: Stream) -> None:
+    stream.numbers(0, 4)
+    replay = Replay(Address(stream.url), stream.name)
+    whole, lossy = Watch(replay), Watch(replay, whole=False)
+    try:
+        assert whole.end() == lossy.end() == 5
+        with channel(stream.url) as making:
+            making.queue_delete(stream.name)
+            making.queue_declare(stream.name, durable=True, arguments={"x-queue-type": "stream"})
+        stream.numbers(0, 9)
+        with pytest.raises(PipelineError, match="was deleted while it was read"):
+            wait_until(lambda: whole.end() == 10, "it is noticed", 60)
+        wait_until(lambda: lossy.end() == 10, "it is read on", 60)
+    finally:
+        whole.close()
+        lossy.close()
+
+
+def test_a_read_that_begins_ahead_of_the_end_waits_for_it(stream: Stream) -> None:
+    stream.numbers(0, 9)
+    ranges = Ranges.of({"url": stream.url, "stream": stream.name, "startingoffset": "12"})
+    reader = ContinuousReader(ranges)
+    try:
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, ReadAllAvailable()) == start == {stream.name: 12}
+        stream.numbers(10, 14)
+        wait_until(lambda: reader.latestOffset(start, ReadAllAvailable()) == {stream.name: 15}, "it came", 60)
+    finally:
+        reader.stop()
+
+
+def test_a_broker_that_restarts_is_waited_for(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker:
+        stream = declared(broker.url)
+        stream.numbers(0, 4)
+        watch = Watch(Replay(Address(broker.url, 120), stream.name))
+        short = Watch(Replay(Address(broker.url, 5), stream.name))
+        try:
+            assert watch.end() == short.end() == 5
+            broker.stop()
+            with pytest.raises(PipelineError, match=r"cannot be reached.*tried again for 5 s"):
+                wait_until(lambda: short.end() != 5, "it is given up")
+            starting = threading.Thread(target=broker.start)
+            starting.start()
+            try:
+                assert watch.end() == 5
+            finally:
+                starting.join()
+            stream.numbers(5, 6)
+            wait_until(lambda: watch.end() == 7, "it goes on")
+        finally:
+            watch.close()
+            short.close()
+
+
+def test_a_broker_that_falls_silent_is_noticed_by_who_waits(tmp_path: Path) -> None:
+    """It closes nothing: only its heartbeats are missing."""
+    with BrokerProcess(tmp_path / "broker") as broker:
+        stream = declared(broker.url)
+        stream.numbers(0, 4)
+        watch = Watch(Replay(Address(f"{broker.url}?heartbeat=1", 10), stream.name))
+        try:
+            assert watch.end() == 5
+            os.kill(broker.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(PipelineError, match=r"does not answer|stopped answering"):
+                    wait_until(lambda: watch.end() != 5, "it is noticed", 60)
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
+        finally:
+            watch.close()

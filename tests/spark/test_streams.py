@@ -1,0 +1,317 @@
+"""Several streams in one read, what a trigger takes of each, and messages that are out of the ordinary."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from tests.spark.conftest import channel
+from tests.spark.queries import ended
+from tests.spark.test_stream_source import Stream, declared
+from tests.support.processes import wait_until
+from warren.core.blocking_connection import Conversation
+from warren.pipeline.broker_connection import Address, Link
+from warren.pipeline.datasource import source_errors
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.source.offset_ranges import shared
+from warren.pipeline.source.stream_end import Watch
+from warren.pipeline.source.stream_replay import Replay
+from warren.wire import field_tables, methods, properties
+from warren.wire.amqp_url import parse_url
+from warren.wire.content import content_frames, join_content
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def streams(amqp_url: str) -> Iterator[list[Stream]]:
+    """Three of them, empty; a test may delete one."""
+    made = [declared(amqp_url) for _ in range(3)]
+    with ExitStack() as ending:
+        for stream in made:
+            ending.callback(delete, stream)
+        yield made
+
+
+def delete(stream: Stream) -> None:
+    with channel(stream.url) as deleting:
+        deleting.queue_delete(stream.name)
+
+
+def read(spark: SparkSession, streams: list[Stream], **options: str) -> DataFrame:
+    names = ", ".join(stream.name for stream in streams)
+    return spark.read.format("amqp").options(url=streams[0].url, stream=names, **options).load()
+
+
+def found(frame: DataFrame) -> dict[str, list[int]]:
+    """The offsets of each stream, in the order of the rows."""
+    offsets: dict[str, list[int]] = {}
+    for row in frame.select("queue", "offset", "body").collect():
+        assert int(row["body"]) == row["offset"]
+        offsets.setdefault(row["queue"], []).append(row["offset"])
+    return offsets
+
+
+def test_several_streams_are_one_frame(spark: SparkSession, streams: list[Stream]) -> None:
+    one, two, three = streams
+    one.numbers(0, 29)
+    two.numbers(0, 9)
+    frame = read(spark, streams)
+    assert frame.rdd.getNumPartitions() == 2, "one a stream that has something"
+    assert found(frame) == {one.name: list(range(30)), two.name: list(range(10))}
+    begin = f'{{"{one.name}": 25, "{three.name}": "next"}}'
+    assert found(read(spark, streams, startingOffset=begin)) == {
+        one.name: list(range(25, 30)),
+        two.name: list(range(10)),
+    }
+    assert found(read(spark, streams, endingOffset=f'{{"{one.name}": 2}}', startingOffset="1")) == {
+        one.name: [1],
+        two.name: list(range(1, 10)),
+    }
+
+
+def test_a_trigger_takes_a_bounded_share_of_each(
+    spark: SparkSession, streams: list[Stream], tmp_path: Path
+) -> None:
+    """What waits in three streams comes in batches of at most 40, each message once; the third is new to the checkpoint."""
+    one, two, three = streams
+
+    def run(*read: Stream) -> list[StreamingQueryProgress]:
+        writer = (
+            spark.readStream.format("amqp")
+            .options(url=one.url, stream=",".join(stream.name for stream in read), maxMessagesPerTrigger="40")
+            .load()
+            .writeStream.format("parquet")
+            .options(path=str(tmp_path / "out"), checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+        )
+        query = ended(writer.start)
+        for progress in query.recentProgress:
+            assert int(progress["numInputRows"]) <= 40
+        return query.recentProgress
+
+    one.numbers(0, 59)
+    two.numbers(0, 19)
+    first = run(one, two)
+    taken = [int(progress["numInputRows"]) for progress in first if progress["numInputRows"]]
+    assert taken == [40, 40]
+    assert json.loads(first[0]["sources"][0]["endOffset"]) == {one.name: 30, two.name: 10}
+    two.numbers(20, 24)
+    three.numbers(0, 9)
+    run(one, two, three)
+    offsets = found(spark.read.parquet(str(tmp_path / "out")))
+    assert {name: sorted(each) for name, each in offsets.items()} == {
+        one.name: list(range(60)),
+        two.name: list(range(25)),
+        three.name: list(range(10)),
+    }
+
+
+def test_a_stream_that_was_made_anew_is_an_error(
+    spark: SparkSession, streams: list[Stream], tmp_path: Path
+) -> None:
+    stream = streams[0]
+
+    def run(**options: str) -> None:
+        writer = (
+            spark.readStream.format("amqp")
+            .options(url=stream.url, stream=stream.name, **options)
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+        )
+        ended(writer.start)
+
+    stream.numbers(0, 9)
+    run()
+    delete(stream)
+    with channel(stream.url) as declaring:
+        declaring.queue_declare(stream.name, durable=True, arguments={"x-queue-type": "stream"})
+    stream.numbers(0, 4)
+    with (
+        pytest.raises(PipelineError, match="ends at offset 5, before the 10 that was read: it was made anew"),
+        source_errors(),
+    ):
+        run()
+    run(failOnDataLoss="false")
+
+
+def test_what_may_be_read_is_shared_in_proportion() -> None:
+    assert shared(100, {"a": 10, "b": 20}) == {"a": 10, "b": 20}
+    assert shared(30, {"a": 90, "b": 10, "c": 0}) == {"a": 27, "b": 3, "c": 0}
+    assert shared(1, {"a": 5, "b": 7}) == {"a": 0, "b": 1}
+    assert sum(shared(10, {"a": 7, "b": 7, "c": 7}).values()) == 10
+
+
+def publish(url: str, stream: str, messages: list[tuple[dict[str, properties.Property], bytes]]) -> None:
+    """Publish properties as bytes, which no client would let pass."""
+    connection = Conversation(parse_url(url), 30)
+    connection.call("confirm.select", False)
+    for each, body in messages:
+        content = join_content(1, properties.encode(each, len(body)), body)
+        connection.socket.sendall(
+            methods.frame(1, "basic.publish", 0, b"", stream.encode(), False, False)
+            + content_frames(content, 1, connection.frame_max)
+        )
+        connection.expect("basic.ack")
+    connection.close()
+
+
+def test_messages_out_of_the_ordinary_are_read(spark: SparkSession, streams: list[Stream]) -> None:
+    """A header that looks like the stream's own, bodies of none and of many frames, bytes that are no text, no time."""
+    stream = streams[0]
+    mimic = b"\x0fx-stream-offsetl" + bytes(8)
+    one: dict[str, field_tables.Value] = {"a": mimic.decode(), "z": 1}
+    publish(
+        stream.url,
+        stream.name,
+        [
+            ({"headers": field_tables.encode(one)}, b""),
+            ({"headers": field_tables.encode(one)}, bytes(300_000)),
+            (
+                {
+                    "correlation_id": b"\xff!",
+                    "headers": field_tables.encode({"b": "\udcff", "t": field_tables.Timestamp(2**40)}),
+                },
+                b"2",
+            ),
+            ({"timestamp": 2**50, "headers": b""}, b"3"),
+            ({"timestamp": 1_700_000_000, "type": b"t"}, b"4"),
+            ({"timestamp": 1_700_000_000, "type": b"t"}, b"5"),
+        ],
+    )  # fmt: skip
+    rows = read(spark, [stream]).orderBy("offset").collect()
+    assert [row["offset"] for row in rows] == list(range(6))
+    assert [len(row["body"]) for row in rows] == [0, 300_000, 1, 1, 1, 1]
+    for row in rows[:2]:
+        assert row["headers"]["a"] == mimic.decode()
+        assert field_tables.decode(bytes(row["headers_raw"])) == {"a": mimic.decode(), "z": 1}
+    assert rows[2]["correlation_id"] == "\ufffd!"
+    assert rows[2]["headers"] == {"b": "/w==", "t": str(2**40)}
+    assert (rows[3]["timestamp"], rows[3]["correlation_id"]) == (None, None)
+    assert [row["type"] for row in rows] == [None] * 4 + ["t"] * 2
+    assert rows[4]["timestamp"] == rows[5]["timestamp"] is not None
+    assert rows[4]["headers"] is rows[4]["headers_raw"] is None
+
+
+def test_an_end_is_found_whose_messages_are_acknowledged_already(
+    streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a chunk that is as long as what is acknowledged at a time; twice would end the channel."""
+    monkeypatch.setattr("warren.pipeline.source.stream_replay.PREFETCH", 1)
+    streams[0].numbers(0, 4)
+    replay = Replay(Address(streams[0].url), streams[0].name)
+    assert replay.end() == 5
+    assert sum(len(batch.bodies) for batch in replay.batches(1, 5)) == 4
+
+
+def test_an_end_is_watched(streams: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks again and again makes no connection for it as long as nothing comes."""
+    opened: list[Address] = []
+    opening = Address.open
+
+    def counted(address: Address, product: str = "test") -> Link:
+        opened.append(address)
+        return opening(address, product)
+
+    monkeypatch.setattr(Address, "open", counted)
+    stream = streams[0]
+    watch = Watch(Replay(Address(stream.url), stream.name))
+    try:
+        assert watch.end() == 0
+        stream.numbers(0, 9)
+        wait_until(lambda: watch.end() == 10, "what came is seen")
+        before = len(opened)
+        assert {watch.end() for _ in range(100)} == {10}
+        assert len(opened) == before
+        delete(stream)
+        with pytest.raises(PipelineError, match="was deleted while it was read"):
+            wait_until(lambda: watch.end() != 10, "the stream is gone")
+    finally:
+        watch.close()
+
+
+def test_heartbeats_are_no_messages(streams: list[Stream]) -> None:
+    """A broker that is there, and sends nothing of a range that cannot be, is waited for as long as the timeout says."""
+    stream = streams[0]
+    stream.numbers(0, 4)
+    batches = Replay(Address(f"{stream.url}?heartbeat=1", 10), stream.name).batches(0, 10)
+    assert next(batches).offsets == list(range(5))
+    with pytest.raises(PipelineError, match=r"nothing arrived for 10 s, at offset 5"):
+        next(batches)
+
+
+def test_a_batch_is_bounded_whatever_the_stream_holds(streams: list[Stream]) -> None:
+    stream = streams[0]
+    publish(stream.url, stream.name, [({}, bytes(512 * 1024)) for _ in range(40)])
+    replay = Replay(Address(stream.url), stream.name)
+    assert replay.end() == 40
+    sizes = [sum(map(len, batch.bodies)) for batch in replay.batches(3, 37)]
+    assert sum(sizes) == 34 * 512 * 1024
+    assert max(sizes) <= 5 * 1024 * 1024
+
+
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[None]:
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    yield
+    spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("pushing")
+def test_filters_decide_what_is_read(spark: SparkSession, streams: list[Stream]) -> None:
+    one, two, _ = streams
+    one.numbers(0, 49)
+    two.numbers(0, 49)
+
+    def tasks(where: str) -> tuple[int, dict[str, list[int]]]:
+        """How many tasks a query takes, of ten offsets each, and what it finds; each with a frame of its own."""
+        frame = read(spark, [one, two], messagesPerTask="10", pushFilters="true").where(where)
+        return frame.rdd.getNumPartitions(), found(frame)
+
+    few = f"queue = '{one.name}' and offset >= 15 and offset < 30 and body is not null"
+    assert tasks(few) == (2, {one.name: list(range(15, 30))})
+    assert tasks("offset > 49") == (1, {})
+    assert tasks(f"queue in ('{two.name}', 'elsewhere') and offset <= 3") == (1, {two.name: list(range(4))})
+    ends = [0, 1, 48, 49]
+    assert tasks("offset < 2 or offset > 47") == (10, {one.name: ends, two.name: ends})
+
+
+@pytest.mark.usefixtures("pushing")
+def test_a_frame_of_several_queries_pushes_nothing(spark: SparkSession, streams: list[Stream]) -> None:
+    """Spark would read for each of them what the filters of the last one left."""
+    streams[0].numbers(0, 99)
+    frame = read(spark, [streams[0]])
+    low, high = frame.where("offset < 3"), frame.where("offset > 97")
+    assert found(low.unionAll(high)) == {streams[0].name: [0, 1, 2, 98, 99]}
+    assert frame.count() == 100
+
+
+@pytest.mark.usefixtures("pushing")
+def test_times_of_messages_lead_to_times_of_writing_where_they_are_said_to_be_near(
+    spark: SparkSession, streams: list[Stream]
+) -> None:
+    """A message with a timestamp of long ago was written now: it is found, unless the options say that this cannot be."""
+    stream = streams[0]
+    publish(
+        stream.url,
+        stream.name,
+        [({"timestamp": 1_500_000_000}, b"0"), ({"timestamp": int(time.time())}, b"1")],
+    )
+    old, new = "timestamp < '2020-01-01'", "timestamp >= '2020-01-01'"
+    assert found(read(spark, [stream]).where(old)) == {stream.name: [0]}
+
+    def near(where: str) -> dict[str, list[int]]:
+        return found(read(spark, [stream], pushFilters="true", timestampTolerance="60").where(where))
+
+    assert near(old) == {}
+    assert near(new) == {stream.name: [1]}

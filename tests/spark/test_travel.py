@@ -1,0 +1,56 @@
+"""What goes to other machines says in one line that they lack Warren, or have another one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from tests.support.pythons import python_elsewhere
+from warren.pipeline.datasource import AmqpDataSource
+from warren.pipeline.version_check import own_version
+
+LOAD = """
+import pickle, sys
+loaded = pickle.load(sys.stdin.buffer)
+print(type(loaded).__name__, loaded.__name__ if isinstance(loaded, type) else loaded.options["queue"])
+"""
+SOURCE = AmqpDataSource({"url": "amqp://guest:secret@127.0.0.1/", "queue": "orders"})
+
+
+def loaded(python: Path, travelling: object) -> subprocess.CompletedProcess[bytes]:
+    pickled = cloudpickle.dumps(travelling)  # type: ignore[no-untyped-call]
+    return subprocess.run([python, "-c", LOAD], input=pickled, capture_output=True, timeout=200, check=False)
+
+
+@pytest.mark.parametrize("travelling", [AmqpDataSource, SOURCE], ids=["class", "object"])
+def test_a_python_without_warren_says_what_to_install(tmp_path: Path, travelling: object) -> None:
+    python = python_elsewhere(tmp_path / "bare", None)
+    ran = loaded(python, travelling)
+    last = ran.stderr.decode().splitlines()[-1]
+    assert "PipelineError: " in last
+    assert "lacks warren: install warren[spark]==" + own_version() in last
+    assert "PYSPARK_PYTHON" in last
+    assert "secret" not in ran.stderr.decode()
+
+
+def test_a_python_with_another_warren_names_both_versions(tmp_path: Path) -> None:
+    python = python_elsewhere(tmp_path / "other", "0.0.1")
+    last = loaded(python, SOURCE).stderr.decode().splitlines()[-1]
+    assert f"has Warren 0.0.1, and this job is of {own_version()}: install warren[spark]==" in last
+
+
+def test_a_python_with_the_same_warren_loads_both(tmp_path: Path) -> None:
+    python = python_elsewhere(tmp_path / "same", own_version())
+    for travelling, said in ((AmqpDataSource, "Travels AmqpDataSource"), (SOURCE, "AmqpDataSource orders")):
+        ran = loaded(python, travelling)
+        assert ran.stdout.decode().strip() == said, ran.stderr.decode()
+
+
+def test_without_the_extra_no_other_source_is_hidden_from_spark(tmp_path: Path) -> None:
+    python = python_elsewhere(tmp_path / "plain", own_version(), "pyarrow")
+    asked = "import pyspark_warren; print(hasattr(pyspark_warren, 'DefaultSource'))"
+    ran = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=200, check=False)
+    assert (ran.stdout.strip(), ran.stderr) == ("False", "")

@@ -1,0 +1,145 @@
+"""A log on a test's disk, with a loop of its own and the definitions' gate in the test's hands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection
+from typing import ClassVar
+
+from tests.unit.store.disk import Disk
+from warren.broker.store.errors import StoreError
+from warren.broker.store.index.index_format import Describe, opaque
+from warren.broker.store.log.log import Log, QueueLog, Sync
+from warren.broker.store.log.recovery import Recovery, recover
+
+BLOCK = 256
+
+
+class GateInHand:
+    """Definitions that are committed when the test says so."""
+
+    def __init__(self) -> None:
+        self.submitted = 0
+        self.committed = 0
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        self._watchers.append(callback)
+
+    def commit(self) -> None:
+        self.committed = self.submitted
+        for callback in self._watchers:
+            callback()
+
+
+class Node:
+    """One run of the log on a disk, from recovery to its end."""
+
+    running: ClassVar[list[Node]] = []
+    """Those that have not ended."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        known: Collection[int] = (1,),
+        *,
+        block: int = BLOCK,
+        segment_size: int = 4096,
+        slack: int = 8192,
+        batch_size: int = 1 << 20,
+        ack_delay: float = 0.001,
+        describe: Describe = opaque,
+        sync: Sync = Sync.BATCH,
+        ahead: int = 100,
+    ) -> None:
+        self.disk = disk
+        Node.running.append(self)
+        self.loop = asyncio.new_event_loop()
+        self.gate = GateInHand()
+        self.recovery: Recovery = recover(disk.folder(), known, block=block, describe=describe)
+        self.log = Log(
+            self.recovery,
+            self.loop,
+            self.gate,
+            segment_size=segment_size,
+            slack=slack,
+            batch_size=batch_size,
+            ack_delay=ack_delay,
+            retry=0.001,
+            sync=sync,
+            ahead=ahead,
+        )
+        self.synced: list[int] = []
+        self.full: list[bool] = []
+        self.failures: list[str] = []
+        self.log.on_synced = self.synced.append
+        self.log.on_full = self.full.append
+        self.log.on_failed = self.failures.append
+
+    @property
+    def written(self) -> int:
+        """How much of the segment that is written to is written."""
+        return int(self.log.written) & 0xFFFF_FFFF
+
+    def queue(self, incarnation: int = 1) -> QueueLog:
+        return self.log.queue(incarnation)
+
+    def messages(self, incarnation: int = 1) -> dict[int, bytes]:
+        """What recovery found of a queue."""
+        return {number: payload for number, payload, _ in self.recovery.queues[incarnation].messages}
+
+    def run_until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Run the loop until the condition holds."""
+
+        async def wait() -> None:
+            until = time.monotonic() + seconds
+            while not condition():
+                assert time.monotonic() < until, (
+                    f"it never came to hold: {vars(self.log) if hasattr(self.log, '__dict__') else self.log}"
+                )
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(wait())
+
+    def sync(self) -> None:
+        """Run until all that was appended so far is on the disk."""
+        batch = self.log.batch
+        self.run_until(lambda: self.log.synced >= batch)
+
+    def settle(self) -> None:
+        """Run until nothing is left to write."""
+        self.run_until(lambda: self.log.settled)
+
+    def step(self) -> None:
+        """One turn of the loop."""
+        self.loop.run_until_complete(asyncio.sleep(0))
+
+    def close(self) -> Disk:
+        """A clean stop; returns the disk for the next run."""
+        self.loop.run_until_complete(self.log.close())
+        self.loop.close()
+        Node.running.remove(self)
+        return self.disk.kill()
+
+    def kill_synced(self) -> Disk:
+        """As `kill`, after all that was appended is on the disk."""
+        self.settle()
+        return self.kill()
+
+    def end(self) -> None:
+        """After the disk was killed: let the worker find out."""
+        with contextlib.suppress(StoreError):
+            self.loop.run_until_complete(self.log.close())
+        self.loop.close()
+        Node.running.remove(self)
+
+    def kill(self) -> Disk:
+        """The process is killed; returns the disk for the next run."""
+        after = self.disk.kill()
+        self.end()
+        return after
+
+
+__all__ = ["BLOCK", "GateInHand", "Node"]

@@ -1,0 +1,74 @@
+"""A stream on a test's disk, written through the log as a broker does it, and read back from any place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.unit.store.disk import Disk
+from tests.unit.store.node import Node
+from warren.broker.store.stream.chunk_format import SEGMENT_HEADER, Chunk
+from warren.broker.store.stream.chunk_reader import BY_OFFSET, BY_POSITION, BY_TIME, StreamRead
+from warren.broker.store.stream.stream_log import StreamLog
+from warren.broker.store.stream.stream_recovery import StreamRecovery, recover_streams
+from warren.broker.store.stream.stream_store import Streams
+
+INCARNATION = 1
+STREAMS = "/disk/streams"
+
+
+class StreamNode(Node):
+    """One run of a log and of one stream, whose clock the test sets."""
+
+    def __init__(self, disk: Disk, known: Iterable[int] = (INCARNATION,), *, now: int = 1000) -> None:
+        super().__init__(disk, set(known))
+        self.now = now
+        self.found: StreamRecovery = recover_streams(disk.folder(), set(known), self.recovery.clean)
+        self.streams = Streams(self.loop, disk.folder(), self.log, self.gate, self.found)
+        self.log.streams = self.streams
+        self.stream: StreamLog = self.streams.log(INCARNATION, lambda: self.now)
+        self.damage: list[str] = []
+
+    def append(self, *bodies: bytes) -> None:
+        for body in bodies:
+            self.stream.append(b"", body)
+
+    def read(self, how: int = BY_OFFSET, target: int = 0) -> dict[int, bytes]:
+        """What stands on the disk from an offset or a time on, by offset."""
+        found: dict[int, bytes] = {}
+        segments = list(self.stream.segments)
+        if not segments:
+            return found
+        if how == BY_TIME:
+            start = next((s for s in segments if s.timestamp >= target), segments[-1])
+        else:
+            start = next((s for s in reversed(segments) if s.first <= target), segments[0])
+        read = StreamRead(start, how, target, 0)
+        for segment in segments[segments.index(start) :]:
+            if segment is not start:
+                read = StreamRead(segment, BY_POSITION, 0, SEGMENT_HEADER)
+            while True:
+                read.run(self.disk)
+                assert not read.error, read.error
+                self.damage += [text for _, text in read.damage]
+                for chunk in read.chunks:
+                    found.update(entries(chunk))
+                if read.ended or read.gone:
+                    break
+                read = StreamRead(segment, BY_POSITION, 0, read.position)
+        return {offset: body for offset, body in found.items() if how == BY_TIME or offset >= target}
+
+    def paths(self) -> list[str]:
+        """The stream's segments on the disk, oldest first."""
+        return sorted(path for path in self.disk.nodes if path.startswith(STREAMS))
+
+
+def entries(chunk: Chunk) -> dict[int, bytes]:
+    """The messages of a chunk, by offset."""
+    found = {}
+    at = 0
+    for offset in range(chunk.first, chunk.first + chunk.count):
+        size = int.from_bytes(chunk.payload[at : at + 4], "little")
+        found[offset] = chunk.payload[at + 4 : at + 4 + size]
+        at += 4 + size
+    assert at == len(chunk.payload)
+    return found

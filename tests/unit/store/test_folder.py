@@ -1,0 +1,146 @@
+"""The data folder: who may use it, and what it says when it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from warren.broker.store.data_folder import VERSION, DataFolder
+from warren.broker.store.errors import StoreError
+from warren.core.errors import Exit
+
+OPEN = """
+import sys
+from warren.broker.store.errors import StoreError
+from warren.broker.store.data_folder import DataFolder
+try:
+    DataFolder.open(sys.argv[1])
+except StoreError as error:
+    print(int(error.status), error)
+else:
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+def refusal(path: Path) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        DataFolder.open(path)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_a_folder_is_made_for_its_owner_alone_and_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "some" / "where"
+    folder = DataFolder.open(path)
+    identity = folder.identity
+    folder.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} <= {0o600, 0o700}
+    again = DataFolder.open(path)
+    assert again.identity == identity
+    again.close()
+
+
+def test_two_folders_have_different_identities(tmp_path: Path) -> None:
+    first, second = DataFolder.open(tmp_path / "a"), DataFolder.open(tmp_path / "b")
+    assert first.identity != second.identity
+    first.close()
+    second.close()
+
+
+def test_no_file_knows_the_host(tmp_path: Path) -> None:
+    DataFolder.open(tmp_path).close()
+    for file in tmp_path.iterdir():
+        if file.is_file():
+            assert socket.gethostname().encode() not in file.read_bytes()
+
+
+def test_a_second_process_is_told_who_has_the_folder(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OPEN, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "open\n"
+        error = refusal(tmp_path)
+        assert str(error) == f"data folder {tmp_path} is in use by another broker (process {owner.pid})"
+        assert error.status is Exit.USAGE
+        owner.kill()
+    DataFolder.open(tmp_path).close()
+
+
+def test_the_same_process_cannot_open_it_twice_either(tmp_path: Path) -> None:
+    folder = DataFolder.open(tmp_path)
+    assert str(refusal(tmp_path)).endswith(f"(process {os.getpid()})")
+    folder.close()
+    folder.close()
+
+
+def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
+    DataFolder.open(tmp_path).close()
+    file = tmp_path / "format"
+    file.write_text(file.read_text().replace(f"version {VERSION}", f"version {VERSION + 1}"))
+    error = refusal(tmp_path)
+    assert error.status is Exit.USAGE
+    assert re.search(
+        rf"has format version {VERSION + 1}, this broker knows {VERSION}: start it with the version of Warren",
+        str(error),
+    )
+
+
+def test_an_older_version_is_marked_as_the_present_one_before_it_is_written_to(tmp_path: Path) -> None:
+    made = DataFolder.open(tmp_path)
+    made.close()
+    file = tmp_path / "format"
+    present = file.read_text()
+    file.write_text(present.replace(f"version {VERSION}", "version 1"))
+    with closing(DataFolder.open(tmp_path)) as folder:
+        assert folder.identity == made.identity
+        # A broker that knows only the older one would pass over what it does not know.
+        assert file.read_text() == present
+
+
+@pytest.mark.parametrize("text", ["", "something else\n", "warren data folder\nversion 1\nidentity xyz\n"])
+def test_a_format_file_that_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
+    DataFolder.open(tmp_path).close()
+    (tmp_path / "format").write_text(text)
+    assert "restore it" in str(refusal(tmp_path))
+
+
+def test_a_log_without_its_format_file_is_refused(tmp_path: Path) -> None:
+    DataFolder.open(tmp_path).close()
+    (tmp_path / "format").unlink()
+    (tmp_path / "log" / "0000000000000001.log").write_bytes(b"records")
+    assert "has a log but no file `format`" in str(refusal(tmp_path))
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    assert "is no folder" in str(refusal(path))
+    assert refusal(path / "below").status is Exit.USAGE
+
+
+def test_a_folder_that_cannot_be_written_is_refused() -> None:
+    # Root may write everywhere, so the child becomes nobody after its imports; pytest's folders are closed to nobody.
+    drop = "import os\nif os.getuid() == 0: os.setgroups([]), os.setgid(65534), os.setuid(65534)\ntry:"
+    with tempfile.TemporaryDirectory() as parent:
+        path = Path(parent, "data")
+        path.mkdir(mode=0o555)
+        path.parent.chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN.replace("try:", drop, 1), path],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+    assert done.stdout == f"2 cannot write in the data folder {path}: Permission denied\n", done.stderr

@@ -1,0 +1,82 @@
+"""A batch of life-cycle events: what stands in it, and that any JSON reader reads it."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warren.core import capture_events
+from warren.core.capture_events import Batch, Event, what
+from warren.wire import properties
+
+TEXT = st.text(max_size=40)
+
+
+def batch(*content: Event, sequence: int = 1) -> Batch:
+    return Batch("shop-1", "sdk", "shop", sequence, content, "warren.events")
+
+
+def test_a_batch_names_its_source_and_its_place_in_the_sequence() -> None:
+    message = batch((what(capture_events.STARTED), 1_700_000_000_000_001, "", -1), sequence=42)
+    values = properties.decode(message.header())
+    assert {name: field.value for name, field in values.headers.items()} == {
+        "source": "shop-1",
+        "by": "sdk",
+        "sequence": 42,
+        "count": 1,
+    }
+    assert values.data("type") == b"warren.events"
+    assert values.data("content_type") == b"application/json"
+    assert values.data("app_id") == b"shop"
+    assert values.data("message_id") == b"shop-1:42"
+    assert (values["timestamp"], values["delivery_mode"]) == (1_700_000_000, 2)
+
+
+def test_what_is_not_known_is_absent() -> None:
+    published = what(capture_events.PUBLISHED, "orders", "order.placed")
+    delivered = what(capture_events.DELIVERED, "", "q", "q", True, 2)
+    assert json.loads(capture_events.encode([(published, 5, "a", 0), (delivered, 6, "", -1)])) == [
+        {
+            "event": "published",
+            "exchange": "orders",
+            "routing_key": "order.placed",
+            "at": 5,
+            "message_id": "a",
+            "bytes": 0,
+        },
+        {
+            "event": "delivered",
+            "exchange": "",
+            "routing_key": "q",
+            "queue": "q",
+            "redelivered": True,
+            "attempt": 2,
+            "at": 6,
+        },
+    ]
+
+
+@given(st.sampled_from(capture_events.EVENTS), TEXT, TEXT, TEXT, TEXT, st.integers(0), st.integers(-1))
+def test_any_text_comes_back_as_it_was(
+    event: str, exchange: str, key: str, queue: str, message_id: str, at: int, size: int
+) -> None:
+    (read,) = json.loads(capture_events.encode([(what(event, exchange, key, queue), at, message_id, size)]))
+    assert (read["event"], read["exchange"], read["routing_key"], read["queue"], read["at"]) == (
+        event,
+        exchange,
+        key,
+        queue,
+        at,
+    )
+    assert read.get("message_id", "") == message_id
+    assert read.get("bytes", -1) == size
+    assert set(read) <= set(capture_events.KEYS)
+
+
+def test_a_key_that_was_no_utf_8_does_not_spoil_the_batch() -> None:
+    strange = b"k\xff".decode("utf-8", "surrogateescape")
+    body = capture_events.encode([(what(capture_events.PUBLISHED, "x", strange), 1, strange, 1)])
+    assert body.isascii()
+    assert len(json.loads(body)) == 1

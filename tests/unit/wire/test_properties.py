@@ -1,0 +1,160 @@
+"""A message's properties: the quick look and the whole decoding agree, and both refuse what is malformed."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pamqp import commands, header
+
+from warren.wire import field_tables, properties
+from warren.wire.content import HEADER_FIXED, Look, MalformedProperties
+from warren.wire.properties import Properties
+
+SHORT = st.binary(max_size=30)
+TABLE = st.dictionaries(st.text(max_size=9), st.integers(0, 9) | st.text(max_size=9), max_size=3).map(
+    lambda table: field_tables.decode_fields(field_tables.encode(dict(table)))
+)
+PROPERTIES: st.SearchStrategy[Properties] = st.fixed_dictionaries(
+    {},
+    optional={
+        "content_type": SHORT,
+        "content_encoding": SHORT,
+        "headers": TABLE,
+        "delivery_mode": st.integers(0, 255),
+        "priority": st.integers(0, 255),
+        "correlation_id": SHORT,
+        "reply_to": SHORT,
+        "expiration": SHORT,
+        "message_id": SHORT,
+        "timestamp": st.integers(0, 2**64 - 1),
+        "type": SHORT,
+        "user_id": SHORT,
+        "app_id": SHORT,
+        "cluster_id": SHORT,
+    },
+).map(lambda given: Properties(given))  # type: ignore[arg-type]
+
+
+def glance(look: Look, payload: bytes, padding: bytes = b"") -> None:
+    flags = int.from_bytes(payload[12:14])
+    look.look(padding + payload + padding, len(padding) + HEADER_FIXED, len(padding) + len(payload), flags)
+
+
+@given(PROPERTIES, st.binary(max_size=3))
+@settings(deadline=None, max_examples=300)
+def test_look_sees_what_decode_reads(given: Properties, padding: bytes) -> None:
+    payload = properties.encode(given, 5)
+    decoded = properties.decode(payload)
+    assert decoded == given
+    look = Look()
+    # What an earlier message left there does not shine through.
+    glance(look, properties.encode(Properties(everything()), 0))
+    glance(look, payload, padding)
+    assert look.delivery_mode == given.get("delivery_mode", 0)
+    assert look.priority == given.get("priority", 0)
+    assert look.headers == field_tables.join(given.headers)
+    assert look.reply_to == given.get("reply_to", b"")
+    assert look.has_expiration == ("expiration" in given)
+    assert look.has_user_id == ("user_id" in given)
+    if look.has_expiration:
+        assert look.expiration == given["expiration"]
+    if look.has_user_id:
+        assert look.user_id == given["user_id"]
+
+
+def everything() -> Properties:
+    return Properties(
+        headers=field_tables.decode_fields(b"\1kt\1"),
+        delivery_mode=2,
+        priority=9,
+        reply_to=b"old",
+        expiration=b"60000",
+        user_id=b"old",
+    )
+
+
+def test_a_plain_persistent_message_forgets_the_one_before() -> None:
+    look = Look()
+    glance(look, properties.encode(everything(), 0))
+    glance(look, properties.encode(Properties(delivery_mode=2), 0))
+    assert (look.headers, look.reply_to, look.has_expiration, look.has_user_id) == (b"", b"", False, False)
+
+
+@given(PROPERTIES)
+@settings(deadline=None)
+def test_pamqp_reads_the_same(given: Properties) -> None:
+    payload = properties.encode(given, 77)
+    theirs = header.ContentHeader()
+    try:
+        theirs.unmarshal(payload)
+    except (ValueError, OverflowError):
+        # Strings that are no UTF-8, times that Python has no date for.
+        return
+    assert theirs.body_size == 77
+    read = theirs.properties
+    assert isinstance(read, commands.Basic.Properties)
+    for ours, name in (("delivery_mode", "delivery_mode"), ("priority", "priority")):
+        assert getattr(read, name) == given.get(ours)
+    for name in ("content_type", "correlation_id", "reply_to", "expiration", "message_id", "app_id"):
+        value = given.data(name)
+        assert getattr(read, name) == (None if value is None else value.decode())
+
+
+@given(PROPERTIES, st.data())
+@settings(deadline=None, max_examples=150)
+def test_cut_or_padded_properties_are_malformed(given: Properties, data: st.DataObject) -> None:
+    payload = properties.encode(given, 5)
+    wrong = [payload + b"\0", payload + b"ab"]
+    if len(payload) > HEADER_FIXED:
+        wrong.append(payload[: data.draw(st.integers(HEADER_FIXED, len(payload) - 1))])
+    for malformed in wrong:
+        with pytest.raises(field_tables.TableError):
+            properties.decode(malformed)
+        for padding in (b"", b"\1" * 300):
+            # What follows in the buffer is not taken for a property.
+            with pytest.raises(MalformedProperties):
+                glance(Look(), malformed, padding)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        struct.pack(">HHQH", 60, 0, 0, 1),
+        struct.pack(">HHQHH", 60, 0, 0, 1, 0),
+        struct.pack(">HHQHI", 60, 0, 0, 0x2000, 2**32 - 1),
+        struct.pack(">HHQHI", 60, 0, 0, 0x2000, 3) + b"\1aZ",
+        struct.pack(">HHQHI", 60, 0, 0, 0x2000, 3) + b"\1aI",
+    ],
+    ids=["more-flags", "two-flag-words", "endless-table", "unknown-type", "table-ends-early"],
+)
+def test_malformed_properties(payload: bytes) -> None:
+    with pytest.raises(field_tables.TableError):
+        properties.decode(payload)
+    look = Look()
+    for _ in range(2):
+        # Twice: that a table was walked once is no proof that it was sound.
+        with pytest.raises(MalformedProperties):
+            glance(look, payload)
+
+
+@given(st.binary(max_size=40), st.integers(0, 2**16 - 1))
+@settings(deadline=None, max_examples=300)
+def test_any_bytes_are_judged_alike(data: bytes, flags: int) -> None:
+    payload = struct.pack(">HHQH", 60, 0, 0, flags) + data
+    # Bit 1 announces nothing.
+    known = flags & ~2
+    try:
+        properties.decode(struct.pack(">HHQH", 60, 0, 0, known) + data)
+    except field_tables.TableError:
+        with pytest.raises(MalformedProperties):
+            glance(Look(), payload)
+    else:
+        glance(Look(), payload)
+
+
+def test_a_short_header_is_malformed() -> None:
+    with pytest.raises(field_tables.TableError):
+        properties.decode(b"\0\x3c\0\0")

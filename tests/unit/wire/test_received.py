@@ -1,0 +1,106 @@
+"""Messages and confirms are taken out of the byte stream, however it is cut; everything else is handed on as it came."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.frames import BASIC_DELIVER, BODY, HEADER, METHOD, frame, method, short
+from warren.wire.delivery_scanner import Scanner, StreamError, content, is_text, received
+
+TAG = b"\0" * 7 + b"\x05"
+DELIVER = method(1, BASIC_DELIVER, short("t") + TAG + b"\1" + short("x") + short("k"))
+HEAD = b"\0\x3c\0\0" + b"\0" * 7 + b"\x06" + b"\x10\0" + b"\2"
+MESSAGE = DELIVER + frame(HEADER, 1, HEAD) + frame(BODY, 1, b"abc") + frame(BODY, 1, b"def")
+EMPTY = DELIVER + frame(HEADER, 1, b"\0\x3c\0\0" + b"\0" * 8 + b"\0\0")
+ACK = method(1, (60, 80), TAG + b"\1")
+NACK = method(1, (60, 120), TAG + b"\0")
+OTHERS = frame(8, 0, b"") + method(1, (20, 11), b"\0\0\0\0") + method(2, BASIC_DELIVER, b"whatever it is")
+BLOCKED = method(0, (10, 60), short("low on disk"))
+UNBLOCKED = method(0, (10, 61))
+
+
+class Kept:
+    """An inbox and a connection that keep what comes."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[bytes, bytes, bytes]] = []
+        self.confirms: list[tuple[int, bool, bool]] = []
+        self.reasons: list[str | None] = []
+
+    def message(self, method: bytes, header: bytes, body: bytes) -> None:
+        self.messages.append((method, header, body))
+
+    def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
+        self.confirms.append((sequence, multiple, ack))
+
+    def blocked(self, reason: str | None) -> None:
+        self.reasons.append(reason)
+
+
+def scanner() -> tuple[Scanner, Kept]:
+    kept = Kept()
+    made = Scanner(kept)
+    made.open(1, kept)
+    return made, kept
+
+
+@pytest.mark.parametrize("step", [1, 7, 8, 31, 10_000])
+def test_every_cut_of_the_stream_gives_the_same(step: int) -> None:
+    stream = OTHERS + MESSAGE + ACK + EMPTY + BLOCKED + NACK + UNBLOCKED + OTHERS
+    made, kept = scanner()
+    others = b"".join(made.feed(stream[at : at + step]) for at in range(0, len(stream), step))
+    assert others == OTHERS + BLOCKED + UNBLOCKED + OTHERS
+    assert [body for _, _, body in kept.messages] == [b"abcdef", b""]
+    assert kept.confirms == [(5, True, True), (5, False, False)]
+    assert kept.reasons == ["low on disk", None]
+    method, header, _ = kept.messages[0]
+    assert received(method) == (5, True, "x", "k")
+    assert content(header) == ({"delivery_mode": 2}, b"")
+
+
+def test_a_closed_channel_gets_nothing_more() -> None:
+    made, kept = scanner()
+    made.feed(DELIVER)
+    made.close(1, Kept())
+    made.close(1, kept)
+    rest = frame(HEADER, 1, HEAD)
+    assert made.feed(rest) == rest
+    made.open(1, kept)
+    made.feed(EMPTY)
+    assert len(kept.messages) == 1
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        frame(HEADER, 1, HEAD),
+        DELIVER + frame(BODY, 1, b"abc"),
+        DELIVER + frame(HEADER, 1, HEAD) + frame(BODY, 1, b"more than six"),
+        DELIVER + frame(HEADER, 1, b"\0\x3c\0\0" + b"\xff" * 8 + b"\0\0"),
+        frame(METHOD, 1, b"\0" * 5000),
+        frame(METHOD, 1, b"\0\0\0\0", end=0),
+    ],
+)
+def test_what_is_no_amqp_is_an_error_and_not_a_wait(stream: bytes) -> None:
+    with pytest.raises(StreamError):
+        scanner()[0].feed(stream)
+
+
+def test_another_version_of_the_protocol_is_for_others_to_read() -> None:
+    assert scanner()[0].feed(b"AMQP\0\0\x09\1") == b"AMQP\0\0\x09\1"
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0\x3c\0\x3c", b"\0\x3c\0\x3c\x09t"])
+def test_a_method_or_header_that_ends_early_is_an_error(payload: bytes) -> None:
+    with pytest.raises(StreamError):
+        received(payload)
+    with pytest.raises(StreamError):
+        content(payload + b"\0" * 8 + b"\x80\0")
+
+
+def test_bytes_that_are_no_text_come_back_as_they_were() -> None:
+    properties, _ = content(HEAD[:12] + b"\0\x80" + b"\3a\xff\xe9")
+    text = str(properties["message_id"])
+    assert not is_text(text)
+    assert text.encode("utf-8", "surrogateescape") == b"a\xff\xe9"
+    assert is_text("é")

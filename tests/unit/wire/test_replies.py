@@ -1,0 +1,60 @@
+"""Reply codes and the texts that go with them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from warren.wire.reply_codes import AmqpError, Reply, reply_text, shown, snippet
+
+
+def test_a_text_names_its_code() -> None:
+    error = AmqpError(Reply.NOT_FOUND, "no queue 'q' in vhost '/'", 50, 10)
+    assert error.text == str(error) == "NOT_FOUND - no queue 'q' in vhost '/'"
+    assert (error.class_id, error.method_id) == (50, 10)
+
+
+def test_soft_errors_close_the_channel_only() -> None:
+    """AMQP 0-9-1 section 1.2."""
+    assert {int(code) for code in Reply if code.closes_channel_only} == {311, 313, 403, 404, 405, 406}
+
+
+@pytest.mark.parametrize("explanation", ["x" * 243, "\u00e9" * 121])
+def test_a_text_that_fits_stays(explanation: str) -> None:
+    text = reply_text(Reply.NOT_FOUND, explanation)
+    assert text == f"NOT_FOUND - {explanation}"
+    assert len(text.encode()) <= 255
+
+
+@pytest.mark.parametrize("explanation", ["x" * 244, "\u00e9" * 122, "a\u20ac" * 90, "\udcff\udcfe" * 200])
+def test_a_longer_one_is_cut_within_a_short_string(explanation: str) -> None:
+    text = reply_text(Reply.NOT_FOUND, explanation)
+    assert text.startswith("NOT_FOUND - ")
+    assert text.endswith("...")
+    assert 250 <= len(text.encode()) <= 255
+
+
+def test_cutting_is_quick() -> None:
+    start = time.process_time()
+    reply_text(Reply.NOT_FOUND, "x" * 10_000_000)
+    assert time.process_time() - start < 0.5
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "<<>>"),
+        (b"abc", '<<"abc">>'),
+        (b'a"b\\', '<<"a\\"b\\\\">>'),
+        (b"a\0", "<<97,0>>"),
+        (b"\xff\x01", "<<255,1>>"),
+    ],
+)
+def test_bytes_are_shown_as_erlang_prints_them(data: bytes, text: str) -> None:
+    assert shown(data) == text
+
+
+def test_a_snippet_is_the_beginning_of_a_frame() -> None:
+    assert snippet(1, b"\0" * 3) == "type 1, all octets = <<0,0,0>>"
+    assert snippet(7, b"a" * 17) == f'type 7, first 16 octets = <<"{"a" * 16}">>'
