@@ -16,15 +16,15 @@ from warren.sdk import DEAD_LETTER_EXCHANGE, App, Exchange, Queue
 from warren.wire.amqp_url import parse_url
 
 PATIENT = (
-    "blocking.UNDO_SECONDS",
-    "consumer.CANCEL_SECONDS",
-    "data_channel.LEAVE_SECONDS",
-    "fetching.ANSWER_SECONDS",
-    "probe.REQUEST_SECONDS",
+    "app.blocking.UNDO_SECONDS",
+    "consume.subscription.CANCEL_SECONDS",
+    "transport.data_channel.LEAVE_SECONDS",
+    "consume.get.ANSWER_SECONDS",
+    "app.health_probe.REQUEST_SECONDS",
     "rpc.caller.SETUP_SECONDS",
-    "runtime.FLUSH_SECONDS",
-    "transaction.CLOSE_SECONDS",
-    "transport.CONNECT_SECONDS",
+    "app.runtime.FLUSH_SECONDS",
+    "publish.transaction.CLOSE_SECONDS",
+    "transport.session.CONNECT_SECONDS",
 )
 """What the SDK gives a broker to answer, before it takes the connection or the channel for dead and begins anew."""
 
