@@ -34,7 +34,7 @@ from warren.broker.model.queue.restore import restore_messages
 from warren.broker.model.rabbitmq_versions import COMPAT
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.broker.model.virtual_clock import VirtualClock
-from warren.broker.pending_work import Unfinished
+from warren.broker.pending_work import PendingWork
 from warren.broker.process_memory import resident_memory
 from warren.broker.resource_alarms import Resources
 from warren.broker.store.data_folder import DataFolder
@@ -249,7 +249,7 @@ class Broker:
             self._listener = listener
             self._node = node
             if isinstance(self._clock, VirtualClock):
-                self._unwatch = self._clock.watch(Unfinished(node))
+                self._unwatch = self._clock.watch(PendingWork(node))
             undo.pop_all()
 
     async def _open_control(self, node: Node, parameters: Parameters) -> None:

@@ -19,7 +19,7 @@ IGNORED_AFTER: Final = 0.05
 """A client that leaves bytes unread for so many seconds of real time is waiting for something else: for its test, say."""
 
 
-class Unfinished:
+class PendingWork:
     """A probe for `VirtualClock.watch`; the kernel tells it of both ends of a connection whose client is in this process."""
 
     def __init__(self, node: Node) -> None:

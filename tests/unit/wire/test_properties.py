@@ -1,4 +1,4 @@
-"""A message's properties: the quick look and the whole decoding agree, and both refuse what is malformed."""
+"""A message's properties: the quick routing and the whole decoding agree, and both refuse what is malformed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pamqp import commands, header
 
 from warren.wire import field_tables, properties
-from warren.wire.content import HEADER_FIXED, Look, MalformedProperties
+from warren.wire.content import HEADER_FIXED, MalformedProperties, RoutingProperties
 from warren.wire.properties import Properties
 
 SHORT = st.binary(max_size=30)
@@ -38,9 +38,11 @@ PROPERTIES: st.SearchStrategy[Properties] = st.fixed_dictionaries(
 ).map(lambda given: Properties(given))  # type: ignore[arg-type]
 
 
-def glance(look: Look, payload: bytes, padding: bytes = b"") -> None:
+def parse(routing: RoutingProperties, payload: bytes, padding: bytes = b"") -> None:
     flags = int.from_bytes(payload[12:14])
-    look.look(padding + payload + padding, len(padding) + HEADER_FIXED, len(padding) + len(payload), flags)
+    routing.parse(
+        padding + payload + padding, len(padding) + HEADER_FIXED, len(padding) + len(payload), flags
+    )
 
 
 @given(PROPERTIES, st.binary(max_size=3))
@@ -49,20 +51,20 @@ def test_look_sees_what_decode_reads(given: Properties, padding: bytes) -> None:
     payload = properties.encode(given, 5)
     decoded = properties.decode(payload)
     assert decoded == given
-    look = Look()
+    routing = RoutingProperties()
     # What an earlier message left there does not shine through.
-    glance(look, properties.encode(Properties(everything()), 0))
-    glance(look, payload, padding)
-    assert look.delivery_mode == given.get("delivery_mode", 0)
-    assert look.priority == given.get("priority", 0)
-    assert look.headers == field_tables.join(given.headers)
-    assert look.reply_to == given.get("reply_to", b"")
-    assert look.has_expiration == ("expiration" in given)
-    assert look.has_user_id == ("user_id" in given)
-    if look.has_expiration:
-        assert look.expiration == given["expiration"]
-    if look.has_user_id:
-        assert look.user_id == given["user_id"]
+    parse(routing, properties.encode(Properties(everything()), 0))
+    parse(routing, payload, padding)
+    assert routing.delivery_mode == given.get("delivery_mode", 0)
+    assert routing.priority == given.get("priority", 0)
+    assert routing.headers == field_tables.join(given.headers)
+    assert routing.reply_to == given.get("reply_to", b"")
+    assert routing.has_expiration == ("expiration" in given)
+    assert routing.has_user_id == ("user_id" in given)
+    if routing.has_expiration:
+        assert routing.expiration == given["expiration"]
+    if routing.has_user_id:
+        assert routing.user_id == given["user_id"]
 
 
 def everything() -> Properties:
@@ -77,10 +79,15 @@ def everything() -> Properties:
 
 
 def test_a_plain_persistent_message_forgets_the_one_before() -> None:
-    look = Look()
-    glance(look, properties.encode(everything(), 0))
-    glance(look, properties.encode(Properties(delivery_mode=2), 0))
-    assert (look.headers, look.reply_to, look.has_expiration, look.has_user_id) == (b"", b"", False, False)
+    routing = RoutingProperties()
+    parse(routing, properties.encode(everything(), 0))
+    parse(routing, properties.encode(Properties(delivery_mode=2), 0))
+    assert (routing.headers, routing.reply_to, routing.has_expiration, routing.has_user_id) == (
+        b"",
+        b"",
+        False,
+        False,
+    )
 
 
 @given(PROPERTIES)
@@ -116,7 +123,7 @@ def test_cut_or_padded_properties_are_malformed(given: Properties, data: st.Data
         for padding in (b"", b"\1" * 300):
             # What follows in the buffer is not taken for a property.
             with pytest.raises(MalformedProperties):
-                glance(Look(), malformed, padding)
+                parse(RoutingProperties(), malformed, padding)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +140,11 @@ def test_cut_or_padded_properties_are_malformed(given: Properties, data: st.Data
 def test_malformed_properties(payload: bytes) -> None:
     with pytest.raises(field_tables.TableError):
         properties.decode(payload)
-    look = Look()
+    routing = RoutingProperties()
     for _ in range(2):
         # Twice: that a table was walked once is no proof that it was sound.
         with pytest.raises(MalformedProperties):
-            glance(look, payload)
+            parse(routing, payload)
 
 
 @given(st.binary(max_size=40), st.integers(0, 2**16 - 1))
@@ -150,9 +157,9 @@ def test_any_bytes_are_judged_alike(data: bytes, flags: int) -> None:
         properties.decode(struct.pack(">HHQH", 60, 0, 0, known) + data)
     except field_tables.TableError:
         with pytest.raises(MalformedProperties):
-            glance(Look(), payload)
+            parse(RoutingProperties(), payload)
     else:
-        glance(Look(), payload)
+        parse(RoutingProperties(), payload)
 
 
 def test_a_short_header_is_malformed() -> None:

@@ -51,8 +51,8 @@ class MalformedProperties(ValueError):
     """The property list of a content header ends before its flags say."""
 
 
-class Look:
-    """What a broker wants to know of a message's properties; filled by `look`, and used again for the next message."""
+class RoutingProperties:
+    """The properties of a message that decide its routing and storage. One object is reused: `parse` fills it anew."""
 
     def __init__(self) -> None:
         self.delivery_mode: i64 = 0
@@ -68,7 +68,7 @@ class Look:
         self.has_expiration = False
         self.has_user_id = False
 
-    def look(self, data: bytes, start: i64, end: i64, flags: i64) -> None:
+    def parse(self, data: bytes, start: i64, end: i64, flags: i64) -> None:
         """Walk the properties in `data[start:end]` that `flags` announces.
 
         :raises MalformedProperties: if they end early or go on longer than the frame says, or if the headers are no

@@ -17,7 +17,7 @@ DEFAULT_EXCHANGE = b"amq.default"
 """The name that permissions know the default exchange by."""
 
 
-class Rights:
+class Authorization:
     """Decided anew whenever users or permissions have changed."""
 
     def __init__(self, access: Access, user: User, vhost: bytes, compat: Compat) -> None:
@@ -126,4 +126,4 @@ class Rights:
         )
 
 
-__all__ = ["CONFIGURE", "READ", "WRITE", "Rights"]
+__all__ = ["CONFIGURE", "READ", "WRITE", "Authorization"]

@@ -9,7 +9,7 @@ from mypy_extensions import i64
 from warren.broker.channel.ack_timeouts import AckDeadlines
 from warren.broker.channel.authorization import WRITE
 from warren.broker.channel.confirms import Confirms
-from warren.broker.channel.content_assembler import Incoming
+from warren.broker.channel.content_assembler import ContentAssembler
 from warren.broker.channel.direct_reply_to import addressed
 from warren.broker.channel.methods.stream_methods import refuse_return
 from warren.broker.channel.publish_slow_path import (
@@ -30,7 +30,7 @@ from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import TAKEN, Queue
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.wire.amqp_url import connection_name
-from warren.wire.content import Look
+from warren.wire.content import RoutingProperties
 from warren.wire.methods import ACK, BASIC, PUBLISH
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -86,7 +86,7 @@ class Channel:
         self.left: list[Queue] = []
         """The queues that its consumers have left at its end."""
         self.confirms = Confirms(self)
-        self.incoming = Incoming(self)
+        self.assembler = ContentAssembler(self)
         self.tx: Optional[Transaction] = None  # noqa: UP045
         self.deadlines: dict[int, AckDeadlines] = {}
         """By when what was delivered has to be acknowledged, by the timeout."""
@@ -116,10 +116,10 @@ class Channel:
             self.writable.clear()
             self.writable_epoch = self.vhost.epoch
         if target.exchange not in self.writable:
-            rights = self.connection.rights
-            assert rights is not None
-            rights.check(WRITE, "exchange", target.exchange, BASIC, PUBLISH)
-            self.by_topic = rights.by_topic
+            authorization = self.connection.authorization
+            assert authorization is not None
+            authorization.check(WRITE, "exchange", target.exchange, BASIC, PUBLISH)
+            self.by_topic = authorization.by_topic
         exchange = self.vhost.exchanges.get(target.exchange)
         if exchange is None or exchange.internal:
             raise self.cannot_publish(target.exchange, exchange is None)
@@ -142,10 +142,10 @@ class Channel:
         """
         :raises AmqpError: 403 if one of the keys may not be published with to this exchange.
         """
-        rights = self.connection.rights
-        assert rights is not None
+        authorization = self.connection.authorization
+        assert authorization is not None
         for key in routing_keys:
-            rights.check_topic(WRITE, exchange, key, BASIC, PUBLISH)
+            authorization.check_topic(WRITE, exchange, key, BASIC, PUBLISH)
 
     def cannot_publish(self, name: bytes, missing: bool) -> AmqpError:
         shown = name.decode(errors="replace")
@@ -159,25 +159,25 @@ class Channel:
             40,
         )
 
-    def publish(self, target: Target, content: bytes, body_size: i64, look: Look) -> None:
+    def publish(self, target: Target, content: bytes, body_size: i64, properties: RoutingProperties) -> None:
         """A message is complete: route it, and remember what its confirm waits for."""
         if target.epoch != self.vhost.epoch:
             self.resolve(target)
         message = Message(target.exchange, target.routing_key, content, body_size, self.number)
-        if look.delivery_mode == 2:
+        if properties.delivery_mode == 2:
             message.persistent = True
-        if look.priority:
-            message.priority = look.priority
-        if look.has_expiration:
-            message.ttl = expiration_ms(look.expiration)
-        if look.reply_to:
-            message.content = addressed(self, content, look)
-        if look.has_user_id and look.user_id != self.connection.user and not self.impersonates():
-            raise of_another_user(self, look.user_id)
+        if properties.priority:
+            message.priority = properties.priority
+        if properties.has_expiration:
+            message.ttl = expiration_ms(properties.expiration)
+        if properties.reply_to:
+            message.content = addressed(self, content, properties)
+        if properties.has_user_id and properties.user_id != self.connection.user and not self.impersonates():
+            raise of_another_user(self, properties.user_id)
         queues = target.queues
         capture = self.capture
-        if target.by_message or (look.headers and names_keys(look.headers)):
-            queues = route_by_message(self, target, message, look)
+        if target.by_message or (properties.headers and names_keys(properties.headers)):
+            queues = route_by_message(self, target, message, properties)
         if self.tx is not None:
             self.tx.publish(target, queues, message)
             return
@@ -198,8 +198,8 @@ class Channel:
 
     def impersonates(self) -> bool:
         """The user may publish as any other (https://www.rabbitmq.com/docs/validated-user-id)."""
-        rights = self.connection.rights
-        return rights is not None and rights.user.impersonator
+        authorization = self.connection.authorization
+        return authorization is not None and authorization.user.impersonator
 
     # -- acknowledging
 
@@ -394,7 +394,7 @@ class Channel:
         self.cancel_all()
         for deadlines in self.deadlines.values():
             deadlines.stop()
-        self.incoming.clear()
+        self.assembler.clear()
         if self.tx is not None:
             self.tx.rollback()
         if self.unacked:

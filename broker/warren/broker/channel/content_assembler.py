@@ -20,7 +20,7 @@ _header = struct.Struct(">HHq").unpack_from
 HEADER: Final = 2
 
 
-class Incoming:
+class ContentAssembler:
     """What a channel has of the content that it expects (AMQP 0-9-1, section 4.2.6)."""
 
     size: i64 = 0
@@ -104,11 +104,11 @@ class Incoming:
         body = bytes(self.body)
         self.clear()
         channel = self.channel
-        look = channel.connection.look
+        properties = channel.connection.properties
         flags: i64 = (i64(header[12]) << 8) | i64(header[13])
-        look.look(header, HEADER_FIXED, len(header), flags)
+        properties.parse(header, HEADER_FIXED, len(header), flags)
         channel.connection.same = b""
-        channel.publish(target, join_content(channel.number, header, body), self.size, look)
+        channel.publish(target, join_content(channel.number, header, body), self.size, properties)
 
     def unexpected(self, got: str) -> AmqpError:
         """Another frame than the one that the content needs next, in RabbitMQ's words."""

@@ -21,8 +21,8 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
-    from warren.broker.channel.methods.method_context import Call
-    from warren.wire.content import Look
+    from warren.broker.channel.methods.method_context import MethodContext
+    from warren.wire.content import RoutingProperties
 
 NAME: Final = REPLY_PREFIX.removesuffix(b".")
 UNREAD: Final = 64 * 1024 * 1024
@@ -31,17 +31,17 @@ FIXED: Final = 14
 """Where in a header's payload the properties begin."""
 
 
-def consume(call: Call, tag: bytes) -> None:
+def consume(context: MethodContext, tag: bytes) -> None:
     """basic.consume of the name that stands for answers.
 
     :raises AmqpError: 406 with acknowledgements, or if the channel has such a consumer.
     """
-    channel = call.channel
-    if not call.arguments.flag("no_ack"):
+    channel = context.channel
+    if not context.arguments.flag("no_ack"):
         raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
     if channel.replies is not None:
         raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer already set")
-    topology = call.topology
+    topology = context.topology
     # Whoever knows the name can answer: it cannot be guessed.
     name = REPLY_PREFIX + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
     arguments = QueueArguments(max_length_bytes=UNREAD)
@@ -51,42 +51,42 @@ def consume(call: Call, tag: bytes) -> None:
     channel.subscriptions[tag] = subscription
     channel.replies = queue
     topology.vhost.replies[name] = queue
-    if not call.arguments.flag("nowait"):
-        call.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
+    if not context.arguments.flag("nowait"):
+        context.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
     queue.subscribe(subscription)
 
 
-def declare(call: Call, name: bytes) -> None:
+def declare(context: MethodContext, name: bytes) -> None:
     """queue.declare of such a name: it is there, with its one consumer, or it is not.
 
     :raises AmqpError: 404 if it is not.
     """
-    if name != NAME and name not in call.topology.vhost.replies:
-        raise AmqpError(Reply.NOT_FOUND, f"no {call.topology.described('queue', name)}")
-    call.channel.last_queue = name
-    call.reply("queue.declare-ok", name, 0, 1)
+    if name != NAME and name not in context.topology.vhost.replies:
+        raise AmqpError(Reply.NOT_FOUND, f"no {context.topology.described('queue', name)}")
+    context.channel.last_queue = name
+    context.reply("queue.declare-ok", name, 0, 1)
 
 
-def refuse_binding(call: Call, name: bytes) -> None:
+def refuse_binding(context: MethodContext, name: bytes) -> None:
     """
     :raises AmqpError: 403 where RabbitMQ names the reason; before 4.0 there is just no such queue.
     """
-    if name.startswith(REPLY_PREFIX) and call.topology.vhost.compat.explains_replies:
+    if name.startswith(REPLY_PREFIX) and context.topology.vhost.compat.explains_replies:
         text = "cannot bind or unbind to a volatile (direct reply-to) queue"
         raise AmqpError(Reply.ACCESS_REFUSED, text)
 
 
-def addressed(channel: Channel, content: bytes, look: Look) -> bytes:
+def addressed(channel: Channel, content: bytes, properties: RoutingProperties) -> bytes:
     """The content of a message that wants its answer here, with the name that leads here.
 
     :raises AmqpError: 406 if the channel does not consume answers.
     """
-    if look.reply_to != NAME:
+    if properties.reply_to != NAME:
         return content
     if channel.replies is None:
         raise AmqpError(Reply.PRECONDITION_FAILED, "fast reply consumer does not exist", BASIC, PUBLISH)
     name = channel.replies.name
     header = header_payload(content)
-    at = FIXED + int(look.reply_to_at)
+    at = FIXED + int(properties.reply_to_at)
     header = b"".join((header[:at], bytes((len(name),)), name, header[at + 1 + len(NAME) :]))
     return join_content(channel.number, header, body_payload(content))

@@ -14,7 +14,7 @@ from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange.headers import further_keys
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import REFUSED, Queue
-from warren.wire.content import Look, content_frames
+from warren.wire.content import RoutingProperties, content_frames
 from warren.wire.methods import BASIC, PUBLISH, frame
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -26,7 +26,9 @@ NOBODY: Final[list[Queue]] = []
 """Where an immediate message goes if no queue that it matches has a consumer. Not to be changed."""
 
 
-def route_by_message(channel: Channel, target: Target, message: Message, look: Look) -> list[Queue]:
+def route_by_message(
+    channel: Channel, target: Target, message: Message, properties: RoutingProperties
+) -> list[Queue]:
     """Where one message goes that its key alone does not decide.
 
     :raises AmqpError: 406 if CC or BCC are no lists, 502 if the headers are no table.
@@ -34,7 +36,7 @@ def route_by_message(channel: Channel, target: Target, message: Message, look: L
     exchange = target.found
     assert exchange is not None
     vhost = channel.vhost
-    headers = argument_fields(look.headers)
+    headers = argument_fields(properties.headers)
     message.blind = "BCC" in headers
     further = further_keys(headers)
     if further and channel.by_topic:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from warren.broker.access.users import User
-from warren.broker.channel.authorization import Rights
+from warren.broker.channel.authorization import Authorization
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from warren.broker.model.vhost.declarations import Topology
 
 
-def admit(node: Node, connection: Connection, user: User, vhost: bytes) -> Rights:
+def admit(node: Node, connection: Connection, user: User, vhost: bytes) -> Authorization:
     """Let a connection into a virtual host: what it may do there.
 
     :raises AmqpError: 530 if there is no such virtual host, a limit is reached, or the user may not be in it.
@@ -43,22 +43,22 @@ def admit(node: Node, connection: Connection, user: User, vhost: bytes) -> Right
         and sum(other.user == connection.user for other in _others(node, connection)) >= limit
     ):
         raise _refused(f"connection refused for user '{name}': user connection limit ({limit}) is reached")
-    rights = Rights(node.access, user, vhost, topology.vhost.compat)
-    if not rights.open:
+    authorization = Authorization(node.access, user, vhost, topology.vhost.compat)
+    if not authorization.open:
         raise refused_in(vhost, name)
-    return rights
+    return authorization
 
 
-def admit_channel(node: Node, connection: Connection, rights: Rights) -> None:
+def admit_channel(node: Node, connection: Connection, authorization: Authorization) -> None:
     """
     :raises AmqpError: 530 if the user has as many channels as it may.
     """
-    limit = rights.user.max_channels
+    limit = authorization.user.max_channels
     if limit is None:
         return
     if sum(len(other.channels) for other in node.connections if other.user == connection.user) >= limit:
         raise _refused(
-            f"number of channels opened for user '{rights.user.name}' has reached the maximum allowed user limit of "
+            f"number of channels opened for user '{authorization.user.name}' has reached the maximum allowed user limit of "
             f"({limit})"
         )
 

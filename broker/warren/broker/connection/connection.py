@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.channel.authorization import Rights
+from warren.broker.channel.authorization import Authorization
 from warren.broker.channel.channel import Channel, Target
 from warren.broker.channel.confirms import Confirms
 from warren.broker.connection.flow_control import hold_back, leave_unread
 from warren.broker.connection.peer_limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT
 from warren.broker.connection.sockets import write
-from warren.wire.content import HEADER_FIXED, SELDOM_ALIKE, Look, MalformedProperties
+from warren.wire.content import HEADER_FIXED, SELDOM_ALIKE, MalformedProperties, RoutingProperties
 from warren.wire.methods import BASIC, frame, undecodable
 from warren.wire.reply_codes import AmqpError, Reply, snippet
 
@@ -96,11 +96,11 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.confirms: list[Confirms] = []
         self.last: Optional[Target] = None  # noqa: UP045
-        self.rights: Optional[Rights] = None  # noqa: UP045
+        self.authorization: Optional[Authorization] = None  # noqa: UP045
         self.same = b""
         """The header frame and the head of the body frame that `last` came with and `look` saw, if the next may be alike."""
         self.same_body: i64 = 0
-        self.look = Look()
+        self.properties = RoutingProperties()
         self.max_message_size: i64 = node.limits.max_message_size
 
     # -- input
@@ -161,10 +161,10 @@ class Connection:
                 if self.same and buffer.startswith(self.same, start):
                     # And the same header: of the content nothing either, but that it is all there.
                     after = start + len(self.same) + self.same_body + 1
-                    if after <= size and buffer[after - 1] == END and channel.incoming.target is None:
+                    if after <= size and buffer[after - 1] == END and channel.assembler.target is None:
                         self.position = position = after
                         self.number = channel.number
-                        channel.publish(last, buffer[start:after], self.same_body, self.look)
+                        channel.publish(last, buffer[start:after], self.same_body, self.properties)
                         continue
                 after = self.content(channel, last, buffer, start, size)
                 if after > start:
@@ -213,8 +213,8 @@ class Connection:
         if channel is None or channel.closing or self.closing or class_id != BASIC:
             self.conversation.method(self, int(number), buffer[start:end])
             return
-        if channel.incoming.target is not None:
-            raise channel.incoming.unexpected("non content header")
+        if channel.assembler.target is not None:
+            raise channel.assembler.unexpected("non content header")
         if method_id == 40:
             self.publish_method(channel, buffer, start, end)
         elif method_id == 80:
@@ -255,7 +255,7 @@ class Connection:
         self.publishes = True
         start = self.position
         if self.content(channel, target, buffer, start, len(buffer)) <= start:
-            channel.incoming.target = target
+            channel.assembler.target = target
         if self.node.alarm:
             hold_back(self)
 
@@ -280,7 +280,7 @@ class Connection:
             or number != channel.number
             or class_id != BASIC_WEIGHTLESS
             or length < HEADER_FIXED
-            or channel.incoming.target is not None
+            or channel.assembler.target is not None
         ):
             return start
         if end >= size or buffer[end] != END or not 0 <= body_size <= self.max_message_size:
@@ -299,14 +299,14 @@ class Connection:
                 return start
         self.position = after
         self.number = number
-        look = self.look
-        look.look(buffer, start + 7 + HEADER_FIXED, end, flags)
+        properties = self.properties
+        properties.parse(buffer, start + 7 + HEADER_FIXED, end, flags)
         if body_size and flags & SELDOM_ALIKE == 0:
             self.same = buffer[start : end + 8]
             self.same_body = body_size
         elif self.same:
             self.same = b""
-        channel.publish(target, buffer[start:after], body_size, look)
+        channel.publish(target, buffer[start:after], body_size, properties)
         return after
 
     def content_frame(self, kind: i64, number: i64, payload: bytes) -> None:
@@ -317,9 +317,9 @@ class Connection:
         elif channel.closing:
             return
         elif kind == HEADER:
-            channel.incoming.take_header(payload, self.max_message_size)
+            channel.assembler.take_header(payload, self.max_message_size)
         else:
-            channel.incoming.take_body(payload)
+            channel.assembler.take_body(payload)
 
     # -- errors
 

@@ -177,7 +177,7 @@ class Conversation:
     def open(self, connection: Connection, arguments: Arguments) -> None:
         vhost = arguments.data("virtual_host")
         assert self.user is not None
-        connection.rights = admit(connection.node, connection, self.user, vhost)
+        connection.authorization = admit(connection.node, connection, self.user, vhost)
         connection.vhost = vhost
         connection.open = True
         self.state = State.RUNNING
@@ -191,19 +191,19 @@ class Conversation:
 
         https://www.rabbitmq.com/docs/oauth2: permissions are looked at anew, and consumers that may not read end.
         """
-        node, rights = connection.node, connection.rights
-        assert rights is not None
-        if rights.user.name not in node.access.users:
+        node, authorization = connection.node, connection.authorization
+        assert authorization is not None
+        if authorization.user.name not in node.access.users:
             raise AmqpError(Reply.NOT_ALLOWED, "New secret was refused by one of the backends")
-        if not rights.open:
-            raise refused_in(connection.vhost, rights.user.name)
+        if not authorization.open:
+            raise refused_in(connection.vhost, authorization.user.name)
         connection.send(frame(0, "connection.update-secret-ok"))
         for channel in connection.channels.values():
             for subscription in list(channel.subscriptions.values()):
                 if subscription.queue is channel.replies:
                     continue
                 try:
-                    rights.check(READ, "queue", subscription.queue.name)
+                    authorization.check(READ, "queue", subscription.queue.name)
                 except AmqpError:
                     subscription.queue.unsubscribe(subscription)
                     subscription.cancelled()
@@ -228,8 +228,8 @@ class Conversation:
                 connection.send(frame(number, "channel.close-ok"))
                 del connection.channels[number]
             return
-        if channel.incoming.target is not None:
-            raise channel.incoming.unexpected("non content header")
+        if channel.assembler.target is not None:
+            raise channel.assembler.unexpected("non content header")
         if name == "channel.open":
             raise AmqpError(Reply.CHANNEL_ERROR, "second 'channel.open' seen")
         if name == "channel.close":
@@ -248,8 +248,8 @@ class Conversation:
                 Reply.NOT_ALLOWED,
                 f"number of channels opened ({len(connection.channels)}) has reached the negotiated channel_max ({limit})",
             )
-        assert connection.rights is not None
-        admit_channel(connection.node, connection, connection.rights)
+        assert connection.authorization is not None
+        admit_channel(connection.node, connection, connection.authorization)
         vhost = connection.node.vhosts[connection.vhost].vhost
         connection.channels[number] = Channel(connection, number, vhost)
         connection.send(frame(number, "channel.open-ok", b""))
@@ -354,9 +354,9 @@ class Conversation:
 
     # -- heartbeats: https://www.rabbitmq.com/docs/heartbeats
 
-    def later(self, connection: Connection, delay: float, call: Callable[[Connection], None]) -> None:
+    def later(self, connection: Connection, delay: float, callback: Callable[[Connection], None]) -> None:
         self.timers = [timer for timer in self.timers if timer.when() > connection.node.loop.time()]
-        self.timers.append(connection.node.loop.call_later(delay, call, connection))
+        self.timers.append(connection.node.loop.call_later(delay, callback, connection))
 
     def send_heartbeat(self, connection: Connection) -> None:
         """Twice in an interval: say something if nothing was said."""

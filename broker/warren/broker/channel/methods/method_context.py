@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warren.broker.channel.authorization import READ, WRITE, Rights
+from warren.broker.channel.authorization import READ, WRITE, Authorization
 from warren.broker.channel.channel import Channel
 from warren.broker.model.names import refuse_default
 from warren.broker.model.queue.queue import Queue
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LINE_ENDS = b"\r\n"
 
 
-class Call:
+class MethodContext:
     """One method in the middle of being answered."""
 
     def __init__(self, connection: Connection, channel: Channel, arguments: Arguments) -> None:
@@ -26,8 +26,8 @@ class Call:
         self.channel = channel
         self.arguments = arguments
         self.topology: Topology = connection.node.vhosts[connection.vhost]
-        assert connection.rights is not None
-        self.rights: Rights = connection.rights
+        assert connection.authorization is not None
+        self.authorization: Authorization = connection.authorization
         definitions = connection.node.definitions
         self._before = definitions.submitted if definitions is not None else 0
 
@@ -64,7 +64,7 @@ class Call:
         """The queue that is named; with `what`, only if the user may do that with it."""
         name = self.queue_name()
         if what:
-            self.rights.check(what, "queue", name)
+            self.authorization.check(what, "queue", name)
         return self.topology.queue(name, self.connection)
 
     def check_binding(self, kind: str, destination: bytes, source: bytes, routing_key: bytes) -> None:
@@ -72,12 +72,12 @@ class Call:
 
         :raises AmqpError: 403 if not.
         """
-        self.rights.check(WRITE, kind, destination)
+        self.authorization.check(WRITE, kind, destination)
         refuse_default(*((source, destination) if kind == "exchange" else (source,)))
-        self.rights.check(READ, "exchange", source)
+        self.authorization.check(READ, "exchange", source)
         exchange = self.topology.vhost.exchanges.get(source)
         if exchange is not None:
-            self.rights.check_topic(READ, exchange, routing_key)
+            self.authorization.check_topic(READ, exchange, routing_key)
 
     def routing_key(self, queue: bytes) -> bytes:
         """The routing key given, or the queue's name if neither a queue nor a key is named."""

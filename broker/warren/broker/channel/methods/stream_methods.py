@@ -18,17 +18,17 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
-    from warren.broker.channel.methods.method_context import Call
+    from warren.broker.channel.methods.method_context import MethodContext
 
 
-def consume_stream(call: Call, stream: Stream, tag: bytes) -> None:
+def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
     """basic.consume on a stream; it is never exclusive, as in RabbitMQ.
 
     :raises AmqpError: 406 without a prefetch limit or for an invalid argument, 540 without acknowledgements or with a limit
         for the whole channel.
     """
-    arguments, channel = call.arguments, call.channel
-    described = call.topology.described("queue", stream.name)
+    arguments, channel = context.arguments, context.channel
+    described = context.topology.described("queue", stream.name)
     fields = argument_fields(arguments.data("arguments"))
     start = start_of(fields, described, stream.now_ms())
     if start.tracked and not arguments.data("consumer_tag"):
@@ -48,7 +48,7 @@ def consume_stream(call: Call, stream: Stream, tag: bytes) -> None:
     subscription.raw_arguments = arguments.data("arguments")
     channel.subscriptions[tag] = subscription
     if not arguments.flag("nowait"):
-        call.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
+        context.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
     offset, since = _place(stream, start, tag)
     stream.attach(subscription, tag if start.tracked else b"", offset, since)
     stream.subscribe(subscription)
@@ -69,10 +69,10 @@ def _place(stream: Stream, start: Start, tag: bytes) -> tuple[int, int]:
     return int(places[start.where]), -1
 
 
-def refuse_stream(call: Call, queue: Queue, what: str) -> None:
+def refuse_stream(context: MethodContext, queue: Queue, what: str) -> None:
     """:raises AmqpError: 540 if the queue is a stream."""
     if queue.streamed:
-        raise not_supported(what, call.topology.described("queue", queue.name))
+        raise not_supported(what, context.topology.described("queue", queue.name))
 
 
 def refuse_return(channel: Channel, messages: list[Message]) -> None:

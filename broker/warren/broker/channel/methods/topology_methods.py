@@ -12,7 +12,7 @@ from warren.broker.channel import direct_reply_to
 from warren.broker.channel.authorization import CONFIGURE, READ
 from warren.broker.channel.channel import Channel
 from warren.broker.channel.methods import consumer_methods
-from warren.broker.channel.methods.method_context import LINE_ENDS, Call
+from warren.broker.channel.methods.method_context import LINE_ENDS, MethodContext
 from warren.broker.channel.methods.stream_methods import refuse_stream
 from warren.broker.channel.transaction import Transaction
 from warren.broker.connection.admission_limits import admit_queue
@@ -26,7 +26,7 @@ from warren.wire.reply_codes import AmqpError, Reply
 if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
 
-Handler: TypeAlias = Callable[[Call], None]
+Handler: TypeAlias = Callable[[MethodContext], None]
 
 
 def run(connection: Connection, channel: Channel, name: str, arguments: Arguments) -> None:
@@ -37,26 +37,26 @@ def run(connection: Connection, channel: Channel, name: str, arguments: Argument
     handler = HANDLERS.get(name)
     if handler is None:
         raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
-    handler(Call(connection, channel, arguments))
+    handler(MethodContext(connection, channel, arguments))
 
 
 # -- exchanges
 
 
-def exchange_declare(call: Call) -> None:
-    arguments = call.arguments
-    name = call.exchange_name()
+def exchange_declare(context: MethodContext) -> None:
+    arguments = context.arguments
+    name = context.exchange_name()
     if arguments.flag("passive"):
         refuse_default(name)
-        call.topology.exchange(name)
+        context.topology.exchange(name)
     else:
-        if name and call.rights.limited:
+        if name and context.authorization.limited:
             raw = arguments.data("arguments")
-            assert_type(arguments.data("type"), raw, call.topology.vhost.compat)
-            call.rights.check(CONFIGURE, "exchange", name)
-            if name not in call.topology.vhost.exchanges and not name.startswith(b"amq."):
-                call.rights.check_successor("exchange", name, raw, "alternate-exchange")
-        call.topology.declare_exchange(
+            assert_type(arguments.data("type"), raw, context.topology.vhost.compat)
+            context.authorization.check(CONFIGURE, "exchange", name)
+            if name not in context.topology.vhost.exchanges and not name.startswith(b"amq."):
+                context.authorization.check_successor("exchange", name, raw, "alternate-exchange")
+        context.topology.declare_exchange(
             name,
             arguments.data("type"),
             arguments.flag("durable"),
@@ -64,186 +64,186 @@ def exchange_declare(call: Call) -> None:
             arguments.flag("internal"),
             arguments.data("arguments"),
         )
-    call.reply("exchange.declare-ok")
+    context.reply("exchange.declare-ok")
 
 
-def exchange_delete(call: Call) -> None:
-    name = call.exchange_name()
+def exchange_delete(context: MethodContext) -> None:
+    name = context.exchange_name()
     if name and not name.startswith(b"amq."):
-        call.rights.check(CONFIGURE, "exchange", name)
-    call.topology.delete_exchange(name, call.arguments.flag("if_unused"))
-    call.reply("exchange.delete-ok")
+        context.authorization.check(CONFIGURE, "exchange", name)
+    context.topology.delete_exchange(name, context.arguments.flag("if_unused"))
+    context.reply("exchange.delete-ok")
 
 
-def exchange_bind(call: Call) -> None:
-    source, destination = call.exchange_name("source"), call.exchange_name("destination")
-    call.check_binding("exchange", destination, source, call.arguments.data("routing_key"))
-    call.topology.bind(
-        call.topology.exchange(source),
-        call.topology.exchange(destination),
-        call.arguments.data("routing_key"),
-        call.arguments.data("arguments"),
+def exchange_bind(context: MethodContext) -> None:
+    source, destination = context.exchange_name("source"), context.exchange_name("destination")
+    context.check_binding("exchange", destination, source, context.arguments.data("routing_key"))
+    context.topology.bind(
+        context.topology.exchange(source),
+        context.topology.exchange(destination),
+        context.arguments.data("routing_key"),
+        context.arguments.data("arguments"),
     )
-    call.reply("exchange.bind-ok")
+    context.reply("exchange.bind-ok")
 
 
-def exchange_unbind(call: Call) -> None:
-    source, destination = call.exchange_name("source"), call.exchange_name("destination")
-    call.check_binding("exchange", destination, source, call.arguments.data("routing_key"))
-    call.topology.unbind(
+def exchange_unbind(context: MethodContext) -> None:
+    source, destination = context.exchange_name("source"), context.exchange_name("destination")
+    context.check_binding("exchange", destination, source, context.arguments.data("routing_key"))
+    context.topology.unbind(
         source,
-        call.topology.vhost.exchanges.get(destination),
-        call.arguments.data("routing_key"),
-        call.arguments.data("arguments"),
+        context.topology.vhost.exchanges.get(destination),
+        context.arguments.data("routing_key"),
+        context.arguments.data("arguments"),
     )
-    call.reply("exchange.unbind-ok")
+    context.reply("exchange.unbind-ok")
 
 
 # -- queues
 
 
-def queue_declare(call: Call) -> None:
-    arguments, connection = call.arguments, call.connection
+def queue_declare(context: MethodContext) -> None:
+    arguments, connection = context.arguments, context.connection
     name = arguments.data("queue").translate(None, LINE_ENDS)
     if name.startswith(direct_reply_to.NAME):
-        direct_reply_to.declare(call, name)
+        direct_reply_to.declare(context, name)
         return
     if arguments.flag("passive"):
-        queue = call.topology.queue(name, connection)
+        queue = context.topology.queue(name, connection)
         queue.expiry.touch()
     else:
         durable, exclusive = arguments.flag("durable"), arguments.flag("exclusive")
         auto_delete, raw = arguments.flag("auto_delete"), arguments.data("arguments")
-        raw = call.topology.settings.queue_arguments(raw, durable, exclusive, auto_delete)
+        raw = context.topology.settings.queue_arguments(raw, durable, exclusive, auto_delete)
         generated = b"" if name else server_name(name_prefix(raw))
-        call.topology.refuse_reserved(name)
-        call.rights.check(CONFIGURE, "queue", name or generated)
-        if name not in call.topology.vhost.queues:
-            admit_queue(call.topology, name or generated)
-            call.rights.check_successor("queue", name or generated, raw, "x-dead-letter-exchange")
-        queue = call.topology.declare_queue(
+        context.topology.refuse_reserved(name)
+        context.authorization.check(CONFIGURE, "queue", name or generated)
+        if name not in context.topology.vhost.queues:
+            admit_queue(context.topology, name or generated)
+            context.authorization.check_successor("queue", name or generated, raw, "x-dead-letter-exchange")
+        queue = context.topology.declare_queue(
             name, durable, exclusive, auto_delete, raw, connection, generated=generated
         )
-    call.channel.last_queue = queue.name
+    context.channel.last_queue = queue.name
     if isinstance(queue, Stream):
         # RabbitMQ counts no consumers of a stream.
-        call.reply("queue.declare-ok", queue.name, int(queue.held()), 0)
+        context.reply("queue.declare-ok", queue.name, int(queue.held()), 0)
     else:
-        call.reply("queue.declare-ok", queue.name, int(queue.waiting.count), len(queue.consumers))
+        context.reply("queue.declare-ok", queue.name, int(queue.waiting.count), len(queue.consumers))
 
 
-def queue_bind(call: Call) -> None:
-    arguments = call.arguments
-    name, source = call.plain_queue_name(), call.exchange_name()
-    direct_reply_to.refuse_binding(call, name)
-    key = call.routing_key(name)
-    call.check_binding("queue", name, source, key)
-    call.topology.bind(
-        call.topology.exchange(source),
-        call.topology.queue(name, call.connection),
+def queue_bind(context: MethodContext) -> None:
+    arguments = context.arguments
+    name, source = context.plain_queue_name(), context.exchange_name()
+    direct_reply_to.refuse_binding(context, name)
+    key = context.routing_key(name)
+    context.check_binding("queue", name, source, key)
+    context.topology.bind(
+        context.topology.exchange(source),
+        context.topology.queue(name, context.connection),
         key,
         arguments.data("arguments"),
     )
-    call.reply("queue.bind-ok")
+    context.reply("queue.bind-ok")
 
 
-def queue_unbind(call: Call) -> None:
-    arguments = call.arguments
-    name, source = call.plain_queue_name(), call.exchange_name()
-    direct_reply_to.refuse_binding(call, name)
-    key, raw = call.routing_key(name), arguments.data("arguments")
-    call.check_binding("queue", name, source, key)
-    queue = call.topology.vhost.queues.get(name)
+def queue_unbind(context: MethodContext) -> None:
+    arguments = context.arguments
+    name, source = context.plain_queue_name(), context.exchange_name()
+    direct_reply_to.refuse_binding(context, name)
+    key, raw = context.routing_key(name), arguments.data("arguments")
+    context.check_binding("queue", name, source, key)
+    queue = context.topology.vhost.queues.get(name)
     if queue is not None and (source, key, raw) in queue.incoming:
         # Whose queue it is matters only if there is something to take away.
-        queue = call.topology.queue(name, call.connection)
-    call.topology.unbind(source, queue, key, raw)
-    call.reply("queue.unbind-ok")
+        queue = context.topology.queue(name, context.connection)
+    context.topology.unbind(source, queue, key, raw)
+    context.reply("queue.unbind-ok")
 
 
-def queue_purge(call: Call) -> None:
-    queue = call.queue(READ)
-    refuse_stream(call, queue, "queue.purge")
-    call.reply("queue.purge-ok", int(queue.purge()))
+def queue_purge(context: MethodContext) -> None:
+    queue = context.queue(READ)
+    refuse_stream(context, queue, "queue.purge")
+    context.reply("queue.purge-ok", int(queue.purge()))
 
 
-def queue_delete(call: Call) -> None:
-    name = call.plain_queue_name()
-    call.rights.check(CONFIGURE, "queue", name)
+def queue_delete(context: MethodContext) -> None:
+    name = context.plain_queue_name()
+    context.authorization.check(CONFIGURE, "queue", name)
     count, cancelled = 0, list[bytes]()
-    if name in call.topology.vhost.queues:
-        queue = call.topology.queue(name, call.connection)
-        described = call.topology.described("queue", name)
+    if name in context.topology.vhost.queues:
+        queue = context.topology.queue(name, context.connection)
+        described = context.topology.described("queue", name)
         # RabbitMQ deletes a stream, used and full as it may be, and counts nothing.
-        if call.arguments.flag("if_unused") and queue.consumers and not queue.streamed:
+        if context.arguments.flag("if_unused") and queue.consumers and not queue.streamed:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} in use")
-        if call.arguments.flag("if_empty") and queue.waiting.count:
+        if context.arguments.flag("if_empty") and queue.waiting.count:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} not empty")
         # The client hears of its own consumers' end after the answer, as in RabbitMQ.
-        connection = call.connection
+        connection = context.connection
         subscriptions = [
             one for channel in connection.channels.values() for one in channel.subscriptions.values()
         ]
         own = [one for one in subscriptions if one.queue is queue]
         tells, connection.can_cancel = connection.can_cancel, False
-        count = call.topology.delete_queue(queue)
+        count = context.topology.delete_queue(queue)
         connection.can_cancel = tells
         if tells:
             cancelled = [frame(int(one.channel.number), "basic.cancel", one.tag, True) for one in own]
-    call.reply("queue.delete-ok", count, after=b"".join(cancelled))
+    context.reply("queue.delete-ok", count, after=b"".join(cancelled))
 
 
 # -- confirms and flow
 
 
-def confirm_select(call: Call) -> None:
-    if call.channel.tx is not None:
+def confirm_select(context: MethodContext) -> None:
+    if context.channel.tx is not None:
         raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
-    call.channel.confirming = True
-    call.reply("confirm.select-ok")
+    context.channel.confirming = True
+    context.reply("confirm.select-ok")
 
 
-def tx_select(call: Call) -> None:
-    channel = call.channel
+def tx_select(context: MethodContext) -> None:
+    channel = context.channel
     if channel.confirming:
         raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
     if channel.tx is None:
         channel.tx = Transaction(channel)
-    call.reply("tx.select-ok")
+    context.reply("tx.select-ok")
 
 
-def transaction(call: Call) -> Transaction:
-    if call.channel.tx is None:
+def transaction(context: MethodContext) -> Transaction:
+    if context.channel.tx is None:
         raise AmqpError(Reply.PRECONDITION_FAILED, "channel is not transactional")
-    return call.channel.tx
+    return context.channel.tx
 
 
-def tx_commit(call: Call) -> None:
+def tx_commit(context: MethodContext) -> None:
     """commit-ok leaves when what the transaction stored, and what it acknowledged, is on the disk."""
-    outcome = transaction(call).commit()
+    outcome = transaction(context).commit()
     if outcome == REFUSED:
         raise AmqpError(Reply.PRECONDITION_FAILED, "partial tx completion")
-    reply = frame(int(call.channel.number), "tx.commit-ok")
+    reply = frame(int(context.channel.number), "tx.commit-ok")
     if outcome == STORED:
-        call.connection.reply_when_synced(reply)
+        context.connection.reply_when_synced(reply)
     else:
-        call.connection.send(reply)
+        context.connection.send(reply)
 
 
-def tx_rollback(call: Call) -> None:
-    transaction(call).rollback()
-    call.reply("tx.rollback-ok")
+def tx_rollback(context: MethodContext) -> None:
+    transaction(context).rollback()
+    context.reply("tx.rollback-ok")
 
 
-def access_request(call: Call) -> None:
+def access_request(context: MethodContext) -> None:
     """Of AMQP 0-8: clients of that time ask for a ticket, which means nothing any more."""
-    call.reply("access.request-ok", 1)
+    context.reply("access.request-ok", 1)
 
 
-def channel_flow(call: Call) -> None:
-    if not call.arguments.flag("active"):
+def channel_flow(context: MethodContext) -> None:
+    if not context.arguments.flag("active"):
         raise AmqpError(Reply.NOT_IMPLEMENTED, "active=false")
-    call.reply("channel.flow-ok", True)
+    context.reply("channel.flow-ok", True)
 
 
 HANDLERS: dict[str, Handler] = {
