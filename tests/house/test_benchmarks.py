@@ -1,4 +1,4 @@
-"""The page of benchmarks is what its generator makes of the kept results, and says where something falls short."""
+"""docs/benchmarks.md: the generator's output for the stored results, with a verdict for every bound."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def results(**loads: dict[str, list[Sample]]) -> Results:
     return Results("2026-01-01", "abc", machine, versions, 3, 3.0, 1.0, named)
 
 
-def test_the_page_is_what_was_measured() -> None:
+def test_the_page_is_generated_from_the_stored_results() -> None:
     text, figure = page.generated()
     assert page.PAGE.read_text() == text, "python -m benchmarks.comparison.page"
     assert page.FIGURE.read_text() == figure, "python -m benchmarks.comparison.page"
     kept = Results.load(page.RESULTS)
     assert kept.date in text
     assert all(version in text for version in kept.versions.values())
-    assert set(kept.loads) == {row.key for row in ROWS}, "a part was kept as if it were all: make bench"
+    assert set(kept.loads) == {row.key for row in ROWS}, "only a part was measured and stored; run make bench"
 
 
-def test_a_bound_holds_or_falls_short() -> None:
+def test_the_page_shows_whether_a_bound_holds_or_falls_short() -> None:
     found = results(
         confirmed={COMPILED: [sample(300, 4.0), sample(200, 6.0), sample(100, 6.0)], RABBITMQ: [sample(100)]},
         window_1={COMPILED: [sample(149)], PLAIN: [sample(10)], RABBITMQ: [sample(100)]},
@@ -51,7 +51,7 @@ def test_a_bound_holds_or_falls_short() -> None:
     assert lines[5].endswith("| p99 0.5: holds |")
 
 
-def test_warren_beside_lavinmq() -> None:
+def test_the_table_compares_warren_with_lavinmq() -> None:
     found = results(
         confirmed={
             COMPILED: [sample(300, 1.0)],
@@ -69,7 +69,7 @@ def test_warren_beside_lavinmq() -> None:
     assert "| 1,000 queues in turn | – | – | – | – |" in lines
 
 
-def test_quantities_and_claims() -> None:
+def test_the_tables_of_quantities_and_claims() -> None:
     found = results(
         confirmed={COMPILED: [sample(100)], RABBITMQ: [sample(60)]},
         persistent={COMPILED: [sample(50)], RABBITMQ: [sample(20)]},
@@ -83,7 +83,7 @@ def test_quantities_and_claims() -> None:
     assert "| headers 10 | – |" in claims
 
 
-def test_the_figure_is_an_image() -> None:
+def test_the_figure_is_a_valid_svg() -> None:
     found = results(confirmed={COMPILED: [sample(300)], RABBITMQ: [sample(100)]})
     drawn = draw(found)
     root = ElementTree.fromstring(drawn)
@@ -94,16 +94,16 @@ def test_the_figure_is_an_image() -> None:
     assert abs(widths[0] / widths[1] - 3) < 0.05
 
 
-def test_every_row_has_a_name_of_its_own() -> None:
+def test_the_keys_of_rows_and_quantities_are_unique() -> None:
     keys = [row.key for row in ROWS + FURTHER] + [one.key for one in QUANTITIES]
     assert len(keys) == len(set(keys))
 
 
 @pytest.mark.parametrize(("full", "names"), [((), False), (("--full",), True)])
-def test_a_row_that_is_not_measured_is_named_with_those_that_are(
+def test_an_unknown_row_is_an_error_that_lists_the_known_rows(
     full: tuple[str, ...], names: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of `make bench-full` only there, so that none is refused as if it were unknown and named in one line."""
+    """Rows of `make bench-full` are listed only with `--full`."""
     monkeypatch.setattr("sys.argv", ["comparison", "--rows", "confirmed,nothing", *full])
     assert comparison.main() == 2
     said, known = capsys.readouterr().err.split("; there are ")

@@ -1,4 +1,4 @@
-"""The table of defaults says what the code does."""
+"""docs/defaults.md: every default in its table is the default of the code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seconds(value: float) -> str:
 
 
 def written(duration: object) -> str:
-    """`50ms` as the page writes it."""
+    """Return a duration such as `50ms` as the page writes it."""
     return re.sub(r"(?<=\d)(?=[a-z])", " ", str(duration))
 
 
@@ -50,7 +50,7 @@ def queue(values: Queue) -> str:
     return ", ".join(words)
 
 
-def test_the_page_says_what_the_code_does() -> None:
+def test_the_page_lists_the_defaults_of_the_code() -> None:
     exchange, breaker = Exchange("any"), CircuitBreaker()
     code = {
         "unconfirmed messages": f"{default(App, 'window'):,}",
@@ -81,5 +81,5 @@ def test_the_page_says_what_the_code_does() -> None:
     rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", PAGE.read_text(), re.MULTILINE)[1:]
     shown = dict(rows)
     assert {name: text for name, text in shown.items() if name in code} == code
-    # What no number says is shown by tests of its own.
+    # These two have no value to compare; tests of their own hold them.
     assert set(shown) - set(code) == {"message", "acknowledgement"}

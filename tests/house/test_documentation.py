@@ -1,4 +1,4 @@
-"""The documentation is one book: every page has its place, every example is shown and run."""
+"""Documentation: every page is in the navigation, every example is on a page and run by a test."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def test_every_page_has_its_place() -> None:
-    placed = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
+def test_every_page_is_in_the_navigation() -> None:
+    in_navigation = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
     pages = [str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md")]
-    assert sorted(placed) == sorted(pages), "each page once in the nav of mkdocs.yml"
+    assert sorted(in_navigation) == sorted(pages), "each page once in the nav of mkdocs.yml"
 
 
-def test_every_example_is_shown_and_run() -> None:
+def test_every_example_is_on_a_page_and_in_a_test() -> None:
     shown = "".join(page.read_text() for page in DOCS.glob("**/*.md"))
     tests = "".join(test.read_text() for test in (ROOT / "tests").glob("**/*.py"))
     examples = [example.relative_to(ROOT) for example in (ROOT / "examples").glob("*.py")]

@@ -1,4 +1,4 @@
-"""What the SDK logs has a stable form, and every event stands in the documentation with its level."""
+"""Log grammar: every event has one literal form, and docs/log-events.md lists all of them with level and fields."""
 
 from __future__ import annotations
 
@@ -11,56 +11,147 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from warren.core.log_output import JsonLines, parts_of
+import pytest
+
+from warren.core.log_output import TEMPLATE, JsonLines, split_event
 
 ROOT = Path(__file__).parents[2]
-LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
-FORM = re.compile(r"[^%:=]+(: \w+=%[sdg]s?(: %s)?( \w+=%[sdg]s?(: %s)?)*)?")
+LEVELS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
+LOGGERS = {"log", "logger", "_log", "_logger"}
+
+HEADINGS = {
+    "broker/warren/broker": "Broker: start, resources, management and access",
+    "broker/warren/broker/channel": "Broker: connections and channels",
+    "broker/warren/broker/connection": "Broker: connections and channels",
+    "broker/warren/broker/model": "Broker: queues, exchanges, streams and policies",
+    "broker/warren/broker/store": "Broker: store",
+    "cli": "Command line and testing",
+    "core": "Command line and testing",
+    "patterns": "Patterns",
+    "pipeline": "Pipelines",
+    "sdk/warren/sdk": "SDK",
+    "sdk/warren/testing": "Command line and testing",
+    "wire": "Command line and testing",
+}
+"""Folder -> the heading of docs/log-events.md that lists the events of its modules; the longest folder counts."""
+
+CONVERTED = ["Command line and testing", "Pipelines"]
+"""Headings whose modules are held to the grammar. All others follow."""
+
+Event = tuple[str, str, tuple[str, ...]]
+"""Name, level and field names."""
 
 
-def logged() -> Iterator[tuple[str, str]]:
-    """Level and message of every call that logs in `warren.sdk`."""
-    for path in sorted((ROOT / "sdk/warren/sdk").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+def log_calls(path: Path) -> Iterator[ast.Call]:
+    """Yield every call of a module that logs."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
+            owner = node.func.value
+            name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+            if name in LOGGERS:
+                yield node
+
+
+def heading_of(path: Path) -> str:
+    name = path.relative_to(ROOT).as_posix()
+    return HEADINGS[max((folder for folder in HEADINGS if name.startswith(folder + "/")), key=len)]
+
+
+def modules(heading: str) -> list[Path]:
+    """Return the modules whose events stand under a heading."""
+    folders = [ROOT / folder for folder, name in HEADINGS.items() if name == heading]
+    found = {path for folder in folders for path in folder.rglob("*.py") if heading_of(path) == heading}
+    return sorted(found)
+
+
+def logged(heading: str) -> tuple[set[Event], list[str]]:
+    """Return the events that the modules of a heading log, and the places of calls that do not fit the grammar."""
+    events: set[Event] = set()
+    wrong: list[str] = []
+    for path in modules(heading):
+        for call in log_calls(path):
+            assert isinstance(call.func, ast.Attribute)
+            text = call.args[0] if call.args else None
+            template = (
+                TEMPLATE.fullmatch(text.value)
+                if isinstance(text, ast.Constant) and isinstance(text.value, str)
+                else None
+            )
+            keys = tuple(re.findall(r" (\w+)=", template[2])) if template is not None else ()
+            if template is None or call.func.attr == "log" or len(keys) != len(call.args) - 1:
+                wrong.append(f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call)[:120]}")
                 continue
-            owner, text = node.func.value, node.args[0] if node.args else None
-            if node.func.attr in LEVELS and isinstance(owner, ast.Name) and owner.id == "log":
-                assert isinstance(text, ast.Constant), f"{path}:{node.lineno}"
-                yield "error" if node.func.attr == "exception" else node.func.attr, str(text.value)
+            level = "error" if call.func.attr == "exception" else call.func.attr
+            events.add((template[1], level, keys))
+    return events, wrong
 
 
-def test_every_message_is_an_event_and_its_fields() -> None:
-    assert [message for _, message in logged() if not FORM.fullmatch(message)] == []
+def documented(heading: str) -> list[Event]:
+    """Return the rows of docs/log-events.md under a heading."""
+    page = (ROOT / "docs/log-events.md").read_text()
+    sections = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|([^|]*)\|", sections[heading], re.MULTILINE)
+    return [(event, level, tuple(re.findall(r"`([^`]+)`", fields))) for event, level, fields in rows]
 
 
-def test_every_event_is_documented_with_its_level() -> None:
-    page = (ROOT / "docs/observe.md").read_text().partition("\n## Logs\n")[2]
-    documented = set(re.findall(r"^\| `([^`]+)` \| (\w+) \|", page, re.MULTILINE))
-    assert documented == {(message.partition(": ")[0], level) for level, message in logged()}
+@pytest.mark.parametrize("heading", CONVERTED)
+def test_every_log_call_has_a_literal_template_of_the_grammar(heading: str) -> None:
+    assert logged(heading)[1] == []
+
+
+@pytest.mark.parametrize("heading", CONVERTED)
+def test_every_event_is_documented_with_level_and_fields(heading: str) -> None:
+    rows = documented(heading)
+    assert sorted(rows) == sorted(logged(heading)[0])
+
+
+def test_every_module_belongs_to_a_heading_of_the_page() -> None:
+    page = (ROOT / "docs/log-events.md").read_text()
+    assert set(re.findall(r"^## (.+)$", page, re.MULTILINE)) == set(HEADINGS.values())
 
 
 def record(message: str, *arguments: object) -> logging.LogRecord:
     return logging.LogRecord("warren.sdk", logging.WARNING, "f", 1, message, arguments, None)
 
 
-def test_a_record_has_parts() -> None:
-    lost = record("consumer lost: queue=%s reason=%s", "billing", "a b=c")
-    assert parts_of(lost) == ("consumer lost", {"queue": "billing", "reason": "a b=c"})
-    circuit = record(
-        "circuit open: queue=%s failures=%s pause=%gs error=%s: %s", "q", 5, 2.5, "KeyError", "x"
-    )
-    assert parts_of(circuit) == (
-        "circuit open", {"queue": "q", "failures": 5, "pause": "2.5s", "error": "KeyError: x"},
-    )  # fmt: skip
+def test_a_json_line_has_event_and_fields() -> None:
+    lost = record("event=consumer.lost queue=%s reason=%s", "billing", "a b=c %s")
+    assert split_event(lost) == ("consumer.lost", {"queue": "billing", "reason": "a b=c %s"})
     line = json.loads(JsonLines().format(lost))
-    assert (line["event"], line["fields"]["queue"]) == ("consumer lost", "billing")
-    assert line["message"] == "consumer lost: queue=billing reason=a b=c"
+    assert (line["event"], line["fields"]["queue"]) == ("consumer.lost", "billing")
+    assert line["message"] == "event=consumer.lost queue=billing reason=a b=c %s"
 
 
-def test_a_record_of_another_form_is_only_a_message() -> None:
-    for message, arguments in (("plain", ()), ("%s: x=%s", ("a", "b")), ("few: x=%s y=%s", ())):
-        assert parts_of(record(message, *arguments))[1] == {}
+def test_fields_keep_numbers_and_turn_other_values_into_text() -> None:
+    opened = record(
+        "event=circuit.opened failures=%s pause_seconds=%.1f error=%s name=%r", 5, 2.5, KeyError("x"), "q"
+    )
+    assert split_event(opened) == (
+        "circuit.opened", {"failures": 5, "pause_seconds": 2.5, "error": "'x'", "name": "q"},
+    )  # fmt: skip
+
+
+def test_an_event_without_fields_has_empty_fields() -> None:
+    assert split_event(record("event=connection.blocked")) == ("connection.blocked", {})
+
+
+def test_a_field_may_be_a_mapping() -> None:
+    """`logging` makes a single mapping the arguments themselves."""
+    assert split_event(record("event=a.b x=%s", {"k": 1})) == ("a.b", {"x": "{'k': 1}"})
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("plain", ()),
+        ("event=lost", ()),
+        ("event=consumer.lost queue=%s: again", ("a",)),
+        ("event=%s.lost", ("a",)),
+        ("event=a.b x=%s y=%s", ("a",)),
+    ],
+)
+def test_a_record_of_another_form_is_only_a_message(message: str, arguments: tuple[object, ...]) -> None:
+    assert split_event(record(message, *arguments)) is None
 
 
 def test_a_record_inside_a_span_names_it() -> None:

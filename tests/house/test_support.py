@@ -1,4 +1,4 @@
-"""The tools of the tests work themselves, on servers at hand."""
+"""Test support: proxy, child processes, private Redis and PostgreSQL, worker processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def echo() -> AsyncIterator[str]:
         yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def test_proxy_passes_both_ways_and_cuts() -> None:
+async def test_the_proxy_forwards_both_ways_until_it_is_cut() -> None:
     async with echo() as url, Proxy(url) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(b"hello")
@@ -47,7 +47,7 @@ async def test_proxy_passes_both_ways_and_cuts() -> None:
         writer.close()
 
 
-async def test_proxy_cuts_after_the_byte_that_was_asked_for() -> None:
+async def test_the_proxy_cuts_after_a_given_number_of_bytes() -> None:
     async with echo() as url, Proxy(url) as proxy:
         proxy.to_server.cut_after(3)
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
@@ -58,7 +58,7 @@ async def test_proxy_cuts_after_the_byte_that_was_asked_for() -> None:
         writer.close()
 
 
-async def test_proxy_holds_back_and_releases() -> None:
+async def test_the_proxy_holds_back_and_releases() -> None:
     async with echo() as url, Proxy(url) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         proxy.to_client.hold()
@@ -70,7 +70,7 @@ async def test_proxy_holds_back_and_releases() -> None:
         writer.close()
 
 
-async def test_proxy_ends_one_direction_and_the_other_goes_on() -> None:
+async def test_the_proxy_half_closes_one_direction() -> None:
     async with echo() as url, Proxy(url) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(b"hello")
@@ -80,7 +80,7 @@ async def test_proxy_ends_one_direction_and_the_other_goes_on() -> None:
         writer.close()
 
 
-async def test_proxy_refuses() -> None:
+async def test_the_proxy_refuses_connections() -> None:
     async with echo() as url, Proxy(url) as proxy:
         proxy.refuse()
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
@@ -89,21 +89,21 @@ async def test_proxy_refuses() -> None:
         writer.close()
 
 
-def test_a_child_that_ends_early_is_reported_with_what_it_said() -> None:
+def test_an_error_about_a_child_that_exits_early_has_its_output() -> None:
     child = Child(["sh", "-c", "echo hello; echo broken >&2; exit 3"])
     with pytest.raises(AssertionError, match=r"(?s)'ready'.*hello.*broken"):
         child.wait_for_line("ready")
     assert child.wait() == 3
 
 
-def test_private_redis_answers(redis_url: str) -> None:
+def test_the_private_redis_answers(redis_url: str) -> None:
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(b"PING\r\n")
         assert client.recv(100) == b"+PONG\r\n"
 
 
-async def test_private_postgres_keeps_what_was_committed_when_it_crashes() -> None:
+async def test_the_private_postgres_keeps_committed_rows_through_a_crash() -> None:
     with postgres_server() as server:
         session = await asyncpg.connect(server.url)
         await session.execute("CREATE TABLE kept (x int); INSERT INTO kept VALUES (42)")
@@ -118,12 +118,12 @@ async def test_private_postgres_keeps_what_was_committed_when_it_crashes() -> No
 
 async def steps(voice: Voice, fail: bool) -> None:
     voice.say("first")
-    assert not fail, "as it was told"
+    assert not fail, "the test asked for it"
     await voice.wait("waits")
     voice.say("second")
 
 
-async def test_workers_say_their_steps_and_die_where_they_are_killed() -> None:
+async def test_workers_report_their_steps_and_can_be_killed_between_them() -> None:
     with worker_host() as host:
         async with Workers(host) as workers:
             killed = await workers.start(steps, fail=False)
@@ -135,5 +135,5 @@ async def test_workers_say_their_steps_and_die_where_they_are_killed() -> None:
             await workers.hear("second")
             assert workers.said == ["first", "waits", "first", "waits", "second"]
             await workers.start(steps, fail=True)
-            with pytest.raises(AssertionError, match="as it was told"):
+            with pytest.raises(AssertionError, match="the test asked for it"):
                 await workers.hear("third")

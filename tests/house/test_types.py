@@ -1,4 +1,4 @@
-"""Everything public has a type that every checker reads the same way: pyright's completeness is 100 %."""
+"""Type completeness: pyright knows the type of every public name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKER = (
     "warren.broker.configuration.config.",
     "warren.broker.model.virtual_clock.",
 )
-"""Where the names that `warren.broker` exports are defined; its other modules are nobody's to import."""
+"""Modules that define what `warren.broker` exports; its other modules are private."""
 
 
 @pytest.mark.timeout(600)
@@ -30,7 +30,7 @@ def test_every_public_name_has_a_known_type(package: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_what_the_broker_exports_has_known_types() -> None:
+def test_every_name_that_the_broker_exports_has_a_known_type() -> None:
     exported = [symbol for symbol in symbols("warren.broker") if symbol["name"].startswith(BROKER)]
     assert exported
     own = [line for symbol in exported for line in flaws(symbol) if "partially unknown" not in line]
@@ -43,7 +43,7 @@ def symbols(package: str) -> list[dict[str, Any]]:
 
 
 def verify_types(package: str) -> str:
-    """pyright's own report. It resolves imports as the interpreter that is first on the path does."""
+    """Run `pyright --verifytypes` and return its report. It resolves imports as the first interpreter on the path does."""
     environment = os.environ | {
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
         "PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in ROOTS),
@@ -56,7 +56,7 @@ def verify_types(package: str) -> str:
 
 
 def flaws(symbol: dict[str, Any]) -> list[str]:
-    """What is wrong with it; empty if nothing is."""
+    """Return the diagnostics of a symbol whose type is unknown or ambiguous; empty for any other."""
     if symbol["isTypeKnown"] and not symbol["isTypeAmbiguous"]:
         return []
     found = [diagnostic["message"] for diagnostic in symbol["diagnostics"]]

@@ -36,8 +36,11 @@ def main(arguments: Sequence[str]) -> int:
         print(printed(told))
         return Exit.DONE
     write_logs(told.log.log_level, as_json=told.log.log_json)
-    for notice in told.notices:
-        logger.warning(notice)
+    for source, names in told.ignored.items():
+        if names:
+            logger.warning(
+                "event=configuration.settings_ignored source=%s names=%s", source, ", ".join(names)
+            )
     raise_file_limit()
     collect_less_often()
     with asyncio.Runner(loop_factory=new_loop) as runner:

@@ -1,4 +1,12 @@
-"""How a process writes its log: lines of text, or one JSON object a line."""
+"""Log set-up of a process: lines of text, or one JSON object a line.
+
+Every log call of Warren has a literal template of one grammar:
+
+    logger.warning("event=consumer.lost queue=%s reason=%s", queue, reason)
+
+`event=<component>.<past_tense_verb>` comes first, then any number of `key=%s`, and nothing else. Each key has one
+placeholder; `%d`, `%r` and `%.1f` are allowed, too. docs/log-events.md lists all events.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +18,32 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+"""Format of a line of text."""
 
-_FIELD: Final = re.compile(r"(\w+)=(.*?)(?=\s\w+=|$)")
-_PLACE: Final = re.compile(r"%[^%a-zA-Z]*[a-zA-Z]")
-"""A place for one argument in a message; `%%` is none, and no message of ours has it."""
+TEMPLATE: Final = re.compile(
+    r"event=([a-z][a-z_]*\.[a-z][a-z_]*)((?: [a-z][a-z0-9_]*=%[-+#0]*[\d.]*[sdrgfx])*)"
+)
+"""The grammar of the template of a log call: the event, and all its fields."""
+
+_KEY: Final = re.compile(r" ([a-z0-9_]+)=%")
 
 
 def write_logs(level: str, *, as_json: bool) -> None:
-    """Write this process's log to standard error from now on."""
+    """Write this process's log to standard error.
+
+    :param level: name of the lowest level that is written, such as "info"
+    :param as_json: one JSON object a line (see `JsonLines`) instead of text
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 class JsonLines(logging.Formatter):
-    """Time (RFC 3339, UTC), level, logger and message; an exception as text.
+    """Log formatter that writes one JSON object a line: `time` (RFC 3339, UTC), `level`, `logger` and `message`.
 
-    A message of the form `consumer lost: queue=billing reason=...` also has its parts: `event`, which never changes for
-    one kind of event, and `fields`. Inside a span of OpenTelemetry it has `trace_id` and `span_id`.
+    A record of Warren's own grammar also has `event` and its `fields`. A record inside a span of OpenTelemetry has
+    `trace_id` and `span_id`, a record of an exception has `exception`, the traceback as text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -37,36 +53,34 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        event, fields = parts_of(record)
-        if fields:
-            line |= {"event": event, "fields": fields}
+        event = split_event(record)
+        if event is not None:
+            line["event"], line["fields"] = event
         line |= _trace()
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def parts_of(record: logging.LogRecord) -> tuple[str, dict[str, object]]:
-    """The event and its fields, with the values that were logged where they are values of JSON, else as text."""
-    event, separator, rest = str(record.msg).partition(": ")
-    arguments = list(record.args) if isinstance(record.args, tuple) else []
-    if not separator or _PLACE.search(event):
-        return record.getMessage(), {}
-    fields: dict[str, object] = {}
-    for name, value in _FIELD.findall(rest):
-        count = len(_PLACE.findall(value))
-        taken, arguments = tuple(arguments[:count]), arguments[count:]
-        if len(taken) < count:
-            return record.getMessage(), {}
-        plain = taken[0] if count == 1 and _PLACE.fullmatch(value) else None
-        fields[name] = (
-            plain if isinstance(plain, str | int | float | bool) else (value % taken if count else value)
-        )
-    return event, fields
+def split_event(record: logging.LogRecord) -> tuple[str, dict[str, object]] | None:
+    """Return the event and its fields, or None for a record whose template does not fit the grammar.
+
+    The fields come from the record's arguments, not from its text: a value may contain anything. Text, numbers and
+    booleans stay what they are, every other value becomes text.
+    """
+    template = TEMPLATE.fullmatch(str(record.msg))
+    if template is None:
+        return None
+    keys = _KEY.findall(template[2])
+    values = record.args if isinstance(record.args, tuple) else (record.args,)
+    if len(keys) != len(values):
+        return None
+    plain = (value if isinstance(value, str | int | float | bool) else str(value) for value in values)
+    return template[1], dict(zip(keys, plain, strict=True))
 
 
 def _trace() -> dict[str, str]:
-    """Only where the program has loaded OpenTelemetry: what does not, does not need it for its log."""
+    """Return the identity of the current span. Empty where the program has not loaded OpenTelemetry."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return {}

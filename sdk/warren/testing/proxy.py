@@ -94,7 +94,7 @@ class Relay:
             secure = ssl.create_default_context() if self._to.tls else None
             far_reader, far_writer = await asyncio.open_connection(self._to.host, self._to.port, ssl=secure)
         except OSError as error:
-            log.error("no connection to the broker under test: error=%s", error)
+            log.error("event=testing.connect_failed host=%s error=%s", self._to.host, error)
             writer.transport.abort()
             return
         ends = (writer, far_writer)
@@ -130,7 +130,7 @@ class Relay:
         except (OSError, asyncio.IncompleteReadError):
             pass
         except ValueError as error:
-            log.error("connection cut: error=%s", error)
+            log.error("event=testing.connection_cut error=%s", error)
         # What one end has ended, the other end must see; what is written already leaves first.
         for end in ends:
             end.close()

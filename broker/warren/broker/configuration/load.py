@@ -59,25 +59,29 @@ def load(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[RunC
     """
     options = vars(parser().parse_args(arguments))
     settings: Settings = {}
-    notices: list[str] = []
+    ignored: dict[str, tuple[str, ...]] = {}
     rabbitmq_conf = options["rabbitmq_conf"] or environment.get(PREFIX + "RABBITMQ_CONF")
     if rabbitmq_conf:
-        settings.update(read_rabbitmq_conf(Path(rabbitmq_conf), environment, notices))
+        read, without_meaning = read_rabbitmq_conf(Path(rabbitmq_conf), environment)
+        settings.update(read)
+        ignored[rabbitmq_conf] = without_meaning
     config = options["config"] or environment.get(PREFIX + "CONFIG")
     if config:
         settings.update(read_toml(Path(config)))
+    unknown = []
     for variable, value in environment.items():
         name = variable.removeprefix(PREFIX).lower()
         if name in KEYS and variable.startswith(PREFIX):
             settings[name] = given(name, value, variable)
         elif variable.startswith(PREFIX) and name not in FILES:
             # No error: whoever starts processes may set variables for its own ends, as Kubernetes does for its services.
-            notices.append(f"event=unknown_variable name={variable}")
+            unknown.append(variable)
+    ignored["environment"] = tuple(unknown)
     for name, key in KEYS.items():
         said = options.get(name)
         if said is not None:
             settings[name] = given(name, said, key.flag)
-    return assemble(settings, tuple(notices)), options["print_config"]
+    return assemble(settings, ignored), options["print_config"]
 
 
 def printed(config: RunConfig) -> str:

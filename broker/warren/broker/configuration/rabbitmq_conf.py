@@ -107,9 +107,9 @@ class Collected:
     loopback: dict[str, Line] = field(default_factory=dict)
 
 
-def read_rabbitmq_conf(path: Path, environment: Mapping[str, str], notices: list[str]) -> Settings:
-    """
-    :param notices: gets one line with the keys that have no meaning here.
+def read_rabbitmq_conf(path: Path, environment: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings of the file, and the keys without meaning for Warren, each with its line.
+
     :raises UsageError: if the file cannot be read, or has a line that RabbitMQ would not understand; with its number.
     """
     lines = _lines(path, environment)
@@ -129,9 +129,7 @@ def read_rabbitmq_conf(path: Path, environment: Mapping[str, str], notices: list
     _users(lines, settings)
     _verify(lines, settings)
     _lists(collected, settings)
-    if ignored:
-        notices.append(f"event=settings_without_meaning file={path} keys={', '.join(ignored)!r}")
-    return settings
+    return settings, tuple(ignored)
 
 
 def _lines(path: Path, environment: Mapping[str, str]) -> dict[str, Line]:

@@ -33,13 +33,13 @@ class RunConfig:
     """All that `warren broker` is told.
 
     :param origins: where each setting comes from, by name; the others have their defaults.
-    :param notices: what should be said once it can be logged.
+    :param ignored: names of settings without meaning for Warren, by their source: a file, or "environment".
     """
 
     broker: BrokerConfig
     log: LogConfig
     origins: Mapping[str, str]
-    notices: tuple[str, ...] = ()
+    ignored: Mapping[str, tuple[str, ...]]
 
 
 def given(name: str, value: object, origin: str) -> Given:
@@ -63,7 +63,7 @@ def unknown(name: str) -> str:
     )
 
 
-def assemble(settings: Settings, notices: tuple[str, ...] = ()) -> RunConfig:
+def assemble(settings: Settings, ignored: Mapping[str, tuple[str, ...]]) -> RunConfig:
     """
     :raises UsageError: if settings are out of bounds, or do not go together; with where the wrong one was said.
     """
@@ -76,4 +76,4 @@ def assemble(settings: Settings, notices: tuple[str, ...] = ()) -> RunConfig:
     except ValueError as error:
         named = next((name for name in re.findall(r"[a-z_]+", str(error)) if name in settings), None)
         raise UsageError(f"{settings[named].origin}: {error}" if named else str(error)) from None
-    return RunConfig(broker, log, {name: each.origin for name, each in settings.items()}, notices)
+    return RunConfig(broker, log, {name: each.origin for name, each in settings.items()}, ignored)
