@@ -213,7 +213,7 @@ async def test_a_reply_that_is_not_what_the_request_says_is_an_error(
         pass
 
     app = make_app()
-    app.declare(*Ask.reach())
+    app.declare(*Ask.required_topology())
     async with app:
         call = asyncio.create_task(app.call(Ask()))
         request = await foreign.take(name)

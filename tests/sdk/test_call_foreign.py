@@ -68,7 +68,7 @@ async def test_a_pika_server_is_called(
         n: int
 
     app = make_app(replies=replies)
-    app.declare(*Fibonacci.reach())
+    app.declare(*Fibonacci.required_topology())
     async with app:
         with pika_server(amqp_url, name):
             assert await asyncio.gather(*(app.call(Fibonacci(n=n)) for n in range(8))) == [

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from warren.sdk import ConfigError, Fault, Outgoing, Queue, RemoteError, Request
-from warren.sdk.rpc.reply_types import reply_form
+from warren.sdk.rpc.reply_types import reply_codec
 
 
 class Quote(BaseModel):
@@ -70,7 +70,7 @@ async def test_a_union_of_replies_from_a_server_that_names_no_type(
         pass
 
     app = make_app()
-    app.declare(*GetStock.reach())
+    app.declare(*GetStock.required_topology())
     async with app:
         call = asyncio.create_task(app.call(GetStock()))
         request = await foreign.take(name)
@@ -155,9 +155,9 @@ def test_mistakes_in_replies_are_said_at_once() -> None:
         pass
 
     with pytest.raises(ConfigError, match="two replies are called 'quote' on the wire"):
-        reply_form(Twice)
+        reply_codec(Twice)
     with pytest.raises(ConfigError, match="does not say what it is answered with"):
-        reply_form(Nothing)
+        reply_codec(Nothing)
     with pytest.raises(ConfigError, match="Nameless has no code"):
         Nameless("oh")
 

@@ -131,7 +131,7 @@ async def test_one_server_counts_once_however_often_it_answers(
 ) -> None:
     ask = market(name, ["a", "b"])
     app = make_app()
-    app.declare(*ask.reach())
+    app.declare(*ask.required_topology())
     async with app:
         gathering = asyncio.ensure_future(app.gather(ask(), timeout=60))
         for one, copies in {"a": 2, "b": 1}.items():

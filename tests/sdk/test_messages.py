@@ -178,7 +178,7 @@ def test_the_type_is_the_name_in_snake_case(name: str, wire: str) -> None:
 
 
 def test_an_event_reaches_its_exchange_and_its_audience() -> None:
-    assert OrderPlaced.reach() == [
+    assert OrderPlaced.required_topology() == [
         Exchange("orders"),
         Queue("billing"),
         Binding("orders", "billing", "order.placed"),
@@ -199,7 +199,7 @@ def test_a_family_of_events_shares_an_exchange() -> None:
 
 def test_a_request_knows_what_it_is_answered_with() -> None:
     assert GetQuote.reply_type() is Decimal
-    assert GetQuote.reach() == [Queue("quotes")]
+    assert GetQuote.required_topology() == [Queue("quotes")]
 
 
 def test_what_has_no_address_is_said_in_one_line() -> None:
@@ -209,7 +209,7 @@ def test_what_has_no_address_is_said_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"^Lost has no address: .*$"):
         encode(Lost(), now=NOW)
     with pytest.raises(ConfigError, match=r"^Lost has no queue: .*$"):
-        Lost.reach()
+        Lost.required_topology()
     with pytest.raises(ConfigError, match=r"^a dict has no address"):
         encode({}, now=NOW)
     with pytest.raises(ConfigError, match="longer than 255 bytes"):

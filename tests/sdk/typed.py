@@ -20,7 +20,7 @@ from warren.sdk import (
     Depends,
     Event,
     Fault,
-    Gathered,
+    GatherResult,
     Header,
     HeldDelivery,
     PublishReport,
@@ -150,9 +150,9 @@ async def use_publishing() -> None:
 
 async def use_replies() -> None:
     assert_type(await app.call(FindQuote(sku="x")), Quote | OutOfStock)
-    assert_type(await app.gather(AskPrice(sku="x")), Gathered[Quote])
+    assert_type(await app.gather(AskPrice(sku="x")), GatherResult[Quote])
     assert_type((await app.gather(AskPrice(sku="x"), replies=3)).values, list[Quote])
-    assert_type(await app.gather(GetQuote(sku="x"), exchange="all"), Gathered[Quote])
+    assert_type(await app.gather(GetQuote(sku="x"), exchange="all"), GatherResult[Quote])
     async for reply in app.gather(AskPrice(sku="x")):
         assert_type(reply.value, Quote)
     try:

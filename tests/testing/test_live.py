@@ -25,8 +25,8 @@ from warren.sdk import (
     Unroutable,
 )
 from warren.testing import Warren
-from warren.testing.name_rewriting import Disguise
-from warren.testing.proxy import Relay
+from warren.testing.name_rewriting import NameRewriter
+from warren.testing.proxy import RewritingProxy
 
 SCALE = 600.0
 
@@ -151,7 +151,7 @@ async def test_two_tests_on_one_broker_do_not_meet_and_leave_nothing(amqp_url: s
 
 async def test_a_client_behind_the_relay_sees_the_names_that_it_gave(amqp_url: str) -> None:
     async with (
-        Relay(amqp_url, Disguise(".t1", 10)) as relay,
+        RewritingProxy(amqp_url, NameRewriter(".t1", 10)) as relay,
         await aio_pika.connect(relay.url) as connection,
     ):
         channel = await connection.channel()

@@ -17,7 +17,7 @@ from warren.core.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from warren.sdk import Request, Scatter
-    from warren.sdk.rpc.scatter_gather import Gathered
+    from warren.sdk.rpc.scatter_gather import GatherResult
 
 asking = commands("Send a request, and print its reply as JSON.")
 
@@ -70,7 +70,7 @@ class _Scattered(dict[str, Any]):
     """What a Scatter prints."""
 
 
-def _gathered(gathered: Gathered[Any]) -> _Scattered:
+def _gathered(gathered: GatherResult[Any]) -> _Scattered:
     return _Scattered(
         replies=[
             {"queue": each.queue, "value": each.value}
@@ -84,11 +84,11 @@ def _gathered(gathered: Gathered[Any]) -> _Scattered:
 
 def _request(target: str, body: bytes) -> Request[Any] | Scatter[Any]:
     from warren.cli.import_target import load_class
-    from warren.sdk.messages.types import Asking
+    from warren.sdk.messages.types import RequestMessage
 
     if ":" not in target:
         return _untyped(target, body)
-    kind: type[Any] = load_class(target, Asking, "a request class")
+    kind: type[Any] = load_class(target, RequestMessage, "a request class")
     request: Request[Any] | Scatter[Any] = as_message(kind, body)
     return request
 

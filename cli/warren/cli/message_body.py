@@ -43,12 +43,12 @@ def as_message(kind: type[Model], body: bytes) -> Model:
     """
     from pydantic import ValidationError
 
-    from warren.sdk.messages.validation_errors import mistakes
+    from warren.sdk.messages.validation_errors import format_validation_error
 
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise UsageError(f"the body is no {kind.__name__}: {mistakes(error)}") from None
+        raise UsageError(f"the body is no {kind.__name__}: {format_validation_error(error)}") from None
 
 
 def content_type_of(body: bytes) -> str:

@@ -59,14 +59,13 @@ from warren.sdk.publish.publisher import PublisherStatistics
 from warren.sdk.publish.report import Failure, PublishReport
 from warren.sdk.publish.transaction import Transaction
 from warren.sdk.rpc.caller import CallStatistics, ReplyMode
-from warren.sdk.rpc.scatter_gather import Answered, Gathered, Gathering
+from warren.sdk.rpc.scatter_gather import GatherCall, GatheredReply, GatherResult
 from warren.sdk.telemetry import Telemetry
 from warren.sdk.topology.exchange import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
 
 __all__ = [
     "DEAD_LETTER_EXCHANGE",
     "Ack",
-    "Answered",
     "App",
     "BatchError",
     "BatchOptions",
@@ -91,8 +90,9 @@ __all__ = [
     "Exchange",
     "Failure",
     "Fault",
-    "Gathered",
-    "Gathering",
+    "GatherCall",
+    "GatherResult",
+    "GatheredReply",
     "HandleMiddleware",
     "HandlerStatistics",
     "Header",

@@ -10,7 +10,7 @@ from warren.sdk.consume.delivery import Delivery, current_delivery
 from warren.sdk.protocols import Clock, Timer
 
 
-class AppsClock:
+class AppClock:
     """The stage's clock for Apps: a handler that sleeps by it is not being worked on, the time has to go on for it."""
 
     def __init__(self, clock: Clock) -> None:

@@ -12,15 +12,15 @@ from uuid import uuid4
 from warren.broker import Broker, VirtualClock
 from warren.broker.model.virtual_clock import Probe, Unsettled
 from warren.sdk.protocols import Clock, Timer
-from warren.testing.name_rewriting import Disguise
-from warren.testing.proxy import Relay
+from warren.testing.name_rewriting import NameRewriter
+from warren.testing.proxy import RewritingProxy
 
 QUIET_SECONDS: Final = 0.15
 """On a live broker all is done when nothing has moved for so long: it says nothing of what it does inside."""
 POLL_SECONDS: Final = 0.01
 
 
-class Stage(Protocol):
+class TestEnvironment(Protocol):
     """A broker, its time, and how to wait until all is done.
 
     :ivar patience: seconds of real time that what was started has to end.
@@ -49,7 +49,7 @@ class Stage(Protocol):
         ...
 
 
-class VirtualStage:
+class VirtualEnvironment:
     """A broker in this process on a virtual clock."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class VirtualStage:
         await self._clock.settle()
 
 
-class LiveStage:
+class LiveEnvironment:
     """A live broker behind a relay that gives the test names of its own and divides its waiting times.
 
     The broker's time runs on while nothing happens, the story's does not: it is where the last thing happened, or what
@@ -98,7 +98,7 @@ class LiveStage:
         self._url = url
         self._clock = ScaledClock(scale)
         self._scale = scale
-        self._relay: Relay | None = None
+        self._relay: RewritingProxy | None = None
         self._probe: Probe = str
         self._told = self._clock.now()
         self.patience: float = 15.0
@@ -113,7 +113,7 @@ class LiveStage:
     @asynccontextmanager
     async def open(self, probe: Probe) -> AsyncIterator[str]:
         self._probe = probe
-        async with Relay(self._url, Disguise(f".t{uuid4().hex[:8]}", self._scale)) as relay:
+        async with RewritingProxy(self._url, NameRewriter(f".t{uuid4().hex[:8]}", self._scale)) as relay:
             self._relay = relay
             yield relay.url
 

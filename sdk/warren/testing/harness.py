@@ -16,9 +16,9 @@ from warren.sdk.protocols import Clock
 from warren.sdk.publish.bulk import PUBLISH_SECONDS
 from warren.sdk.publish.operations import CALL_SECONDS, Reliability
 from warren.sdk.publish.outgoing import Outgoing
-from warren.testing.clocks import AppsClock
+from warren.testing.clocks import AppClock
 from warren.testing.dead_letters import DeadLettered, DeadLetters
-from warren.testing.environments import LiveStage, Stage, VirtualStage
+from warren.testing.environments import LiveEnvironment, TestEnvironment, VirtualEnvironment
 
 Content = TypeVar("Content")
 Sent = TypeVar("Sent", bound=Message)
@@ -40,8 +40,8 @@ class Warren:
     """
 
     def __init__(self, url: str | None = None, scale: float = 1.0) -> None:
-        self._stage: Stage = VirtualStage() if url is None else LiveStage(url, scale)
-        self._clock = AppsClock(self._stage.clock)
+        self._stage: TestEnvironment = VirtualEnvironment() if url is None else LiveEnvironment(url, scale)
+        self._clock = AppClock(self._stage.clock)
         self._apps: tuple[App, ...] = ()
         self._own: App | None = None
         self._url: str | None = None
@@ -130,7 +130,7 @@ class Warren:
         """
         player = self._player()
         if isinstance(message, Message):
-            await self._dead_letters.follow(player, type(message).reach())
+            await self._dead_letters.follow(player, type(message).required_topology())
         await player.publish(message, timeout=timeout, reliability=reliability, **options)
         await self.settle()
 

@@ -41,7 +41,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 TEXTS: Final = frozenset({"channel.close", "connection.close"})
 
 
-class Disguise:
+class NameRewriter:
     """Changes what clients send to a broker and what it answers, so that neither sees the other's names and times.
 
     :param suffix: of every name but the broker's own (`amq.`) and the default exchange's.

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import aiormq
 
 from warren.sdk.errors import TransportUnavailable
-from warren.testing.name_rewriting import Disguise
+from warren.testing.name_rewriting import NameRewriter
 from warren.wire.amqp_url import parse_url
 
 log: logging.Logger = logging.getLogger("warren.testing")
@@ -24,13 +24,13 @@ HEARTBEAT: Final = 8
 PREFACE_BYTES: Final = 8
 
 
-class Relay:
-    """`async with Relay(url, disguise) as relay:` then connect to `relay.url`.
+class RewritingProxy:
+    """`async with RewritingProxy(url, disguise) as relay:` then connect to `relay.url`.
 
     :param target: the live broker; with `amqps` its certificate is checked against the system's authorities.
     """
 
-    def __init__(self, target: str, disguise: Disguise) -> None:
+    def __init__(self, target: str, disguise: NameRewriter) -> None:
         self._target = target
         self._to = parse_url(target)
         self._disguise = disguise
@@ -51,7 +51,7 @@ class Relay:
             parts._replace(scheme="amqp", netloc=f"{login}{at}127.0.0.1:{port}", query="", fragment="")
         )
 
-    async def __aenter__(self) -> Relay:
+    async def __aenter__(self) -> RewritingProxy:
         """:raises TransportUnavailable: if the broker cannot be reached, or does not let us in."""
         try:
             connection = await aiormq.connect(self._target)

@@ -126,7 +126,7 @@ class ParkingLot:
     def _deliver(self, method: bytes, header: bytes, body: bytes) -> None:
         self._room -= 1
         self._held += 1
-        arrived = Delivery.of_frames(method, header, body, self.queue)
+        arrived = Delivery.from_frames(method, header, body, self.queue)
         self._waiting.append(arrived)
         self._last_tag, _ = arrived
         self._arrived.set()

@@ -308,7 +308,7 @@ class Delay:
             kind = type(message)
             if kind.wire_key is not None:
                 exchange, key = kind.wire_exchange, kind.wire_key
-                await self._stands(app, kind, kind.reach)
+                await self._stands(app, kind, kind.required_topology)
         if key is None:
             raise ConfigError("a delayed message needs an address: a message class, or key= (and exchange=)")
         return exchange or "", key

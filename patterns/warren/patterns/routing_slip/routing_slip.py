@@ -110,7 +110,7 @@ class RoutingSlips:
         if len(self._steps) < len(steps) or len(self._ends) < len(ends):
             raise ConfigError("RoutingSlips: two of its steps or ends have the same type on the wire")
         for kind in (*steps, *ends):
-            kind.reach()
+            kind.required_topology()
         self._undoing = {kind.wire_type: _undo_message(kind) for kind in steps}
         self._retry: RetryPolicy = retry or Retry(3)
         self._once = once

@@ -20,8 +20,8 @@ from warren.sdk.capture import Capture
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.get import HeldDelivery
-from warren.sdk.consume.handlers.decorators import Handle
-from warren.sdk.consume.handlers.registration import Handlers
+from warren.sdk.consume.handlers.decorators import HandlerDecoratorFactory
+from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.consume.retry import Retry
 from warren.sdk.consume.subscription import Subscription
 from warren.sdk.errors import Unroutable
@@ -52,7 +52,7 @@ from warren.sdk.publish.publisher import WINDOW
 from warren.sdk.publish.report import PublishReport
 from warren.sdk.publish.transaction import Transaction
 from warren.sdk.rpc.caller import ReplyMode
-from warren.sdk.rpc.scatter_gather import Gathering
+from warren.sdk.rpc.scatter_gather import GatherCall
 from warren.sdk.telemetry import Telemetry
 from warren.sdk.topology.exchange import Declarable
 from warren.sdk.topology.registry import DeclarePolicy, MismatchPolicy, Registry
@@ -129,7 +129,7 @@ class App:
         self._registry = Registry(declare, mismatch)
         self._middlewares = Middlewares()
         self._sending = Sending(self._life.running, self.clock, declare)
-        self._handlers = Handlers(
+        self._handlers = HandlerRegistry(
             self._registry,
             send=self._sending.send,
             forward=self._sending.forward,
@@ -139,7 +139,7 @@ class App:
             delay=Delaying(self, delay),
             context={App: self},
         )
-        self.handle: Handle = Handle(self, self._handlers, self._life)
+        self.handle: HandlerDecoratorFactory = HandlerDecoratorFactory(self, self._handlers, self._life)
         self.sync: Sync = Sync(self, self._life)
         backend: object = delay
         if isinstance(backend, Component):
@@ -173,7 +173,7 @@ class App:
         """
         self._life.not_running("say what it publishes")
         for message in messages:
-            self._registry.add(message.reach())
+            self._registry.add(message.required_topology())
             self._sending.reaches(message)
 
     async def declare_now(self, *items: Declarable) -> None:
@@ -349,7 +349,7 @@ class App:
         :param timeout: seconds; 0 takes what is there.
         :raises TopologyMismatch: if there is no such queue. :raises TransportUnavailable: without a connection.
         """
-        return await self._life.running().fetch(queue, timeout, self._handlers.bury)
+        return await self._life.running().fetch(queue, timeout, self._handlers.dead_letter)
 
     async def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
@@ -371,7 +371,7 @@ class App:
         timeout: float = CALL_SECONDS,
         exchange: str | None = None,
         key: str | None = None,
-    ) -> Gathering[Answer]:
+    ) -> GatherCall[Answer]:
         """Ask all who listen: `await` it for what came and who did not answer, or `async for` each reply as it comes.
 
         It ends when the request's whole audience has answered, after `replies` values, or at the deadline, whichever

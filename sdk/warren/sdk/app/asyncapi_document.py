@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from warren.sdk.app.app import App
 from warren.sdk.consume.batches import Batches
 from warren.sdk.consume.handlers.signature import HandlerSpec
-from warren.sdk.messages.types import Asking, Event, ForOne, Message
+from warren.sdk.messages.types import Event, Message, PointToPointMessage, RequestMessage
 from warren.sdk.topology.exchange import Binding, Exchange, Queue
 from warren.wire.amqp_url import parse_url
 
@@ -93,7 +93,7 @@ class _Document:
 
     def _send(self, kind: type[Message]) -> None:
         message = self._message(kind)
-        one = issubclass(kind, ForOne)
+        one = issubclass(kind, PointToPointMessage)
         channel = self._queue_channel(kind.wire_key or "") if one else self._exchange_channel(kind)
         operation = {
             "action": "send",
@@ -105,7 +105,7 @@ class _Document:
         self._replies(operation, kind)
 
     def _replies(self, operation: dict[str, Any], kind: Any) -> None:
-        if not isinstance(kind, type) or not issubclass(kind, Asking):
+        if not isinstance(kind, type) or not issubclass(kind, RequestMessage):
             return
         channel = self._name("channel", ("reply", kind), f"{_plain(kind)}.reply")
         answer = self._message(kind.reply_type(), f"{_plain(kind)}Reply")
@@ -179,7 +179,7 @@ class _Document:
                 message["name"] = kind.wire_type
                 message["bindings"] = {"amqp": {"messageType": kind.wire_type, "bindingVersion": BINDINGS}}
                 message["traits"] = [_ref("components", "messageTraits", "warren")]
-            if name or (isinstance(kind, type) and issubclass(kind, Asking)):
+            if name or (isinstance(kind, type) and issubclass(kind, RequestMessage)):
                 message["correlationId"] = {"location": "$message.header#/correlationId"}
             if doc := _own_doc(kind):
                 message["description"] = doc

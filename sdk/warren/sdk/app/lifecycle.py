@@ -11,7 +11,7 @@ from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.runtime import Runtime
 from warren.sdk.app.state import Health, Listeners, State
 from warren.sdk.capture import Capture
-from warren.sdk.consume.handlers.registration import Handlers
+from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
 from warren.sdk.protocols import Component
 from warren.sdk.rpc.caller import ReplyMode
@@ -46,7 +46,7 @@ class Lifecycle:
         self.listeners: Listeners = Listeners()
         self._runtime: Runtime | None = None
 
-    async def start(self, registry: Registry, handlers: Handlers, middlewares: Middlewares) -> None:
+    async def start(self, registry: Registry, handlers: HandlerRegistry, middlewares: Middlewares) -> None:
         """See `App.start`."""
         self.not_running("start")
         settings = self.settings

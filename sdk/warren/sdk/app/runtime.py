@@ -15,7 +15,7 @@ from warren.sdk.capture.stream_writer import Capturing
 from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import current_delivery
 from warren.sdk.consume.endpoint import Endpoint
-from warren.sdk.consume.get import Bury, HeldDelivery, fetch
+from warren.sdk.consume.get import HeldDelivery, PublishDeadLetter, fetch
 from warren.sdk.consume.subscription import Subscription
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
 from warren.sdk.logger import log
@@ -25,8 +25,8 @@ from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.publish.publisher import Publisher
 from warren.sdk.publish.transaction import TransactionChannels
 from warren.sdk.rpc.caller import DIRECT, Caller, ReplyMode, Submit
-from warren.sdk.rpc.reentrant_calls import Reentrant
-from warren.sdk.rpc.reply_middleware import Opening
+from warren.sdk.rpc.reentrant_calls import ReentrantCalls
+from warren.sdk.rpc.reply_middleware import ReplyMiddleware
 from warren.sdk.telemetry import Telemetry
 from warren.sdk.telemetry.consume_spans import Consuming
 from warren.sdk.telemetry.instruments import Instruments
@@ -83,7 +83,7 @@ class Runtime:
         """What leaves without passing a middleware goes to."""
         self.outlet: Outlet = Through(self.direct, middlewares) if middlewares.publish else self.direct
         """What the user's publishes go to."""
-        self.caller: Caller = Caller(Opening(middlewares) if middlewares.handle else None)
+        self.caller: Caller = Caller(ReplyMiddleware(middlewares) if middlewares.handle else None)
         self.consuming: Consuming | None = None if self.instruments is None else Consuming(self.instruments)
         self.caller.telemetry = self.consuming
         for endpoint in endpoints.values():
@@ -96,7 +96,7 @@ class Runtime:
         self._publishing: Link | None = None
         self._consuming: Link | None = None
         self._channels = PublishingChannels(
-            self.publisher, self._moved, self.caller.consume_directly if replies == "direct" else None
+            self.publisher, self._moved, self.caller.consume_direct_reply_to if replies == "direct" else None
         )
         self.transactions: TransactionChannels = TransactionChannels(self._on_publishing, self.publisher)
         self.subscriptions: dict[str, Subscription] = {}
@@ -250,7 +250,7 @@ class Runtime:
         endpoint = self._endpoints.get(queue)
         if endpoint is None or current is None or current.queue != queue:
             return self.outlet.submit
-        own = Reentrant(endpoint, queue, self.publisher)
+        own = ReentrantCalls(endpoint, queue, self.publisher)
         return lambda request, timeout: self.middlewares.submit(
             request, lambda changed: own.submit(changed, timeout)
         )
@@ -258,11 +258,11 @@ class Runtime:
     async def reply(self, outgoing: Outgoing, timeout: float) -> None:
         """Publish a reply; to a request that never left this process, without the broker, which knows no such address."""
         if outgoing.routing_key == DIRECT and not outgoing.exchange:
-            await self.middlewares.send(outgoing, self.caller.reply_here)
+            await self.middlewares.send(outgoing, self.caller.receive_local_reply)
         else:
             await self.outlet.publish(outgoing, timeout)
 
-    async def fetch(self, queue: str, timeout: float, bury: Bury) -> HeldDelivery | None:
+    async def fetch(self, queue: str, timeout: float, bury: PublishDeadLetter) -> HeldDelivery | None:
         link = self._consuming
         assert link is not None
         return await fetch(lambda: link.use(Session.channel), queue, timeout, bury, self.consuming)
@@ -297,7 +297,7 @@ class Runtime:
             missing.append("publisher")
         if consuming is None or consuming.session is None or not self.caller.active:
             missing.append("consumer")
-        return missing + [name for name, one in self.subscriptions.items() if not one.standing]
+        return missing + [name for name, one in self.subscriptions.items() if not one.in_desired_state]
 
     def _moved(self) -> None:
         """Something that the state depends on has changed."""
@@ -306,7 +306,7 @@ class Runtime:
 
     async def _await_consumers(self, deadline: float) -> None:
         """:raises WarrenError: if a consumer cannot stand, or not in time."""
-        while not all(one.standing for one in self.subscriptions.values()):
+        while not all(one.in_desired_state for one in self.subscriptions.values()):
             self._changed.clear()
             for one in self.subscriptions.values():
                 if isinstance(one.error, TopologyMismatch) and not one.error.retryable:
@@ -315,7 +315,7 @@ class Runtime:
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
             except TimeoutError:
-                waiting = {name: one for name, one in self.subscriptions.items() if not one.standing}
+                waiting = {name: one for name, one in self.subscriptions.items() if not one.in_desired_state}
                 errors = [one.error for one in waiting.values() if one.error is not None]
                 why = f": {errors[0]}" if errors else ""
                 raise TransportUnavailable(

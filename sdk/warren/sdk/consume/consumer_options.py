@@ -19,7 +19,7 @@ OrderedBy = Callable[[Any], Hashable] | str
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
+class ConsumerOptions:
     """What all handlers of one queue agree on.
 
     :ivar concurrency: handlers at a time.
@@ -39,7 +39,7 @@ class Intake:
         prefetch: int | None,
         ordered_by: OrderedBy | None = None,
         breaker: CircuitBreaker | None = None,
-    ) -> Intake:
+    ) -> ConsumerOptions:
         """:raises ConfigError: if a number is out of its range."""
         if concurrency < 1:
             raise ConfigError("concurrency must be at least 1")

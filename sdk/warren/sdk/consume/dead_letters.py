@@ -18,7 +18,7 @@ DEATHS = "warren-deaths"
 ERROR_CHARACTERS = 2000
 
 
-def dead_letter(
+def dead_letter_copy(
     delivery: Delivery, queue: Queue, reason: str, error: BaseException | None, now: float
 ) -> Outgoing | None:
     """The copy for the queue's dead letter exchange, or None if it has none.

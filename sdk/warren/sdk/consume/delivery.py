@@ -26,7 +26,7 @@ class Delivery:
     :ivar redelivered: the broker may have delivered it before.
     :ivar properties: the AMQP properties that were set, by their AMQP names, but for the headers; `timestamp` is in
         Unix seconds.
-    :ivar flaw: what of it is no AMQP text, or None; a message with a flaw is dead-lettered, not handled.
+    :ivar text_error: what of it is no AMQP text, or None; such a message is dead-lettered, not handled.
     """
 
     __slots__ = (
@@ -35,11 +35,11 @@ class Delivery:
         "_table",
         "body",
         "exchange",
-        "flaw",
         "properties",
         "queue",
         "redelivered",
         "routing_key",
+        "text_error",
     )
 
     def __init__(
@@ -60,13 +60,13 @@ class Delivery:
         self.queue: str = queue
         self.redelivered: bool = redelivered
         self.properties: Mapping[str, Any] = properties
-        self.flaw: str | None = None
+        self.text_error: str | None = None
         self._headers = headers
         self._table = table
         self._received: Delivery | None = None
 
     @classmethod
-    def of_frames(cls, method: bytes, header: bytes, body: bytes, queue: str) -> tuple[int, Delivery]:
+    def from_frames(cls, method: bytes, header: bytes, body: bytes, queue: str) -> tuple[int, Delivery]:
         """A delivery from the payloads of its frames, and its delivery tag.
 
         :raises StreamError: if the frames end early.
@@ -100,7 +100,7 @@ class Delivery:
             self.properties if properties is None else properties,
             table=self._table if headers is None else b"",
         )
-        changed.flaw = self.flaw
+        changed.text_error = self.text_error
         changed._received = self.received
         return changed
 
@@ -170,8 +170,8 @@ class Delivery:
         return f"Delivery(queue={self.queue!r}, routing_key={self.routing_key!r}, message_id={self.message_id!r})"
 
     def _check(self, name: str, text: str) -> None:
-        if self.flaw is None and not is_text(text):
-            self.flaw = f"the {name.replace('_', ' ')} is not valid UTF-8"
+        if self.text_error is None and not is_text(text):
+            self.text_error = f"the {name.replace('_', ' ')} is not valid UTF-8"
 
 
 def _readable(value: field_tables.Value) -> Any:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.errors import ConfigError, Undecodable
 from warren.sdk.messages.codec import adapter_of
-from warren.sdk.messages.validation_errors import mistakes
+from warren.sdk.messages.validation_errors import format_validation_error
 
 Function = Callable[..., Any]
 
@@ -278,7 +278,9 @@ def _header(mark: Header, parameter: inspect.Parameter, kind: Any) -> Get:
             return adapter.validate_python(value)
         except ValueError as error:
             raise Undecodable(
-                ValueError(f"the header {name!r} is not what its handler takes: {mistakes(error)}")
+                ValueError(
+                    f"the header {name!r} is not what its handler takes: {format_validation_error(error)}"
+                )
             ) from None
 
     return get

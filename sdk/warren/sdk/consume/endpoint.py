@@ -12,8 +12,8 @@ from warren.core.capture_events import DEAD_LETTERED, what
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.capture.recorder import Recorder
 from warren.sdk.consume.circuit_breaker import Circuit
-from warren.sdk.consume.consumer_options import Intake
-from warren.sdk.consume.dead_letters import dead_letter
+from warren.sdk.consume.consumer_options import ConsumerOptions
+from warren.sdk.consume.dead_letters import dead_letter_copy
 from warren.sdk.consume.delivery import Delivery, handling
 from warren.sdk.consume.handlers.signature import HandlerSpec
 from warren.sdk.consume.retry import may_pass
@@ -74,7 +74,7 @@ class Endpoint:
         self,
         queue: Callable[[], Queue],
         *,
-        intake: Intake,
+        intake: ConsumerOptions,
         send: Send,
         forward: Send,
         middlewares: Middlewares,
@@ -82,7 +82,7 @@ class Endpoint:
         retry: RetryPolicy,
         delay: Callable[[], DelayBackend],
     ) -> None:
-        self.intake: Intake = intake
+        self.intake: ConsumerOptions = intake
         self.circuit: Circuit | None = None
         self.statistics: HandlerStatistics = HandlerStatistics()
         self.telemetry: Consuming | None = None
@@ -272,7 +272,7 @@ class Endpoint:
     async def _failed(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
         failed(error)
         if self.circuit is not None and self.circuit.failed(error):
-            return Settlement.RETURN
+            return Settlement.RELEASE
         if not isinstance(error, RemoteError):
             log.warning(
                 "handler failed: queue=%s type=%s message_id=%s", delivery.queue, delivery.type, delivery.message_id,
@@ -323,7 +323,7 @@ class Endpoint:
         """Publish the copy with the reason; if that fails, reject, so that the broker dead-letters it without."""
         failed(error)
         queue = self._queue()
-        copy = dead_letter(delivery, queue, reason, error, self._clock.now())
+        copy = dead_letter_copy(delivery, queue, reason, error, self._clock.now())
         log.error(
             "dead letter: queue=%s reason=%s type=%s message_id=%s error=%s: %s",
             queue.name, reason, delivery.type, delivery.message_id, type(error).__name__, error,

@@ -21,7 +21,7 @@ Content = TypeVar("Content")
 
 ANSWER_SECONDS = 10.0
 
-Bury = Callable[[Delivery, str], Awaitable[None]]
+PublishDeadLetter = Callable[[Delivery, str], Awaitable[None]]
 """Publishes the dead letter copy of a delivery, with the reason."""
 
 
@@ -35,7 +35,7 @@ class HeldDelivery(Delivery):
     __slots__ = ("_bury", "_channel", "_tag", "_telemetry")
 
     _channel: DataChannel | None
-    _bury: Bury
+    _bury: PublishDeadLetter
     _tag: int
     _telemetry: Consuming | None
 
@@ -45,10 +45,10 @@ class HeldDelivery(Delivery):
         channel: DataChannel,
         frames: tuple[bytes, bytes, bytes],
         queue: str,
-        bury: Bury,
+        bury: PublishDeadLetter,
         telemetry: Consuming | None,
     ) -> HeldDelivery:
-        tag, delivery = cls.of_frames(*frames, queue)
+        tag, delivery = cls.from_frames(*frames, queue)
         assert isinstance(delivery, HeldDelivery)
         delivery._channel, delivery._tag, delivery._bury = channel, tag, bury
         delivery._telemetry = telemetry
@@ -137,7 +137,7 @@ async def fetch(
     open_channel: Callable[[], Awaitable[DataChannel]],
     queue: str,
     timeout: float,
-    bury: Bury,
+    bury: PublishDeadLetter,
     telemetry: Consuming | None = None,
 ) -> HeldDelivery | None:
     """The next message of the queue within `timeout` seconds, or None; on a channel of its own.
@@ -159,7 +159,7 @@ async def _fetch(
     open_channel: Callable[[], Awaitable[DataChannel]],
     queue: str,
     timeout: float,
-    bury: Bury,
+    bury: PublishDeadLetter,
     telemetry: Consuming | None,
 ) -> HeldDelivery | None:
     started = perf_counter()

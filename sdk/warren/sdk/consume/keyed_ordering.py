@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Job = TypeVar("Job")
 
 
-class Lanes(Generic[Job]):
+class KeyedOrdering(Generic[Job]):
     """A lane a key, for as long as a job of that key is here.
 
     :param key: of a job; the same from `admit` to `release`.

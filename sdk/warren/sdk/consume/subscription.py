@@ -98,7 +98,7 @@ class Subscription:
         return bool(self._tag) and self._channel is not None and self._channel.usable
 
     @property
-    def standing(self) -> bool:
+    def in_desired_state(self) -> bool:
         """It is as it is meant to be: active, or stopped by intent."""
         return self.active or self._mode not in TAKING
 
@@ -305,7 +305,7 @@ class Subscription:
                     await _close(channel)
         returning, self._returning = self._returning, []
         for job in returning:
-            self._settle(job, Settlement.RETURN)
+            self._settle(job, Settlement.RELEASE)
 
     def _lost(self, ended: asyncio.Future[None]) -> WarrenError:
         channel, self._channel, self._tag = self._channel, None, ""
@@ -335,7 +335,7 @@ class Subscription:
     # Deliveries
 
     def _deliver(self, channel: DataChannel, method: bytes, header: bytes, body: bytes) -> None:
-        tag, delivery = Delivery.of_frames(method, header, body, self.queue.name)
+        tag, delivery = Delivery.from_frames(method, header, body, self.queue.name)
         job = Job(channel, tag, delivery)
         self.statistics.delivered += 1
         if delivery.redelivered:
@@ -351,7 +351,7 @@ class Subscription:
     def _end(self, job: Job, settlement: Settlement) -> None:
         """A job has come to its end."""
         if (
-            settlement is Settlement.RETURN
+            settlement is Settlement.RELEASE
             and self._mode not in TAKING
             and (self._tag or self._turn.locked())
         ):

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from warren.sdk.consume.delivery import Delivery
-from warren.sdk.consume.keyed_ordering import Lanes
+from warren.sdk.consume.keyed_ordering import KeyedOrdering
 from warren.sdk.logger import log
 from warren.sdk.transport.data_channel import DataChannel
 
@@ -22,7 +22,7 @@ class Settlement(Enum):
     ACK = "ack"
     REQUEUE = "requeue"
     """By the handler's own choice: this counts as a failed delivery."""
-    RETURN = "return"
+    RELEASE = "release"
     """Not handled, or not to its end: nobody's fault."""
     REJECT = "reject"
 
@@ -30,7 +30,7 @@ class Settlement(Enum):
 OPERATIONS: Final = {
     Settlement.ACK: "ack",
     Settlement.REQUEUE: "reject",
-    Settlement.RETURN: "nack",
+    Settlement.RELEASE: "nack",
     Settlement.REJECT: "reject",
 }
 """The AMQP method that each is."""
@@ -92,7 +92,9 @@ class Workers:
         self._end = end
         self._statistics = statistics
         self._jobs: deque[Job] = deque()
-        self._lanes: Lanes[Job] | None = None if key is None else Lanes(lambda job: key(job.delivery))
+        self._lanes: KeyedOrdering[Job] | None = (
+            None if key is None else KeyedOrdering(lambda job: key(job.delivery))
+        )
         self._parked: deque[asyncio.Future[None]] = deque()
         """Workers that have nothing to do."""
         self._over = over
@@ -178,7 +180,7 @@ class Workers:
             statistics.running += 1
             if statistics.running == 1:
                 self._idle.clear()
-            settlement = Settlement.RETURN
+            settlement = Settlement.RELEASE
             try:
                 settlement = await self._process(job.delivery, job.delivery_tag)
             except asyncio.CancelledError:

@@ -16,7 +16,7 @@ from warren.sdk.errors import ConfigError, UnknownContentType
 from warren.sdk.messages.content_types import JSON, is_json, is_msgpack, is_text, media_type, pack, unpack
 from warren.sdk.messages.message_ids import uuid7
 from warren.sdk.messages.types import Message
-from warren.sdk.messages.validation_errors import mistakes
+from warren.sdk.messages.validation_errors import format_validation_error
 from warren.sdk.publish.outgoing import PERSISTENT, Outgoing
 from warren.sdk.telemetry.trace_context import inject
 from warren.sdk.topology.exchange import milliseconds
@@ -146,8 +146,8 @@ def decode(kind: Any, delivery: Delivery) -> Any:
     :raises ValueError: if it cannot be read as that, in words that show nothing of it; `UnknownContentType` if its type
         says that it is something else.
     """
-    if delivery.flaw is not None:
-        raise ValueError(delivery.flaw)
+    if delivery.text_error is not None:
+        raise ValueError(delivery.text_error)
     if kind is bytes:
         return delivery.body
     content_type = delivery.properties.get("content_type")
@@ -158,7 +158,7 @@ def decode(kind: Any, delivery: Delivery) -> Any:
             try:
                 return adapter_of(kind).validate_python(value)
             except ValidationError as error:
-                raise ValueError(mistakes(error)) from None
+                raise ValueError(format_validation_error(error)) from None
         if kind is str and is_text(media):
             return delivery.body.decode()
         if not is_json(media):
@@ -168,7 +168,7 @@ def decode(kind: Any, delivery: Delivery) -> Any:
             return kind.__pydantic_validator__.validate_json(delivery.body)
         return adapter_of(kind).validate_json(delivery.body)
     except ValidationError as error:
-        raise ValueError(mistakes(error)) from None
+        raise ValueError(format_validation_error(error)) from None
 
 
 @cache

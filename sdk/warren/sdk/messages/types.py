@@ -56,7 +56,7 @@ class Message(BaseModel):
         return schema
 
     @classmethod
-    def reach(cls) -> list[Declarable]:
+    def required_topology(cls) -> list[Declarable]:
         """What must exist for this message to arrive; publishers and handlers declare it alike."""
         return []
 
@@ -96,7 +96,7 @@ class Event(Message):
             )
 
     @classmethod
-    def reach(cls) -> list[Declarable]:
+    def required_topology(cls) -> list[Declarable]:
         if cls.exchange_value is None:
             raise ConfigError(
                 f"{cls.__name__} has no exchange: class {cls.__name__}(Event, exchange=..., key=...)"
@@ -107,7 +107,7 @@ class Event(Message):
         return items
 
 
-class ForOne(Message):
+class PointToPointMessage(Message):
     """What exactly one queue takes. Class keyword `queue=`: its name, or a `Queue`."""
 
     wire_key: ClassVar[str | None] = None
@@ -120,17 +120,17 @@ class ForOne(Message):
             cls.wire_key = cls.queue_value.name
 
     @classmethod
-    def reach(cls) -> list[Declarable]:
+    def required_topology(cls) -> list[Declarable]:
         if cls.queue_value is None:
             raise ConfigError(f"{cls.__name__} has no queue: class {cls.__name__}(..., queue=...)")
         return [cls.queue_value]
 
 
-class Command(ForOne):
+class Command(PointToPointMessage):
     """Do something; exactly one queue takes it. Class keyword `queue=`: its name, or a `Queue`."""
 
 
-class Asking(Message):
+class RequestMessage(Message):
     """What is answered. Class keyword `faults=`: the `Fault` classes that an answer may be instead."""
 
     wire_faults: ClassVar[tuple[type[Fault[Any]], ...]] = ()
@@ -151,7 +151,7 @@ class Asking(Message):
         )
 
 
-class Request(ForOne, Asking, Generic[Reply]):
+class Request(PointToPointMessage, RequestMessage, Generic[Reply]):
     """Ask one queue and get a `Reply`: `class GetQuote(Request[Quote], queue="quotes")`.
 
     The reply is any type of pydantic's. Of a union (`Request[Quote | OutOfStock]`), the reply's `type` says which
@@ -159,7 +159,7 @@ class Request(ForOne, Asking, Generic[Reply]):
     """
 
 
-class Scatter(Event, Asking, Generic[Reply]):
+class Scatter(Event, RequestMessage, Generic[Reply]):
     """Ask all who listen (scatter-gather): `class AskPrice(Scatter[Offer], exchange="prices", key="ask")`.
 
     The class keywords are those of an `Event`; the `audience` names the queues whose answers are expected.

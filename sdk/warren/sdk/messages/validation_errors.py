@@ -5,10 +5,10 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 SHOWN = 5
-"""How many mistakes of one content are named."""
+"""How many errors of one content are named."""
 
 
-def mistakes(error: ValueError) -> str:
+def format_validation_error(error: ValueError) -> str:
     """Each with its field, in one line; it may be logged and sent to others, for it shows no value."""
     if not isinstance(error, ValidationError):
         return str(error)

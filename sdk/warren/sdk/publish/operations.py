@@ -16,8 +16,8 @@ from warren.sdk.protocols import Clock
 from warren.sdk.publish.bulk import PUBLISH_SECONDS
 from warren.sdk.publish.outgoing import TRANSIENT, Outgoing
 from warren.sdk.publish.transaction import TransactionChannels
-from warren.sdk.rpc.reply_types import reply_form
-from warren.sdk.rpc.scatter_gather import Gathering, Scattering
+from warren.sdk.rpc.reply_types import reply_codec
+from warren.sdk.rpc.scatter_gather import GatherCall, PreparedScatter
 from warren.sdk.telemetry.publish_spans import batch, recorded
 from warren.sdk.topology.registry import DeclarePolicy
 
@@ -108,7 +108,7 @@ class Sending:
             request, now=self._clock.now(), message_id=message_id, expiration=timedelta(seconds=timeout)
         )
         submit = runtime.submitting(outgoing.routing_key)
-        answer: Answer = await runtime.caller.call(outgoing, reply_form(kind), timeout, submit)
+        answer: Answer = await runtime.caller.call(outgoing, reply_codec(kind), timeout, submit)
         return answer
 
     def gather(
@@ -119,12 +119,12 @@ class Sending:
         timeout: float,
         exchange: str | None,
         key: str | None,
-    ) -> Gathering[Answer]:
+    ) -> GatherCall[Answer]:
         if replies is not None and replies < 1:
             raise ConfigError("replies must be at least 1")
         kind = type(request)
 
-        async def prepare(timeout: float) -> Scattering:
+        async def prepare(timeout: float) -> PreparedScatter:
             runtime = self._running()
             if exchange is None and kind not in self._reached and self._policy == "always":
                 timeout = await self._reach(runtime, kind, timeout)
@@ -136,9 +136,11 @@ class Sending:
                 expiration=timedelta(seconds=timeout),
             )
             audience = frozenset(queue.name for queue in getattr(request, "wire_audience", ()))
-            return Scattering(runtime.caller, reply_form(kind), runtime.outlet.submit, outgoing, audience)
+            return PreparedScatter(
+                runtime.caller, reply_codec(kind), runtime.outlet.submit, outgoing, audience
+            )
 
-        return Gathering(prepare, replies, timeout)
+        return GatherCall(prepare, replies, timeout)
 
     def batch(self) -> AbstractContextManager[None]:
         """What is written inside is one batch to whoever records it."""
@@ -161,7 +163,7 @@ class Sending:
             try:
                 async with asyncio.timeout(timeout), runtime.reaching:
                     if kind not in self._reached:
-                        await runtime.declare(kind.reach())
+                        await runtime.declare(kind.required_topology())
             except TimeoutError:
                 raise TransportUnavailable(
                     "there was no connection to the broker within the deadline"

@@ -148,7 +148,7 @@ class Transaction:
             raise self._failed(channel) from None
         if got is None:
             return None
-        self._taken, delivery = Delivery.of_frames(*got, queue)
+        self._taken, delivery = Delivery.from_frames(*got, queue)
         return delivery
 
     async def __aenter__(self) -> Transaction:

@@ -19,8 +19,8 @@ from warren.sdk.errors import (
     Unroutable,
 )
 from warren.sdk.publish.outgoing import Outgoing
-from warren.sdk.rpc.reply_middleware import Opening
-from warren.sdk.rpc.reply_types import Answer, ReplyForm
+from warren.sdk.rpc.reply_middleware import ReplyMiddleware
+from warren.sdk.rpc.reply_types import Answer, ReplyCodec
 from warren.sdk.telemetry.consume_spans import Consuming
 from warren.sdk.transport.data_channel import DataChannel
 from warren.sdk.transport.session import Session, translated
@@ -55,7 +55,7 @@ class CallStatistics:
     in_flight: int = 0
 
 
-class Awaiter(Protocol):
+class ReplyReceiver(Protocol):
     """Who waits for replies under one correlation id."""
 
     def answered(self, answer: Answer) -> bool:
@@ -67,7 +67,7 @@ class Awaiter(Protocol):
         ...
 
 
-class OneAnswer:
+class PendingCall:
     """Waits for the first reply."""
 
     __slots__ = ("future",)
@@ -94,12 +94,12 @@ class OneAnswer:
 class Caller:
     """Correlation ids and who waits for them, over one reply address at a time."""
 
-    def __init__(self, opening: Opening | None = None) -> None:
+    def __init__(self, opening: ReplyMiddleware | None = None) -> None:
         """:param opening: what replies pass before they are read."""
         self._opening = opening
         self.telemetry: Consuming | None = None
         """Where somebody listens."""
-        self._waiting: dict[str, Awaiter] = {}
+        self._waiting: dict[str, ReplyReceiver] = {}
         self._channel: DataChannel | None = None
         self._active = asyncio.Event()
         self._prefix = uuid4().hex
@@ -126,7 +126,7 @@ class Caller:
         # If only the channel ends, a new connection is the way to a new reply queue.
         channel.ended.add_done_callback(lambda done: channel.abort())
 
-    async def consume_directly(self, channel: DataChannel) -> None:
+    async def consume_direct_reply_to(self, channel: DataChannel) -> None:
         """Take replies on the channel that requests are published on (RabbitMQ, "Direct Reply-to": it must be the same)."""
         await self._consume(channel, DIRECT)
 
@@ -152,15 +152,15 @@ class Caller:
                 TransportUnavailable("the connection was lost before the reply came", outcome="unknown")
             )
 
-    async def call(self, request: Outgoing, form: ReplyForm, timeout: float, submit: Submit) -> Any:
+    async def call(self, request: Outgoing, form: ReplyCodec, timeout: float, submit: Submit) -> Any:
         """Send the request and await its reply, both within `timeout` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         statistics = self.statistics
-        waiting = OneAnswer(loop.create_future())
+        waiting = PendingCall(loop.create_future())
         left = timeout
         if not self.active:
-            left = await self.waited_for(deadline)
+            left = await self.wait_until_active(deadline)
         identity = self.expect(request, waiting, deadline)
         statistics.calls += 1
         confirm: asyncio.Future[None] | None = None
@@ -185,7 +185,7 @@ class Caller:
             waiting.future.cancel()
         return value
 
-    async def read(self, form: ReplyForm, answer: Answer) -> Any:
+    async def read(self, form: ReplyCodec, answer: Answer) -> Any:
         """The reply's value, after all that it passes on its way.
 
         :raises RemoteError: if it is an error.
@@ -199,7 +199,7 @@ class Caller:
         )
         return self.telemetry.answered(came, partial(form.read, answer))
 
-    def expect(self, request: Outgoing, awaiter: Awaiter, deadline: float) -> str:
+    def expect(self, request: Outgoing, awaiter: ReplyReceiver, deadline: float) -> str:
         """Give the request a correlation id, the address for its replies and its end; `forget` it afterwards."""
         self._count += 1
         identity = f"{self._prefix}{self._count:x}"
@@ -233,7 +233,7 @@ class Caller:
                 self.statistics.interrupted += 1
                 return error
 
-    async def waited_for(self, deadline: float) -> float:
+    async def wait_until_active(self, deadline: float) -> float:
         """Wait for a reply address; returns the seconds that are left.
 
         :raises TransportUnavailable: if there is none by then.
@@ -251,7 +251,7 @@ class Caller:
         self.statistics.in_flight = len(self._waiting)
         return self.statistics
 
-    async def reply_here(self, reply: Outgoing) -> None:
+    async def receive_local_reply(self, reply: Outgoing) -> None:
         """Take a reply of this process."""
         self._reply(b"", reply.header(), reply.body)
 

@@ -11,7 +11,7 @@ from warren.sdk.consume.workers import Settlement
 from warren.sdk.publish.outgoing import Outgoing
 
 
-class Reentrant:
+class ReentrantCalls:
     """Hands requests straight to the endpoint of their queue.
 
     In the queue they would wait for a handler that waits for them, for ever at concurrency 1, and behind a backlog at
@@ -32,5 +32,5 @@ class Reentrant:
             dict(request.headers), dict(request.properties),
         )  # fmt: skip
         settlement = await self._endpoint.process(delivery, 0)
-        if settlement in (Settlement.REQUEUE, Settlement.RETURN):
+        if settlement in (Settlement.REQUEUE, Settlement.RELEASE):
             await self._outlet.publish(request, timeout)

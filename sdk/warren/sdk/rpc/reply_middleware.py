@@ -8,7 +8,7 @@ from warren.sdk.errors import HandlerOutcome, RemoteError
 from warren.sdk.rpc.reply_types import Answer
 
 
-class Opening:
+class ReplyMiddleware:
     """Passes replies through the middlewares of handlers."""
 
     def __init__(self, middlewares: Middlewares) -> None:

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from warren.sdk.errors import ConfigError, Fault, RemoteError
 from warren.sdk.messages.codec import adapter_of
 from warren.sdk.messages.content_types import is_msgpack, media_type, unpack
-from warren.sdk.messages.types import Asking, Message, snake_case
-from warren.sdk.messages.validation_errors import mistakes
+from warren.sdk.messages.types import Message, RequestMessage, snake_case
+from warren.sdk.messages.validation_errors import format_validation_error
 from warren.sdk.rpc.remote_errors import ERROR_TYPE, decode_error
 from warren.wire.delivery_scanner import PropertyValue
 
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class ReplyForm:
+class ReplyCodec:
     """How the replies of one request class are written and read.
 
     :param members: the classes of a union by the name that a reply's `type` gives them; empty if it is no union.
@@ -50,7 +50,9 @@ class ReplyForm:
         try:
             value = self._adapter.validate_python(result)
         except ValidationError as error:
-            raise ValueError(f"the result is not what the request says: {mistakes(error)}") from None
+            raise ValueError(
+                f"the result is not what the request says: {format_validation_error(error)}"
+            ) from None
         body = self._adapter.dump_json(value, by_alias=True)
         return name_of(type(value)).encode() + b"\n" + body if self._members else body
 
@@ -78,12 +80,13 @@ class ReplyForm:
             return adapter.validate_json(answer.body)
         except ValueError as error:
             raise RemoteError(
-                "undecodable_reply", f"the reply is not what the request says: {mistakes(error)}"
+                "undecodable_reply",
+                f"the reply is not what the request says: {format_validation_error(error)}",
             ) from None
 
 
 @cache
-def reply_form(kind: type[Asking]) -> ReplyForm:
+def reply_codec(kind: type[RequestMessage]) -> ReplyCodec:
     """:raises ConfigError: if two members of a union have one name, or the class names no reply."""
     reply = kind.reply_type()
     members: dict[str, type] = {}
@@ -95,7 +98,7 @@ def reply_form(kind: type[Asking]) -> ReplyForm:
             if name in members:
                 raise ConfigError(f"{kind.__name__}: two replies are called {name!r} on the wire")
             members[name] = member
-    return ReplyForm(adapter_of(reply), members, {fault.wire_code: fault for fault in kind.wire_faults})
+    return ReplyCodec(adapter_of(reply), members, {fault.wire_code: fault for fault in kind.wire_faults})
 
 
 def name_of(member: type) -> str:

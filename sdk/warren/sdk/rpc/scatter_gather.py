@@ -13,14 +13,14 @@ from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.rpc.caller import Caller, Submit
 from warren.sdk.rpc.remote_errors import ERROR_TYPE
 from warren.sdk.rpc.replies import ANSWERED_BY
-from warren.sdk.rpc.reply_types import Answer, ReplyForm
+from warren.sdk.rpc.reply_types import Answer, ReplyCodec
 from warren.wire.field_tables import TableError, decode_fields
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Answered(Generic[Value]):
+class GatheredReply(Generic[Value]):
     """One reply.
 
     :ivar queue: the queue that its server took the request from; None of a server that does not say so.
@@ -40,14 +40,14 @@ class Answered(Generic[Value]):
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered(Generic[Value]):
+class GatherResult(Generic[Value]):
     """What came, in the order of its arrival, and who did not answer.
 
     :ivar silent: those of the request's audience that did not answer in time.
     :ivar interrupted: the connection was lost, and with it what was still to come.
     """
 
-    replies: tuple[Answered[Value], ...]
+    replies: tuple[GatheredReply[Value], ...]
     silent: frozenset[str]
     interrupted: TransportUnavailable | None
 
@@ -62,25 +62,25 @@ class Gathered(Generic[Value]):
 
 
 @dataclass(slots=True)
-class Scattering:
+class PreparedScatter:
     """A request on its way to those who listen."""
 
     caller: Caller
-    form: ReplyForm
+    form: ReplyCodec
     submit: Submit
     request: Outgoing
     audience: frozenset[str]
 
 
-class Gathering(Generic[Value]):
-    """Await it for all replies (`Gathered`), or iterate over them as they come (`async for`); once.
+class GatherCall(Generic[Value]):
+    """Await it for all replies (`GatherResult`), or iterate over them as they come (`async for`); once.
 
     The request is sent by the first step of either. It ends with the last of the audience, with the `replies`th value,
     or at the deadline, whichever is first; what comes afterwards is discarded and counted.
     """
 
     def __init__(
-        self, prepare: Callable[[float], Awaitable[Scattering]], replies: int | None, timeout: float
+        self, prepare: Callable[[float], Awaitable[PreparedScatter]], replies: int | None, timeout: float
     ) -> None:
         self._prepare = prepare
         self._wanted = replies
@@ -90,7 +90,7 @@ class Gathering(Generic[Value]):
         self._values = 0
         self._more = asyncio.Event()
         self._over = False
-        self._scattering: Scattering | None = None
+        self._scattering: PreparedScatter | None = None
         self._identity = ""
         self._timer: asyncio.TimerHandle | None = None
         self.interruption: TransportUnavailable | None = None
@@ -101,20 +101,20 @@ class Gathering(Generic[Value]):
         """Those of the audience that have not answered yet."""
         return frozenset() if self._scattering is None else self._scattering.audience - self._heard
 
-    def __await__(self) -> Generator[Any, None, Gathered[Value]]:
+    def __await__(self) -> Generator[Any, None, GatherResult[Value]]:
         return self._all().__await__()
 
-    async def _all(self) -> Gathered[Value]:
+    async def _all(self) -> GatherResult[Value]:
         try:
             replies = tuple([reply async for reply in self])
         finally:
             self.close()
-        return Gathered(replies, self.silent, self.interruption)
+        return GatherResult(replies, self.silent, self.interruption)
 
-    def __aiter__(self) -> Gathering[Value]:
+    def __aiter__(self) -> GatherCall[Value]:
         return self
 
-    async def __anext__(self) -> Answered[Value]:
+    async def __anext__(self) -> GatheredReply[Value]:
         if self._scattering is None:
             await self._scatter()
         while not self._arrived:
@@ -139,7 +139,7 @@ class Gathering(Generic[Value]):
         deadline = loop.time() + self._timeout
         scattering = self._scattering = await self._prepare(self._timeout)
         caller, request = scattering.caller, scattering.request
-        left = await caller.waited_for(deadline)
+        left = await caller.wait_until_active(deadline)
         self._timer = loop.call_at(deadline, self.close)
         self._identity = caller.expect(request, self, deadline)
         caller.statistics.calls += 1
@@ -173,13 +173,13 @@ class Gathering(Generic[Value]):
         self.interruption = error
         self.close()
 
-    async def _read(self, queue: str | None, answer: Answer) -> Answered[Value]:
+    async def _read(self, queue: str | None, answer: Answer) -> GatheredReply[Value]:
         assert self._scattering is not None
         try:
             value: Value = await self._scattering.caller.read(self._scattering.form, answer)
         except RemoteError as error:
-            return Answered(queue, error, None)
-        return Answered(queue, None, value)
+            return GatheredReply(queue, error, None)
+        return GatheredReply(queue, None, value)
 
 
 def _sender(answer: Answer) -> str | None:

@@ -1,1 +1,1 @@
-"""Handlers: decorators, signatures and registration."""
+"""Message handlers: decorators, signatures and registration."""

@@ -14,7 +14,7 @@ Ended = TypeVar("Ended", bound=Outcomes)
 Parameters = ParamSpec("Parameters")
 
 
-class Handles(Generic[Content]):
+class HandlerDecorator(Generic[Content]):
     """Decorates the handler of an Event, a Command or foreign content; its first parameter must take the content."""
 
     def __init__(self, register: Callable[[Callable[..., Any]], None]) -> None:
@@ -27,7 +27,7 @@ class Handles(Generic[Content]):
         return function
 
 
-class Answers(Generic[Answer]):
+class RequestHandlerDecorator(Generic[Answer]):
     """Decorates the handler of a Request; what it returns must be the request's reply."""
 
     def __init__(self, register: Callable[[Callable[..., Any]], None]) -> None:
@@ -40,7 +40,7 @@ class Answers(Generic[Answer]):
         return function
 
 
-class HandlesBatches(Generic[Content]):
+class BatchHandlerDecorator(Generic[Content]):
     """Decorates a handler of batches; its first parameter must take a list of the content."""
 
     def __init__(self, register: Callable[[Callable[..., Any]], None]) -> None:

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from warren.sdk.app.lifecycle import Lifecycle
 from warren.sdk.consume.batches import BATCH_SIZE, BATCH_WITHIN
-from warren.sdk.consume.handlers.decorator_types import Answers, Handles, HandlesBatches
-from warren.sdk.consume.handlers.registration import HandlerOptions, Handlers
+from warren.sdk.consume.handlers.decorator_types import (
+    BatchHandlerDecorator,
+    HandlerDecorator,
+    RequestHandlerDecorator,
+)
+from warren.sdk.consume.handlers.registration import HandlerOptions, HandlerRegistry
 from warren.sdk.durations import Duration
 from warren.sdk.messages.types import Request, Scatter
 from warren.sdk.topology.exchange import Queue
@@ -20,7 +24,7 @@ Content = TypeVar("Content")
 Answer = TypeVar("Answer")
 
 
-class Handle:
+class HandlerDecoratorFactory:
     """Decorate an async function that handles messages; it stays what it was: `@app.handle(OrderPlaced, queue="billing")`.
 
     A message is acknowledged when the function returns. When it raises, it is tried again as `retry` says, then goes to
@@ -31,7 +35,7 @@ class Handle:
     `App`.
     """
 
-    def __init__(self, app: App, handlers: Handlers, life: Lifecycle) -> None:
+    def __init__(self, app: App, handlers: HandlerRegistry, life: Lifecycle) -> None:
         self._app = app
         self._handlers = handlers
         self._life = life
@@ -40,7 +44,7 @@ class Handle:
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, message: type[Request[Answer]], **options: Unpack[HandlerOptions]
-    ) -> Answers[Answer]: ...
+    ) -> RequestHandlerDecorator[Answer]: ...
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -50,7 +54,7 @@ class Handle:
         queue: str | Queue,
         keys: Iterable[str] | None = ...,
         **options: Unpack[HandlerOptions],
-    ) -> Answers[Answer]: ...
+    ) -> RequestHandlerDecorator[Answer]: ...
 
     @overload
     def __call__(
@@ -60,7 +64,7 @@ class Handle:
         queue: str | Queue | None = ...,
         keys: Iterable[str] | None = ...,
         **options: Unpack[HandlerOptions],
-    ) -> Handles[Content]: ...
+    ) -> HandlerDecorator[Content]: ...
 
     def __call__(
         self,
@@ -91,7 +95,7 @@ class Handle:
         size: int = BATCH_SIZE,
         within: Duration = BATCH_WITHIN,
         **options: Unpack[HandlerOptions],
-    ) -> HandlesBatches[Content]:
+    ) -> BatchHandlerDecorator[Content]:
         """Decorate an async function that handles a list of messages (and may take the `list[Delivery]`).
 
         It returns None, when all are acknowledged, one outcome for all, or a list with one for each (see `Outcomes`).

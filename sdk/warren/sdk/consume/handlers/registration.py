@@ -9,16 +9,20 @@ from typing import Any, TypedDict
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.batches import Batches
 from warren.sdk.consume.circuit_breaker import CircuitBreaker
-from warren.sdk.consume.consumer_options import CONCURRENCY, Intake, OrderedBy
-from warren.sdk.consume.dead_letters import dead_letter
+from warren.sdk.consume.consumer_options import CONCURRENCY, ConsumerOptions, OrderedBy
+from warren.sdk.consume.dead_letters import dead_letter_copy
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.dependencies import Plan, caller_names
 from warren.sdk.consume.endpoint import Endpoint, Send
-from warren.sdk.consume.handlers.decorator_types import Answers, Handles, HandlesBatches
+from warren.sdk.consume.handlers.decorator_types import (
+    BatchHandlerDecorator,
+    HandlerDecorator,
+    RequestHandlerDecorator,
+)
 from warren.sdk.consume.handlers.signature import HandlerSpec, check, reply_of, source_of
 from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError, DeadLetter
-from warren.sdk.messages.types import Asking
+from warren.sdk.messages.types import RequestMessage
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.topology.exchange import Queue
 from warren.sdk.topology.registry import Registry
@@ -42,7 +46,7 @@ class HandlerOptions(TypedDict, total=False):
     """Makes the effect of a message that comes twice happen once."""
 
 
-class Handlers:
+class HandlerRegistry:
     """Endpoints by the name of their queue; what they need on the broker goes to the registry.
 
     :param send: publishes with confirm and mandatory; for replies.
@@ -77,9 +81,9 @@ class Handlers:
 
     def decorator(
         self, message: Any, queue: str | Queue | None, keys: Iterable[str] | None, options: HandlerOptions
-    ) -> Answers[Any] | Handles[Any]:
+    ) -> RequestHandlerDecorator[Any] | HandlerDecorator[Any]:
         """What `app.handle` returns; see there."""
-        intake = Intake.of(
+        intake = ConsumerOptions.of(
             options.get("concurrency", CONCURRENCY),
             options.get("prefetch"),
             options.get("ordered_by"),
@@ -98,9 +102,9 @@ class Handlers:
             )
             self._add(handler, intake, queue, keys)
 
-        if isinstance(message, type) and issubclass(message, Asking):
-            return Answers[Any](register)
-        return Handles[Any](register)
+        if isinstance(message, type) and issubclass(message, RequestMessage):
+            return RequestHandlerDecorator[Any](register)
+        return HandlerDecorator[Any](register)
 
     def batch_decorator(
         self,
@@ -110,9 +114,9 @@ class Handlers:
         size: int,
         within: Duration,
         options: HandlerOptions,
-    ) -> HandlesBatches[Any]:
+    ) -> BatchHandlerDecorator[Any]:
         """What `app.handle.batch` returns; see there."""
-        if isinstance(message, type) and issubclass(message, Asking):
+        if isinstance(message, type) and issubclass(message, RequestMessage):
             raise ConfigError(f"{message.__name__} is a Request: its answers are made one by one")
         if options.get("ordered_by") is not None:
             raise ConfigError("a handler of batches has no ordered_by: a batch is in the order of the queue")
@@ -123,7 +127,7 @@ class Handlers:
             raise ConfigError("concurrency must be at least 1")
         # While batches are handled, the next one is gathered.
         places = size * (concurrency + 1)
-        intake = Intake.of(places, options.get("prefetch") or places, None, options.get("breaker"))
+        intake = ConsumerOptions.of(places, options.get("prefetch") or places, None, options.get("breaker"))
 
         def register(function: Callable[..., Any]) -> None:
             plan = self._plan(function, list[message], list[Delivery])
@@ -143,7 +147,7 @@ class Handlers:
             )
             self._add(handler, intake, queue, keys)
 
-        return HandlesBatches[Any](register)
+        return BatchHandlerDecorator[Any](register)
 
     def _plan(self, function: Callable[..., Any], kind: Any, delivery: Any = Delivery) -> Plan:
         local = caller_names()
@@ -160,7 +164,11 @@ class Handlers:
         return plan
 
     def _add(
-        self, handler: HandlerSpec, intake: Intake, queue: str | Queue | None, keys: Iterable[str] | None
+        self,
+        handler: HandlerSpec,
+        intake: ConsumerOptions,
+        queue: str | Queue | None,
+        keys: Iterable[str] | None,
     ) -> None:
         source, items = source_of(handler.kind, queue, keys)
         self._registry.add(items)
@@ -168,13 +176,13 @@ class Handlers:
             self._registry.add(self._delay().reach(source, delays))
         self._endpoint(source, intake).add(handler)
 
-    async def bury(self, delivery: Delivery, reason: str) -> None:
+    async def dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Publish the dead letter copy of a delivery that no handler has.
 
         :raises ConfigError: if its queue has no dead letter exchange.
         """
         queue = self._registry.queue(delivery.queue)
-        copy = dead_letter(delivery, queue, "rejected", DeadLetter(reason), self.clock.now())
+        copy = dead_letter_copy(delivery, queue, "rejected", DeadLetter(reason), self.clock.now())
         if copy is None:
             raise ConfigError(f"queue {queue.name!r} has no dead letter exchange")
         await self._forward(copy)
@@ -200,7 +208,7 @@ class Handlers:
         end.callback(put, before)
         return end
 
-    def _endpoint(self, source: str, intake: Intake) -> Endpoint:
+    def _endpoint(self, source: str, intake: ConsumerOptions) -> Endpoint:
         endpoint = self.endpoints.get(source)
         if endpoint is None:
             endpoint = self.endpoints[source] = Endpoint(

@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.dependencies import hints_of
 from warren.sdk.errors import ConfigError
-from warren.sdk.messages.types import Asking, Command, Event, Request
+from warren.sdk.messages.types import Command, Event, Request, RequestMessage
 from warren.sdk.protocols import Once, RetryPolicy
-from warren.sdk.rpc.reply_types import ReplyForm, reply_form
+from warren.sdk.rpc.reply_types import ReplyCodec, reply_codec
 from warren.sdk.topology.exchange import Binding, Declarable, Queue
 
 
-class Filling(Protocol):
+class HandlerInvoker(Protocol):
     """Calls a handler with its message and what else it takes; a `Plan` does."""
 
     async def call(
@@ -35,10 +35,10 @@ class HandlerSpec:
 
     kind: Any
     function: Callable[..., Awaitable[Any]]
-    plan: Filling | None
+    plan: HandlerInvoker | None
     retry: RetryPolicy | None
     once: Once | None
-    reply: ReplyForm | None
+    reply: ReplyCodec | None
 
     async def call(self, message: Any, delivery: Delivery) -> Any:
         if self.plan is None:
@@ -61,9 +61,9 @@ def check(function: Callable[..., Any], kind: Any, local: Mapping[str, Any]) -> 
         raise ConfigError(f"the handler {name} takes {first.__name__}, but is to handle {kind.__name__}")
 
 
-def reply_of(kind: Any) -> ReplyForm | None:
+def reply_of(kind: Any) -> ReplyCodec | None:
     """What a Request is answered with."""
-    return reply_form(kind) if isinstance(kind, type) and issubclass(kind, Asking) else None
+    return reply_codec(kind) if isinstance(kind, type) and issubclass(kind, RequestMessage) else None
 
 
 def source_of(
@@ -74,7 +74,7 @@ def source_of(
         raise ConfigError(f"keys is a list of binding keys, not the text {keys!r}")
     own = Queue(queue) if isinstance(queue, str) else queue
     if isinstance(message, type) and issubclass(message, Command | Request):
-        items = message.reach()
+        items = message.required_topology()
         name = message.wire_key or ""
         if keys is not None or (own is not None and own != message.queue_value):
             raise ConfigError(f"{message.__name__} has its own queue {name!r}: leave out queue= and keys=")
@@ -82,7 +82,7 @@ def source_of(
     if own is None:
         raise ConfigError(f"a handler of {getattr(message, '__name__', message)} needs queue=...")
     if isinstance(message, type) and issubclass(message, Event):
-        items = message.reach()
+        items = message.required_topology()
         bound = list(keys) if keys is not None else [message.wire_key] if message.wire_key else []
         if not bound:
             raise ConfigError(f"{message.__name__} has no key: handle(..., keys=[...])")
