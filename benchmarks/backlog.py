@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.support.broker import BrokerProcess
 from warren.broker.bench.load_topology import Address
 from warren.broker.bench.message_flow import Batch, Confirms, Deliveries, prefix_of
-from warren.core.blocking_connection import CHANNEL, Conversation
+from warren.core.blocking_connection import CHANNEL, BlockingConnection
 from warren.wire import field_tables
 from warren.wire.amqp_url import parse_url
 from warren.wire.content import DELIVERY_MODE
@@ -86,7 +86,7 @@ def resident(pid: int) -> int:
 
 
 def fill(url: str, pid: int, queue: str, arguments: dict[str, str], count: int, size: int) -> Phase:
-    connection = Conversation(parse_url(url))
+    connection = BlockingConnection(parse_url(url))
     table = field_tables.encode({**arguments})
     connection.call("queue.declare", 0, queue.encode(), False, True, False, False, False, table)
     connection.call("confirm.select", False)
@@ -115,7 +115,7 @@ def fill(url: str, pid: int, queue: str, arguments: dict[str, str], count: int, 
 
 
 def drain(url: str, pid: int, queue: str, count: int, arguments: dict[str, str] | None = None) -> Phase:
-    connection = Conversation(parse_url(url))
+    connection = BlockingConnection(parse_url(url))
     connection.call("basic.qos", 0, WINDOW, False)
     deliveries = Deliveries(0, 1, WINDOW // 2, CHANNEL)
     table = field_tables.encode({**(arguments or {})})
@@ -132,7 +132,7 @@ def drain(url: str, pid: int, queue: str, count: int, arguments: dict[str, str] 
             connection.socket.sendall(b"".join(deliveries.acks))
             deliveries.acks.clear()
         for frame in deliveries.other:
-            connection.hear(frame)
+            connection.raise_if_closed(frame)
         watch.look(deliveries.count, deliveries.count > before)
         if deliveries.count >= count:
             break
@@ -149,13 +149,13 @@ def drain(url: str, pid: int, queue: str, count: int, arguments: dict[str, str] 
     return phase
 
 
-def hear(connection: Conversation, confirms: Confirms) -> None:
+def hear(connection: BlockingConnection, confirms: Confirms) -> None:
     data = connection.socket.recv(1 << 18)
     if not data:
         raise ConnectionError("the broker closed the connection")
     confirms.feed(data)
     for frame in confirms.other:
-        connection.hear(frame)
+        connection.raise_if_closed(frame)
     confirms.other.clear()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from warren.broker.bench.load_topology import Address
 from warren.broker.bench.message_flow import Batch, Confirms, publish_frames
-from warren.core.blocking_connection import CHANNEL, Conversation
+from warren.core.blocking_connection import CHANNEL, BlockingConnection
 from warren.wire import field_tables
 from warren.wire.amqp_url import parse_url
 from warren.wire.content import DELIVERY_MODE
@@ -27,7 +27,7 @@ class Filling:
         persistent: bool = False,
         arguments: Mapping[str, field_tables.Value] | None = None,
     ) -> None:
-        self.connection = Conversation(parse_url(url))
+        self.connection = BlockingConnection(parse_url(url))
         self.connection.socket.settimeout(PATIENCE)
         self._queue = queue.encode()
         flags = (False, persistent, False, False, False)
@@ -66,7 +66,7 @@ class Filling:
                 raise ConnectionError("the broker closed the connection")
             self._confirms.feed(data)
             for other in self._confirms.other:
-                self.connection.hear(other)
+                self.connection.raise_if_closed(other)
             self._confirms.other.clear()
         assert not self._confirms.nacked, "the broker refused messages"
         return count / (time.monotonic() - begun)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from benchmarks.comparison.filling import Filling
 from benchmarks.comparison.servers import Running, Server
 from tests.support.processes import resident_kib
-from warren.core.blocking_connection import Conversation
+from warren.core.blocking_connection import BlockingConnection
 from warren.wire import field_tables
 from warren.wire.amqp_url import parse_url
 
@@ -82,7 +82,7 @@ def connection(server: Server) -> float:
 
     def open_all(held: ExitStack, running: Running) -> None:
         for _ in range(CONNECTIONS):
-            opened = Conversation(parse_url(running.url))
+            opened = BlockingConnection(parse_url(running.url))
             held.callback(opened.socket.close)
 
     return _each(server, open_all, CONNECTIONS) / 1000
@@ -92,7 +92,7 @@ def queue(server: Server) -> float:
     """Kilobytes of memory for an empty durable queue."""
 
     def declare_all(held: ExitStack, running: Running) -> None:
-        opened = Conversation(parse_url(running.url))
+        opened = BlockingConnection(parse_url(running.url))
         held.callback(opened.close)
         flags = (False, True, False, False, False)
         for number in range(QUEUES):
@@ -105,13 +105,13 @@ def connections(server: Server) -> float:
     """Connections that one client opens and closes a second, with a channel each."""
     with server.run() as running:
         url = parse_url(running.url)
-        return _rate(lambda: Conversation(url).close())
+        return _rate(lambda: BlockingConnection(url).close())
 
 
 def channels(server: Server) -> float:
     """Channels that one client opens and closes a second."""
     with server.run() as running:
-        opened = Conversation(parse_url(running.url))
+        opened = BlockingConnection(parse_url(running.url))
 
         def once() -> None:
             opened.call("channel.close", 200, b"done", 0, 0)

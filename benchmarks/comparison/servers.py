@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.support.broker import BrokerProcess
 from tests.support.processes import Child, free_port
 from tests.support.rabbitmq import rabbitmq_server
-from warren.core.blocking_connection import Conversation
+from warren.core.blocking_connection import BlockingConnection
 from warren.wire.amqp_url import parse_url
 
 PLAIN = "Warren, plain"
@@ -147,7 +147,7 @@ def _lavinmq(binary: Path, known: str, *options: str) -> Callable[..., AbstractC
 
 def _answers(url: str) -> bool:
     try:
-        Conversation(parse_url(url)).close()
+        BlockingConnection(parse_url(url)).close()
     except OSError:
         return False
     return True

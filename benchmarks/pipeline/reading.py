@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.backlog import commit
 from tests.support.broker import BrokerProcess
 from tests.support.rabbitmq import installed, rabbitmq_server
-from warren.core.blocking_connection import Conversation
+from warren.core.blocking_connection import BlockingConnection
 from warren.pipeline import register
 from warren.pipeline.spark_session import spark_session
 from warren.wire import field_tables, methods, properties
@@ -111,7 +111,7 @@ def brokers(folder: Path) -> Iterator[tuple[str, str]]:
 
 def fill(url: str, name: str, kind: str, count: int, stream: bool) -> None:
     """Declare a queue or stream, and publish with confirms."""
-    connection = Conversation(parse_url(url), 60)
+    connection = BlockingConnection(parse_url(url), 60)
     queue = name.encode()
     arguments = field_tables.encode({"x-queue-type": "stream" if stream else "classic"})
     connection.call("queue.declare", 0, queue, False, True, False, False, False, arguments)

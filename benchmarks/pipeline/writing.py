@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.backlog import commit
 from benchmarks.pipeline.reading import brokers, processor_time, processor_time_since, pythons, resident
-from warren.core.blocking_connection import Conversation
+from warren.core.blocking_connection import BlockingConnection
 from warren.pipeline import register
 from warren.pipeline.spark_session import spark_session
 from warren.wire import field_tables
@@ -90,7 +90,7 @@ def measured(folder: Path, count: int, runs: int, longer: int) -> tuple[list[str
 
 
 def declare(url: str) -> None:
-    connection = Conversation(parse_url(url), 60)
+    connection = BlockingConnection(parse_url(url), 60)
     arguments = field_tables.encode({"x-max-length": 1000})
     connection.call("queue.declare", 0, QUEUE.encode(), False, True, False, False, False, arguments)
     connection.close()

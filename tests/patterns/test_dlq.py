@@ -12,7 +12,7 @@ import pytest
 from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from warren.cli.dlq import main
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 from warren.sdk import App, Queue
 
 DEAD = {
@@ -43,7 +43,7 @@ async def dlq(*words: str) -> int:
 async def test_letters_are_listed_for_people_and_for_programs(
     parked: App, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await dlq("ls", f"{name}.dead", "--reason", "failed", "--limit", "2") == Exit.DONE
+    assert await dlq("ls", f"{name}.dead", "--reason", "failed", "--limit", "2") == ExitStatus.SUCCESS
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [
         "id",
@@ -62,42 +62,42 @@ async def test_letters_are_listed_for_people_and_for_programs(
     # What a message holds neither colours nor breaks the table.
     assert "OSError: [red]no\N{REPLACEMENT CHARACTER}disk[/red]" in lines[1]
     assert lines[-1] == f"2 of 3 letters in {name}.dead at most; --limit shows more"
-    assert await dlq("ls", f"{name}.dead", "--json", "--newer-than", "1h") == Exit.DONE
+    assert await dlq("ls", f"{name}.dead", "--json", "--newer-than", "1h") == ExitStatus.SUCCESS
     assert json.loads(capsys.readouterr().out) == []
-    assert await dlq("ls", f"{name}.dead", "--json", "--older-than", "1h") == Exit.DONE
+    assert await dlq("ls", f"{name}.dead", "--json", "--older-than", "1h") == ExitStatus.SUCCESS
     listed = json.loads(capsys.readouterr().out)
     assert [letter["message_id"] for letter in listed] == ["m0", "m1", "m2"]
     assert (listed[0]["key"], listed[0]["deaths"], listed[0]["bytes"]) == (name, 2, 7)
 
 
 async def test_one_letter_is_shown_whole(parked: App, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert await dlq("show", f"{name}.dead", "m1") == Exit.DONE
+    assert await dlq("show", f"{name}.dead", "m1") == ExitStatus.SUCCESS
     shown = capsys.readouterr().out
     assert "message_id: m1\n" in shown
     assert "  warren-dead-reason: failed\n" in shown
     assert shown.endswith('{\n  "n": 1\n}\n')
-    assert await dlq("show", f"{name}.dead", "m1", "--json") == Exit.DONE
+    assert await dlq("show", f"{name}.dead", "m1", "--json") == ExitStatus.SUCCESS
     details: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (details["body"], details["properties"]["content_type"]) == ('{"n":1}', "application/json")
-    assert await dlq("show", f"{name}.dead", "m9") == Exit.FAILED
+    assert await dlq("show", f"{name}.dead", "m9") == ExitStatus.FAILED
     assert "no message m9" in capsys.readouterr().err
 
 
 async def test_letters_are_replayed_and_discarded(
     parked: App, name: str, amqp_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await dlq("replay", f"{name}.dead", "--dry-run") == Exit.DONE
+    assert await dlq("replay", f"{name}.dead", "--dry-run") == ExitStatus.SUCCESS
     assert capsys.readouterr().out == f"3 of 3 letters in {name}.dead would be replayed\n"
-    assert await dlq("replay", f"{name}.dead", "--id", "m1", "--rate", "1000") == Exit.DONE
+    assert await dlq("replay", f"{name}.dead", "--id", "m1", "--rate", "1000") == ExitStatus.SUCCESS
     assert capsys.readouterr().out == f"1 of 3 letters in {name}.dead replayed\n"
     assert (await fetch(amqp_url, name)).message_id == "m1"
     with pytest.raises(UsageError, match="say --yes"):
         await dlq("discard", f"{name}.dead")
-    assert await dlq("discard", f"{name}.dead", "--yes", "--json") == Exit.DONE
+    assert await dlq("discard", f"{name}.dead", "--yes", "--json") == ExitStatus.SUCCESS
     assert json.loads(capsys.readouterr().out) == {
         "read": 2, "matched": 2, "discarded": 2, "dry_run": False, "failed": [],
     }  # fmt: skip
-    assert await dlq("ls", f"{name}.dead") == Exit.DONE
+    assert await dlq("ls", f"{name}.dead") == ExitStatus.SUCCESS
     assert capsys.readouterr().out == f"0 of 0 letters in {name}.dead\n"
 
 
@@ -108,7 +108,7 @@ async def test_what_cannot_be_replayed_ends_with_1(
         await parked.publish(
             b"\xff", key=f"{name}.dead", message_id="m7", headers={"warren-exchange": "", "warren-key": "?"}
         )
-    assert await dlq("replay", f"{name}.dead") == Exit.FAILED
+    assert await dlq("replay", f"{name}.dead") == ExitStatus.FAILED
     out, err = capsys.readouterr()
     assert out == f"3 of 4 letters in {name}.dead replayed\n"
     assert err.startswith("not replayed: m7: no queue takes")
@@ -127,11 +127,11 @@ async def test_the_dead_letter_queues_of_an_app_are_counted(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert await dlq("queues", f"{module}:app") == Exit.FAILED
+    assert await dlq("queues", f"{module}:app") == ExitStatus.FAILED
     assert capsys.readouterr().out == f"{name}.dead\t3\n{name}.never.dead\tnot declared\n"
-    assert await dlq("discard", f"{name}.dead", "--yes") == Exit.DONE
+    assert await dlq("discard", f"{name}.dead", "--yes") == ExitStatus.SUCCESS
     capsys.readouterr()
-    assert await dlq("queues", f"{module}:app", "--json") == Exit.DONE
+    assert await dlq("queues", f"{module}:app", "--json") == ExitStatus.SUCCESS
     assert json.loads(capsys.readouterr().out) == {f"{name}.dead": 0, f"{name}.never.dead": None}
 
 
@@ -150,5 +150,5 @@ async def test_wrong_use_is_one_line(amqp_url: str, name: str, monkeypatch: pyte
 
 
 async def test_no_broker_is_an_error_of_the_network(capsys: pytest.CaptureFixture[str]) -> None:
-    assert await dlq("ls", "q", "--url", "amqp://guest:guest@127.0.0.1:1/") == Exit.IO
+    assert await dlq("ls", "q", "--url", "amqp://guest:guest@127.0.0.1:1/") == ExitStatus.IO
     assert capsys.readouterr().err.startswith("warren dlq: cannot connect")

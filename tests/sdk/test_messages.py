@@ -14,7 +14,7 @@ from warren.sdk.messages.codec import decode, encode
 from warren.sdk.messages.message_ids import uuid7
 from warren.sdk.publish.outgoing import Outgoing
 from warren.wire import field_tables
-from warren.wire.delivery_scanner import content
+from warren.wire.delivery_scanner import decode_content_header
 
 NOW = 1_769_904_000.125  # 2026-02-01T00:00:00.125Z
 
@@ -40,7 +40,7 @@ class GetQuote(Request[Decimal], queue="quotes"):
 
 
 def on_the_wire(outgoing: Outgoing) -> dict[str, object]:
-    properties, table = content(outgoing.header())
+    properties, table = decode_content_header(outgoing.header())
     return {
         "exchange": outgoing.exchange,
         "routing_key": outgoing.routing_key,

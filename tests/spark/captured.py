@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pika
 
-from warren.core.capture_events import TYPE, Batch, By, Event, what
+from warren.core.capture_events import MESSAGE_TYPE, Event, EventBatch, Recorder, event_prefix
 from warren.wire import properties
 
 if TYPE_CHECKING:
@@ -22,18 +22,18 @@ COLUMNS = "type STRING, app_id STRING, headers MAP<STRING, STRING>, body BINARY"
 class Source:
     """One run of a process that tells what happens to messages; times are microseconds."""
 
-    def __init__(self, by: By = "sdk", app: str = "shop", name: str | None = None) -> None:
+    def __init__(self, by: Recorder = "sdk", app: str = "shop", name: str | None = None) -> None:
         self.by = by
         self.app = app
         self.name = name or f"{app}-{uuid.uuid4().hex[:8]}"
-        self.batches: list[Batch] = []
+        self.batches: list[EventBatch] = []
         self.told: list[dict[str, Any]] = []
         """All of it that is not lost, for whoever computes the same another way."""
         self._sequence = 1
         self._told: list[Event] = []
 
     def tell(self, event: str, at: int, message_id: str = "", *, size: int = -1, **known: Any) -> None:
-        self._told.append((what(event, **known), at, message_id, size))
+        self._told.append((event_prefix(event, **known), at, message_id, size))
 
     def flush(self) -> None:
         """What was told since the last time becomes a batch."""
@@ -42,7 +42,7 @@ class Source:
                 known = {"source": self.name, "by": self.by, "sequence": number, "at": at}
                 self.told.append({**known, "message_id": message_id or None, **json.loads(f"{beginning}}}")})
             self.batches.append(
-                Batch(self.name, self.by, self.app, self._sequence, self._told, "warren.events")
+                EventBatch(self.name, self.by, self.app, self._sequence, self._told, "warren.events")
             )
             self._sequence += len(self._told)
             self._told = []
@@ -55,24 +55,24 @@ class Source:
         return lost
 
 
-def batches(sources: Iterable[Source]) -> list[Batch]:
+def batches(sources: Iterable[Source]) -> list[EventBatch]:
     for source in sources:
         source.flush()
     return [batch for source in sources for batch in source.batches]
 
 
-def messages_of(spark: SparkSession, sent: Sequence[Batch], *others: tuple[Any, ...]) -> DataFrame:
+def messages_of(spark: SparkSession, sent: Sequence[EventBatch], *others: tuple[Any, ...]) -> DataFrame:
     """As the data source would give them, with `others` as rows of their own."""
     return spark.createDataFrame([*map(row, sent), *others], COLUMNS)
 
 
-def row(batch: Batch) -> tuple[str, str, dict[str, str], bytes]:
+def row(batch: EventBatch) -> tuple[str, str, dict[str, str], bytes]:
     values = properties.decode(batch.header())
     headers = {name: str(field.value) for name, field in values.headers.items()}
-    return TYPE, (values.data("app_id") or b"").decode(), headers, batch.body
+    return MESSAGE_TYPE, (values.data("app_id") or b"").decode(), headers, batch.body
 
 
-def published(batch: Batch) -> tuple[bytes, pika.BasicProperties]:
+def published(batch: EventBatch) -> tuple[bytes, pika.BasicProperties]:
     """Body and properties for a broker, by another library than Warren's own."""
     kind, app, headers, body = row(batch)
     typed = {**headers, "sequence": batch.sequence, "count": batch.count}

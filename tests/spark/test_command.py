@@ -14,7 +14,7 @@ from tests.spark.orders import generated, story
 from tests.support.broker import warren
 from warren.cli.dispatch import main as warren_main
 from warren.cli.pipeline import main
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 
 FINE = ["order-timeouts", "--source", "amqp://localhost", "--queue", "q", "--out", "out"]
 
@@ -51,7 +51,7 @@ def test_without_java_it_says_what_to_install(
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert warren_main(["pipeline", *FINE, "--out", str(tmp_path)]) == Exit.USAGE
+    assert warren_main(["pipeline", *FINE, "--out", str(tmp_path)]) == ExitStatus.USAGE
     told = capsys.readouterr().err
     assert told == (
         "warren pipeline: Spark needs Java and there is none: install Java 17 or newer "
@@ -97,7 +97,7 @@ def test_what_spark_cannot_do_is_one_line(
     while len(str(out)) < 3900:
         out /= "x" * 150
     words = ["order-timeouts", "--source", audit.url, "--queue", audit.name, "--out", str(out), *mode]
-    assert main(words) == Exit.IO
+    assert main(words) == ExitStatus.IO
     *_, told = capsys.readouterr().err.splitlines()
     assert told.startswith("warren pipeline: Spark failed: ")
 

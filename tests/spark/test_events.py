@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.captured import COLUMNS, Source, batches, messages_of
-from warren.core.capture_events import TYPE, Batch
+from warren.core.capture_events import MESSAGE_TYPE, EventBatch
 from warren.pipeline.jobs.event_rows import events_of
 
 pytestmark = pytest.mark.timeout(900)
@@ -78,10 +78,10 @@ def test_a_batch_that_came_twice_counts_once_and_strangers_not_at_all(spark: Spa
     sent = batches([one, other])
     strangers = [
         ("order_placed", "shop", {"source": one.name, "sequence": "9"}, b'[{"event": "published", "at": 1}]'),
-        (TYPE, "shop", {"source": one.name, "sequence": "20"}, b"not json"),
-        (TYPE, "shop", {"source": one.name, "sequence": "soon"}, sent[0].body),
-        (TYPE, "shop", {"sequence": "30"}, sent[0].body),
-        (TYPE, "shop", None, b"\xff"),
+        (MESSAGE_TYPE, "shop", {"source": one.name, "sequence": "20"}, b"not json"),
+        (MESSAGE_TYPE, "shop", {"source": one.name, "sequence": "soon"}, sent[0].body),
+        (MESSAGE_TYPE, "shop", {"sequence": "30"}, sent[0].body),
+        (MESSAGE_TYPE, "shop", None, b"\xff"),
     ]
     found = events_of(messages_of(spark, [*sent, *sent[:3], sent[-1]], *strangers))
     assert numbers(found) == sorted((source.name, n) for source in (one, other) for n in range(1, 6))
@@ -97,7 +97,7 @@ def test_as_they_arrive_each_counts_once_and_none_is_too_late(spark: SparkSessio
             teller.flush()
     arriving = tmp_path / "arriving"
 
-    def arrive(*sent: Batch) -> int:
+    def arrive(*sent: EventBatch) -> int:
         """What Spark dropped."""
         messages_of(spark, sent).coalesce(1).write.mode("append").parquet(str(arriving))
         query = (

@@ -11,7 +11,7 @@ from tests.spark.conftest import Audit, Message
 from tests.support.broker import BrokerProcess
 from tests.support.certificates import Authority
 from tests.support.processes import closed_port, free_port, wait_until
-from warren.core.blocking_connection import Conversation
+from warren.core.blocking_connection import BlockingConnection
 from warren.pipeline.broker_connection import Address, telling
 from warren.pipeline.errors import PipelineError
 from warren.wire import methods
@@ -76,7 +76,7 @@ def test_a_busy_owner_keeps_its_connection(amqp_url: str, audit: Audit) -> None:
     """A connection that sends nothing is closed by the broker; the link, whose owner sends nothing either, is not."""
     audit.publish([Message(b"x")])
     # Longer than this process stands still: then its link would send nothing, too.
-    silent = Conversation(parse_url(amqp_url), heartbeat=8)
+    silent = BlockingConnection(parse_url(amqp_url), heartbeat=8)
     assert silent.heartbeat == 8
     silent.socket.setblocking(False)
     link = Address(f"{amqp_url}?heartbeat=8").open()

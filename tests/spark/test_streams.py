@@ -16,7 +16,7 @@ from tests.spark.conftest import channel
 from tests.spark.queries import ended
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.processes import wait_until
-from warren.core.blocking_connection import Conversation
+from warren.core.blocking_connection import BlockingConnection
 from warren.pipeline.broker_connection import Address, Link
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
@@ -153,7 +153,7 @@ def test_what_may_be_read_is_shared_in_proportion() -> None:
 
 def publish(url: str, stream: str, messages: list[tuple[dict[str, properties.Property], bytes]]) -> None:
     """Publish properties as bytes, which no client would let pass."""
-    connection = Conversation(parse_url(url), 30)
+    connection = BlockingConnection(parse_url(url), 30)
     connection.call("confirm.select", False)
     for each, body in messages:
         content = join_content(1, properties.encode(each, len(body)), body)

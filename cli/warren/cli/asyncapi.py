@@ -13,7 +13,7 @@ import typer
 
 from warren.cli.typer_commands import Url, checked_url, commands
 from warren.cli.typer_commands import run as run_command
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 
 document = commands("Describe an App in AsyncAPI 3.0.")
 
@@ -52,13 +52,13 @@ def asyncapi(
     text = _yaml(made) if yaml else json.dumps(made, indent=2, ensure_ascii=False) + "\n"
     if output is None:
         sys.stdout.write(text)
-        return Exit.DONE
+        return ExitStatus.SUCCESS
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         print(f"warren asyncapi: cannot write {output}: {error.strerror or error}", file=sys.stderr)
-        return Exit.IO
-    return Exit.DONE
+        return ExitStatus.IO
+    return ExitStatus.SUCCESS
 
 
 def _yaml(made: object) -> str:

@@ -13,9 +13,9 @@ from warren.broker.bench.load_options import Load
 from warren.broker.bench.load_topology import Layout
 from warren.broker.bench.measurement import Failed, measure
 from warren.broker.bench.report import Report
-from warren.core.argument_parser import Arguments
-from warren.core.blocking_connection import Refused
-from warren.core.errors import Exit, UsageError
+from warren.core.argument_parser import CommandParser
+from warren.core.blocking_connection import ClosedByBroker
+from warren.core.errors import ExitStatus, UsageError
 from warren.wire.amqp_url import AmqpUrl, parse_url
 
 DESCRIPTION = """Measures an AMQP 0-9-1 broker: publishers and consumers, each a process with one
@@ -63,23 +63,23 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with Layout(url, load, keep=options.queue is not None):
             report = Report.of(load, measure(load, options.pid))
-    except (Refused, Failed) as error:
-        if error.wrong_use:
+    except (ClosedByBroker, Failed) as error:
+        if error.is_client_error:
             raise UsageError(str(error)) from None
         return _io_error(f"{url.masked}: {error}")
     except OSError as error:
         return _io_error(f"no AMQP broker answers at {url.masked}: {error}")
     print(report.as_json() if options.json else report.as_text(load))
-    return Exit.DONE if report.verdict.holds else Exit.FAILED
+    return ExitStatus.SUCCESS if report.verdict.holds else ExitStatus.FAILED
 
 
 def _io_error(text: str) -> int:
     print(f"warren bench: {text}", file=sys.stderr)
-    return Exit.IO
+    return ExitStatus.IO
 
 
-def _parser() -> Arguments:
-    parser = Arguments("warren bench", DESCRIPTION)
+def _parser() -> CommandParser:
+    parser = CommandParser("warren bench", DESCRIPTION)
     add = parser.add_argument
     add("--url", default="amqp://127.0.0.1:5672", help="the broker (default: %(default)s)")
     add("--publishers", type=int, default=1, metavar="N", help="default: %(default)s")

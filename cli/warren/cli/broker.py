@@ -21,7 +21,7 @@ from warren.broker.connection.tls import TlsError
 from warren.broker.management.boot_definitions import DefinitionsError
 from warren.broker.model.capture.event_stream import CaptureError
 from warren.broker.store.errors import StoreError
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 from warren.core.log_output import write_logs
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     told, only_printed = load(arguments, os.environ)
     if only_printed:
         print(printed(told))
-        return Exit.DONE
+        return ExitStatus.SUCCESS
     write_logs(told.log.log_level, as_json=told.log.log_json)
     for source, names in told.ignored.items():
         if names:
@@ -70,7 +70,7 @@ async def run(config: BrokerConfig) -> int:
         # log on the disk is as whole as it will be.
         print(f"warren broker: {broker.failure.result()}", file=sys.stderr, flush=True)
         await asyncio.sleep(0)
-        os._exit(Exit.IO)
+        os._exit(ExitStatus.IO)
     stopping.cancel()
     try:
         await broker.stop()
@@ -79,7 +79,7 @@ async def run(config: BrokerConfig) -> int:
         return error.status
     finally:
         await ignore_signals(loop)
-    return Exit.DONE
+    return ExitStatus.SUCCESS
 
 
 async def ignore_signals(loop: asyncio.AbstractEventLoop) -> None:

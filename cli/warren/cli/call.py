@@ -13,7 +13,7 @@ import typer
 from warren.cli.message_body import Body, as_message, read
 from warren.cli.typer_commands import Url, broker_url, commands
 from warren.cli.typer_commands import run as run_command
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from warren.sdk import Request, Scatter
@@ -63,7 +63,7 @@ def call(
     reply = asyncio.run(ask())
     sys.stdout.write(to_json(reply, indent=2).decode() + "\n")
     silent = isinstance(reply, _Scattered) and reply["silent"] and replies is None
-    return Exit.FAILED if silent else Exit.DONE
+    return ExitStatus.FAILED if silent else ExitStatus.SUCCESS
 
 
 class _Scattered(dict[str, Any]):

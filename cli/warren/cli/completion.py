@@ -12,8 +12,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from warren.core.argument_parser import Arguments
-from warren.core.errors import Exit
+from warren.core.argument_parser import CommandParser
+from warren.core.errors import ExitStatus
 
 # The dispatcher's, which is not imported here: it imports no command, and no command it.
 GROUP = "warren.commands"
@@ -42,7 +42,7 @@ complete -c warren -a '(warren completion words -- (commandline -opc)[2..] (comm
 
 def main(arguments: Sequence[str]) -> int:
     """Print a script, or for `words` what may come next, one a line."""
-    parser = Arguments(
+    parser = CommandParser(
         "warren completion",
         'Print a script that completes warren\'s words: eval "$(warren completion bash)" in ~/.bashrc, '
         "warren completion zsh > ~/.zfunc/_warren, warren completion fish > ~/.config/fish/completions/warren.fish",
@@ -52,11 +52,11 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     if options.shell != "words":
         sys.stdout.write(SCRIPTS[options.shell])
-        return Exit.DONE
+        return ExitStatus.SUCCESS
     typed = options.typed[1:] if options.typed[:1] == ["--"] else options.typed
     for word in words(typed or [""]):
         print(word)
-    return Exit.DONE
+    return ExitStatus.SUCCESS
 
 
 def words(typed: Sequence[str]) -> list[str]:

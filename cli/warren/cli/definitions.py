@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from warren.core.control_client import Failed
-from warren.core.errors import Exit, UsageError
+from warren.core.control_client import ControlError
+from warren.core.errors import ExitStatus, UsageError
 
 USAGE: Final = """usage: warren definitions export|import FILE [--data-dir DIR | --socket PATH]
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     line = list(arguments)
     if not line or {"-h", "--help"} & set(line):
         print(USAGE)
-        return Exit.DONE if line else Exit.USAGE
+        return ExitStatus.SUCCESS if line else ExitStatus.USAGE
     at = next((index for index, word in enumerate(line) if word in ("export", "import")), None)
     if at is None:
         raise UsageError(f"it is `export FILE` or `import FILE`, not {' '.join(line)!r}")
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 def read(name: str) -> Any:
     """The definitions in a file.
 
-    :raises Failed: if it cannot be read, or is not JSON.
+    :raises ControlError: if it cannot be read, or is not JSON.
     """
     try:
         if name == "-":
@@ -44,15 +44,15 @@ def read(name: str) -> Any:
         with open(name, encoding="utf-8") as file:
             return json.load(file)
     except OSError as error:
-        raise Failed(f"cannot read {name}: {error.strerror or error}", Exit.IO) from None
+        raise ControlError(f"cannot read {name}: {error.strerror or error}", ExitStatus.IO) from None
     except (ValueError, RecursionError) as error:
-        raise Failed(f"{name} is not JSON: {error}", Exit.USAGE) from None
+        raise ControlError(f"{name} is not JSON: {error}", ExitStatus.USAGE) from None
 
 
 def write(name: str, definitions: Any) -> None:
     """Write definitions to a file that only its owner may read: password hashes are in it.
 
-    :raises Failed: if it cannot be written.
+    :raises ControlError: if it cannot be written.
     """
     text = json.dumps(definitions, indent=2)
     try:
@@ -65,4 +65,4 @@ def write(name: str, definitions: Any) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise Failed(f"cannot write {name}: {error.strerror or error}", Exit.IO) from None
+        raise ControlError(f"cannot write {name}: {error.strerror or error}", ExitStatus.IO) from None

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 
 GROUP = "warren.commands"
 
@@ -25,11 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return perform(name, words[1:])
     except UsageError as error:
         print(f"warren {name}: {error}", file=sys.stderr)
-        return Exit.USAGE
+        return ExitStatus.USAGE
     except BrokenPipeError:
         # The reader of our output has gone (`warren ... | head`): nothing more can be said, and that is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.DONE
+        return ExitStatus.SUCCESS
     except Exception as error:
         # The components' own errors say in one line what is wrong, and what to end with; others are mistakes in Warren.
         status = getattr(error, "exit_status", None)
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"warren {name}: {error}", file=sys.stderr)
         return int(status)
     except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+        return ExitStatus.INTERRUPTED
 
 
 def perform(name: str, words: list[str]) -> int:
@@ -46,14 +46,14 @@ def perform(name: str, words: list[str]) -> int:
     commands = {point.name: point for point in entry_points(group=GROUP)}
     if name in ("", "-h", "--help", "help"):
         print(usage(commands), flush=True)
-        return Exit.DONE if name else Exit.USAGE
+        return ExitStatus.SUCCESS if name else ExitStatus.USAGE
     if name == "--version":
         print(f"warren {version('warren')}")
-        return Exit.DONE
+        return ExitStatus.SUCCESS
     point = commands.get(name)
     if point is None:
         print(f"warren: no command {name!r}; there are: {', '.join(sorted(commands))}", file=sys.stderr)
-        return Exit.USAGE
+        return ExitStatus.USAGE
     return int(point.load()(words) or 0)
 
 

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from warren.cli.import_target import load
 from warren.cli.typer_commands import Json, Url, broker_url, commands, print_json, run
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 from warren.patterns.dead_letters.dead_letter import Letter
 from warren.patterns.dead_letters.parking_lot import ParkingLot, count_letters
 from warren.patterns.dead_letters.replay import Settled, discard, replay
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(str(error)) from None
     except WarrenError as error:
         print(f"warren dlq: {error}", file=sys.stderr)
-        return Exit.IO
+        return ExitStatus.IO
 
 
 @dlq.command("queues")
@@ -95,7 +95,7 @@ def list_queues(
     else:
         for name in names:
             print(f"{name}\t{'not declared' if counts[name] is None else counts[name]}")
-    return Exit.FAILED if any(counts.values()) else Exit.DONE
+    return ExitStatus.FAILED if any(counts.values()) else ExitStatus.SUCCESS
 
 
 @dlq.command("ls")
@@ -121,7 +121,7 @@ def list_letters(
         _show_table(letters)
         rest = " at most; --limit shows more" if len(letters) == limit else ""
         print(f"{len(letters)} of {size} letters in {queue}{rest}")
-    return Exit.DONE
+    return ExitStatus.SUCCESS
 
 
 @dlq.command()
@@ -135,11 +135,11 @@ def show(
     letters, _ = asyncio.run(_read(broker_url(url), queue, Which(message_id=message_id), 1))
     if not letters:
         print(f"warren dlq: no message {message_id} in {queue}", file=sys.stderr)
-        return Exit.FAILED
+        return ExitStatus.FAILED
     details = _details(letters[0])
     if as_json:
         print_json(details)
-        return Exit.DONE
+        return ExitStatus.SUCCESS
     for name, value in details.items():
         if isinstance(value, dict):
             print(f"{name}:")
@@ -148,7 +148,7 @@ def show(
         elif name != "body":
             print(f"{name}: {'' if value is None else value}")
     print(f"\n{_body_text(letters[0])}")
-    return Exit.DONE
+    return ExitStatus.SUCCESS
 
 
 @dlq.command("replay")
@@ -213,7 +213,7 @@ def discard_letters(
         if not typer.confirm(
             f"Remove {'all' if which == Which() else 'these'} dead letters of {queue} for good?"
         ):
-            return Exit.FAILED
+            return ExitStatus.FAILED
 
     async def work(progress: Callable[[ParkingLot], Callable[[int], None]]) -> Settled:
         async with ParkingLot(address, queue) as lot:
@@ -299,7 +299,7 @@ def _report(what: str, settled: Settled, queue: str, dry_run: bool, as_json: boo
     if not as_json:
         for failure in failed:
             print(f"not {what}: {failure['message_id']}: {failure['error']}", file=sys.stderr)
-    return Exit.FAILED if failed else Exit.DONE
+    return ExitStatus.FAILED if failed else ExitStatus.SUCCESS
 
 
 def _show_table(letters: Sequence[Letter]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 from warren.pipeline import durations
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError, spark_failure
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(str(error)) from None
     except OSError as error:
         print(f"warren pipeline: {error}", file=sys.stderr)
-        return Exit.IO
+        return ExitStatus.IO
     if options.json:
         print(json.dumps(as_json(summary, told), indent=2))
     else:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         console = Console(highlight=False)
         JOBS[options.job].show(summary, console)
         console.print(f"report: {options.out / 'report.html'}", soft_wrap=True)
-    return Exit.DONE
+    return ExitStatus.SUCCESS
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

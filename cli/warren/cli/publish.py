@@ -11,7 +11,7 @@ import typer
 from warren.cli.message_body import Body, as_message, content_type_of, read
 from warren.cli.typer_commands import Json, Url, broker_url, commands, print_json
 from warren.cli.typer_commands import run as run_command
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from warren.sdk import Message, PublishReport
@@ -109,13 +109,13 @@ def _told(report: PublishReport, as_json: bool) -> int:
     if as_json:
         failed = [{"index": each.index, "error": str(each.error)} for each in report.failures]
         print_json({"confirmed": confirmed, "failed": failed})
-        return Exit.FAILED if failed else Exit.DONE
+        return ExitStatus.FAILED if failed else ExitStatus.SUCCESS
     print(f"confirmed: {confirmed}")
     if report.failures:
         first = report.failures[0]
         number = f" (message {first.index + 1} of {report.total})" if report.total > 1 else ""
         raise _Failed(f"{len(report.failures)} not confirmed: {first.error}{number}", first.error.exit_status)
-    return Exit.DONE
+    return ExitStatus.SUCCESS
 
 
 class _Failed(Exception):

@@ -17,7 +17,7 @@ from warren.cli.systemd import notify, watchdog_seconds
 from warren.cli.typer_commands import Url, commands
 from warren.cli.typer_commands import run as run_command
 from warren.cli.worker_supervisor import NOT_READY, READY, STATUS_VARIABLE, Supervisor, say
-from warren.core.errors import Exit, UsageError, extra_missing
+from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def run(
         try:
             import watchfiles  # noqa: F401
         except ImportError:
-            raise extra_missing("reload", "--reload") from None
+            raise missing_extra_error("reload", "--reload") from None
     command = [sys.executable, "-m", "warren.cli.dispatch", "run", target, "--log-level", log_level]
     command += ["--url", url] if url is not None else []
     command += ["--log-json"] if log_json else []
@@ -83,7 +83,7 @@ def _alone(target: str, url: str | None, health: str | None) -> int:
     if url is not None:
         app.use_broker(url)
     asyncio.run(_serve(app, target, health))
-    return Exit.DONE
+    return ExitStatus.SUCCESS
 
 
 async def _serve(app: App, target: str, health: str | None) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from warren.cli.typer_commands import Json, commands, print_json, run
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 from warren.patterns.saga.history import Story, tell, tell_all
 from warren.patterns.stores.open_by_url import closing_store
 from warren.patterns.stores.store import StoreUnavailable
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         return run(saga, "saga", arguments)
     except StoreUnavailable as error:
         print(f"warren saga: {error}", file=sys.stderr)
-        return Exit.IO
+        return ExitStatus.IO
 
 
 @saga.command("ls")

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from warren.cli.typer_commands import Json, commands, print_json, run
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 from warren.patterns.stores.open_by_url import closing_store
 from warren.patterns.stores.store import StoreUnavailable
 from warren.patterns.timers.timers import Listed, Timers
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         return run(timers, "timers", arguments)
     except StoreUnavailable as error:
         print(f"warren timers: {error}", file=sys.stderr)
-        return Exit.IO
+        return ExitStatus.IO
 
 
 @timers.command("ls")
@@ -74,6 +74,6 @@ def cancel_timer(
 
     if asyncio.run(take()):
         print(f"cancelled: {timer}")
-        return Exit.DONE
+        return ExitStatus.SUCCESS
     print(f"nothing to cancel: there is no timer {timer!r}, or its only time has come", file=sys.stderr)
-    return Exit.FAILED
+    return ExitStatus.FAILED

@@ -13,7 +13,7 @@ import typer
 
 from warren.cli.typer_commands import Json, Url, checked_url, commands, print_json, run
 from warren.core.control_client import SOCKET_VARIABLE
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from warren.sdk import App
@@ -66,7 +66,7 @@ def plan(
         print_json(_as_json(found))
     else:
         _show(found)
-    return Exit.DONE if found.stands and not (strict and found.risks) else Exit.FAILED
+    return ExitStatus.SUCCESS if found.stands and not (strict and found.risks) else ExitStatus.FAILED
 
 
 @topology.command()
@@ -96,7 +96,7 @@ def apply(
             print(f"made {name}")
         if not made:
             print("nothing to make: the broker has it all")
-    return Exit.DONE
+    return ExitStatus.SUCCESS
 
 
 @topology.command()
@@ -130,13 +130,13 @@ def export(
     text = json.dumps(definitions(app.topology, vhost), indent=2, ensure_ascii=False) + "\n"
     if output is None:
         sys.stdout.write(text)
-        return Exit.DONE
+        return ExitStatus.SUCCESS
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         print(f"warren topology: cannot write {output}: {error.strerror or error}", file=sys.stderr)
-        return Exit.IO
-    return Exit.DONE
+        return ExitStatus.IO
+    return ExitStatus.SUCCESS
 
 
 def _load(target: str) -> App:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 STATUS_VARIABLE: Final = "WARREN_RUN_STATUS"
 """In the environment of a worker: the number of the file that it tells its state on."""
@@ -125,7 +125,7 @@ class Supervisor:
         self._restart_on_usage = restart_on_usage
         self._stopping = asyncio.Event()
         self._again = asyncio.Event()
-        self._status: int = Exit.DONE
+        self._status: int = ExitStatus.SUCCESS
 
     @property
     def ready(self) -> bool:
@@ -159,11 +159,11 @@ class Supervisor:
                 return
             if again.is_set():
                 continue
-            if status == Exit.USAGE and not self._restart_on_usage:
-                self._status = Exit.USAGE
+            if status == ExitStatus.USAGE and not self._restart_on_usage:
+                self._status = ExitStatus.USAGE
                 self.stop()
                 return
-            if status == Exit.USAGE:
+            if status == ExitStatus.USAGE:
                 say(f"worker {worker.number} waits for a change")
                 await again.wait()
                 continue

@@ -8,7 +8,7 @@ from typing import NoReturn
 from warren.core.errors import UsageError
 
 
-class Arguments(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An argument parser that raises `UsageError` instead of printing the usage and ending the process."""
 
     def __init__(self, prog: str, description: str) -> None:

@@ -18,7 +18,7 @@ _FRAME = struct.Struct(">BHI")
 _REFUSALS = (Reply.ACCESS_REFUSED, Reply.NOT_FOUND, Reply.RESOURCE_LOCKED, Reply.PRECONDITION_FAILED)
 
 
-class Refused(Exception):
+class ClosedByBroker(Exception):
     """The broker closed the channel or the connection: its reply code and text."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -27,12 +27,12 @@ class Refused(Exception):
         self.text = text
 
     @property
-    def wrong_use(self) -> bool:
+    def is_client_error(self) -> bool:
         """Whether the request is at fault (other properties, a wrong password), and not the broker."""
         return self.code in _REFUSALS or self.code == Reply.NOT_ALLOWED
 
 
-class Conversation:
+class BlockingConnection:
     """An open connection with one open channel."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Conversation:
         :param context: of an `amqps` URL; the system's authorities if none is given
         :param heartbeat: seconds; who asks for heartbeats sends them (see `heartbeat`), 0 is for short runs
         :raises OSError: if the broker cannot be reached or does not answer
-        :raises Refused: if it does not want this user or virtual host
+        :raises ClosedByBroker: if it does not want this user or virtual host
         """
         self.socket = socket.create_connection((url.host, url.port), timeout)
         self.buffer = b""
@@ -103,7 +103,7 @@ class Conversation:
     def expect(self, name: str) -> methods.Arguments:
         """Wait for a method of this name; what else comes before it is dropped.
 
-        :raises Refused: if the broker closes the channel or the connection instead
+        :raises ClosedByBroker: if the broker closes the channel or the connection instead
         """
         while True:
             kind, _, payload = self._read()
@@ -115,16 +115,16 @@ class Conversation:
             arguments = methods.decode(method, payload)
             if method.name == name:
                 return arguments
-            refusal(method.name, arguments)
+            raise_if_close(method.name, arguments)
 
-    def hear(self, frame: bytes) -> None:
+    def raise_if_closed(self, frame: bytes) -> None:
         """Judge a frame that its owner did not expect.
 
-        :raises Refused: if it closes the channel or the connection; everything else is passed over
+        :raises ClosedByBroker: if it closes the channel or the connection; everything else is passed over
         """
         method = methods.BY_ID.get(int.from_bytes(frame[7:11], "big")) if frame[0] == 1 else None
         if method is not None:
-            refusal(method.name, methods.decode(method, frame[7:-1]))
+            raise_if_close(method.name, methods.decode(method, frame[7:-1]))
 
     def reopen(self) -> None:
         """Open the channel again after the broker closed it."""
@@ -157,8 +157,8 @@ class Conversation:
         self.buffer += data
 
 
-def refusal(name: str, arguments: methods.Arguments) -> None:
-    """:raises Refused: if the method of this name is one that closes"""
+def raise_if_close(name: str, arguments: methods.Arguments) -> None:
+    """:raises ClosedByBroker: if the method of this name is one that closes"""
     if name in ("channel.close", "connection.close"):
         text = arguments.data("reply_text").decode(errors="replace")
-        raise Refused(arguments.number("reply_code"), text)
+        raise ClosedByBroker(arguments.number("reply_code"), text)

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from warren.wire import field_tables, properties
 
-TYPE: Final = "warren.events"
+MESSAGE_TYPE: Final = "warren.events"
 """The property `type` of a message that carries a batch."""
 CONTENT_TYPE: Final = "application/json"
 
@@ -56,7 +56,7 @@ EVENTS: Final = (
     STOPPED,
 )
 
-KEYS: Final[dict[str, type]] = {
+EVENT_KEYS: Final[dict[str, type]] = {
     "event": str,
     "at": int,
     "message_id": str,
@@ -75,21 +75,21 @@ KEYS: Final[dict[str, type]] = {
 }
 """What an event may have; `event` and `at` (microseconds since 1970) it has always."""
 
-By: TypeAlias = Literal["sdk", "broker"]
+Recorder: TypeAlias = Literal["sdk", "broker"]
 """Who saw it."""
 
 Event: TypeAlias = tuple[str, int, str, int]
-"""One event: what it is and where (of `what`), when (microseconds since 1970), the message's id ("" if it has none) and the
-bytes of its body (-1 if unknown). A plain tuple, for one is made a message and a step of its life."""
+"""One event: its prefix (of `event_prefix`), the time (microseconds since 1970), the id of the message ("" if it has none)
+and the bytes of its body (-1 if unknown). A plain tuple: one is made for each message and each step of its life."""
 
-KINDS: Final = 8192
+PREFIX_CACHE_SIZE: Final = 8192
 """How many beginnings of events are kept: routing keys may be without number."""
 
 _text = json.JSONEncoder().encode
 
 
-@lru_cache(KINDS)
-def what(
+@lru_cache(PREFIX_CACHE_SIZE)
+def event_prefix(
     event: str,
     exchange: str | None = None,
     routing_key: str | None = None,
@@ -122,7 +122,7 @@ def what(
     return json.dumps(present, separators=(",", ":"))[:-1]
 
 
-class Batch:
+class EventBatch:
     """The message of some events of one source: sent again with the same identity, however often it takes.
 
     :param source: who tells them: unique for each run of a process.
@@ -131,13 +131,13 @@ class Batch:
     """
 
     def __init__(
-        self, source: str, by: By, application: str, sequence: int, events: Sequence[Event], stream: str
+        self, source: str, by: Recorder, application: str, sequence: int, events: Sequence[Event], stream: str
     ) -> None:
         self.stream: str = stream
         self.sequence: int = sequence
         self.count: int = len(events)
         self.message_id: str = f"{source}:{sequence}"
-        self.body: bytes = encode(events)
+        self.body: bytes = encode_events(events)
         self.headers: dict[str, field_tables.Value] = {
             "source": source,
             "by": by,
@@ -149,7 +149,7 @@ class Batch:
             "delivery_mode": 2,
             "message_id": self.message_id,
             "timestamp": events[0][1] // 1_000_000,
-            "type": TYPE,
+            "type": MESSAGE_TYPE,
             "app_id": application,
         }
 
@@ -166,7 +166,7 @@ class Batch:
         return properties.encode({**values, "headers": table}, len(self.body))
 
 
-def encode(events: Sequence[Event]) -> bytes:
+def encode_events(events: Sequence[Event]) -> bytes:
     """The body of a batch: a JSON array of objects, absent keys for what is not known."""
     objects = []
     for beginning, at, message_id, size in events:

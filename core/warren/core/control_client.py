@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 PATH_LIMIT: Final = 100
 """Bytes of a socket's path that every system takes."""
@@ -16,13 +16,13 @@ SOCKET_VARIABLE: Final = "WARREN_BROKER_CONTROL_SOCKET"
 FOLDER_VARIABLE: Final = "WARREN_BROKER_DATA_DIR"
 
 
-class Failed(Exception):
+class ControlError(Exception):
     """What was asked could not be done. Its text is one line.
 
     :param status: the exit status to end with.
     """
 
-    def __init__(self, text: str, status: int = Exit.FAILED) -> None:
+    def __init__(self, text: str, status: int = ExitStatus.FAILED) -> None:
         super().__init__(text)
         self.status = status
 
@@ -30,7 +30,7 @@ class Failed(Exception):
 def socket_path(socket: str | None, data_dir: str | None) -> Path:
     """Where the broker listens: as the options say, else as the environment says.
 
-    :raises Failed: if nothing says it.
+    :raises ControlError: if nothing says it.
     """
     if socket is not None:
         return Path(socket)
@@ -40,17 +40,17 @@ def socket_path(socket: str | None, data_dir: str | None) -> Path:
         return Path(os.environ[SOCKET_VARIABLE])
     if os.environ.get(FOLDER_VARIABLE):
         return Path(os.environ[FOLDER_VARIABLE]) / "control.sock"
-    raise Failed(
+    raise ControlError(
         f"which broker? name its data folder with --data-dir or in {FOLDER_VARIABLE}, or its socket with --socket",
-        Exit.USAGE,
+        ExitStatus.USAGE,
     )
 
 
-def ask(path: Path, verb: str, arguments: dict[str, Any], timeout: float) -> Any:
+def send_request(path: Path, verb: str, arguments: dict[str, Any], timeout: float) -> Any:
     """Have the broker perform a verb: its result.
 
     :param timeout: seconds until each answer of the system, 0 for no limit
-    :raises Failed: with the broker's reason, or why it cannot be reached.
+    :raises ControlError: with the broker's reason, or why it cannot be reached.
     """
     request = json.dumps({"verb": verb, "arguments": arguments}).encode() + b"\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -61,20 +61,26 @@ def ask(path: Path, verb: str, arguments: dict[str, Any], timeout: float) -> Any
             with sock.makefile("rb") as stream:
                 line = stream.readline()
         except TimeoutError:
-            raise Failed(f"the broker at {path} has not answered within {timeout:g} s", Exit.IO) from None
+            raise ControlError(
+                f"the broker at {path} has not answered within {timeout:g} s", ExitStatus.IO
+            ) from None
         except (FileNotFoundError, ConnectionRefusedError):
-            raise Failed(
-                f"no broker listens at {path}: is it running, and on this data folder?", Exit.IO
+            raise ControlError(
+                f"no broker listens at {path}: is it running, and on this data folder?", ExitStatus.IO
             ) from None
         except PermissionError:
-            raise Failed(f"not allowed to open {path}: run this as the broker's user", Exit.IO) from None
+            raise ControlError(
+                f"not allowed to open {path}: run this as the broker's user", ExitStatus.IO
+            ) from None
         except OSError as error:
-            raise Failed(f"cannot talk to the broker at {path}: {error.strerror or error}", Exit.IO) from None
+            raise ControlError(
+                f"cannot talk to the broker at {path}: {error.strerror or error}", ExitStatus.IO
+            ) from None
     if not line.endswith(b"\n"):
-        raise Failed(f"the broker at {path} ended before it answered", Exit.IO)
+        raise ControlError(f"the broker at {path} ended before it answered", ExitStatus.IO)
     reply = json.loads(line)
     if "error" in reply:
-        raise Failed(str(reply["error"]), int(reply.get("status", Exit.FAILED)))
+        raise ControlError(str(reply["error"]), int(reply.get("status", ExitStatus.FAILED)))
     return reply.get("result")
 
 

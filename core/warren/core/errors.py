@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Exit(IntEnum):
+class ExitStatus(IntEnum):
     """The exit status of every `warren` command."""
 
-    DONE = 0
+    SUCCESS = 0
     FAILED = 1
     """A check failed: the program ran, and what it was asked to verify does not hold."""
     USAGE = 2
@@ -22,9 +22,9 @@ class UsageError(Exception):
     """The input is wrong. Its text is one line: what is wrong and what to do. Ends a command with status 2."""
 
 
-def extra_missing(extra: str, purpose: str) -> UsageError:
+def missing_extra_error(extra: str, purpose: str) -> UsageError:
     """The error of a command whose optional dependencies are not installed."""
     return UsageError(f"{purpose} needs packages that are not installed: pip install 'warren[{extra}]'")
 
 
-__all__ = ["Exit", "UsageError", "extra_missing"]
+__all__ = ["ExitStatus", "UsageError", "missing_extra_error"]

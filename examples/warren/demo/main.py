@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from warren.cli import pipeline as pipeline
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 from warren.demo.orders import COLUMNS, SAMPLE_SIZE, Order, read_orders, sample
 from warren.demo.replay import Plan, Record, replay
 from warren.demo.services import BrokerProcess, chosen_store
@@ -66,9 +66,9 @@ def main(arguments: Sequence[str]) -> int:
         verdict = asyncio.run(work(orders, plan, options.crash, options.out, console))
     except PipelineError as error:
         print(f"warren demo: {error}", file=sys.stderr)
-        return Exit.IO
+        return ExitStatus.IO
     show(verdict, options.out, time.monotonic() - started)
-    return Exit.DONE if verdict.passed else Exit.FAILED
+    return ExitStatus.SUCCESS if verdict.passed else ExitStatus.FAILED
 
 
 def parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from warren.core.errors import extra_missing
+from warren.core.errors import missing_extra_error
 
 
 def need(package: str, extra: str, purpose: str) -> None:
@@ -14,7 +14,7 @@ def need(package: str, extra: str, purpose: str) -> None:
     except ValueError:  # What `sys.modules[package] = None` makes of it.
         there = False
     if not there:
-        raise extra_missing(extra, purpose)
+        raise missing_extra_error(extra, purpose)
 
 
 __all__ = ["need"]

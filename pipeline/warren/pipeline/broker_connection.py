@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
-from warren.core.blocking_connection import Conversation, Refused
+from warren.core.blocking_connection import BlockingConnection, ClosedByBroker
 from warren.pipeline.errors import PipelineError
 from warren.wire import methods
 from warren.wire.amqp_url import parse_url
@@ -103,10 +103,10 @@ class Link:
         url = parse_url(address.url)
         context = tls_context(address.query) if url.tls else None
         try:
-            conversation = Conversation(
+            conversation = BlockingConnection(
                 url, address.timeout, product, context=context, heartbeat=heartbeat_of(address.query)
             )
-        except Refused as error:
+        except ClosedByBroker as error:
             raise PipelineError(refused_at_start(error), passing=passing(error)) from None
         except TimeoutError:
             raise Unreachable(f"the broker does not answer (waited {address.timeout:g} s)") from None
@@ -134,7 +134,7 @@ class Link:
     def call(self, name: str, *values: methods.Argument) -> methods.Arguments:
         """Send a method and wait for its `-ok`. What else comes before it is dropped: only while nothing else comes.
 
-        :raises Refused: if the broker closes the channel or the connection instead
+        :raises ClosedByBroker: if the broker closes the channel or the connection instead
         :raises OSError: if the connection is lost
         """
         with self._turn:
@@ -207,15 +207,15 @@ class Link:
     def judge(self, frame: bytes) -> None:
         """Look at a frame that its owner did not expect; everything harmless is passed over.
 
-        :raises Refused: if it closes the channel or the connection
+        :raises ClosedByBroker: if it closes the channel or the connection
         :raises PipelineError: if it ends the consumer
         """
-        self._conversation.hear(frame)
+        self._conversation.raise_if_closed(frame)
         if frame[0] == 1 and frame[7:11] == _CANCEL.class_id.to_bytes(2) + _CANCEL.method_id.to_bytes(2):
             raise PipelineError("the queue was deleted")
 
     def reopen(self) -> None:
-        """Open the channel again after the broker closed it (`Refused`), nothing else being under way."""
+        """Open the channel again after the broker closed it (`ClosedByBroker`), nothing else being under way."""
         with self._turn:
             self._conversation.reopen()
 
@@ -229,7 +229,7 @@ class Link:
         if self._closed.is_set():
             return
         self._closed.set()
-        with suppress(OSError, ValueError, Refused), self._turn:
+        with suppress(OSError, ValueError, ClosedByBroker), self._turn:
             self._socket.settimeout(CLOSE)
             self._conversation.buffer = rest + self._conversation.buffer
             self._conversation.close()
@@ -254,7 +254,7 @@ def telling(what: str) -> Iterator[None]:
     """Whatever goes wrong with a connection inside is a `PipelineError`: `what`, and the reason."""
     try:
         yield
-    except (PipelineError, Refused, OSError, AmqpError, TableError) as error:
+    except (PipelineError, ClosedByBroker, OSError, AmqpError, TableError) as error:
         raise PipelineError(f"{what}: {explained(error)}", passing=passing(error)) from None
 
 
@@ -263,7 +263,7 @@ def passing(error: Exception) -> bool:
     match error:
         case PipelineError():
             return error.passing
-        case Refused(code=code):
+        case ClosedByBroker(code=code):
             return code in PASSING
         case _:
             return isinstance(error, OSError)
@@ -276,18 +276,18 @@ def explained(error: Exception, progress: str = "") -> str:
     """
     behind = f" {progress}" if progress else ""
     match error:
-        case Refused(code=Reply.NOT_FOUND, text=text):
+        case ClosedByBroker(code=Reply.NOT_FOUND, text=text):
             kind = "exchange" if " no exchange " in text else "queue"
             return f"there is no such {kind}{behind}; declare it, or check the virtual host and the name"
-        case Refused(code=Reply.RESOURCE_LOCKED):
+        case ClosedByBroker(code=Reply.RESOURCE_LOCKED):
             return f"the queue is exclusive to another connection{behind}"
-        case Refused(code=Reply.ACCESS_REFUSED, text=text):
+        case ClosedByBroker(code=Reply.ACCESS_REFUSED, text=text):
             return f"the user may not do this{behind} ({first_line(text)})"
         case TimeoutError():
             return f"the broker stopped answering{behind}"
         case OSError(errno=int(number)):
             return f"the connection was lost{behind}: {os.strerror(number)}"
-        case OSError() | Refused(code=Reply.CONNECTION_FORCED):
+        case OSError() | ClosedByBroker(code=Reply.CONNECTION_FORCED):
             return f"the connection was lost{behind}: {first_line(str(error))}"
         case AmqpError() | TableError():
             return f"the broker sent what is no AMQP 0-9-1{behind}: {first_line(str(error))}"
@@ -295,7 +295,7 @@ def explained(error: Exception, progress: str = "") -> str:
             return first_line(str(error) or type(error).__name__) + behind
 
 
-def refused_at_start(error: Refused) -> str:
+def refused_at_start(error: ClosedByBroker) -> str:
     match error.code:
         case Reply.ACCESS_REFUSED:
             return "the broker refused the user name or the password"

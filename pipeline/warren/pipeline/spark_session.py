@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warren.core.errors import UsageError, extra_missing
+from warren.core.errors import UsageError, missing_extra_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def check_spark(remote: str | None = None) -> None:
         if remote is not None:
             import grpc  # noqa: F401
     except ImportError:
-        raise extra_missing("spark", "warren pipeline") from None
+        raise missing_extra_error("spark", "warren pipeline") from None
     if remote is None:
         check_java()
     elif not re.fullmatch(r"sc://[^/]+(/.*)?", remote):

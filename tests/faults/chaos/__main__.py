@@ -19,7 +19,7 @@ from random import Random
 from tests.faults.chaos.kill import Process
 from tests.faults.chaos.power import HARMS, Powered
 from tests.faults.chaos.rounds import Broken, Subject, run
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 WAYS = ("kill", *HARMS)
 
@@ -57,11 +57,11 @@ def main(arguments: Sequence[str]) -> int:
         except Broken as error:
             said = f"chaos: {way}: seed {options.seed}: {error}; history and data folder are in {folder}"
             print(said, file=sys.stderr)
-            return Exit.FAILED
+            return ExitStatus.FAILED
         shutil.rmtree(folder)
         closing.append(f"{rounds} rounds of {way}: {total.confirmed} confirmed, {total.safe} safely settled")
     print("; ".join(closing) + "; no fault")
-    return Exit.DONE
+    return ExitStatus.SUCCESS
 
 
 def subject(way: str, folder: Path, random: Random) -> Subject:

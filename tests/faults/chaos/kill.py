@@ -12,7 +12,7 @@ from tests.faults.chaos.rounds import Broken
 from tests.support.broker import BrokerProcess
 from tests.support.processes import Child
 from warren.broker.process_memory import LEAST
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 
 class Process:
@@ -51,7 +51,7 @@ class Process:
         if self._random.random() < self._stops:
             # It answers its clients meanwhile, so they have to be heard.
             status = await asyncio.to_thread(self._broker.stop)
-            if status != Exit.DONE:
+            if status != ExitStatus.SUCCESS:
                 raise Broken(f"a clean stop ended with {status}: {child.errors[-2000:]}")
             ended = What.STOPPED, time.monotonic()
         else:

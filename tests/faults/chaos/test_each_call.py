@@ -22,7 +22,7 @@ from tests.unit.store.disk import Disk
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.errors import StoreError
 from warren.broker.store.log.log import Log
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 FULL_FOR = 3
 """How many calls a full disk refuses before there is room again."""
@@ -96,7 +96,7 @@ def test_the_conversation_reaches_every_kind_of_call(calls: Case) -> None:
 
 def not_started(error: StoreError) -> None:
     """It ends with one line and status 74."""
-    assert error.status is Exit.IO
+    assert error.status is ExitStatus.IO
     assert "\n" not in str(error)
 
 

@@ -22,7 +22,7 @@ from warren.broker.store.definitions.definitions_database import (
     Snapshot,
 )
 from warren.broker.store.errors import StoreError
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 NAME = b"\x00\xffname"
 EXCHANGE = ExchangeRow(b"/", NAME, b"topic", auto_delete=True, internal=False, arguments=b"\x01\x02")
@@ -170,7 +170,7 @@ async def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
     database.close()
     error = await refusal(tmp_path)
     assert f"has version 9, this broker knows {VERSION}" in str(error)
-    assert error.status is Exit.USAGE
+    assert error.status is ExitStatus.USAGE
 
 
 async def test_a_database_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_a_database_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "definitions.db").write_bytes(b"no database at all" * 100)
     error = await refusal(tmp_path)
     assert str(error).startswith(f"cannot use the definitions in {tmp_path}/definitions.db: ")
-    assert error.status is Exit.USAGE
+    assert error.status is ExitStatus.USAGE
 
 
 async def test_a_log_without_definitions_is_refused_since_all_of_it_would_be_dead(tmp_path: Path) -> None:

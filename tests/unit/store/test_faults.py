@@ -8,7 +8,7 @@ from tests.unit.store.disk import Disk
 from tests.unit.store.node import Node
 from tests.unit.store.test_log import acknowledge, publish
 from warren.broker.store.errors import StoreError
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 
 def test_after_a_failed_sync_nothing_is_confirmed_and_nothing_written_any_more() -> None:
@@ -129,7 +129,7 @@ def test_closing_on_a_full_disk_says_so() -> None:
     node.run_until(lambda: node.log.full)
     with pytest.raises(StoreError, match="no room left in /disk/log") as caught:
         node.loop.run_until_complete(node.log.close())
-    assert caught.value.status is Exit.IO
+    assert caught.value.status is ExitStatus.IO
     after = Node(node.kill())
     assert set(after.messages()) == {1}
     assert not after.recovery.clean

@@ -16,7 +16,7 @@ import pytest
 
 from warren.broker.store.data_folder import VERSION, DataFolder
 from warren.broker.store.errors import StoreError
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 OPEN = """
 import sys
@@ -73,7 +73,7 @@ def test_a_second_process_is_told_who_has_the_folder(tmp_path: Path) -> None:
         assert owner.stdout.readline() == "open\n"
         error = refusal(tmp_path)
         assert str(error) == f"data folder {tmp_path} is in use by another broker (process {owner.pid})"
-        assert error.status is Exit.USAGE
+        assert error.status is ExitStatus.USAGE
         owner.kill()
     DataFolder.open(tmp_path).close()
 
@@ -90,7 +90,7 @@ def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "format"
     file.write_text(file.read_text().replace(f"version {VERSION}", f"version {VERSION + 1}"))
     error = refusal(tmp_path)
-    assert error.status is Exit.USAGE
+    assert error.status is ExitStatus.USAGE
     assert re.search(
         rf"has format version {VERSION + 1}, this broker knows {VERSION}: start it with the version of Warren",
         str(error),
@@ -127,7 +127,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("")
     assert "is no folder" in str(refusal(path))
-    assert refusal(path / "below").status is Exit.USAGE
+    assert refusal(path / "below").status is ExitStatus.USAGE
 
 
 def test_a_folder_that_cannot_be_written_is_refused() -> None:

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.core import capture_events
-from warren.core.capture_events import Batch, Event, what
+from warren.core.capture_events import Event, EventBatch, event_prefix
 from warren.wire import properties
 
 TEXT = st.text(max_size=40)
 
 
-def batch(*content: Event, sequence: int = 1) -> Batch:
-    return Batch("shop-1", "sdk", "shop", sequence, content, "warren.events")
+def batch(*content: Event, sequence: int = 1) -> EventBatch:
+    return EventBatch("shop-1", "sdk", "shop", sequence, content, "warren.events")
 
 
 def test_a_batch_names_its_source_and_its_place_in_the_sequence() -> None:
-    message = batch((what(capture_events.STARTED), 1_700_000_000_000_001, "", -1), sequence=42)
+    message = batch((event_prefix(capture_events.STARTED), 1_700_000_000_000_001, "", -1), sequence=42)
     values = properties.decode(message.header())
     assert {name: field.value for name, field in values.headers.items()} == {
         "source": "shop-1",
@@ -35,9 +35,9 @@ def test_a_batch_names_its_source_and_its_place_in_the_sequence() -> None:
 
 
 def test_what_is_not_known_is_absent() -> None:
-    published = what(capture_events.PUBLISHED, "orders", "order.placed")
-    delivered = what(capture_events.DELIVERED, "", "q", "q", True, 2)
-    assert json.loads(capture_events.encode([(published, 5, "a", 0), (delivered, 6, "", -1)])) == [
+    published = event_prefix(capture_events.PUBLISHED, "orders", "order.placed")
+    delivered = event_prefix(capture_events.DELIVERED, "", "q", "q", True, 2)
+    assert json.loads(capture_events.encode_events([(published, 5, "a", 0), (delivered, 6, "", -1)])) == [
         {
             "event": "published",
             "exchange": "orders",
@@ -62,7 +62,9 @@ def test_what_is_not_known_is_absent() -> None:
 def test_any_text_comes_back_as_it_was(
     event: str, exchange: str, key: str, queue: str, message_id: str, at: int, size: int
 ) -> None:
-    (read,) = json.loads(capture_events.encode([(what(event, exchange, key, queue), at, message_id, size)]))
+    (read,) = json.loads(
+        capture_events.encode_events([(event_prefix(event, exchange, key, queue), at, message_id, size)])
+    )
     assert (read["event"], read["exchange"], read["routing_key"], read["queue"], read["at"]) == (
         event,
         exchange,
@@ -72,11 +74,13 @@ def test_any_text_comes_back_as_it_was(
     )
     assert read.get("message_id", "") == message_id
     assert read.get("bytes", -1) == size
-    assert set(read) <= set(capture_events.KEYS)
+    assert set(read) <= set(capture_events.EVENT_KEYS)
 
 
 def test_a_key_that_was_no_utf_8_does_not_spoil_the_batch() -> None:
     strange = b"k\xff".decode("utf-8", "surrogateescape")
-    body = capture_events.encode([(what(capture_events.PUBLISHED, "x", strange), 1, strange, 1)])
+    body = capture_events.encode_events(
+        [(event_prefix(capture_events.PUBLISHED, "x", strange), 1, strange, 1)]
+    )
     assert body.isascii()
     assert len(json.loads(body)) == 1

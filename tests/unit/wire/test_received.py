@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.support.frames import BASIC_DELIVER, BODY, HEADER, METHOD, frame, method, short
-from warren.wire.delivery_scanner import Scanner, StreamError, content, is_text, received
+from warren.wire.delivery_scanner import (
+    DeliveryScanner,
+    StreamError,
+    decode_content_header,
+    decode_deliver,
+    is_utf8,
+)
 
 TAG = b"\0" * 7 + b"\x05"
 DELIVER = method(1, BASIC_DELIVER, short("t") + TAG + b"\1" + short("x") + short("k"))
@@ -37,9 +43,9 @@ class Kept:
         self.reasons.append(reason)
 
 
-def scanner() -> tuple[Scanner, Kept]:
+def scanner() -> tuple[DeliveryScanner, Kept]:
     kept = Kept()
-    made = Scanner(kept)
+    made = DeliveryScanner(kept)
     made.open(1, kept)
     return made, kept
 
@@ -54,8 +60,8 @@ def test_every_cut_of_the_stream_gives_the_same(step: int) -> None:
     assert kept.confirms == [(5, True, True), (5, False, False)]
     assert kept.reasons == ["low on disk", None]
     method, header, _ = kept.messages[0]
-    assert received(method) == (5, True, "x", "k")
-    assert content(header) == ({"delivery_mode": 2}, b"")
+    assert decode_deliver(method) == (5, True, "x", "k")
+    assert decode_content_header(header) == ({"delivery_mode": 2}, b"")
 
 
 def test_a_closed_channel_gets_nothing_more() -> None:
@@ -93,14 +99,14 @@ def test_another_version_of_the_protocol_is_for_others_to_read() -> None:
 @pytest.mark.parametrize("payload", [b"", b"\0\x3c\0\x3c", b"\0\x3c\0\x3c\x09t"])
 def test_a_method_or_header_that_ends_early_is_an_error(payload: bytes) -> None:
     with pytest.raises(StreamError):
-        received(payload)
+        decode_deliver(payload)
     with pytest.raises(StreamError):
-        content(payload + b"\0" * 8 + b"\x80\0")
+        decode_content_header(payload + b"\0" * 8 + b"\x80\0")
 
 
 def test_bytes_that_are_no_text_come_back_as_they_were() -> None:
-    properties, _ = content(HEAD[:12] + b"\0\x80" + b"\3a\xff\xe9")
+    properties, _ = decode_content_header(HEAD[:12] + b"\0\x80" + b"\3a\xff\xe9")
     text = str(properties["message_id"])
-    assert not is_text(text)
+    assert not is_utf8(text)
     assert text.encode("utf-8", "surrogateescape") == b"a\xff\xe9"
-    assert is_text("é")
+    assert is_utf8("é")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from warren.wire.reply_codes import AmqpError, Reply, reply_text, shown, snippet
+from warren.wire.reply_codes import AmqpError, Reply, describe_frame, erlang_binary, reply_text
 
 
 def test_a_text_names_its_code() -> None:
@@ -52,9 +52,9 @@ def test_cutting_is_quick() -> None:
     ],
 )
 def test_bytes_are_shown_as_erlang_prints_them(data: bytes, text: str) -> None:
-    assert shown(data) == text
+    assert erlang_binary(data) == text
 
 
 def test_a_snippet_is_the_beginning_of_a_frame() -> None:
-    assert snippet(1, b"\0" * 3) == "type 1, all octets = <<0,0,0>>"
-    assert snippet(7, b"a" * 17) == f'type 7, first 16 octets = <<"{"a" * 16}">>'
+    assert describe_frame(1, b"\0" * 3) == "type 1, all octets = <<0,0,0>>"
+    assert describe_frame(7, b"a" * 17) == f'type 7, first 16 octets = <<"{"a" * 16}">>'

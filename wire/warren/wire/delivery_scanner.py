@@ -9,7 +9,7 @@ import struct
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from warren.wire.methods import ACK, BASIC, DELIVER, NACK
-from warren.wire.properties import present
+from warren.wire.properties import present_properties
 
 RETURN: Final = 50
 GET_OK: Final = 71
@@ -42,7 +42,7 @@ class StreamError(ValueError):
     """The bytes are no frames, or not in an order that has a meaning."""
 
 
-class Inbox(Protocol):
+class ChannelListener(Protocol):
     """A channel, as far as messages and confirms come to it."""
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
@@ -55,7 +55,7 @@ class Inbox(Protocol):
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None: ...
 
 
-class Blockable(Protocol):
+class ConnectionListener(Protocol):
     """A connection, which the broker may stop reading (`connection.blocked`)."""
 
     def blocked(self, reason: str | None) -> None:
@@ -63,7 +63,7 @@ class Blockable(Protocol):
         ...
 
 
-class Partial:
+class IncompleteMessage:
     """A message of which something is still missing."""
 
     __slots__ = ("body", "header", "method", "size")
@@ -75,17 +75,17 @@ class Partial:
         self.body = bytearray()
 
 
-class Scanner:
+class DeliveryScanner:
     """Frames of one connection, as they are received.
 
     :ivar limit: the largest frame that the peer may send, in bytes; the negotiated one, once it is known.
     """
 
-    def __init__(self, connection: Blockable) -> None:
+    def __init__(self, connection: ConnectionListener) -> None:
         self.limit = SMALLEST_LIMIT
-        self.inboxes: dict[int, Inbox] = {}
+        self.listeners: dict[int, ChannelListener] = {}
         self._connection = connection
-        self._partial: dict[int, Partial] = {}
+        self._partial: dict[int, IncompleteMessage] = {}
         self._pieces: list[bytes] = []
         self._have = 0
         self._need = 0
@@ -95,14 +95,14 @@ class Scanner:
         """The beginning of a frame whose end has not come."""
         return b"".join(self._pieces)
 
-    def open(self, channel: int, inbox: Inbox) -> None:
-        """From here on, the channel's messages and confirms go to `inbox`."""
-        self.inboxes[channel] = inbox
+    def open(self, channel: int, listener: ChannelListener) -> None:
+        """From here on, the channel's messages and confirms go to `listener`."""
+        self.listeners[channel] = listener
         self._partial.pop(channel, None)
 
-    def close(self, channel: int, inbox: Inbox) -> None:
-        if self.inboxes.get(channel) is inbox:
-            del self.inboxes[channel]
+    def close(self, channel: int, listener: ChannelListener) -> None:
+        if self.listeners.get(channel) is listener:
+            del self.listeners[channel]
             self._partial.pop(channel, None)
 
     def feed(self, data: bytes) -> bytes:
@@ -130,24 +130,24 @@ class Scanner:
                 break
             if data[end - 1] != END:
                 raise StreamError("a frame does not end where it says")
-            inbox = self.inboxes.get(channel)
-            if inbox is None:
+            listener = self.listeners.get(channel)
+            if listener is None:
                 if kind == METHOD and not channel and length >= 4:
                     self._connection_method(data[position + 7 : end - 1])
                 others.append(data[position:end])
             elif kind == METHOD:
                 method = _u32(data, position + 7)[0] if length >= 4 else 0
                 if method in MESSAGES:
-                    self._partial[channel] = Partial(data[position + 7 : end - 1])
+                    self._partial[channel] = IncompleteMessage(data[position + 7 : end - 1])
                 elif method in CONFIRMS and length >= 13:
                     bits = data[position + 19]
-                    inbox.confirm(_u64(data, position + 11)[0], bits & 1 == 1, method & 0xFFFF == ACK)
+                    listener.confirm(_u64(data, position + 11)[0], bits & 1 == 1, method & 0xFFFF == ACK)
                 elif method == BASIC << 16 | GET_EMPTY:
-                    inbox.message(data[position + 7 : end - 1], b"", b"")
+                    listener.message(data[position + 7 : end - 1], b"", b"")
                 else:
                     others.append(data[position:end])
             else:
-                self._content(channel, inbox, kind, data[position + 7 : end - 1])
+                self._content(channel, listener, kind, data[position + 7 : end - 1])
             position = end
         if position < size:
             rest = data[position:]
@@ -156,7 +156,7 @@ class Scanner:
             self._need = OVERHEAD if len(rest) < OVERHEAD else OVERHEAD + _frame(rest, 0)[2]
         return b"".join(others)
 
-    def _content(self, channel: int, inbox: Inbox, kind: int, payload: bytes) -> None:
+    def _content(self, channel: int, listener: ChannelListener, kind: int, payload: bytes) -> None:
         partial = self._partial.get(channel)
         if partial is None:
             raise StreamError("content that belongs to no method")
@@ -169,14 +169,14 @@ class Scanner:
             if len(payload) == partial.size:
                 # The usual case: the body is one frame, and is not copied again.
                 del self._partial[channel]
-                inbox.message(partial.method, partial.header, payload)
+                listener.message(partial.method, partial.header, payload)
                 return
             partial.body += payload
         else:
             raise StreamError(f"a frame of type {kind} in the middle of a message")
         if len(partial.body) == partial.size:
             del self._partial[channel]
-            inbox.message(partial.method, partial.header, bytes(partial.body))
+            listener.message(partial.method, partial.header, bytes(partial.body))
         elif len(partial.body) > partial.size:
             raise StreamError("a body that is longer than its header says")
 
@@ -188,7 +188,7 @@ class Scanner:
             self._connection.blocked(None)
 
 
-class Received(NamedTuple):
+class DeliverFields(NamedTuple):
     """A delivery, apart from its content."""
 
     delivery_tag: int
@@ -197,7 +197,7 @@ class Received(NamedTuple):
     routing_key: str
 
 
-class Returned(NamedTuple):
+class ReturnFields(NamedTuple):
     """Why a message came back, and where it was published to."""
 
     reply_code: int
@@ -206,17 +206,17 @@ class Returned(NamedTuple):
     routing_key: str
 
 
-class Content(NamedTuple):
+class ContentHeader(NamedTuple):
     """The properties of a message by their AMQP names (those that are set), and its header table as it came."""
 
     properties: dict[str, PropertyValue]
     table: bytes
 
 
-def received(method: bytes) -> Received:
+def decode_deliver(method: bytes) -> DeliverFields:
     """The fields of `basic.deliver` from the frame's payload.
 
-    Bytes that are no UTF-8 become lone surrogates, which encode back to them; see `is_text`.
+    Bytes that are no UTF-8 become lone surrogates, which encode back to them; see `is_utf8`.
 
     :raises StreamError: if the payload is shorter than its fields.
     """
@@ -228,10 +228,10 @@ def received(method: bytes) -> Received:
         routing_key, _ = _short(method, position)
     except (IndexError, struct.error):
         raise StreamError("a delivery ends early") from None
-    return Received(tag, redelivered, exchange, routing_key)
+    return DeliverFields(tag, redelivered, exchange, routing_key)
 
 
-def returned(method: bytes) -> Returned:
+def decode_return(method: bytes) -> ReturnFields:
     """The fields of `basic.return` from the frame's payload.
 
     :raises StreamError: if the payload is shorter than its fields.
@@ -243,11 +243,11 @@ def returned(method: bytes) -> Returned:
         routing_key, _ = _short(method, position)
     except (IndexError, struct.error):
         raise StreamError("a return ends early") from None
-    return Returned(code, text, exchange, routing_key)
+    return ReturnFields(code, text, exchange, routing_key)
 
 
-def content(header: bytes) -> Content:
-    """The properties in a header frame's payload; strings as in `received`, `timestamp` in seconds.
+def decode_content_header(header: bytes) -> ContentHeader:
+    """The properties in a header frame's payload; strings as in `decode_deliver`, `timestamp` in seconds.
 
     :raises StreamError: if they end early.
     """
@@ -256,7 +256,7 @@ def content(header: bytes) -> Content:
     position = 14
     try:
         (flags,) = _u16(header, 12)
-        for name, kind in present(flags):
+        for name, kind in present_properties(flags):
             if kind == "short":
                 properties[name], position = _short(header, position)
             elif kind == "octet":
@@ -273,10 +273,10 @@ def content(header: bytes) -> Content:
         raise StreamError("the properties end early") from None
     if position != len(header):
         raise StreamError("the properties do not fill their frame")
-    return Content(properties, table)
+    return ContentHeader(properties, table)
 
 
-def is_text(text: str) -> bool:
+def is_utf8(text: str) -> bool:
     """Whether a string came as valid UTF-8."""
     if text.isascii():
         return True

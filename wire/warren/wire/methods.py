@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
-from warren.wire.reply_codes import TEXT_LIMIT, AmqpError, Reply, numbered
+from warren.wire.reply_codes import TEXT_LIMIT, AmqpError, Reply, erlang_octets
 
 Argument: TypeAlias = "int | bytes | bool"
 
@@ -171,17 +171,17 @@ def decode(method: Method, payload: bytes) -> Arguments:
                 raise IndexError
             arguments[name] = payload[start:position]
     except (IndexError, struct.error):
-        raise undecodable(payload) from None
+        raise decode_error(payload) from None
     if position + (bit > 0) != len(payload):
-        raise undecodable(payload)
+        raise decode_error(payload)
     return arguments
 
 
-def undecodable(payload: bytes) -> AmqpError:
+def decode_error(payload: bytes) -> AmqpError:
     """The error of a method frame whose fields do not fill it, in RabbitMQ's words."""
     class_id, method_id = _IDS.unpack_from(payload)
     return AmqpError(
-        Reply.FRAME_ERROR, f"cannot decode {numbered(payload[4 : 4 + TEXT_LIMIT])}", class_id, method_id
+        Reply.FRAME_ERROR, f"cannot decode {erlang_octets(payload[4 : 4 + TEXT_LIMIT])}", class_id, method_id
     )
 
 

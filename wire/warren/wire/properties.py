@@ -64,7 +64,7 @@ def decode(header: bytes, opaque: str | None = None) -> Properties:
         (flags,) = _U16.unpack_from(header, 12)
         if flags & 1:
             raise field_tables.TableError("more than one word of property flags")
-        for name, kind in present(flags):
+        for name, kind in present_properties(flags):
             if kind == "short":
                 length = header[position]
                 properties[name] = header[position + 1 : position + 1 + length]
@@ -118,7 +118,7 @@ def _joined(headers: Property) -> bytes:
     return field_tables.join(headers)
 
 
-def present(flags: int) -> tuple[tuple[str, str], ...]:
+def present_properties(flags: int) -> tuple[tuple[str, str], ...]:
     """The names and kinds (`short`, `octet`, `u64`, `table`) of the properties that the flags announce, in order."""
     found = _PRESENT.get(flags)
     if found is None:

@@ -31,10 +31,10 @@ class Reply(IntEnum):
     @property
     def closes_channel_only(self) -> bool:
         """Soft errors close the channel, the others the connection."""
-        return self in SOFT
+        return self in SOFT_ERRORS
 
 
-SOFT = frozenset(
+SOFT_ERRORS = frozenset(
     (
         Reply.CONTENT_TOO_LARGE,
         Reply.NO_CONSUMERS,
@@ -57,23 +57,23 @@ def reply_text(code: Reply, explanation: str) -> str:
     return text[: TEXT_LIMIT - 3].decode(errors="ignore") + "..."
 
 
-def shown(data: bytes) -> str:
+def erlang_binary(data: bytes) -> str:
     """Bytes as Erlang prints a binary, for texts that quote a peer's bytes: `<<"abc">>` or `<<1,2,3>>`."""
     if data and all(32 <= octet < 127 for octet in data):
         text = data.decode("ascii").replace("\\", "\\\\").replace('"', '\\"')
         return f'<<"{text}">>'
-    return numbered(data)
+    return erlang_octets(data)
 
 
-def numbered(data: bytes) -> str:
+def erlang_octets(data: bytes) -> str:
     """Bytes as Erlang prints a binary of which nothing is text."""
     return f"<<{','.join(map(str, data))}>>"
 
 
-def snippet(kind: int, payload: bytes) -> str:
+def describe_frame(kind: int, payload: bytes) -> str:
     """A frame as RabbitMQ's texts name it: its type and its first octets."""
     which = "all" if len(payload) <= 16 else "first 16"
-    return f"type {kind}, {which} octets = {shown(payload[:16])}"
+    return f"type {kind}, {which} octets = {erlang_binary(payload[:16])}"
 
 
 class AmqpError(Exception):

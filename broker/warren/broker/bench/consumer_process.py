@@ -18,7 +18,7 @@ from warren.broker.bench.worker_process import (
     read,
     reporting,
 )
-from warren.core.blocking_connection import CHANNEL, Conversation
+from warren.core.blocking_connection import CHANNEL, BlockingConnection
 from warren.wire import field_tables
 from warren.wire.amqp_url import parse_url
 from warren.wire.methods import frame
@@ -36,7 +36,7 @@ def consumer(pipe: Connection, load: Load, index: int) -> None:
 
 
 def _consume(pipe: Connection, load: Load, index: int) -> Consumed:
-    connection = Conversation(parse_url(load.url), product="warren bench")
+    connection = BlockingConnection(parse_url(load.url), product="warren bench")
     if load.prefetch and load.ack_every and not load.polls:
         connection.call("basic.qos", 0, load.prefetch, False)
     queues = queues_of(load, index)
@@ -66,7 +66,9 @@ def _consume(pipe: Connection, load: Load, index: int) -> Consumed:
     return result
 
 
-def _subscribe(connection: Conversation, load: Load, deliveries: Deliveries, queues: list[bytes]) -> None:
+def _subscribe(
+    connection: BlockingConnection, load: Load, deliveries: Deliveries, queues: list[bytes]
+) -> None:
     # Of a stream what this run publishes; if it publishes nothing, what is there.
     start = {"x-stream-offset": "next" if load.publishers else "first"}
     arguments = field_tables.encode({**start} if load.queue_type == "stream" else {})
@@ -83,7 +85,7 @@ def _subscribe(connection: Conversation, load: Load, deliveries: Deliveries, que
 
 
 def _deliver(
-    pipe: Connection, connection: Conversation, deliveries: Deliveries, schedule: Schedule, meter: Meter
+    pipe: Connection, connection: BlockingConnection, deliveries: Deliveries, schedule: Schedule, meter: Meter
 ) -> None:
     told = 0
     while True:
@@ -110,7 +112,7 @@ def _deliver(
 
 def _poll(
     pipe: Connection,
-    connection: Conversation,
+    connection: BlockingConnection,
     deliveries: Deliveries,
     schedule: Schedule,
     meter: Meter,
@@ -142,7 +144,7 @@ def _poll(
             time.sleep(EMPTY)
 
 
-def _flush(connection: Conversation, deliveries: Deliveries, partly: bool = True) -> None:
+def _flush(connection: BlockingConnection, deliveries: Deliveries, partly: bool = True) -> None:
     if partly and deliveries.ack_every:
         deliveries.acknowledge()
     if deliveries.acks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warren.broker.bench.load_options import Load
-from warren.core.blocking_connection import Conversation, Refused
+from warren.core.blocking_connection import BlockingConnection, ClosedByBroker
 from warren.wire import field_tables
 from warren.wire.amqp_url import AmqpUrl
 from warren.wire.content import DELIVERY_MODE, HEADERS, PRIORITY
@@ -97,7 +97,7 @@ class Layout:
         self._keep = keep
 
     def __enter__(self) -> None:
-        connection = Conversation(self._url, product="warren bench")
+        connection = BlockingConnection(self._url, product="warren bench")
         try:
             for name in self._names:
                 if not self._keep or not self._exists(connection, name):
@@ -110,21 +110,21 @@ class Layout:
             raise
         connection.close()
 
-    def _exists(self, connection: Conversation, name: bytes) -> bool:
+    def _exists(self, connection: BlockingConnection, name: bytes) -> bool:
         try:
             self._declare(connection, name, passive=True)
-        except Refused as refused:
+        except ClosedByBroker as refused:
             if refused.code != Reply.NOT_FOUND:
                 raise
             connection.reopen()
             return False
         return True
 
-    def _declare(self, connection: Conversation, name: bytes, passive: bool) -> None:
+    def _declare(self, connection: BlockingConnection, name: bytes, passive: bool) -> None:
         flags = (passive, self._durable, False, False, False)
         connection.call("queue.declare", 0, name, *flags, self._arguments)
 
-    def _bind(self, connection: Conversation) -> None:
+    def _bind(self, connection: BlockingConnection) -> None:
         load, exchange = self._load, self._load.queue.encode()
         flags = (False, self._durable, False, False, False)
         kind = load.exchange.encode()
@@ -172,12 +172,12 @@ class Layout:
         if self._keep and not self._load.exchange:
             return
         try:
-            connection = Conversation(self._url, product="warren bench")
+            connection = BlockingConnection(self._url, product="warren bench")
             if self._load.exchange:
                 connection.call("exchange.delete", 0, self._load.queue.encode(), False, False)
             for name in () if self._keep else self._names:
                 connection.call("queue.delete", 0, name, False, False, False)
             connection.close()
-        except (OSError, Refused):
+        except (OSError, ClosedByBroker):
             # If the run failed, that is what to report; else the broker is gone, and the queues with it.
             return

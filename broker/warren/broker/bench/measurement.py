@@ -27,7 +27,7 @@ class Failed(Exception):
 
     def __init__(self, trouble: Trouble) -> None:
         super().__init__(trouble.text)
-        self.wrong_use = trouble.wrong_use
+        self.is_client_error = trouble.is_client_error
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from warren.broker.bench.load_options import Load, Published, Schedule
 from warren.broker.bench.load_topology import addresses
 from warren.broker.bench.message_flow import Batch, Confirms, prefix_of, publish_frames
 from warren.broker.bench.worker_process import PATIENCE, Meter, Ready, judge, patient, read, reporting
-from warren.core.blocking_connection import CHANNEL, Conversation
+from warren.core.blocking_connection import CHANNEL, BlockingConnection
 from warren.wire.amqp_url import parse_url
 
 WRITE = 1 << 18
@@ -23,7 +23,7 @@ def publisher(pipe: Connection, load: Load, index: int) -> None:
 
 
 def _publish(pipe: Connection, load: Load, index: int) -> Published:
-    connection = Conversation(parse_url(load.url), product="warren bench")
+    connection = BlockingConnection(parse_url(load.url), product="warren bench")
     if load.window:
         connection.call("confirm.select", False)
     batch = _batch(load, index, connection.frame_max)
@@ -55,7 +55,7 @@ class _Publishing:
 
     def __init__(
         self,
-        connection: Conversation,
+        connection: BlockingConnection,
         load: Load,
         batch: Batch,
         confirms: Confirms,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from warren.broker.bench.load_options import Consumed, Published, Rates, Schedule
-from warren.core.blocking_connection import Conversation, Refused
+from warren.core.blocking_connection import BlockingConnection, ClosedByBroker
 
 READ = 1 << 18
 """Bytes read at a time."""
@@ -45,15 +45,15 @@ class Trouble:
     """Why a worker gave up, in one line; and whether what was asked for is at fault."""
 
     text: str
-    wrong_use: bool = False
+    is_client_error: bool = False
 
 
 def reporting(pipe: Connection, work: Callable[[], Published | Consumed]) -> None:
     """Do the work and report what came of it, or what was in its way."""
     try:
         pipe.send(work())
-    except Refused as refused:
-        pipe.send(Trouble(str(refused), refused.wrong_use))
+    except ClosedByBroker as refused:
+        pipe.send(Trouble(str(refused), refused.is_client_error))
     except (TimeoutError, BlockingIOError):
         pipe.send(Trouble(f"the broker did nothing for {PATIENCE:g} s"))
     except (OSError, EOFError) as error:
@@ -83,7 +83,7 @@ class Meter:
             rates.began, rates.first, rates.processor = now, count, time.process_time()
 
 
-def patient(connection: Conversation, reading: float) -> None:
+def patient(connection: BlockingConnection, reading: float) -> None:
     """Bound the time that one read may take, in seconds, and that one write may take, by `PATIENCE`.
 
     The kernel keeps the time where it can: Python's own timeouts cost a system call more for each read and write.
@@ -97,7 +97,7 @@ def patient(connection: Conversation, reading: float) -> None:
         connection.socket.setsockopt(socket.SOL_SOCKET, option, value)
 
 
-def read(connection: Conversation) -> bytes:
+def read(connection: BlockingConnection) -> bytes:
     """What has come.
 
     :raises ConnectionError: if the broker closed the connection
@@ -109,11 +109,11 @@ def read(connection: Conversation) -> bytes:
     return data
 
 
-def judge(connection: Conversation, frames: list[bytes]) -> None:
+def judge(connection: BlockingConnection, frames: list[bytes]) -> None:
     """Frames that nobody expected.
 
-    :raises Refused: if one closes the channel or the connection
+    :raises ClosedByBroker: if one closes the channel or the connection
     """
     for each in frames:
-        connection.hear(each)
+        connection.raise_if_closed(each)
     frames.clear()

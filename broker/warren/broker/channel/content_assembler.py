@@ -9,7 +9,7 @@ from mypy_extensions import i64
 
 from warren.wire.content import HEADER_FIXED, join_content
 from warren.wire.methods import BASIC, PUBLISH
-from warren.wire.reply_codes import AmqpError, Reply, snippet
+from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel, Target
@@ -50,7 +50,7 @@ class ContentAssembler:
         if self.header is not None:
             raise self.unexpected("non content body")
         if len(payload) < HEADER_FIXED:
-            raise AmqpError(Reply.FRAME_ERROR, f"{snippet(HEADER, payload)}: unknown_frame")
+            raise AmqpError(Reply.FRAME_ERROR, f"{describe_frame(HEADER, payload)}: unknown_frame")
         class_id: i64
         weight: i64
         size: i64

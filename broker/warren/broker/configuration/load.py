@@ -11,7 +11,7 @@ from warren.broker.configuration.rabbitmq_conf import read_rabbitmq_conf
 from warren.broker.configuration.setting_keys import KEYS, PREFIX, Key
 from warren.broker.configuration.setting_sources import DEFAULT, RunConfig, Settings, assemble, given
 from warren.broker.configuration.toml_file import read_toml
-from warren.core.argument_parser import Arguments
+from warren.core.argument_parser import CommandParser
 
 FILES: Final = {
     "config": "a TOML file with settings, each by its name (see docs/configuration.md)",
@@ -19,8 +19,8 @@ FILES: Final = {
 }
 
 
-def parser() -> Arguments:
-    arguments = Arguments("warren broker", "Run an AMQP 0-9-1 broker in the foreground.")
+def parser() -> CommandParser:
+    arguments = CommandParser("warren broker", "Run an AMQP 0-9-1 broker in the foreground.")
     arguments.epilog = (
         f"Each setting may also stand in the environment ({PREFIX}PORT=5673) or in a file (--config)."
     )
@@ -37,7 +37,7 @@ def parser() -> Arguments:
     return arguments
 
 
-def _add(arguments: Arguments, key: Key) -> None:
+def _add(arguments: CommandParser, key: Key) -> None:
     text = key.help.replace("`", "").replace("%", "%%")
     text += "" if key.default in (None, "", ()) else f" (default: {_shown(key.default)})"
     if key.hint is bool:

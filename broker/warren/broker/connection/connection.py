@@ -17,8 +17,8 @@ from warren.broker.connection.flow_control import hold_back, leave_unread
 from warren.broker.connection.peer_limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT
 from warren.broker.connection.sockets import write
 from warren.wire.content import HEADER_FIXED, SELDOM_ALIKE, MalformedProperties, RoutingProperties
-from warren.wire.methods import BASIC, frame, undecodable
-from warren.wire.reply_codes import AmqpError, Reply, snippet
+from warren.wire.methods import BASIC, decode_error, frame
+from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 
 if TYPE_CHECKING:
     from warren.broker.connection.handshake import Conversation
@@ -197,7 +197,7 @@ class Connection:
             elif kind != HEARTBEAT or length:
                 raise self.bad_frame(kind, buffer[position + 7 : end], "unknown_frame")
             elif number:
-                raise AmqpError(Reply.UNEXPECTED_FRAME, snippet(kind, b""))
+                raise AmqpError(Reply.UNEXPECTED_FRAME, describe_frame(kind, b""))
             position = self.position
         self.position = position
 
@@ -219,7 +219,7 @@ class Connection:
             self.publish_method(channel, buffer, start, end)
         elif method_id == 80:
             if end - start != 13:
-                raise undecodable(buffer[start:end])
+                raise decode_error(buffer[start:end])
             tag: i64
             flags: i64
             tag, flags = _ack(buffer, start + 4)
@@ -230,14 +230,14 @@ class Connection:
     def publish_method(self, channel: Channel, buffer: bytes, start: i64, end: i64) -> None:
         """basic.publish: ticket, exchange, routing key, mandatory and immediate."""
         if end - start < 9:
-            raise undecodable(buffer[start:end])
+            raise decode_error(buffer[start:end])
         exchange_start: i64 = start + 7
         key_start: i64 = exchange_start + i64(buffer[start + 6]) + 1
         if key_start > end:
-            raise undecodable(buffer[start:end])
+            raise decode_error(buffer[start:end])
         flags_at: i64 = key_start + i64(buffer[key_start - 1])
         if flags_at + 1 != end:
-            raise undecodable(buffer[start:end])
+            raise decode_error(buffer[start:end])
         flags: i64 = i64(buffer[flags_at])
         if flags & 2 and not self.node.limits.honours_immediate:
             raise AmqpError(Reply.NOT_IMPLEMENTED, "immediate=true")
@@ -326,7 +326,7 @@ class Connection:
     def bad_frame(self, kind: i64, payload: bytes, why: str) -> AmqpError:
         """After a frame error the stream has no meaning any more: what follows in the buffer is not looked at."""
         self.position = len(self.buffer)
-        return AmqpError(Reply.FRAME_ERROR, f"{snippet(int(kind), payload)}: {why}")
+        return AmqpError(Reply.FRAME_ERROR, f"{describe_frame(int(kind), payload)}: {why}")
 
     # -- output
 

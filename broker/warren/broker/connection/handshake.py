@@ -22,7 +22,7 @@ from warren.broker.connection.admission_limits import admit, admit_channel, refu
 from warren.broker.model.compat_checks import FRAME_MIN as PORTABLE_FRAME_MIN
 from warren.wire import field_tables
 from warren.wire.methods import BY_ID, Arguments, decode, frame
-from warren.wire.reply_codes import AmqpError, Reply, snippet
+from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 
 if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
@@ -107,7 +107,7 @@ class Conversation:
                 self.drop(connection)
             return
         if number and self.state is not State.RUNNING:
-            raise AmqpError(Reply.UNEXPECTED_FRAME, snippet(METHOD, payload))
+            raise AmqpError(Reply.UNEXPECTED_FRAME, describe_frame(METHOD, payload))
         if method is None:
             raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
         arguments = decode(method, payload)
@@ -259,7 +259,7 @@ class Conversation:
         if self.state is State.CLOSING:
             return
         if self.state is not State.RUNNING or number == 0:
-            raise AmqpError(Reply.UNEXPECTED_FRAME, snippet(kind, payload))
+            raise AmqpError(Reply.UNEXPECTED_FRAME, describe_frame(kind, payload))
         raise AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
 
     # -- errors and closing

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from warren.broker.management.request import Json, Refused, Request
 from warren.broker.model import operator_errors
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class ControlSocket:
         task = asyncio.current_task()
         assert task is not None
         if len(self._open) >= CONNECTIONS:
-            reply(writer, {"error": "too many control connections; try again", "status": Exit.IO})
+            reply(writer, {"error": "too many control connections; try again", "status": ExitStatus.IO})
             writer.close()
             return
         self._open[task] = writer
@@ -100,7 +100,8 @@ class ControlSocket:
             return False
         except asyncio.LimitOverrunError:
             reply(
-                writer, {"error": f"a request may have {REQUEST_LIMIT} bytes at most", "status": Exit.USAGE}
+                writer,
+                {"error": f"a request may have {REQUEST_LIMIT} bytes at most", "status": ExitStatus.USAGE},
             )
             return False
         reply(writer, await self._answer(line))
@@ -116,10 +117,10 @@ class ControlSocket:
         except Refused as refused:
             return {"error": str(refused), "status": refused.status}
         except operator_errors.Refused as refused:
-            return {"error": str(refused), "status": Exit.USAGE}
+            return {"error": str(refused), "status": ExitStatus.USAGE}
         except Exception:
             logger.exception("event=control_error verb=%r", verb)
-            return {"error": f"{verb} failed; the broker's log says why", "status": Exit.FAILED}
+            return {"error": f"{verb} failed; the broker's log says why", "status": ExitStatus.FAILED}
 
 
 def parse(line: bytes) -> tuple[str, Request]:

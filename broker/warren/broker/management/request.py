@@ -6,7 +6,7 @@ import json
 from typing import Any, Final, TypeAlias
 
 from warren.broker.model import operator_errors
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 Json: TypeAlias = Any
 """What the json module makes and takes."""
@@ -20,7 +20,7 @@ class Refused(operator_errors.Refused):
     :param status: the exit status of the command that asked.
     """
 
-    def __init__(self, text: str, status: int = Exit.USAGE) -> None:
+    def __init__(self, text: str, status: int = ExitStatus.USAGE) -> None:
         super().__init__(text)
         self.status = int(status)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 _FOLDER: Final = frozenset(
     {
@@ -26,18 +26,18 @@ _FOLDER: Final = frozenset(
 class StoreError(Exception):
     """The data folder cannot be used.
 
-    Its text is one line: what is wrong and what to do. `status` is `Exit.USAGE` when the folder that was
-    named is at fault (in use, of an unknown version, not readable), `Exit.IO` when the disk is.
+    Its text is one line: what is wrong and what to do. `status` is `ExitStatus.USAGE` when the folder that was
+    named is at fault (in use, of an unknown version, not readable), `ExitStatus.IO` when the disk is.
     """
 
-    def __init__(self, text: str, status: Exit = Exit.USAGE) -> None:
+    def __init__(self, text: str, status: ExitStatus = ExitStatus.USAGE) -> None:
         super().__init__(text)
         self.status = status
 
 
 def disk_error(doing: str, error: OSError) -> StoreError:
     """The error of a file call that failed, named by what was being done."""
-    status = Exit.USAGE if error.errno in _FOLDER else Exit.IO
+    status = ExitStatus.USAGE if error.errno in _FOLDER else ExitStatus.IO
     return StoreError(f"cannot {doing}: {reason(error)}", status)
 
 

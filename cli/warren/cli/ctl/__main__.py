@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from warren.cli.ctl.main import main
-from warren.core.errors import Exit, UsageError
+from warren.core.errors import ExitStatus, UsageError
 
 try:
     sys.exit(main(sys.argv[1:]))
 except UsageError as error:
     print(f"warren ctl: {error}", file=sys.stderr)
-    sys.exit(Exit.USAGE)
+    sys.exit(ExitStatus.USAGE)

@@ -12,8 +12,8 @@ from warren.cli import definitions
 from warren.cli.ctl.output_formats import lines
 from warren.cli.ctl.verb_arguments import Words, parse
 from warren.cli.ctl.verbs import DEFAULTS, VERBS
-from warren.core.control_client import Failed, ask, socket_path
-from warren.core.errors import Exit, UsageError
+from warren.core.control_client import ControlError, send_request, socket_path
+from warren.core.errors import ExitStatus, UsageError
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,15 +21,15 @@ def main(arguments: Sequence[str]) -> int:
     words = parse(arguments)
     if words.verb in ("", "help") or words.general.get("help"):
         print(overview(str(words.arguments.get("verb") or words.verb)))
-        return Exit.DONE if words.verb or words.general.get("help") else Exit.USAGE
+        return ExitStatus.SUCCESS if words.verb or words.general.get("help") else ExitStatus.USAGE
     if words.verb not in VERBS:
         raise UsageError(unknown_verb(words.verb))
     try:
         perform(words)
-    except Failed as failed:
+    except ControlError as failed:
         print(f"warren ctl: {failed}", file=sys.stderr)
         return failed.status
-    return Exit.DONE
+    return ExitStatus.SUCCESS
 
 
 def complete(before: Sequence[str], last: str) -> Sequence[str]:
@@ -40,7 +40,7 @@ def complete(before: Sequence[str], last: str) -> Sequence[str]:
 def perform(words: Words) -> None:
     """Announce the verb, have it done, print its result.
 
-    :raises Failed: if the broker refuses it or cannot be reached.
+    :raises ControlError: if the broker refuses it or cannot be reached.
     """
     general = words.general
     path = socket_path(general.get("socket"), general.get("data-dir"))
@@ -55,7 +55,7 @@ def perform(words: Words) -> None:
         words.arguments["definitions"] = definitions.read(file or "-")
     if words.verb == "await_startup":
         wait(path, words.timeout)
-    result = ask(path, words.verb, words.arguments, words.timeout)
+    result = send_request(path, words.verb, words.arguments, words.timeout)
     if words.verb == "export_definitions":
         definitions.write(file or "-", result)
         return
@@ -68,13 +68,13 @@ def perform(words: Words) -> None:
 def wait(path: Path, timeout: float) -> None:
     """Until the broker answers.
 
-    :raises Failed: if it does not within `timeout` seconds, unless that is 0.
+    :raises ControlError: if it does not within `timeout` seconds, unless that is 0.
     """
     deadline = time.monotonic() + timeout
     while True:
         try:
-            ask(path, "ping", {}, timeout)
-        except Failed:
+            send_request(path, "ping", {}, timeout)
+        except ControlError:
             if timeout and time.monotonic() >= deadline:
                 raise
             time.sleep(0.1)

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from warren.core.errors import extra_missing
+from warren.core.errors import missing_extra_error
 from warren.patterns.protection.protection_header import (
     ProtectionStatistics,
     Terms,
@@ -132,7 +132,7 @@ class Signing:
         try:
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
         except ImportError:
-            raise extra_missing("crypto", "Signing.ed25519") from None
+            raise missing_extra_error("crypto", "Signing.ed25519") from None
         check_key_ids("Signing", list(public), current)
         for key_id, key in public.items():
             if len(key) != KEY_BYTES:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from warren.core.errors import extra_missing
+from warren.core.errors import missing_extra_error
 from warren.sdk import ConfigError
 from warren.sdk.messages.types import Message
 
@@ -128,7 +128,7 @@ def _times(expression: str, zone: str, after_ms: int) -> Iterator[datetime]:
     try:
         from cronsim import CronSim, CronSimError
     except ImportError:
-        raise extra_missing("cron", "Cron") from None
+        raise missing_extra_error("cron", "Cron") from None
     start = datetime.fromtimestamp(after_ms / 1000, _zone(zone))
     try:
         return CronSim(expression, start)

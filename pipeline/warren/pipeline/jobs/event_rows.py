@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from warren.core.capture_events import KEYS, TYPE
+from warren.core.capture_events import EVENT_KEYS, MESSAGE_TYPE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,7 +23,7 @@ def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
 
     `source` and `sequence` name an event: a source numbers what it tells from 1 on, so that a missing number is an event
     that capture lost. Beside them `by` (`sdk` or `broker`), `app`, `captured_at` (the time of the first event of the same
-    batch), `at`, and what the event says (`warren.core.capture_events.KEYS`), null where
+    batch), `at`, and what the event says (`warren.core.capture_events.EVENT_KEYS`), null where
     it says nothing.
 
     A batch that came twice counts once. Messages of other types, and batches that cannot be read, are left out: the
@@ -37,7 +37,7 @@ def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
 
     listed = F.posexplode("events").alias("place", "event")
     told = batches_of(messages, remember).select("source", "by", "app", "first", "captured_at", listed)
-    values = [F.col("event")[key].alias(key) for key in KEYS if key not in ("event", "at")]
+    values = [F.col("event")[key].alias(key) for key in EVENT_KEYS if key not in ("event", "at")]
     return told.select(
         "source",
         "by",
@@ -54,7 +54,7 @@ def batches_of(messages: DataFrame, remember: timedelta) -> DataFrame:
     """One row a batch, each once: its source, the number of its first event, and its events."""
     from pyspark.sql import functions as F
 
-    of_type = messages.where(F.col("type") == TYPE)
+    of_type = messages.where(F.col("type") == MESSAGE_TYPE)
     batches = of_type.select(
         header("source"),
         header("by"),
@@ -83,4 +83,4 @@ def header(name: str) -> Column:
 
 def fields() -> str:
     """The keys of an event as columns of Spark SQL."""
-    return ", ".join(f"{key} {SQL_TYPES[kind]}" for key, kind in KEYS.items())
+    return ", ".join(f"{key} {SQL_TYPES[kind]}" for key, kind in EVENT_KEYS.items())

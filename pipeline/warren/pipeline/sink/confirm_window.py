@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warren.wire.delivery_scanner import Returned, returned
+from warren.wire.delivery_scanner import ReturnFields, decode_return
 
 
 class Confirms:
@@ -15,7 +15,7 @@ class Confirms:
         """Bytes of what waits."""
         self.confirmed = 0
         """Messages, over all channels."""
-        self.returned: Returned | None = None
+        self.returned: ReturnFields | None = None
         """Why the last message came back that no queue took."""
         self.reason: str | None = None
         """Why the broker reads nothing at present, if it says so."""
@@ -68,7 +68,7 @@ class Confirms:
                 self.refused.append(frames)
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        self.returned = returned(method)
+        self.returned = decode_return(method)
 
     def blocked(self, reason: str | None) -> None:
         self.reason = reason

@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from warren.core.blocking_connection import CHANNEL, Refused
+from warren.core.blocking_connection import CHANNEL, ClosedByBroker
 from warren.pipeline.broker_connection import PASSING, explained
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.sink.confirm_window import Confirms
 from warren.pipeline.sink.write_options import WINDOW_BYTES, Target
-from warren.wire.delivery_scanner import Scanner, StreamError
+from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 
 PIECE = 64 * 1024
 """Bytes that are offered to the socket at a time."""
@@ -156,7 +156,7 @@ class Publisher:
         """Do something with the connection; if that is lost, make another one, and publish again what is in doubt."""
         try:
             step()
-        except (OSError, Refused) as error:
+        except (OSError, ClosedByBroker) as error:
             self._reconnect(error)
 
     def _reconnect(self, error: Exception) -> None:
@@ -165,7 +165,7 @@ class Publisher:
         pause = PAUSE
         while True:
             error = self._last_words(error)
-            if isinstance(error, Refused) and error.code not in PASSING:
+            if isinstance(error, ClosedByBroker) and error.code not in PASSING:
                 raise error
             self._link.close()
             timeout = self._target.address.timeout
@@ -177,7 +177,7 @@ class Publisher:
             pause = min(2 * pause, LONGEST_PAUSE)
             try:
                 self._open()
-            except (OSError, Refused, PipelineError) as unavailable:
+            except (OSError, ClosedByBroker, PipelineError) as unavailable:
                 error = unavailable
                 continue
             try:
@@ -185,7 +185,7 @@ class Publisher:
                 self._confirms.add(again)
                 self._send(b"".join(again))
                 return
-            except (OSError, Refused) as lost:
+            except (OSError, ClosedByBroker) as lost:
                 error = lost
 
     def _last_words(self, error: Exception) -> Exception:
@@ -195,13 +195,13 @@ class Publisher:
                 pass
         except OSError:
             return error
-        except Refused as said:
+        except ClosedByBroker as said:
             return said
         return error
 
     def _open(self) -> None:
         self._link = self._target.address.open("warren pipeline sink")
-        self._scanner = Scanner(self._confirms)
+        self._scanner = DeliveryScanner(self._confirms)
         self._scanner.limit = self._link.frame_max
         self._scanner.open(CHANNEL, self._confirms)
         self._link.call("confirm.select", False)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from warren.wire.content import MalformedProperties, walk_value
 from warren.wire.field_tables import TableError, Timestamp, Value, decode
-from warren.wire.properties import present
+from warren.wire.properties import present_properties
 
 OFFSET = "x-stream-offset"
 Row: TypeAlias = "tuple[Any, ...]"
@@ -101,7 +101,7 @@ class Contents:
         self.flags |= flags
         row: list[Any] = [None] * len(COLUMNS)
         position, offset_at = 14, 0
-        for name, kind in present(flags):
+        for name, kind in present_properties(flags):
             if kind == "short":
                 start = position + 1
                 position = start + header[position]

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from warren.core.blocking_connection import Refused
+from warren.core.blocking_connection import ClosedByBroker
 from warren.pipeline.broker_connection import Address, Link, explained, telling
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.options import queue_name
@@ -91,7 +91,7 @@ class Browse:
                         return wanted, Consuming(
                             link, self.queue, wanted if wanted <= PREFETCH_LIMIT else 0, exclusive=True
                         )
-                    except Refused as error:
+                    except ClosedByBroker as error:
                         if error.code != Reply.ACCESS_REFUSED or "exclusive" not in error.text:
                             raise
                         link.reopen()
@@ -131,7 +131,7 @@ class Browsing:
                     if empty:
                         self._wanted = count
                     empty = True
-        except (OSError, Refused) as error:
+        except (OSError, ClosedByBroker) as error:
             raise PipelineError(explained(error, self._progress)) from None
         messages = deliveries.take()
         # What came after the count is for the next browse.

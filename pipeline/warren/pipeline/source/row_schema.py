@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from warren.pipeline.source.delivery_batches import Messages
 from warren.pipeline.source.header_decoder import COLUMNS, Pairs
-from warren.wire.properties import present
+from warren.wire.properties import present_properties
 
 SCHEMA = StructType(
     [
@@ -69,7 +69,7 @@ def record_batch(messages: Messages, queue: str, offsets: Iterable[int] | None =
         "redelivered": redelivered,
         "body": messages.bodies,
     }
-    found = {name for name, _ in present(messages.flags & ~1)}
+    found = {name for name, _ in present_properties(messages.flags & ~1)}
     if "headers" in found:
         found.add("headers_raw")
     # Those that nothing has are not looked at: of fifteen properties most messages have few.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from warren.core.blocking_connection import Refused
+from warren.core.blocking_connection import ClosedByBroker
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.source.consumer import Consuming
 from warren.pipeline.source.stream_replay import Replay
@@ -80,7 +80,7 @@ class Watch:
                     "if it was made anew, begin with another checkpoint, or set failOnDataLoss to false"
                 ) from None
             return True
-        except (Refused, OSError):
+        except (ClosedByBroker, OSError):
             return True
         return waiting.deliveries.count > 0
 

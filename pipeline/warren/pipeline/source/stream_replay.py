@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from warren.core.blocking_connection import Refused
+from warren.core.blocking_connection import ClosedByBroker
 from warren.pipeline.broker_connection import Address, explained, telling
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.source.consumer import Consuming
@@ -124,7 +124,7 @@ class Replay:
                     if deliveries.bodies:
                         break
                     raise PipelineError(f"nothing arrived for {timeout:g} s, at offset {following}")
-        except (OSError, Refused) as error:
+        except (OSError, ClosedByBroker) as error:
             raise PipelineError(explained(error, f"at offset {following}")) from None
         return deliveries.take()
 

@@ -9,7 +9,7 @@ from warren.core.blocking_connection import CHANNEL
 from warren.pipeline.spool.deduplication_key import KeyOf
 from warren.pipeline.spool.file_format import NO_KEY, Entry
 from warren.wire.content import join_content
-from warren.wire.delivery_scanner import received
+from warren.wire.delivery_scanner import decode_deliver
 
 STREAMS = b"\x0fx-stream-offset"
 """The name of a header that each delivery of a stream has, and what was copied from one may have."""
@@ -34,7 +34,7 @@ class Arrivals:
         self._key_of = key_of
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        delivery = received(method)
+        delivery = decode_deliver(method)
         if delivery.delivery_tag == 1 and STREAMS in header:
             self.streamed = True
         key = self._key_of(header)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.spool.file_format import KEY, NO_KEY
 from warren.wire import field_tables
-from warren.wire.delivery_scanner import content
+from warren.wire.delivery_scanner import decode_content_header
 
 KeyOf: TypeAlias = Callable[[bytes], bytes]
 """The key of a message, by the payload of its header frame."""
@@ -28,11 +28,11 @@ def key_of(name: str) -> KeyOf:
         return blake2b(value, digest_size=KEY).digest()
 
     def by_property(header: bytes) -> bytes:
-        value = content(header).properties.get(name)
+        value = decode_content_header(header).properties.get(name)
         return digest(str(value).encode("utf-8", "surrogateescape")) if value else NO_KEY
 
     def by_header(header: bytes) -> bytes:
-        table = content(header).table
+        table = decode_content_header(header).table
         field = field_tables.decode_fields(table).get(wanted) if table else None
         return NO_KEY if field is None or field.value in (None, "", b"") else digest(field.raw)
 

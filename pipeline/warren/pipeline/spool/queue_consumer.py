@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
-from warren.core.blocking_connection import CHANNEL, Refused
+from warren.core.blocking_connection import CHANNEL, ClosedByBroker
 from warren.pipeline.broker_connection import PASSING, Link, Unreachable, explained, telling
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.spool.arrivals import Arrivals
@@ -18,7 +18,7 @@ from warren.pipeline.spool.segments import Segments
 from warren.pipeline.spool.spool_options import Settings
 from warren.pipeline.spool.stream_detection import is_stream
 from warren.wire import methods
-from warren.wire.delivery_scanner import Scanner, StreamError
+from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 from warren.wire.reply_codes import Reply
 
 BATCH_MESSAGES = 10_000
@@ -117,7 +117,7 @@ class Consumer:
         try:
             self._connect()
             return True
-        except (OSError, Refused, Unreachable) as error:
+        except (OSError, ClosedByBroker, Unreachable) as error:
             return self._reconnect(error)
 
     def _go_on(self) -> None:
@@ -125,7 +125,7 @@ class Consumer:
             while not self._stopping.is_set():
                 try:
                     self._take()
-                except (OSError, Refused, Unreachable) as error:
+                except (OSError, ClosedByBroker, Unreachable) as error:
                     self._link.close()
                     self._reconnect(error)
         finally:
@@ -210,7 +210,7 @@ class Consumer:
         timeout, pause = self._settings.address.timeout, PAUSE
         self._lost_at = self._lost_at or time.monotonic()
         while not self._stopping.is_set():
-            if isinstance(error, Refused) and error.code not in _PASSING:
+            if isinstance(error, ClosedByBroker) and error.code not in _PASSING:
                 raise error
             if time.monotonic() - self._lost_at >= timeout:
                 raise PipelineError(f"{explained(error)} (waited {timeout:g} s)")
@@ -219,7 +219,7 @@ class Consumer:
             try:
                 self._connect()
                 return True
-            except (OSError, Refused, PipelineError) as unavailable:
+            except (OSError, ClosedByBroker, PipelineError) as unavailable:
                 error = unavailable
         return False
 
@@ -227,7 +227,7 @@ class Consumer:
         settings = self._settings
         self._link = link = settings.address.open("warren pipeline spool")
         self._arrivals = Arrivals(self._key_of)
-        self._scanner = Scanner(self._arrivals)
+        self._scanner = DeliveryScanner(self._arrivals)
         self._scanner.limit = link.frame_max
         self._scanner.open(CHANNEL, self._arrivals)
         try:
@@ -251,7 +251,7 @@ class Consumer:
                 link.call("basic.qos", 0, self._settings.prefetch, False)
                 link.call("basic.consume", 0, queue, b"spool", False, False, True, False, b"")
                 return declared
-            except Refused as error:
+            except ClosedByBroker as error:
                 if error.code != Reply.ACCESS_REFUSED or "exclusive" not in error.text:
                     raise
                 if time.monotonic() >= deadline or self._stopping.is_set():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.core.blocking_connection import CHANNEL, Refused
+from warren.core.blocking_connection import CHANNEL, ClosedByBroker
 from warren.pipeline.broker_connection import Address
 from warren.wire import methods
 from warren.wire.reply_codes import Reply
@@ -15,7 +15,7 @@ def is_stream(address: Address, queue: bytes) -> bool:
     RabbitMQ, which take it as well, a stream differs in that it knows no basic.get.
 
     :raises PipelineError: if no connection can be made
-    :raises Refused: if the broker does not let it
+    :raises ClosedByBroker: if the broker does not let it
     :raises OSError: if the connection is lost
     """
     link = address.open("warren pipeline spool")
@@ -25,7 +25,7 @@ def is_stream(address: Address, queue: bytes) -> bool:
         link.send(methods.frame(CHANNEL, "basic.get", 0, queue, False))
         # Its answer may be one of two, and comes before this one's.
         link.call("basic.qos", 0, 1, False)
-    except Refused as error:
+    except ClosedByBroker as error:
         if error.code == Reply.NOT_IMPLEMENTED:
             return True
         if error.code == Reply.ACCESS_REFUSED and "exclusive" in error.text:

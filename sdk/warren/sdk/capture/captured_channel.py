@@ -12,7 +12,7 @@ from typing import NamedTuple
 from aiormq.abc import AbstractChannel
 
 from warren.core import capture_events as e
-from warren.core.capture_events import what
+from warren.core.capture_events import event_prefix
 from warren.sdk.capture.recorder import Recorder
 from warren.sdk.consume.delivery import ATTEMPT, REPUBLISHED
 from warren.sdk.transport.data_channel import Content, DataChannel
@@ -20,7 +20,15 @@ from warren.sdk.transport.socket_stream import Outlet
 from warren.wire import field_tables
 from warren.wire.amqp_url import connection_name
 from warren.wire.content import message_id
-from warren.wire.delivery_scanner import GET_OK, RETURN, Scanner, StreamError, content, received, returned
+from warren.wire.delivery_scanner import (
+    GET_OK,
+    RETURN,
+    DeliveryScanner,
+    StreamError,
+    decode_content_header,
+    decode_deliver,
+    decode_return,
+)
 from warren.wire.methods import DELIVER
 
 ADDRESSES = 1000
@@ -50,7 +58,7 @@ class CapturedChannel(DataChannel):
         recorder: Recorder,
         channel: AbstractChannel,
         outlet: Outlet,
-        scanner: Scanner,
+        scanner: DeliveryScanner,
         frame_max: int,
         answered: bool,
     ) -> None:
@@ -81,7 +89,7 @@ class CapturedChannel(DataChannel):
         exchange, identity = content.exchange, content.message_id
         again = True if _republished in content.header() else None
         # The same as by keywords, which cost twice the time.
-        kind = what(e.PUBLISHED, exchange, content.routing_key, None, again, None, self._connection)
+        kind = event_prefix(e.PUBLISHED, exchange, content.routing_key, None, again, None, self._connection)
         self._record(kind, identity, len(content.body))
         self._sequence += 1
         if self.answered:
@@ -95,7 +103,9 @@ class CapturedChannel(DataChannel):
         for known in range(first, last + 1):
             found = self._unconfirmed.pop(known, None)
             if found is not None:
-                self._record(what(event, found[0], None, None, None, None, self._connection), found[1])
+                self._record(
+                    event_prefix(event, found[0], None, None, None, None, self._connection), found[1]
+                )
         super().confirm(sequence, multiple, ack)
 
     def transacted(self, *, committed: bool) -> None:
@@ -104,7 +114,7 @@ class CapturedChannel(DataChannel):
         if not committed:
             return
         for exchange, identity in published.values():
-            self._record(what(e.CONFIRMED, exchange, connection=self._connection), identity)
+            self._record(event_prefix(e.CONFIRMED, exchange, connection=self._connection), identity)
         for kinds, identity in settling:
             self._record(kinds.acked, identity)
 
@@ -122,7 +132,7 @@ class CapturedChannel(DataChannel):
         self._queue, self._no_ack, self._stream = queue, no_ack, stream or None
         tag = await super().consume(queue, prefetch=prefetch, no_ack=no_ack, stream=stream, timeout=timeout)
         of_consumer = partial(
-            what, connection=self._connection, queue=queue, consumer=tag, stream=self._stream
+            event_prefix, connection=self._connection, queue=queue, consumer=tag, stream=self._stream
         )
         self._record(of_consumer(e.CONSUMING, prefetch=prefetch, no_ack=no_ack))
         self._consumers[tag] = of_consumer
@@ -187,10 +197,14 @@ class CapturedChannel(DataChannel):
         return kinds
 
     def _kinds_of(self, method: bytes, consumer: str | None) -> Kinds:
-        _, redelivered, exchange, key = received(method)
+        _, redelivered, exchange, key = decode_deliver(method)
         no_ack, again = self._no_ack or None, redelivered or None
         here = partial(
-            what, connection=self._connection, queue=self._queue, consumer=consumer, stream=self._stream
+            event_prefix,
+            connection=self._connection,
+            queue=self._queue,
+            consumer=consumer,
+            stream=self._stream,
         )
         return Kinds(
             here(e.DELIVERED, exchange, key, redelivered=again, no_ack=no_ack),
@@ -211,8 +225,8 @@ class CapturedChannel(DataChannel):
             self._held[tag] = kinds, identity
 
     def _returned(self, method: bytes, header: bytes) -> None:
-        _, text, exchange, key = returned(method)
-        kind = what(e.RETURNED, exchange, key, reason=text, connection=self._connection)
+        _, text, exchange, key = decode_return(method)
+        kind = event_prefix(e.RETURNED, exchange, key, reason=text, connection=self._connection)
         self._record(kind, _text(message_id(header)))
 
     def _over(self, ended: asyncio.Future[None]) -> None:
@@ -232,7 +246,7 @@ def _text(value: bytes) -> str:
 def _attempts(header: bytes) -> int | None:
     """What the header `warren-attempt` says; None if it is not one, or no whole number."""
     try:
-        field = field_tables.decode_fields(content(header).table).get(ATTEMPT)
+        field = field_tables.decode_fields(decode_content_header(header).table).get(ATTEMPT)
     except (StreamError, field_tables.TableError):
         return None
     value = None if field is None else field.value

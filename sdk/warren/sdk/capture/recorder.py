@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from time import time_ns
 
-from warren.core.capture_events import STARTED, STOPPED, Batch, Event, what
+from warren.core.capture_events import STARTED, STOPPED, Event, EventBatch, event_prefix
 from warren.sdk.capture.options import Capture, CaptureStatistics
 
 
@@ -20,7 +20,7 @@ class Recorder:
     :param keep: takes each batch; `written` or `lost` has to follow.
     """
 
-    def __init__(self, options: Capture, application: str, keep: Callable[[Batch], None]) -> None:
+    def __init__(self, options: Capture, application: str, keep: Callable[[EventBatch], None]) -> None:
         self.source: str = f"{short(application, 150)}.{os.getpid()}.{secrets.token_hex(4)}"
         self.statistics: CaptureStatistics = CaptureStatistics()
         self._options = options
@@ -33,12 +33,12 @@ class Recorder:
         self._kept = 0
         """Events in batches that are not confirmed yet."""
         self._timer: asyncio.TimerHandle | None = None
-        self.add(what(STARTED))
+        self.add(event_prefix(STARTED))
 
     def add(self, kind: str, message_id: str = "", size: int = -1) -> None:
         """An event that happens now.
 
-        :param kind: made by `warren.core.capture_events.what`.
+        :param kind: made by `warren.core.capture_events.event_prefix`.
         :param size: bytes of the body; -1 leaves it out.
         """
         events = self._events
@@ -62,19 +62,19 @@ class Recorder:
             self.statistics.dropped += count
             return
         self._kept += count
-        self._keep(Batch(self.source, "sdk", self._application, sequence, events, self._options.stream))
+        self._keep(EventBatch(self.source, "sdk", self._application, sequence, events, self._options.stream))
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: EventBatch) -> None:
         self._kept -= batch.count
         self.statistics.written += batch.count
 
-    def lost(self, batch: Batch) -> None:
+    def lost(self, batch: EventBatch) -> None:
         self._kept -= batch.count
         self.statistics.dropped += batch.count
 
     def end(self) -> None:
         """The last event: nothing happens after it."""
-        self.add(what(STOPPED))
+        self.add(event_prefix(STOPPED))
         self.cut()
 
     def snapshot(self) -> CaptureStatistics:

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from warren.core.capture_events import Batch
+from warren.core.capture_events import EventBatch
 from warren.sdk.capture.captured_channel import CapturedChannel
 from warren.sdk.capture.options import Capture, CaptureStatistics
 from warren.sdk.capture.recorder import Recorder
@@ -106,12 +106,12 @@ class Capturing:
                 raise
             await control.run(what, form.declare)
 
-    def _keep(self, batch: Batch) -> None:
+    def _keep(self, batch: EventBatch) -> None:
         task = asyncio.create_task(self._write(batch), name=f"events {batch.message_id}")
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
-    async def _write(self, batch: Batch) -> None:
+    async def _write(self, batch: EventBatch) -> None:
         written = False
         try:
             while not written:
@@ -127,7 +127,7 @@ class Capturing:
             else:
                 self.recorder.lost(batch)
 
-    async def _sent(self, batch: Batch) -> bool:
+    async def _sent(self, batch: EventBatch) -> bool:
         """
         :raises WarrenError: if another attempt would end alike
         """

@@ -10,7 +10,7 @@ from typing import Any
 
 from warren.sdk.messages.message_ids import milliseconds_of
 from warren.wire import field_tables
-from warren.wire.delivery_scanner import content, is_text, received
+from warren.wire.delivery_scanner import decode_content_header, decode_deliver, is_utf8
 
 ATTEMPT = "warren-attempt"
 FIRST_PUBLISHED = "warren-first-published"
@@ -71,8 +71,8 @@ class Delivery:
 
         :raises StreamError: if the frames end early.
         """
-        tag, redelivered, exchange, routing_key = received(method)
-        properties, table = content(header)
+        tag, redelivered, exchange, routing_key = decode_deliver(method)
+        properties, table = decode_content_header(header)
         delivery = cls(body, exchange, routing_key, queue, redelivered, None, properties, table=table)
         if not (exchange.isascii() and routing_key.isascii()):
             delivery._check("exchange", exchange)
@@ -170,13 +170,13 @@ class Delivery:
         return f"Delivery(queue={self.queue!r}, routing_key={self.routing_key!r}, message_id={self.message_id!r})"
 
     def _check(self, name: str, text: str) -> None:
-        if self.text_error is None and not is_text(text):
+        if self.text_error is None and not is_utf8(text):
             self.text_error = f"the {name.replace('_', ' ')} is not valid UTF-8"
 
 
 def _readable(value: field_tables.Value) -> Any:
     """A header's value; a long string may hold any bytes (AMQP 0-9-1 section 4.2.5.3), and is bytes then."""
-    if isinstance(value, str) and not is_text(value):
+    if isinstance(value, str) and not is_utf8(value):
         return value.encode("utf-8", "surrogateescape")
     return value
 

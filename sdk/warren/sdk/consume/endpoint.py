@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from warren.core.capture_events import DEAD_LETTERED, what
+from warren.core.capture_events import DEAD_LETTERED, event_prefix
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.capture.recorder import Recorder
 from warren.sdk.consume.circuit_breaker import Circuit
@@ -352,7 +352,9 @@ class Endpoint:
             return Settlement.REJECT
         self.statistics.dead_lettered += 1
         if self.capture is not None:
-            kind = what(DEAD_LETTERED, delivery.exchange, delivery.routing_key, queue.name, reason=reason)
+            kind = event_prefix(
+                DEAD_LETTERED, delivery.exchange, delivery.routing_key, queue.name, reason=reason
+            )
             self.capture.add(kind, delivery.message_id or "")
         return Settlement.ACK
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warren.sdk.consume.delivery import RETURN_TOKEN, Delivery
 from warren.sdk.errors import Unroutable
-from warren.wire.delivery_scanner import content, returned
+from warren.wire.delivery_scanner import decode_content_header, decode_return
 
 
 def returned_message(method: bytes, header: bytes, body: bytes) -> tuple[Unroutable, int | None]:
@@ -12,7 +12,7 @@ def returned_message(method: bytes, header: bytes, body: bytes) -> tuple[Unrouta
 
     :raises StreamError: if the frames end early.
     """
-    back, (properties, table) = returned(method), content(header)
+    back, (properties, table) = decode_return(method), decode_content_header(header)
     delivery = Delivery(body, back.exchange, back.routing_key, "", False, None, properties, table=table)
     headers = dict(delivery.headers)
     token = headers.pop(RETURN_TOKEN, None)

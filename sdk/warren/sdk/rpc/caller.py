@@ -24,7 +24,7 @@ from warren.sdk.rpc.reply_types import Answer, ReplyCodec
 from warren.sdk.telemetry.consume_spans import Consuming
 from warren.sdk.transport.data_channel import DataChannel
 from warren.sdk.transport.session import Session, translated
-from warren.wire.delivery_scanner import content
+from warren.wire.delivery_scanner import decode_content_header
 
 ReplyMode = Literal["queue", "direct"]
 """`queue`: replies come to a queue of the client's own, which outlives the connection that publishes. `direct`: RabbitMQ's
@@ -256,7 +256,7 @@ class Caller:
         self._reply(b"", reply.header(), reply.body)
 
     def _reply(self, method: bytes, header: bytes, body: bytes) -> None:
-        answer = Answer(*content(header), body)
+        answer = Answer(*decode_content_header(header), body)
         waiting = self._waiting.get(str(answer.properties.get("correlation_id", "")))
         if waiting is None or not waiting.answered(answer):
             self.statistics.discarded_replies += 1

@@ -13,7 +13,7 @@ from aiormq.abc import AbstractChannel
 from warren.sdk.logger import log
 from warren.sdk.transport.socket_stream import Outlet
 from warren.wire import methods
-from warren.wire.delivery_scanner import GET_EMPTY, GET_OK, RETURN, Scanner, received
+from warren.wire.delivery_scanner import GET_EMPTY, GET_OK, RETURN, DeliveryScanner, decode_deliver
 from warren.wire.methods import ACK, BASIC, DELIVER
 
 FRAME_OVERHEAD = 8
@@ -63,7 +63,7 @@ class DataChannel:
         self,
         channel: AbstractChannel,
         outlet: Outlet,
-        scanner: Scanner,
+        scanner: DeliveryScanner,
         frame_max: int,
         answered: bool = False,
     ) -> None:
@@ -142,7 +142,7 @@ class DataChannel:
         except BaseException:
             if not got.cancel() and not got.cancelled() and (taken := got.result()) is not None:
                 # It came in the same moment as the cancellation.
-                self.requeue(received(taken[0]).delivery_tag, failed=False)
+                self.requeue(decode_deliver(taken[0]).delivery_tag, failed=False)
             raise
 
     async def consume(
@@ -222,7 +222,7 @@ class DataChannel:
         if not got.done():
             got.set_result(taken)
         elif taken is not None and self.usable:
-            self.requeue(received(taken[0]).delivery_tag, failed=False)
+            self.requeue(decode_deliver(taken[0]).delivery_tag, failed=False)
 
     # Out
 

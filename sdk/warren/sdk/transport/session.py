@@ -23,7 +23,7 @@ from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailabl
 from warren.sdk.transport.data_channel import DataChannel
 from warren.sdk.transport.socket_stream import Outlet, Socket
 from warren.wire.amqp_url import parse_url
-from warren.wire.delivery_scanner import Scanner
+from warren.wire.delivery_scanner import DeliveryScanner
 
 CONNECT_SECONDS = 10.0
 HEARTBEAT_SECONDS = "15"
@@ -40,7 +40,7 @@ FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFErro
 """What aiormq and the socket raise; anything else is a mistake in the program and is not dressed up."""
 
 
-Channels = Callable[[AbstractChannel, Outlet, Scanner, int, bool], DataChannel]
+Channels = Callable[[AbstractChannel, Outlet, DeliveryScanner, int, bool], DataChannel]
 """Makes a data channel: `DataChannel`, or one that does more."""
 
 

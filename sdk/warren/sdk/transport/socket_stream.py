@@ -15,7 +15,7 @@ from yarl import URL
 
 from warren.sdk.errors import TransportUnavailable
 from warren.sdk.logger import log
-from warren.wire.delivery_scanner import Scanner, StreamError
+from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 ALIVE_SECONDS = 1.0
@@ -67,7 +67,9 @@ class Outlet:
 class Tap(asyncio.Protocol):
     """Reads the socket: messages and confirms go to their channels, the rest to aiormq's stream."""
 
-    def __init__(self, stream: asyncio.Protocol, transport: asyncio.Transport, scanner: Scanner) -> None:
+    def __init__(
+        self, stream: asyncio.Protocol, transport: asyncio.Transport, scanner: DeliveryScanner
+    ) -> None:
         self._stream = stream
         self._transport = transport
         self._scanner = scanner
@@ -82,7 +84,7 @@ class Tap(asyncio.Protocol):
             self._transport.abort()
             return
         now = self._loop.time()
-        if not others and now - self._fed >= ALIVE_SECONDS and self._scanner.inboxes:
+        if not others and now - self._fed >= ALIVE_SECONDS and self._scanner.listeners:
             others = HEARTBEAT
         if others:
             self._fed = now
@@ -106,7 +108,7 @@ class Socket(TransportFactory):
 
     def __init__(self, on_blocked: Callable[[str | None], None]) -> None:
         self.blocked = on_blocked
-        self.scanner: Scanner = Scanner(self)
+        self.scanner: DeliveryScanner = DeliveryScanner(self)
         self.writer: asyncio.StreamWriter | None = None
 
     async def create(self, url: URL, **keywords: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -15,7 +15,7 @@ from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.json_values import text
 from warren.broker.management.request import Json, Refused, Request
 from warren.broker.management.verbs.listing import table
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 if TYPE_CHECKING:
     from warren.broker.management.management import Management
@@ -45,7 +45,7 @@ def alarms(management: Management, _: Request) -> Json:
 
 def check_local_alarms(management: Management, _: Request) -> Json:
     if management.node.alarms:
-        raise Refused(f"publishers are blocked: {text(management.node.alarm)}", Exit.FAILED)
+        raise Refused(f"publishers are blocked: {text(management.node.alarm)}", ExitStatus.FAILED)
     return f"{NODE} reported no local alarms"
 
 
@@ -62,7 +62,7 @@ async def check_port_connectivity(management: Management, _: Request) -> Json:
         try:
             await loop.run_in_executor(None, _reach, host, int(port))
         except OSError as error:
-            raise Refused(f"nothing answers at {where}: {error}", Exit.FAILED) from None
+            raise Refused(f"nothing answers at {where}: {error}", ExitStatus.FAILED) from None
     return f"Successfully connected to ports of {len(management.listeners())} listeners"
 
 

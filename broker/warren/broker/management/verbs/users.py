@@ -8,7 +8,7 @@ from warren.broker.access.users import User
 from warren.broker.management.limits_json import limits, shown, without_none
 from warren.broker.management.request import Json, Refused, Request
 from warren.broker.management.verbs.listing import picked, table
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 if TYPE_CHECKING:
     from warren.broker.management.management import Management
@@ -42,7 +42,7 @@ def clear_password(management: Management, request: Request) -> None:
 def authenticate_user(management: Management, request: Request) -> Json:
     name = request.text("username")
     if management.node.access.users.authenticate(name, request.data("password")) is None:
-        raise Refused(f"failed to authenticate user '{name}': invalid credentials", Exit.FAILED)
+        raise Refused(f"failed to authenticate user '{name}': invalid credentials", ExitStatus.FAILED)
     return "Success"
 
 

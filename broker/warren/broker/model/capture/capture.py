@@ -18,7 +18,7 @@ from warren.broker.model.clock import Clock
 from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
 from warren.core import capture_events as e
-from warren.core.capture_events import Batch, Event, what
+from warren.core.capture_events import Event, EventBatch, event_prefix
 from warren.wire import properties
 from warren.wire.content import header_payload, message_id
 from warren.wire.field_tables import TableError
@@ -36,7 +36,7 @@ KINDS: Final = 1000
 CONTENT: Final = 7
 """Where in a content the payload of its header frame begins."""
 CHANNEL_CLOSED: Final = "channel closed"
-TYPE: Final = e.TYPE.encode()
+TYPE: Final = e.MESSAGE_TYPE.encode()
 BATCHES: Final = b"\x0d" + TYPE
 """What the header of a batch of events has, whoever captured them; another's may have it in another place."""
 QUIET: Final = chr(0xD800)
@@ -76,7 +76,7 @@ class Told:
         self.again: dict[tuple[bytes, bytes], str] = {}
 
     def kind(self, event: str, reason: str | None) -> str:
-        return what(
+        return event_prefix(
             event,
             queue=self.queue,
             connection=self.origin,
@@ -92,7 +92,7 @@ class Told:
         if found is None:
             if len(known) >= KINDS:
                 known.clear()
-            found = known[key] = what(
+            found = known[key] = event_prefix(
                 e.DELIVERED,
                 text(exchange),
                 text(routing_key),
@@ -120,7 +120,7 @@ class Capture:
         self.source = f"broker.{os.getpid()}.{secrets.token_hex(4)}"
         self.clock = clock
         self.loop = loop
-        self.write: Optional[Callable[[Batch], bool]] = None  # noqa: UP045
+        self.write: Optional[Callable[[EventBatch], bool]] = None  # noqa: UP045
         """Puts a batch into the stream; False if that cannot be now."""
         self.events: list[Event] = []
         self.next = 1
@@ -132,7 +132,7 @@ class Capture:
         self.getters: dict[tuple[bytes, str], Told] = {}
         self.holding: set[bytes] = set()
         """Streams whose newest message is a batch of events: who reads them is no event. Another message ends that."""
-        self.add(what(e.STARTED), "", -1)
+        self.add(event_prefix(e.STARTED), "", -1)
 
     def add(self, kind: str, identity: str, size: i64) -> None:
         """An event that happens now; see `warren.core.capture_events.Event`."""
@@ -154,14 +154,14 @@ class Capture:
         self.events = []
         sequence = self.next
         self.next += len(events)
-        batch = Batch(self.source, "broker", APPLICATION, sequence, events, text(self.stream))
+        batch = EventBatch(self.source, "broker", APPLICATION, sequence, events, text(self.stream))
         write = self.write
         if write is None or not write(batch):
             self.dropped += len(events)
 
     def end(self) -> None:
         """The broker stops: nothing happens after this."""
-        self.add(what(e.STOPPED), "", -1)
+        self.add(event_prefix(e.STOPPED), "", -1)
         self.cut()
         self.stop()
 
@@ -198,7 +198,7 @@ class Capture:
         if kind is None:
             if len(self.arrivals) >= KINDS:
                 self.arrivals.clear()
-            kind = self.arrivals[key] = what(
+            kind = self.arrivals[key] = event_prefix(
                 e.PUBLISHED,
                 text(message.exchange),
                 text(message.routing_key),
@@ -222,7 +222,7 @@ class Capture:
         return text(message_id(message.content, CONTENT))
 
     def not_taken(self, message: Message, reason: str) -> None:
-        kind = what(
+        kind = event_prefix(
             e.PUBLISHED,
             text(message.exchange),
             text(message.routing_key),
@@ -232,7 +232,7 @@ class Capture:
         self.add(kind, text(message_id(message.content, CONTENT)), message.body_size)
 
     def returned(self, message: Message, origin: str, reason: bytes) -> None:
-        kind = what(
+        kind = event_prefix(
             e.RETURNED,
             text(message.exchange),
             text(message.routing_key),
@@ -242,7 +242,9 @@ class Capture:
         self.add(kind, text(message_id(message.content, CONTENT)), -1)
 
     def confirmed(self, exchange: bytes, identity: str, origin: str, ack: bool) -> None:
-        self.add(what(e.CONFIRMED if ack else e.NACKED, text(exchange), connection=origin), identity, -1)
+        self.add(
+            event_prefix(e.CONFIRMED if ack else e.NACKED, text(exchange), connection=origin), identity, -1
+        )
 
     # -- delivering
 
@@ -296,7 +298,7 @@ class Capture:
     def consuming(self, consumer: Consumer) -> None:
         if consumer.queue.name in self.holding:
             return
-        kind = what(
+        kind = event_prefix(
             e.CONSUMING,
             queue=text(consumer.queue.name),
             connection=consumer.origin,
@@ -310,7 +312,7 @@ class Capture:
     def cancelled(self, consumer: Consumer) -> None:
         if consumer.queue.name in self.holding:
             return
-        kind = what(
+        kind = event_prefix(
             e.CANCELLED,
             queue=text(consumer.queue.name),
             connection=consumer.origin,
@@ -323,7 +325,9 @@ class Capture:
 
     def ended(self, event: str, queue: Queue, message: Message, reason: str | None) -> None:
         """It expired, was dead-lettered or dropped."""
-        kind = what(event, text(message.exchange), text(message.routing_key), text(queue.name), reason=reason)
+        kind = event_prefix(
+            event, text(message.exchange), text(message.routing_key), text(queue.name), reason=reason
+        )
         self.add(kind, text(message_id(message.content, CONTENT)), -1)
 
     def purged(self, queue: Queue, reason: str) -> None:
@@ -331,5 +335,5 @@ class Capture:
         if queue.name in self.holding:
             self.holding.discard(queue.name)
             return
-        kind = what(e.PURGED, queue=text(queue.name), reason=reason, stream=queue.streamed or None)
+        kind = event_prefix(e.PURGED, queue=text(queue.name), reason=reason, stream=queue.streamed or None)
         self.add(kind, "", -1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from warren.broker.model.capture.capture import Capture
 from warren.broker.model.message import Message
 from warren.broker.model.stream.stream import Stream
-from warren.core.capture_events import Batch
+from warren.core.capture_events import EventBatch
 from warren.wire import field_tables
 from warren.wire.content import join_content
 from warren.wire.reply_codes import AmqpError
@@ -59,7 +59,7 @@ class EventStream:
             raise CaptureError(f"capture_events: {topology.described('queue', name)} is no stream")
         return queue
 
-    def write(self, batch: Batch) -> bool:
+    def write(self, batch: EventBatch) -> bool:
         """Put a batch into the stream; False if that cannot be, which is logged once."""
         why = "publishers are blocked" if self._blocked() else ""
         if not why:

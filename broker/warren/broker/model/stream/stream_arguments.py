@@ -14,7 +14,7 @@ from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.broker.model.stream.interval import LONGEST, interval_ms
 from warren.wire.field_tables import Field
 from warren.wire.reply_codes import AmqpError, Reply
-from warren.wire.reply_codes import shown as erlang
+from warren.wire.reply_codes import erlang_binary as erlang
 
 KNOWN: Final = (
     "x-max-length-bytes",

@@ -27,7 +27,7 @@ from warren.broker.store.definitions.definition_rows import (
     VirtualHostRow,
 )
 from warren.broker.store.errors import StoreError, disk_error
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 _RESERVE: Final = 1_000_000
 """Incarnations that are set aside at a time; what a process has not used of them is never used."""
@@ -90,7 +90,7 @@ class Definitions:
                 raise
             if isinstance(error, OSError):
                 raise disk_error(f"use the definitions in {path}", error) from None
-            status = Exit.IO if isinstance(error, sqlite3.OperationalError) else Exit.USAGE
+            status = ExitStatus.IO if isinstance(error, sqlite3.OperationalError) else ExitStatus.USAGE
             raise StoreError(f"cannot use the definitions in {path}: {error}", status) from None
         definitions._thread.start()
         return definitions
@@ -103,7 +103,7 @@ class Definitions:
         """A number for a queue that no queue of this folder has had or will have, crashes included."""
         incarnation = self._next
         if incarnation >= self._reserved:
-            raise StoreError("the definitions cannot be written as fast as queues are made", Exit.IO)
+            raise StoreError("the definitions cannot be written as fast as queues are made", ExitStatus.IO)
         self._next += 1
         # Half of the reserve is left when the next one is asked for: it is committed long before it is
         # needed.
@@ -173,7 +173,7 @@ class Definitions:
         :raises StoreError: the database failed.
         """
         if self._failed:
-            raise StoreError(self._failed, Exit.IO)
+            raise StoreError(self._failed, ExitStatus.IO)
         if self.committed < self.submitted:
             future: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append((self.submitted, future))
@@ -194,7 +194,7 @@ class Definitions:
             await asyncio.shield(self._closing)
             self._thread.join()
             if self._failed and not told:
-                raise StoreError(self._failed, Exit.IO)
+                raise StoreError(self._failed, ExitStatus.IO)
 
     # On the loop
 
@@ -224,7 +224,7 @@ class Definitions:
             if change <= self.committed:
                 future.set_result(None)
             elif self._failed:
-                future.set_exception(StoreError(self._failed, Exit.IO))
+                future.set_exception(StoreError(self._failed, ExitStatus.IO))
             else:
                 self._waiting.append((change, future))
 

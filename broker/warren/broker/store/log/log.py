@@ -40,7 +40,7 @@ from warren.broker.store.log.writer_thread import Batch, Removal, Slice, Stop, U
 from warren.broker.store.read.message_lookup import Lookup
 from warren.broker.store.sequence_ranges import NONE
 from warren.broker.store.stream.stream_log import StreamLog
-from warren.core.errors import Exit
+from warren.core.errors import ExitStatus
 
 if TYPE_CHECKING:
     from warren.broker.store.stream.stream_store import Streams
@@ -410,7 +410,7 @@ class Log:
         await asyncio.shield(self._closing)
         self._writer.join()
         if self.full and not self.failed:
-            raise StoreError(f"no room left in {self._folder}: not all of the log was written", Exit.IO)
+            raise StoreError(f"no room left in {self._folder}: not all of the log was written", ExitStatus.IO)
 
     # Appending
 

@@ -15,7 +15,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import Request, urlopen
 
-from warren.core.control_client import Failed, ask
+from warren.core.control_client import ControlError, send_request
 from warren.sdk.errors import WarrenError
 from warren.sdk.topology.exchange import Binding
 
@@ -133,8 +133,10 @@ def _listing(
 
 def _rows(path: Path, verb: str, virtual_host: str, items: list[str]) -> list[list[Any]]:
     try:
-        rows: list[list[Any]] = ask(path, verb, {"vhost": virtual_host, "items": items}, SECONDS)["rows"]
-    except Failed as error:
+        rows: list[list[Any]] = send_request(path, verb, {"vhost": virtual_host, "items": items}, SECONDS)[
+            "rows"
+        ]
+    except ControlError as error:
         raise ListingError(str(error)) from None
     return rows
 
