@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from warren.broker import Broker
 from warren.sdk import Binding, Declarable, Exchange, Queue
-from warren.sdk.topology.planning import Planner, Status, risks
+from warren.sdk.planning import Planner, Status, risks
 
 DECLARED: list[Declarable] = [
     Exchange("orders", alternate_exchange="orders.unrouted"),

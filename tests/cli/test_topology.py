@@ -19,7 +19,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.rabbitmq import RabbitMQ
 from warren.cli.import_target import load
 from warren.sdk import App, Binding, Exchange, Queue
-from warren.sdk.topology.planning import Kind, risks
+from warren.sdk.planning import Kind, risks
 
 SHOP = """
 from datetime import timedelta

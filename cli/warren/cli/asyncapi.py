@@ -42,12 +42,14 @@ def asyncapi(
     operations with their replies, and the JSON Schemas of the messages."""
     from warren.cli.import_target import load
     from warren.sdk import App
-    from warren.sdk.app.asyncapi_document import asyncapi as describe
+    from warren.sdk.extend import asyncapi_document
 
     app = load(target, App, "an App")
     if url is not None:
         app.use_broker(checked_url(url))
-    made = describe(app, title=title or target.partition(":")[0], version=version, description=description)
+    made = asyncapi_document(
+        app, title=title or target.partition(":")[0], version=version, description=description
+    )
     yaml = form == "yaml" or (form is None and output is not None and output.suffix in (".yaml", ".yml"))
     text = _yaml(made) if yaml else json.dumps(made, indent=2, ensure_ascii=False) + "\n"
     if output is None:

@@ -16,8 +16,7 @@ from warren.cli.typer_commands import run as run_command
 from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from warren.sdk import Request, Scatter
-    from warren.sdk.rpc.scatter_gather import GatherResult
+    from warren.sdk import GatherResult, Request, Scatter
 
 asking = commands("Send a request, and print its reply as JSON.")
 
@@ -84,7 +83,7 @@ def _gathered(gathered: GatherResult[Any]) -> _Scattered:
 
 def _request(target: str, body: bytes) -> Request[Any] | Scatter[Any]:
     from warren.cli.import_target import load_class
-    from warren.sdk.messages.types import RequestMessage
+    from warren.sdk.extend import RequestMessage
 
     if ":" not in target:
         return _untyped(target, body)

@@ -26,7 +26,7 @@ from warren.patterns.dead_letters.replay import Settled, discard, replay
 from warren.patterns.dead_letters.selection import Which
 from warren.sdk import App, ConfigError, TopologyMismatch, WarrenError
 from warren.sdk import Queue as DeclaredQueue
-from warren.sdk.durations import duration
+from warren.sdk.extend import duration
 
 dlq: typer.Typer = commands(
     "Look at dead letters, replay them to where they were published, or discard them."

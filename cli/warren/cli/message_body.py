@@ -43,7 +43,7 @@ def as_message(kind: type[Model], body: bytes) -> Model:
     """
     from pydantic import ValidationError
 
-    from warren.sdk.messages.validation_errors import format_validation_error
+    from warren.sdk.extend import format_validation_error
 
     try:
         return kind.model_validate_json(body)

@@ -14,9 +14,8 @@ from warren.cli.typer_commands import run as run_command
 from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from warren.sdk import Message, PublishReport
-    from warren.sdk.app.middleware import Send
-    from warren.sdk.publish.outgoing import Outgoing
+    from warren.sdk import Message, Outgoing, PublishReport
+    from warren.sdk.extend import CallNext
 
 sending = commands("Publish messages, and wait until the broker has confirmed them.")
 
@@ -78,7 +77,7 @@ def publish(
     if transient:
         properties["delivery_mode"] = 1
 
-    async def shape(outgoing: Outgoing, call_next: Send) -> None:
+    async def shape(outgoing: Outgoing, call_next: CallNext) -> None:
         if kind is None or content_type:
             outgoing.set("content_type", content_type or content_type_of(outgoing.body))
         for name, value in properties.items():
@@ -139,7 +138,6 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _milliseconds(text: str) -> str:
-    from warren.sdk.durations import duration
-    from warren.sdk.topology.exchange import milliseconds
+    from warren.sdk.extend import duration, milliseconds
 
     return str(milliseconds(duration(text)))

@@ -21,9 +21,8 @@ from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
 
 if TYPE_CHECKING:
-    from warren.sdk import App
-    from warren.sdk.app.process import Stop
-    from warren.sdk.app.state import Health
+    from warren.sdk import App, Health
+    from warren.sdk.extend import Stop
 
 STATE_SECONDS = 0.5
 """How often a worker looks whether its App is ready."""
@@ -87,8 +86,7 @@ def _alone(target: str, url: str | None, health: str | None) -> int:
 
 
 async def _serve(app: App, target: str, health: str | None) -> None:
-    from warren.sdk.app.health_probe import ProbeServer
-    from warren.sdk.app.process import Stop, serve
+    from warren.sdk.extend import ProbeServer, Stop, serve
 
     stop = Stop()
     probe = ProbeServer(app.health)
@@ -113,7 +111,7 @@ async def _serve(app: App, target: str, health: str | None) -> None:
 
 
 async def _supervise(command: Sequence[str], count: int, health: str | None, watched: Sequence[Path]) -> int:
-    from warren.sdk.app.health_probe import ProbeServer
+    from warren.sdk.extend import ProbeServer
 
     # What systemd asks for, the supervisor answers: the workers must not.
     beside = [asyncio.create_task(_watchdog())]
@@ -145,7 +143,7 @@ async def _supervise(command: Sequence[str], count: int, health: str | None, wat
 
 
 def _health(supervisor: Supervisor) -> Health:
-    from warren.sdk.app.state import Health, State
+    from warren.sdk import Health, State
 
     waiting = tuple(f"worker {worker.number}" for worker in supervisor.workers if not worker.ready)
     return Health(State.READY if supervisor.ready else State.CONNECTING, waiting)

@@ -17,7 +17,7 @@ from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from warren.sdk import App
-    from warren.sdk.topology.planning import Listing, Plan, Planner, Risk
+    from warren.sdk.planning import Listing, Plan, Planner, Risk
 
 SUBJECTS = 3
 """How many of those that the same is said of are named; `--json` names all."""
@@ -112,7 +112,7 @@ def export(
 ) -> int:
     """Write RabbitMQ's definitions JSON: `rabbitmqctl import_definitions FILE`, `warren definitions import FILE`. No broker
     is asked."""
-    from warren.sdk.topology.planning import definitions
+    from warren.sdk.planning import definitions
     from warren.wire.amqp_url import parse_url
 
     app = _load(target)
@@ -155,7 +155,7 @@ def _app(target: str, url: str | None) -> tuple[App, str]:
 
 
 def _listing(url: str, management_url: str | None, control_socket: Path | None) -> Listing | None:
-    from warren.sdk.topology.planning import from_control_socket, from_management
+    from warren.sdk.planning import from_control_socket, from_management
     from warren.wire.amqp_url import parse_url
 
     parts = parse_url(url)
@@ -167,7 +167,7 @@ def _listing(url: str, management_url: str | None, control_socket: Path | None) 
 
 
 def _with_planner(url: str, work: Any) -> Any:
-    from warren.sdk.topology.planning import Planner
+    from warren.sdk.planning import Planner
 
     async def main() -> Any:
         async with Planner(url) as planner:
@@ -177,7 +177,7 @@ def _with_planner(url: str, work: Any) -> Any:
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:
-    from warren.sdk.topology.declarations import label
+    from warren.sdk.planning import label
 
     return {
         "broker": plan.broker,
@@ -214,8 +214,7 @@ def _grouped(risks: Iterable[Risk]) -> dict[tuple[str, str], list[str]]:
 def _show(plan: Plan) -> None:
     from rich.console import Console
 
-    from warren.sdk.topology.declarations import label
-    from warren.sdk.topology.planning import Kind, Status
+    from warren.sdk.planning import Kind, Status, label
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     marks = {Status.MISSING: ("+", "green"), Status.DIFFERS: ("~", "yellow"), Status.UNKNOWN: ("?", "dim")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from warren.sdk import ConfigError
-from warren.sdk.durations import Duration, duration
+from warren.sdk.extend import Duration, duration
 
 
 def backoff(

@@ -28,12 +28,10 @@ from warren.sdk import (
     PublishError,
     PublishTimeout,
     Queue,
+    RetryPolicy,
     current_delivery,
 )
-from warren.sdk.consume.dead_letters import DEAD_QUEUE, DEAD_REASON
-from warren.sdk.errors import Outcome
-from warren.sdk.messages.message_ids import uuid7
-from warren.sdk.protocols import RetryPolicy
+from warren.sdk.extend import DEAD_QUEUE, DEAD_REASON, Outcome, uuid7
 
 TAKEN: Final = "warren-taken"
 

@@ -22,8 +22,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, ParamSpec, cast
 
-from warren.sdk import App, Binding, ConfigError, Event, Exchange, Queue
-from warren.sdk.messages.types import Message
+from warren.sdk import App, Binding, ConfigError, Event, Exchange, Message, Queue
 
 MOST: Final = 1024
 

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from warren.sdk import App, ConfigError, Queue
-from warren.sdk.protocols import RetryPolicy
+from warren.sdk import App, ConfigError, Queue, RetryPolicy
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 

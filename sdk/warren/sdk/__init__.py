@@ -1,4 +1,8 @@
-"""Reliable messaging for Python on AMQP 0-9-1: `App`, typed messages, and errors that say what became of them."""
+"""Reliable messaging for Python on AMQP 0-9-1: `App`, typed messages, and errors that report the outcome of a message.
+
+Public modules: `warren.sdk` for applications, `warren.sdk.extend` for code that builds on the SDK, and
+`warren.sdk.planning` for topology plans. All other modules and packages below `warren.sdk` are internal.
+"""
 
 from warren.core.log_output import JsonLines
 from warren.sdk.app.app import App

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from warren.sdk.consume.delivery import Delivery, current_delivery
-from warren.sdk.protocols import Clock, Timer
+from warren.sdk import Clock, Delivery, Timer, current_delivery
 
 
 class AppClock:

@@ -8,8 +8,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from warren.sdk import DEAD_LETTER_EXCHANGE, App, Binding, Declarable, Delivery, Exchange, Message, Queue
-from warren.sdk.consume.dead_letters import DEAD_ERROR, DEAD_REASON
-from warren.sdk.messages.codec import decode
+from warren.sdk.extend import DEAD_ERROR, DEAD_REASON, decode
 from warren.wire.field_tables import TableError
 
 Content = TypeVar("Content", bound=Message)

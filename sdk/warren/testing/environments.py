@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from warren.broker import Broker, VirtualClock
 from warren.broker.model.virtual_clock import Probe, Unsettled
-from warren.sdk.protocols import Clock, Timer
+from warren.sdk import Clock, Timer
 from warren.testing.name_rewriting import NameRewriter
 from warren.testing.proxy import RewritingProxy
 

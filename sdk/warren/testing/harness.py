@@ -9,13 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
-from warren.sdk import App, Delivery, Message, Request, State
-from warren.sdk.app.testing_hooks import rehearsed
-from warren.sdk.messages.codec import MessageOptions, decode
-from warren.sdk.protocols import Clock
-from warren.sdk.publish.bulk import PUBLISH_SECONDS
-from warren.sdk.publish.operations import CALL_SECONDS, Reliability
-from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk import App, Clock, Delivery, Message, MessageOptions, Outgoing, Request, State
+from warren.sdk.extend import CALL_SECONDS, PUBLISH_SECONDS, Reliability, decode, override_for_test
 from warren.testing.clocks import AppClock
 from warren.testing.dead_letters import DeadLettered, DeadLetters
 from warren.testing.environments import LiveEnvironment, TestEnvironment, VirtualEnvironment
@@ -70,7 +65,7 @@ class Warren:
             self._own = await stack.enter_async_context(own)
             for app in apps:
                 stack.enter_context(
-                    rehearsed(
+                    override_for_test(
                         app,
                         url=url,
                         clock=self._clock,

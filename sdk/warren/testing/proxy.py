@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiormq
 
-from warren.sdk.errors import TransportUnavailable
+from warren.sdk import TransportUnavailable
 from warren.testing.name_rewriting import NameRewriter
 from warren.wire.amqp_url import parse_url
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from warren.sdk import WarrenError
-from warren.sdk.errors import Outcome
+from warren.sdk.extend import Outcome
 
 
 class BlobsUnavailable(WarrenError):

@@ -27,10 +27,7 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from warren.patterns.claim_check.blob_store import Blobs, BlobsUnavailable
-from warren.sdk import App, ConfigError, DeadLetter, Delivery
-from warren.sdk.clock import SystemClock
-from warren.sdk.protocols import Clock
-from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

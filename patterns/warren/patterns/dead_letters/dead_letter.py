@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from warren.sdk import Delivery
-from warren.sdk.consume.dead_letters import (
+from warren.sdk.extend import (
     DEAD_ERROR,
     DEAD_FIRST_TIME,
     DEAD_QUEUE,
     DEAD_REASON,
     DEAD_TIME,
     DEATHS,
+    ORIGIN_EXCHANGE,
+    origin,
 )
-from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, origin
 from warren.wire.field_tables import TableError
 
 

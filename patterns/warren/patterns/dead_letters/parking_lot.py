@@ -11,8 +11,7 @@ from typing import Final
 
 from warren.patterns.dead_letters.dead_letter import Letter
 from warren.sdk import Delivery, TopologyMismatch, TransportUnavailable
-from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import Session, translated
+from warren.sdk.extend import DataChannel, Session, translate_errors
 
 PAGE: Final = 500
 SECONDS: Final = 10.0
@@ -74,7 +73,7 @@ class ParkingLot:
         try:
             # Answered when what was taken out has left; closing says nothing of a loss.
             _, consumers = await _look(self._usable(), self.queue)
-            with translated("cannot close the channel"):
+            with translate_errors("cannot close the channel"):
                 await self._usable().close(timeout=SECONDS)
             if consumers <= 1:
                 await self._given_back()
@@ -133,7 +132,7 @@ class ParkingLot:
 
     async def _consume(self) -> None:
         channel = self._usable()
-        with translated(f"cannot read queue {self.queue!r}"):
+        with translate_errors(f"cannot read queue {self.queue!r}"):
             async with asyncio.timeout(SECONDS):
                 if self._consumer:
                     await channel.cancel(self._consumer)
@@ -161,7 +160,7 @@ class ParkingLot:
 
 async def _look(channel: DataChannel, queue: str) -> tuple[int, int]:
     """How many messages are ready, and how many consumers there are."""
-    with translated(f"cannot read queue {queue!r}"):
+    with translate_errors(f"cannot read queue {queue!r}"):
         async with asyncio.timeout(SECONDS):
             ok = await channel.methods.queue_declare(queue, passive=True)
     return ok.message_count or 0, ok.consumer_count or 0

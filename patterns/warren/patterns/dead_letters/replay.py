@@ -12,16 +12,17 @@ from warren.patterns.dead_letters.dead_letter import Letter
 from warren.patterns.dead_letters.parking_lot import ParkingLot
 from warren.patterns.dead_letters.selection import Which
 from warren.sdk import App, WarrenError
-from warren.sdk.consume.dead_letters import (
+from warren.sdk.extend import (
+    ATTEMPT,
     DEAD_ERROR,
     DEAD_FIRST_TIME,
     DEAD_QUEUE,
     DEAD_REASON,
     DEAD_TIME,
     DEATHS,
+    ORIGIN_EXCHANGE,
+    ORIGIN_KEY,
 )
-from warren.sdk.consume.delivery import ATTEMPT
-from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY
 
 REPLAYED: Final = "warren-replayed"
 """The header of what was replayed: how often."""

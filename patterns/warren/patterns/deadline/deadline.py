@@ -34,10 +34,18 @@ from warren.patterns.deadline import rules
 from warren.patterns.deadline.rules import Decision, Outcome, State
 from warren.patterns.delay import wait_queue
 from warren.patterns.stores import Step, Store, decide, decide_patiently, record_key
-from warren.sdk import App, Command, ConfigError, DeadLetter, Queue, WarrenError, current_delivery
-from warren.sdk.clock import SystemClock
-from warren.sdk.messages.types import Message
-from warren.sdk.protocols import Clock
+from warren.sdk import (
+    App,
+    Clock,
+    Command,
+    ConfigError,
+    DeadLetter,
+    Message,
+    Queue,
+    SystemClock,
+    WarrenError,
+    current_delivery,
+)
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from warren.patterns.delay.strategy import Entry
-from warren.sdk import Binding, ConfigError, Exchange, Queue
-from warren.sdk.topology.exchange import Declarable
+from warren.sdk import Binding, ConfigError, Declarable, Exchange, Queue
 
 NAME_BYTES: Final = 255
 LEVELS: Final = 28

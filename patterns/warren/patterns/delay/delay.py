@@ -29,17 +29,16 @@ from warren.sdk import (
     App,
     ConfigError,
     DeadLetter,
+    Declarable,
     Delivery,
+    Message,
     PublishError,
     Queue,
     TransportUnavailable,
     Unroutable,
     WarrenError,
 )
-from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, origin
-from warren.sdk.messages.message_ids import uuid7
-from warren.sdk.messages.types import Message
-from warren.sdk.topology.exchange import Declarable
+from warren.sdk.extend import ORIGIN_EXCHANGE, ORIGIN_KEY, origin, uuid7
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Final
 
 from warren.patterns.delay.strategy import Entry
-from warren.sdk import Binding, Exchange, Queue
-from warren.sdk.topology.exchange import Declarable, milliseconds
+from warren.sdk import Binding, Declarable, Exchange, Queue
+from warren.sdk.extend import milliseconds
 
 TO: Final = "warren-delay-to"
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from warren.patterns.delay.wait_queues import wait_queue
 from warren.sdk import App, ConfigError, Queue
-from warren.sdk.durations import Duration, duration
-from warren.sdk.topology.exchange import milliseconds
+from warren.sdk.extend import Duration, duration, milliseconds
 
 STEPS: Final = ("5s", "10s", "30s", "1m", "5m", "10m", "30m", "1h")
 

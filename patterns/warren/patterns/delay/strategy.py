@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-from warren.sdk.topology.exchange import Declarable
+from warren.sdk import Declarable
 
 
 class Entry(NamedTuple):

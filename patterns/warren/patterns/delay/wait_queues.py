@@ -8,9 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from warren.sdk import App, ConfigError, Delivery, Queue, Unroutable
-from warren.sdk.consume.delivery import ATTEMPT
-from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, origin
-from warren.sdk.topology.exchange import milliseconds
+from warren.sdk.extend import ATTEMPT, ORIGIN_EXCHANGE, ORIGIN_KEY, milliseconds, origin
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

@@ -26,9 +26,7 @@ from warren.patterns.idempotency import rules
 from warren.patterns.idempotency.delivery_key import key_of
 from warren.patterns.idempotency.rules import Busy, Claimed, Done
 from warren.patterns.stores import Step, Store, StoreUnavailable, decide, decide_patiently
-from warren.sdk import App, ConfigError, Delivery
-from warren.sdk.clock import SystemClock
-from warren.sdk.protocols import Clock
+from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

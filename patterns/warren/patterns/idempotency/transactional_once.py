@@ -23,9 +23,7 @@ from warren.patterns.idempotency.delivery_key import key_of
 from warren.patterns.sql_tables import make_tables, need_sqlalchemy, upsert
 from warren.patterns.stores import StoreUnavailable
 from warren.patterns.stores.store import FIRST_WAIT, LAST_WAIT
-from warren.sdk import App, ConfigError, Delivery
-from warren.sdk.clock import SystemClock
-from warren.sdk.protocols import Clock
+from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
 
 if TYPE_CHECKING:
     from sqlalchemy import Executable, Table

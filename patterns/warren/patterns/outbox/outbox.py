@@ -26,11 +26,8 @@ from warren.patterns.idempotency import current_session
 from warren.patterns.outbox.outbox_tables import Tables
 from warren.patterns.outbox.relay import OutboxStatistics, Relay
 from warren.patterns.sql_tables import need_sqlalchemy
-from warren.sdk import App, ConfigError
-from warren.sdk.clock import SystemClock
-from warren.sdk.messages.codec import encode
-from warren.sdk.messages.types import Message
-from warren.sdk.protocols import Clock
+from warren.sdk import App, Clock, ConfigError, Message, SystemClock
+from warren.sdk.extend import encode
 
 if TYPE_CHECKING:
     from sqlalchemy import Table

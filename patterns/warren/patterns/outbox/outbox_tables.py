@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warren.patterns.sql_tables import make_tables, upsert
-from warren.sdk import ConfigError
-from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk import ConfigError, Outgoing
 
 if TYPE_CHECKING:
     from sqlalchemy import Column, ColumnElement, Select, Table

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warren.patterns.outbox.outbox_tables import Row, Tables
-from warren.sdk import App, TransportUnavailable, WarrenError
-from warren.sdk.protocols import Clock
+from warren.sdk import App, Clock, TransportUnavailable, WarrenError
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

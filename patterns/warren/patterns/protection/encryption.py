@@ -27,10 +27,7 @@ from warren.patterns.protection.protection_header import (
     check_key_ids,
     read_terms,
 )
-from warren.sdk import App, ConfigError, DeadLetter, Delivery
-from warren.sdk.clock import SystemClock
-from warren.sdk.protocols import Clock
-from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -30,10 +30,7 @@ from warren.patterns.protection.protection_header import (
     check_key_ids,
     read_terms,
 )
-from warren.sdk import App, ConfigError, DeadLetter, Delivery
-from warren.sdk.clock import SystemClock
-from warren.sdk.protocols import Clock
-from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

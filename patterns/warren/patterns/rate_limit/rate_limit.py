@@ -18,9 +18,7 @@ from typing import Literal
 from warren.patterns.delay import wait_queue
 from warren.patterns.rate_limit.token_bucket import Limited, Limiter
 from warren.patterns.stores import StoreUnavailable
-from warren.sdk import App, ConfigError, Delivery
-from warren.sdk.clock import SystemClock
-from warren.sdk.protocols import Clock
+from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

@@ -7,8 +7,7 @@ from typing import Final, cast
 
 from warren.patterns.rate_limit.token_bucket import FOREVER, MICROSECOND, Limited, Rate
 from warren.patterns.stores import RedisStore, record_key
-from warren.sdk.clock import SystemClock
-from warren.sdk.protocols import Clock
+from warren.sdk import Clock, SystemClock
 
 # The rule of `limiter.take`, by the clock of Redis, so that the clocks of its users do not matter. Numbers in Lua are exact
 # up to 2^53: microseconds until the year 2255.

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
 
-from warren.sdk import ConfigError, WarrenError
-from warren.sdk.clock import SystemClock
-from warren.sdk.protocols import Clock
+from warren.sdk import Clock, ConfigError, SystemClock, WarrenError
 
 KEYS: Final = 10_000
 MICROSECOND: Final = timedelta(microseconds=1)

@@ -32,6 +32,7 @@ from warren.patterns.resequencer.sequence_numbers import SEQUENCE, SEQUENCE_KEY
 from warren.patterns.stores import Step, Store, decide_patiently, record_key
 from warren.sdk import (
     App,
+    Clock,
     Command,
     ConfigError,
     DeadLetter,
@@ -39,10 +40,9 @@ from warren.sdk import (
     Queue,
     Requeue,
     State,
+    SystemClock,
     current_delivery,
 )
-from warren.sdk.clock import SystemClock
-from warren.sdk.protocols import Clock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

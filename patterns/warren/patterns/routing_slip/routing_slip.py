@@ -20,11 +20,21 @@ from uuid import uuid4
 from pydantic import TypeAdapter
 
 from warren.patterns.routing_slip.itinerary import HEADER, Planned, Slip, SlipEnded, read
-from warren.sdk import App, Command, ConfigError, DeadLetter, Delivery, Queue, Retry
-from warren.sdk.clock import SystemClock
-from warren.sdk.errors import HandlerOutcome
-from warren.sdk.messages.types import Message
-from warren.sdk.protocols import Clock, Once, RetryPolicy
+from warren.sdk import (
+    App,
+    Clock,
+    Command,
+    ConfigError,
+    DeadLetter,
+    Delivery,
+    Message,
+    Once,
+    Queue,
+    Retry,
+    RetryPolicy,
+    SystemClock,
+)
+from warren.sdk.extend import HandlerOutcome
 
 REASON: Final = 1000
 """Characters of a reason that travel: it shares the slip's room with what has to be undone."""

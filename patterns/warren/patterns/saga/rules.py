@@ -26,8 +26,7 @@ from warren.patterns.saga.transitions import (
     Undo,
 )
 from warren.patterns.stores import Step
-from warren.sdk import ConfigError
-from warren.sdk.messages.types import Message
+from warren.sdk import ConfigError, Message
 
 NAMESPACE: Final = UUID("0f6f2a34-9f0f-5d3e-9c36-4f2f3e0a9b11")
 HISTORY: Final = 1000

@@ -34,18 +34,18 @@ from warren.patterns.saga.transitions import COMPENSATED, COMPLETED, Go, Transit
 from warren.patterns.stores import Step, Store, StoreUnavailable, decide, decide_patiently, record_key
 from warren.sdk import (
     App,
+    Clock,
     Command,
     ConfigError,
     DeadLetter,
     Delivery,
     Event,
+    Message,
     PublishError,
     Queue,
+    SystemClock,
     TransportUnavailable,
 )
-from warren.sdk.clock import SystemClock
-from warren.sdk.messages.types import Message
-from warren.sdk.protocols import Clock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

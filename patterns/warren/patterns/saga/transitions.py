@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from warren.sdk.messages.types import Message
+from warren.sdk import Message
 
 Data = TypeVar("Data")
 

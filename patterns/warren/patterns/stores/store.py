@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
-from warren.sdk.errors import Outcome, WarrenError
-from warren.sdk.protocols import Clock
+from warren.sdk import Clock, WarrenError
+from warren.sdk.extend import Outcome
 
 Answer = TypeVar("Answer")
 

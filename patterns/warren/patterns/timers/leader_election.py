@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from warren.patterns.stores import Step, Store, decide
-from warren.sdk.clock import AppClock, SystemClock
-from warren.sdk.protocols import Clock
+from warren.sdk import Clock, SystemClock
+from warren.sdk.extend import AppClock
 
 NEWS: Final = 200
 """Changes that are remembered; who has missed more reads everything."""

@@ -10,8 +10,7 @@ from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from warren.core.errors import missing_extra_error
-from warren.sdk import ConfigError
-from warren.sdk.messages.types import Message
+from warren.sdk import ConfigError, Message
 
 Missed = Literal["catch_up", "skip"]
 

@@ -32,10 +32,7 @@ from warren.patterns.timers import rules as rules
 from warren.patterns.timers.leader_election import Lead, steady
 from warren.patterns.timers.rules import Timer
 from warren.patterns.timers.schedule import At, Schedule, following, spec_of, words
-from warren.sdk import App, ConfigError
-from warren.sdk.clock import SystemClock
-from warren.sdk.messages.types import Message
-from warren.sdk.protocols import Clock
+from warren.sdk import App, Clock, ConfigError, Message, SystemClock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 

@@ -24,7 +24,7 @@ ASYNCAPI: Final = "3.0.0"
 BINDINGS: Final = "0.3.0"
 
 
-def asyncapi(app: App, *, title: str, version: str, description: str = "") -> dict[str, Any]:
+def asyncapi_document(app: App, *, title: str, version: str, description: str = "") -> dict[str, Any]:
     """The document of one App: what it handles, and what `app.publishes` names.
 
     :param title: of the application; `version`: its own, not that of AsyncAPI.

@@ -11,7 +11,7 @@ from warren.sdk.errors import ConfigError, PublishError, WarrenError
 from warren.sdk.protocols import HandleMiddleware, PublishMiddleware
 from warren.sdk.publish.outgoing import Outgoing
 
-Send = Callable[[Outgoing], Awaitable[None]]
+CallNext = Callable[[Outgoing], Awaitable[None]]
 Handle = Callable[[Delivery], Awaitable[None]]
 Submit = Callable[[Outgoing], Awaitable[asyncio.Future[None]]]
 
@@ -32,7 +32,7 @@ class Middlewares:
         if handle is not None:
             self.handle.append(handle)
 
-    async def send(self, outgoing: Outgoing, send: Send) -> None:
+    async def send(self, outgoing: Outgoing, send: CallNext) -> None:
         """Pass the message through, and what comes out of it to `send`."""
         for middleware in reversed(self.publish):
             send = _around_publish(middleware, send)
@@ -120,7 +120,7 @@ def _passed(outgoing: Outgoing) -> Outgoing:
     return outgoing
 
 
-def _around_publish(middleware: PublishMiddleware, send: Send) -> Send:
+def _around_publish(middleware: PublishMiddleware, send: CallNext) -> CallNext:
     return lambda outgoing: middleware(outgoing, send)
 
 

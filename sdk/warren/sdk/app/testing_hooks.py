@@ -17,7 +17,7 @@ from warren.sdk.transport.hosts import Hosts
 
 
 @contextmanager
-def rehearsed(
+def override_for_test(
     app: App,
     *,
     url: str,

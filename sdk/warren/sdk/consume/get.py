@@ -15,7 +15,7 @@ from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailabl
 from warren.sdk.messages.codec import decode
 from warren.sdk.telemetry.consume_spans import Consuming
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import translate, translated
+from warren.sdk.transport.session import translate, translate_errors
 
 Content = TypeVar("Content")
 
@@ -170,7 +170,7 @@ async def _fetch(
     except TimeoutError:
         raise TransportUnavailable("there was no connection to the broker within the deadline") from None
     try:
-        with translated(f"cannot get from queue {queue!r}"):
+        with translate_errors(f"cannot get from queue {queue!r}"):
             frames = await channel.get(queue, ANSWER_SECONDS)
             if frames is None and timeout > 0:
                 frames = await _consume_one(channel, queue, deadline)
@@ -210,5 +210,5 @@ def _give_back(task: asyncio.Task[HeldDelivery | None]) -> None:
 
 async def _close(channel: DataChannel) -> None:
     """The answer to the close says that what was written before has been read."""
-    with translated("the message may be delivered again"):
+    with translate_errors("the message may be delivered again"):
         await channel.close(ANSWER_SECONDS)

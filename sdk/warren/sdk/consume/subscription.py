@@ -18,7 +18,7 @@ from warren.sdk.logger import log
 from warren.sdk.telemetry.consume_spans import Consuming
 from warren.sdk.topology.exchange import Queue
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import Session, translate, translated
+from warren.sdk.transport.session import Session, translate, translate_errors
 from warren.sdk.transport.supervised_connection import STABLE_SECONDS, Link, cancel
 
 CANCEL_SECONDS = 5.0
@@ -189,7 +189,7 @@ class Subscription:
         await asyncio.gather(*self._switches, return_exceptions=True)
         await self._workers.stop(grace)
         if channel is not None and channel.usable:
-            with contextlib.suppress(WarrenError), translated("cannot close the channel"):
+            with contextlib.suppress(WarrenError), translate_errors("cannot close the channel"):
                 await channel.close(timeout=CANCEL_SECONDS)
         self._channel = None
 
@@ -284,7 +284,7 @@ class Subscription:
 
     async def _start_consumer(self, channel: DataChannel) -> None:
         prefetch = 1 if self._mode is Mode.TRIAL else self._prefetch
-        with translated(f"cannot consume from queue {self.queue.name!r}"):
+        with translate_errors(f"cannot consume from queue {self.queue.name!r}"):
             async with asyncio.timeout(CANCEL_SECONDS * 2):
                 self._tag = await channel.consume(
                     self.queue.name, prefetch=prefetch, stream=self.queue.type == "stream"
@@ -296,7 +296,7 @@ class Subscription:
         channel = self._channel
         if tag and channel is not None and channel.usable:
             try:
-                with translated("cannot cancel the consumer"):
+                with translate_errors("cannot cancel the consumer"):
                     await channel.cancel(tag, CANCEL_SECONDS)
             except WarrenError as error:
                 # A consumer that may live on would be sent messages for ever.
@@ -394,5 +394,5 @@ def _set(ended: asyncio.Future[None]) -> None:
 
 
 async def _close(channel: DataChannel) -> None:
-    with translated("cannot close the channel"):
+    with translate_errors("cannot close the channel"):
         await channel.close(timeout=CANCEL_SECONDS)

@@ -24,7 +24,7 @@ from warren.sdk.publish.publisher import Publisher, unwritable
 from warren.sdk.publish.report import Failure, PublishReport
 from warren.sdk.publish.returns import returned_message
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import Session, text_of, translated
+from warren.sdk.transport.session import Session, text_of, translate_errors
 
 CLOSE_SECONDS = 5.0
 SPARE_CHANNELS = 8
@@ -189,7 +189,7 @@ class Transaction:
         channel.flush()
         try:
             async with asyncio.timeout(self._timeout):
-                with translated("the commit failed"):
+                with translate_errors("the commit failed"):
                     await channel.run(channel.methods.tx_commit())
         except TimeoutError:
             raise TransactionUnknown(
@@ -217,7 +217,7 @@ class Transaction:
         channel.flush()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                with translated("cannot roll back"):
+                with translate_errors("cannot roll back"):
                     await channel.run(channel.methods.tx_rollback())
         except (TimeoutError, WarrenError):
             channel.leave()

@@ -23,7 +23,7 @@ from warren.sdk.rpc.reply_middleware import ReplyMiddleware
 from warren.sdk.rpc.reply_types import Answer, ReplyCodec
 from warren.sdk.telemetry.consume_spans import Consuming
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import Session, translated
+from warren.sdk.transport.session import Session, translate_errors
 from warren.wire.delivery_scanner import decode_content_header
 
 ReplyMode = Literal["queue", "direct"]
@@ -119,7 +119,7 @@ class Caller:
         """
         channel = await session.channel()
         name = f"warren.reply.{uuid4().hex}"
-        with translated("cannot make the reply queue"):
+        with translate_errors("cannot make the reply queue"):
             async with asyncio.timeout(SETUP_SECONDS):
                 await channel.methods.queue_declare(name, exclusive=True, auto_delete=True)
         await self._consume(channel, name)
@@ -132,7 +132,7 @@ class Caller:
 
     async def _consume(self, channel: DataChannel, name: str) -> None:
         channel.on_delivery = self._reply
-        with translated("cannot consume replies"):
+        with translate_errors("cannot consume replies"):
             async with asyncio.timeout(SETUP_SECONDS):
                 await channel.consume(name, no_ack=True)
         self.address, self._channel = name, channel

@@ -78,7 +78,7 @@ class Session:
         target = target_of(url, name)
         connection = Connection(target, transport_factory=socket)
         try:
-            with translated(f"cannot connect to {target.host}:{target.port}"):
+            with translate_errors(f"cannot connect to {target.host}:{target.port}"):
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await connection.connect()
         except BaseException:
@@ -125,7 +125,7 @@ class Session:
             raise
 
     async def _open_channel(self, confirms: bool, transactions: bool) -> DataChannel:
-        with translated("cannot open a channel"):
+        with translate_errors("cannot open a channel"):
             channel = await self._unless_lost(self._opened(confirms, transactions))
         answered = confirms or transactions
         return self._channels(channel, self.outlet, self._scanner, self._frame_max, answered)
@@ -196,7 +196,7 @@ def target_of(url: str, name: str) -> URL:
 
 
 @contextlib.contextmanager
-def translated(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Turn the errors of aiormq and of the socket into those of the SDK; `what` says what could not be done."""
     before = _cancellations()
     try:

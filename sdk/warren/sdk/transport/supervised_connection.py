@@ -14,7 +14,7 @@ from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.logger import log
 from warren.sdk.transport.data_channel import DataChannel
 from warren.sdk.transport.hosts import Hosts
-from warren.sdk.transport.session import Channels, Session, translate, translated
+from warren.sdk.transport.session import Channels, Session, translate, translate_errors
 
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 3.0
@@ -52,7 +52,7 @@ class Control:
         async with self._lock:
             if self._channel is None or not self._channel.usable:
                 self._channel = await self._session.channel()
-            with translated(what):
+            with translate_errors(what):
                 async with asyncio.timeout(SETUP_SECONDS):
                     return await method(self._channel.methods)
 
@@ -208,7 +208,7 @@ class Link:
         session = await Session.open(self._tried, self.name, self._on_blocked, self._channels)
         try:
             control = Control(session)
-            with translated("cannot set up the connection"):
+            with translate_errors("cannot set up the connection"):
                 async with asyncio.timeout(SETUP_SECONDS):
                     await self._setup(session, control)
             if session.lost.done():

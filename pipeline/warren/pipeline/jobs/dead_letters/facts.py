@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warren.sdk.consume.dead_letters import (
+from warren.sdk.extend import (
     DEAD_ERROR,
     DEAD_FIRST_TIME,
     DEAD_QUEUE,
     DEAD_REASON,
     DEAD_TIME,
     DEATHS,
+    FIRST_PUBLISHED,
+    ORIGIN_EXCHANGE,
+    ORIGIN_KEY,
 )
-from warren.sdk.consume.delivery import FIRST_PUBLISHED
-from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from warren.sdk.planning.broker_listing import Policy
+from warren.sdk.planning.definitions import predeclared
+from warren.sdk.planning.routes import Routes
 from warren.sdk.topology.declarations import label
 from warren.sdk.topology.exchange import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
-from warren.sdk.topology.planning.broker_listing import Policy
-from warren.sdk.topology.planning.definitions import predeclared
-from warren.sdk.topology.planning.routes import Routes
 from warren.sdk.topology.queue_arguments import ARGUMENTS
 
 Version = tuple[int, int]

@@ -9,12 +9,12 @@ from enum import Enum
 from types import TracebackType
 
 from warren.sdk.errors import TopologyMismatch
+from warren.sdk.planning.broker_listing import Listing
+from warren.sdk.planning.definitions import predeclared
+from warren.sdk.planning.risks import Risk, risks, ruled
 from warren.sdk.topology.declarations import Form, declaration, identity, label, rank
 from warren.sdk.topology.exchange import Binding, Declarable, Exchange, Queue, closure
 from warren.sdk.topology.mismatch import Difference, differences
-from warren.sdk.topology.planning.broker_listing import Listing
-from warren.sdk.topology.planning.definitions import predeclared
-from warren.sdk.topology.planning.risks import Risk, risks, ruled
 from warren.sdk.topology.registry import MismatchPolicy
 from warren.sdk.transport.session import Session
 from warren.sdk.transport.supervised_connection import Control

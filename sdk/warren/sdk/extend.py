@@ -1,0 +1,99 @@
+"""Extension points: the names for code that builds on the SDK (patterns, middlewares, stores, command lines).
+
+`warren.sdk` has the names for applications; this module has the names for those who extend it. Everything below
+`warren.sdk` that is neither in these two modules nor in `warren.sdk.planning` is internal and may change in any release.
+"""
+
+from __future__ import annotations
+
+from warren.sdk.app.asyncapi_document import asyncapi_document
+from warren.sdk.app.health_probe import ProbeServer
+from warren.sdk.app.middleware import CallNext
+from warren.sdk.app.process import Stop, serve
+from warren.sdk.app.testing_hooks import override_for_test
+from warren.sdk.clock import AppClock, SystemClock
+from warren.sdk.consume.dead_letters import (
+    DEAD_ERROR,
+    DEAD_FIRST_TIME,
+    DEAD_QUEUE,
+    DEAD_REASON,
+    DEAD_TIME,
+    DEATHS,
+)
+from warren.sdk.consume.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery, current_delivery
+from warren.sdk.durations import Duration, duration
+from warren.sdk.errors import HandlerOutcome, Outcome
+from warren.sdk.messages.codec import MessageOptions, decode, encode
+from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, Address, forwarded, origin
+from warren.sdk.messages.message_ids import uuid7
+from warren.sdk.messages.types import RequestMessage
+from warren.sdk.messages.validation_errors import format_validation_error
+from warren.sdk.protocols import (
+    Clock,
+    Component,
+    DelayBackend,
+    HandleMiddleware,
+    Once,
+    PublishMiddleware,
+    RetryPolicy,
+    Timer,
+)
+from warren.sdk.publish.bulk import PUBLISH_SECONDS
+from warren.sdk.publish.operations import CALL_SECONDS, Reliability
+from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk.topology.exchange import Declarable, milliseconds
+from warren.sdk.transport.data_channel import DataChannel
+from warren.sdk.transport.session import Session, translate_errors
+
+__all__ = [
+    "ATTEMPT",
+    "CALL_SECONDS",
+    "DEAD_ERROR",
+    "DEAD_FIRST_TIME",
+    "DEAD_QUEUE",
+    "DEAD_REASON",
+    "DEAD_TIME",
+    "DEATHS",
+    "FIRST_PUBLISHED",
+    "ORIGIN_EXCHANGE",
+    "ORIGIN_KEY",
+    "PUBLISH_SECONDS",
+    "Address",
+    "AppClock",
+    "CallNext",
+    "Clock",
+    "Component",
+    "DataChannel",
+    "Declarable",
+    "DelayBackend",
+    "Delivery",
+    "Duration",
+    "HandleMiddleware",
+    "HandlerOutcome",
+    "MessageOptions",
+    "Once",
+    "Outcome",
+    "Outgoing",
+    "ProbeServer",
+    "PublishMiddleware",
+    "Reliability",
+    "RequestMessage",
+    "RetryPolicy",
+    "Session",
+    "Stop",
+    "SystemClock",
+    "Timer",
+    "asyncapi_document",
+    "current_delivery",
+    "decode",
+    "duration",
+    "encode",
+    "format_validation_error",
+    "forwarded",
+    "milliseconds",
+    "origin",
+    "override_for_test",
+    "serve",
+    "translate_errors",
+    "uuid7",
+]

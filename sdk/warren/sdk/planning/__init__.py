@@ -1,0 +1,30 @@
+"""Topology planning: compare declared topology with a live broker, find risks, apply the missing parts."""
+
+from warren.sdk.planning.broker_listing import (
+    Listing,
+    ListingError,
+    Policy,
+    from_control_socket,
+    from_management,
+)
+from warren.sdk.planning.definitions import definitions
+from warren.sdk.planning.plan import Plan, Planner, Status, Step
+from warren.sdk.planning.risks import Kind, Risk, risks
+from warren.sdk.topology.declarations import label
+
+__all__ = [
+    "Kind",
+    "Listing",
+    "ListingError",
+    "Plan",
+    "Planner",
+    "Policy",
+    "Risk",
+    "Status",
+    "Step",
+    "definitions",
+    "from_control_socket",
+    "from_management",
+    "label",
+    "risks",
+]
