@@ -8,7 +8,7 @@ from warren.broker import VirtualClock
 from warren.broker.access.access_control import Access
 from warren.broker.access.passwords import ALGORITHMS, exported, imported, salted
 from warren.broker.access.sasl import Login, LoginRefused, Peer, is_loopback, log_in, offered
-from warren.broker.model.operator_errors import Refused
+from warren.broker.model.operator_errors import OperationRefused
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.wire import field_tables
 from warren.wire.reply_codes import AmqpError
@@ -146,6 +146,6 @@ def test_what_is_no_hash_is_refused() -> None:
         (exported(salted("x")), "rabbit_password_hashing_md5"),
         (exported(salted("x")), "crypt"),
     ):
-        with pytest.raises(Refused):
+        with pytest.raises(OperationRefused):
             imported(password_hash, algorithm)
     assert imported("", "rabbit_password_hashing_sha256") == b""

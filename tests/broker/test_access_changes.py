@@ -13,7 +13,7 @@ from tests.support.inprocess import InProcess
 from tests.support.peer import Peer, Refusal, made
 from warren.broker import Broker, BrokerConfig
 from warren.broker.access.access_control import Access
-from warren.broker.model.operator_errors import Exists, Missing, Refused
+from warren.broker.model.operator_errors import ObjectAlreadyExists, ObjectNotFound, OperationRefused
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 
 Result = TypeVar("Result")
@@ -201,7 +201,7 @@ def test_a_protected_virtual_host_is_not_deleted(owner: Owner) -> None:
     def attempt() -> None:
         vhosts = owner.broker.virtual_hosts
         vhosts.add("blue", protected=True)
-        with pytest.raises(Refused, match="protected from deletion"):
+        with pytest.raises(OperationRefused, match="protected from deletion"):
             vhosts.delete("blue")
         vhosts.update("blue", protected=False)
         vhosts.delete("blue")
@@ -260,20 +260,20 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(owner: Owner) -> Non
         vhosts = owner.broker.virtual_hosts
         before = (users.all(), permissions.all(), vhosts.all())
         for kind, attempt in (
-            (Exists, lambda: users.add("ann", "x")),
-            (Refused, lambda: users.add("", "x")),
-            (Missing, lambda: users.delete("bob")),
-            (Missing, lambda: users.set_tags("bob", ())),
-            (Refused, lambda: users.set_tags("ann", ["a,b"])),
-            (Missing, lambda: permissions.set("bob", "/", "", "", "")),
-            (Missing, lambda: permissions.set("ann", "nope", "", "", "")),
-            (Missing, lambda: permissions.clear("ann", "nope")),
-            (Refused, lambda: permissions.set("ann", "/", "(", "", "")),
-            (Refused, lambda: permissions.set_topic("ann", "/", "x", "[", "")),
-            (Exists, lambda: vhosts.add("/")),
-            (Refused, lambda: vhosts.add("v", default_queue_type="nope")),
-            (Missing, lambda: vhosts.delete("nope")),
-            (Missing, lambda: vhosts.set_limits("nope", max_connections=1, max_queues=1)),
+            (ObjectAlreadyExists, lambda: users.add("ann", "x")),
+            (OperationRefused, lambda: users.add("", "x")),
+            (ObjectNotFound, lambda: users.delete("bob")),
+            (ObjectNotFound, lambda: users.set_tags("bob", ())),
+            (OperationRefused, lambda: users.set_tags("ann", ["a,b"])),
+            (ObjectNotFound, lambda: permissions.set("bob", "/", "", "", "")),
+            (ObjectNotFound, lambda: permissions.set("ann", "nope", "", "", "")),
+            (ObjectNotFound, lambda: permissions.clear("ann", "nope")),
+            (OperationRefused, lambda: permissions.set("ann", "/", "(", "", "")),
+            (OperationRefused, lambda: permissions.set_topic("ann", "/", "x", "[", "")),
+            (ObjectAlreadyExists, lambda: vhosts.add("/")),
+            (OperationRefused, lambda: vhosts.add("v", default_queue_type="nope")),
+            (ObjectNotFound, lambda: vhosts.delete("nope")),
+            (ObjectNotFound, lambda: vhosts.set_limits("nope", max_connections=1, max_queues=1)),
         ):
             with pytest.raises(kind) as caught:
                 attempt()

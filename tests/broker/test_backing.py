@@ -13,16 +13,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.unit.store.disk import Disk
 from tests.unit.store.node import Node
-from warren.broker.model.compat_checks import Portability
+from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.message import Message
-from warren.broker.model.message_codec import describe, message_head, read_message
-from warren.broker.model.queue.backing_queue import Backing
-from warren.broker.model.queue.paging import Shelf
-from warren.broker.model.queue.priority_backing_queue import PriorityBacking
+from warren.broker.model.message_codec import describe_payload, message_head, read_message
+from warren.broker.model.queue.backing_queue import BackingQueue
+from warren.broker.model.queue.paging import QueuePager
+from warren.broker.model.queue.priority_backing_queue import PriorityBackingQueue
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.broker.model.queue.restore import restore_messages
-from warren.broker.model.rabbitmq_versions import COMPAT
+from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.virtual_clock import VirtualClock
 from warren.wire.content import body_payload, join_content
@@ -73,20 +73,22 @@ class BackingMachine(RuleBasedStateMachine):
             (INCARNATION, OTHER),
             segment_size=self.random.choice([600, 2000, 8000]),
             slack=self.random.choice([0, 3000]),
-            describe=describe,
+            describe=describe_payload,
         )
         log = self.node.log
-        vhost = VirtualHost(b"/", VirtualClock(), log, COMPAT["4"], Portability(strict=False))
+        vhost = VirtualHost(
+            b"/", VirtualClock(), log, BEHAVIOUR_BY_VERSION["4"], PortabilityChecks(strict=False)
+        )
         arguments = QueueArguments(max_priority=self.highest)
         self.queue = Queue(vhost, b"model", True, False, None, b"", arguments, INCARNATION)
         self.queue.log = log
-        self.queue.records = log.queue(INCARNATION)
-        self.queue.put_on(Shelf(log, self.queue.records, b"model"))
+        self.queue.queue_log = log.queue(INCARNATION)
+        self.queue.attach_pager(QueuePager(log, self.queue.queue_log, b"model"))
         for level in self.levels:
-            level.chunk = self.random.choice([1, 3, 256])
-            level.stays = self.random.choice([1, 5, 20])
+            level.read_chunk = self.random.choice([1, 3, 256])
+            level.delta_keep = self.random.choice([1, 5, 20])
         restore_messages(self.queue, self.node.recovery.queues[INCARNATION])
-        self.queue.waiting.set_lazy(self.lazy)
+        self.queue.ready.set_lazy(self.lazy)
 
     @property
     def at(self) -> Node:
@@ -94,13 +96,13 @@ class BackingMachine(RuleBasedStateMachine):
         return self.node
 
     @property
-    def waiting(self) -> Backing:
-        return self.queue.waiting
+    def waiting(self) -> BackingQueue:
+        return self.queue.ready
 
     @property
-    def levels(self) -> list[Backing]:
-        waiting = self.queue.waiting
-        return waiting.levels if isinstance(waiting, PriorityBacking) else [waiting]
+    def levels(self) -> list[BackingQueue]:
+        waiting = self.queue.ready
+        return waiting.levels if isinstance(waiting, PriorityBackingQueue) else [waiting]
 
     def level(self, priority: int) -> int:
         return min(priority, self.highest)
@@ -145,12 +147,12 @@ class BackingMachine(RuleBasedStateMachine):
         assert message.routing_key == b"key %d" % (entry.priority % 2)
         assert message.exchange == b"exchange"
         assert (message.priority, message.persistent) == (entry.priority, entry.persistent)
-        assert (message.redelivered, message.deliveries) == (entry.redelivered, entry.deliveries)
+        assert (message.redelivered, message.delivery_count) == (entry.redelivered, entry.deliveries)
 
     @rule(share=st.sampled_from([0.3, 1.0]))
     def acknowledge(self, share: float) -> None:
         for message, entry in self.pick(share):
-            self.queue.acknowledged(message)
+            self.queue.acknowledge(message)
             entry.gone = int(self.at.log.batch)
             self.ended.append(entry)
 
@@ -247,7 +249,7 @@ class BackingMachine(RuleBasedStateMachine):
     def close(self) -> None:
         if self.held:
             self.give_back(1.0)
-        self.queue.closing()
+        self.queue.stop()
         batch = int(self.at.log.batch)
         self.after(self.at.close(), batch, clean=True)
 
@@ -265,7 +267,7 @@ class BackingMachine(RuleBasedStateMachine):
             assert body_payload(message.content) == entry.body
             assert entry.gone is None or entry.gone > synced, "what was acknowledged came back"
             if clean:
-                assert message.deliveries == entry.deliveries
+                assert message.delivery_count == entry.deliveries
             ready.append(
                 Entry(
                     sequence,
@@ -273,7 +275,7 @@ class BackingMachine(RuleBasedStateMachine):
                     entry.priority,
                     True,
                     redelivered=not clean or entry.redelivered,
-                    deliveries=int(message.deliveries),
+                    deliveries=int(message.delivery_count),
                 )
             )
         there = {entry.sequence for entry in ready}
@@ -294,7 +296,7 @@ class BackingMachine(RuleBasedStateMachine):
             assert not level.q2 or level.delta.count, "Q2 => delta"
             assert not level.delta.count or level.q3, "delta => Q3"
             assert bool(level.count) == bool(level.q3 or level.q4 or level.returned)
-            held = level.held()
+            held = level.message_objects()
             assert level.count == len(held) + level.delta.count
             assert level.resident == sum(1 for message in held if message.content)
             assert level.resident_bytes == sum(int(m.body_size) for m in held if m.content)
@@ -304,7 +306,7 @@ class BackingMachine(RuleBasedStateMachine):
         assert self.waiting.count == len(self.ready)
         assert self.waiting.bytes == sum(len(entry.body) for entry in self.ready)
         kept = [entry for entry in self.ready if entry.persistent]
-        assert self.waiting.kept() == (len(kept), sum(len(entry.body) for entry in kept))
+        assert self.waiting.persistent_totals() == (len(kept), sum(len(entry.body) for entry in kept))
 
     def teardown(self) -> None:
         if self.node is not None:

@@ -287,7 +287,7 @@ def test_without_it_there_is_no_stream_and_nothing_is_told(broker: BrokerProcess
 
 async def test_a_queue_of_another_kind_is_in_the_way(tmp_path: Path) -> None:
     async with Broker(data_dir=tmp_path) as broker:
-        broker.virtual_hosts.topology("/").declare_queue(b"orders", True, False, False, b"", None)
+        broker.virtual_hosts.declarations_of("/").declare_queue(b"orders", True, False, False, b"", None)
     command = warren("broker", "--port", "0", "--data-dir", tmp_path, "--capture-events", "orders")
     done = await asyncio.to_thread(run, command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (

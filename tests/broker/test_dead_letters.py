@@ -12,7 +12,7 @@ from tests.support.dead_letters import arrived, deaths, dying, reasons
 from tests.support.inprocess import InProcess
 from tests.support.looks import holds
 from tests.support.processes import wait_until
-from warren.broker.model.dead_letter.dead_lettering import DeadLetters
+from warren.broker.model.dead_letter.dead_lettering import DeadLettering
 from warren.broker.model.message import Message as Mail
 from warren.broker.model.queue.queue import Queue
 from warren.wire.properties import Properties
@@ -340,14 +340,14 @@ def test_dead_letters_reach_a_waiting_consumer(connect: Connect) -> None:
 def test_one_that_cannot_be_transferred_keeps_no_other_from_it(
     timed: Channel, inprocess: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = DeadLetters.letter
+    whole = DeadLettering.make_dead_letter
 
-    def broken(self: DeadLetters, queue: Queue, message: Mail, reason: str, original: Properties) -> Mail:
+    def broken(self: DeadLettering, queue: Queue, message: Mail, reason: str, original: Properties) -> Mail:
         if b"broken" in message.content:
             raise RuntimeError("cannot be put together")
         return whole(self, queue, message, reason, original)
 
-    monkeypatch.setattr(DeadLetters, "letter", broken)
+    monkeypatch.setattr(DeadLettering, "make_dead_letter", broken)
     grave = timed.declare(exclusive=True)
     queue = dying(timed, grave, x_message_ttl=1000)
     for body in (b"1", b"broken", b"2"):

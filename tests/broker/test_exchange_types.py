@@ -204,7 +204,7 @@ def test_shares_are_the_weights_whatever_they_are(weights: list[int]) -> None:
     for place, weight in zip(places, weights, strict=True):
         choice.add(Binding(place, b"%d" % weight, b""))
     count = 2000
-    found = Counter(choice.pick(b"key-%d" % number, {}, None)[0].name for number in range(count))
+    found = Counter(choice.select(b"key-%d" % number, {}, None)[0].name for number in range(count))
     for place, weight in zip(places, weights, strict=True):
         share = weight / sum(weights)
         # Five standard deviations.

@@ -28,11 +28,11 @@ def broker(tmp_path: Path) -> Iterator[InProcess]:
 
 def the_queue(broker: InProcess, name: str) -> Queue:
     assert broker.broker is not None
-    return broker.broker.virtual_hosts.topology("/").vhost.queues[name.encode()]
+    return broker.broker.virtual_hosts.declarations_of("/").vhost.queues[name.encode()]
 
 
 def in_memory(broker: InProcess, name: str) -> int:
-    return broker.call(lambda: the_queue(broker, name).waiting.in_memory()[1])
+    return broker.call(lambda: the_queue(broker, name).ready.resident_totals()[1])
 
 
 def until_paged(broker: InProcess, name: str) -> None:
@@ -100,7 +100,7 @@ def test_what_is_not_acknowledged_leaves_memory_and_is_returned_whole(broker: In
                 return sum(
                     1
                     for consumer in held.consumers
-                    for message in consumer.held().values()
+                    for message in consumer.unacknowledged().values()
                     if not message.content
                 )
 
@@ -207,8 +207,8 @@ def test_what_an_exchange_holds_back_leaves_memory_too(broker: InProcess, durabl
 
     def resident() -> int:
         assert broker.broker is not None
-        vhost = broker.broker.virtual_hosts.topology("/").vhost
-        return broker.call(lambda: vhost.hidden[b"amq.delayed.later"].waiting.in_memory()[1])
+        vhost = broker.broker.virtual_hosts.declarations_of("/").vhost
+        return broker.call(lambda: vhost.internal_queues[b"amq.delayed.later"].ready.resident_totals()[1])
 
     count = 3000
     with Connection(broker.url) as connection:

@@ -11,7 +11,7 @@ from pamqp import base, commands
 from tests.support.inprocess import InProcess
 from tests.support.peer import Peer, made
 from warren.broker import BrokerConfig
-from warren.broker.model.compat_checks import ROWS
+from warren.broker.model.compat_checks import PORTABILITY_RULES
 from warren.wire.reply_codes import Reply, reply_text
 
 
@@ -57,13 +57,15 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_every_row_is_asked_for() -> None:
     # Policies are an operator's: see tests/broker/management/test_policies.py.
-    assert {*ASKED, "small_frames", "mirror_policy", "limit_policy"} == set(ROWS)
+    assert {*ASKED, "small_frames", "mirror_policy", "limit_policy"} == set(PORTABILITY_RULES)
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if name in ASKED and row.code])
+@pytest.mark.parametrize(
+    "name", [name for name, row in PORTABILITY_RULES.items() if name in ASKED and row.code]
+)
 def test_strict_refuses_what_rabbitmq_refuses(name: str) -> None:
     command, about = ASKED[name]
-    row = ROWS[name]
+    row = PORTABILITY_RULES[name]
     assert row.code is not None
     with broker(strict=True) as running, Peer(running.url) as peer:
         refusal = peer.connect().open().refused(command)
@@ -73,7 +75,12 @@ def test_strict_refuses_what_rabbitmq_refuses(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "strict"),
-    [(name, strict) for name in ASKED for strict in (False, True) if not strict or not ROWS[name].code],
+    [
+        (name, strict)
+        for name in ASKED
+        for strict in (False, True)
+        if not strict or not PORTABILITY_RULES[name].code
+    ],
 )
 def test_otherwise_it_works_and_is_logged_once(
     name: str, strict: bool, caplog: pytest.LogCaptureFixture
@@ -85,7 +92,7 @@ def test_otherwise_it_works_and_is_logged_once(
             peer.send(command)
             assert not isinstance(peer.read_method()[1], commands.Channel.Close | commands.Connection.Close)
     assert len(warnings(caplog)) == 1
-    assert ROWS[name].advice in warnings(caplog)[0]
+    assert PORTABILITY_RULES[name].advice in warnings(caplog)[0]
 
 
 def test_strict_refuses_small_frames(caplog: pytest.LogCaptureFixture) -> None:

@@ -365,7 +365,7 @@ def test_a_policy_bounds_a_live_stream(timed: Channel, inprocess: InProcess) -> 
     publish(timed, "s", *kilobytes(0, 49))
     broker = inprocess.broker
     assert broker is not None
-    policies = broker.virtual_hosts.topology("/").vhost.policies
+    policies = broker.virtual_hosts.declarations_of("/").vhost.policies
     inprocess.call(lambda: policies.put(Policy("short", "s", {"max-length-bytes": 20_000}, "streams")))
     first, last = offsets(timed)
     assert (30 <= first <= 38, last) == (True, 49)

@@ -11,7 +11,7 @@ from pamqp import commands
 
 from tests.conformance.scripts import get, publish, put, queue
 from tests.conformance.steps import Publish, Script, Settle
-from warren.broker.model.compat_checks import ROWS
+from warren.broker.model.compat_checks import PORTABILITY_RULES
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def as_markdown() -> str:
 def portability_as_markdown() -> str:
     """What `strict` refuses, for the documentation."""
     lines = ["| What | RabbitMQ 4.3 | Text | Source | Instead |", "|---|---|---|---|---|"]
-    for row in ROWS.values():
+    for row in PORTABILITY_RULES.values():
         does = "takes it, without its meaning" if row.code is None else f"{int(row.code)} {row.code.name}"
         text = f"`{row.text.splitlines()[0].replace('`', chr(39))}`" if row.text else ""
         lines.append(f"| {row.operation} | {does} | {text} | {row.source} | {row.advice} |")

@@ -25,13 +25,13 @@ from warren.broker.management.definitions_export import Holdings
 from warren.broker.management.management import Management
 from warren.broker.model.capture.capture import Capture
 from warren.broker.model.clock import Clock, RealClock
-from warren.broker.model.compat_checks import Portability
-from warren.broker.model.memory_budget import Memory
-from warren.broker.model.message_codec import describe
-from warren.broker.model.policy.runtime_parameters import Parameters
+from warren.broker.model.compat_checks import PortabilityChecks
+from warren.broker.model.memory_budget import MemoryBudget
+from warren.broker.model.message_codec import describe_payload
+from warren.broker.model.policy.runtime_parameters import RuntimeParameters
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.restore import restore_messages
-from warren.broker.model.rabbitmq_versions import COMPAT
+from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.broker.model.virtual_clock import VirtualClock
 from warren.broker.pending_work import PendingWork
@@ -88,7 +88,7 @@ class Broker:
         self._captures: dict[bytes, Capture] = {}
         self._node: Node | None = None
         self._unwatch: Callable[[], None] | None = None
-        self._memory: Memory | None = None
+        self._memory: MemoryBudget | None = None
         self._listener: Listener | None = None
         self._management: Management | None = None
         self._control: ControlSocket | None = None
@@ -158,20 +158,20 @@ class Broker:
             definitions = read_definitions(self.config.load_definitions)
             recovery = await self._open_store(loop) if self.config.data_dir is not None else None
             if self._log is not None:
-                self._memory = Memory(loop, self.config.memory_bytes // 2)
-            compat = COMPAT[self.config.compat]
-            portability = Portability(self.config.strict)
+                self._memory = MemoryBudget(loop, self.config.memory_bytes // 2)
+            compat = BEHAVIOUR_BY_VERSION[self.config.compat]
+            portability = PortabilityChecks(self.config.strict)
             self._captures = {
                 vhost.encode(): Capture(stream.encode(), self._clock, loop)
                 for vhost, stream in self.config.captured.items()
             }
             for capture in self._captures.values():
-                undo.callback(capture.stop)
+                undo.callback(capture.abort)
             virtual_hosts = VirtualHosts(
                 self._clock, self._log, self._definitions, self._memory, compat, portability, self._captures
             )
             access = Access(virtual_hosts, self._definitions)
-            parameters = Parameters(virtual_hosts, self._definitions)
+            parameters = RuntimeParameters(virtual_hosts, self._definitions)
             limits = Limits(
                 self.config.channel_max,
                 self.config.frame_max,
@@ -208,15 +208,18 @@ class Broker:
                 lambda name: node.close_connections(f"vhost '{name}' is deleted", vhost=name)
             )
             if self._memory is not None:
-                self._memory.on_behind = node.on_behind
+                self._memory.on_overload = node.on_behind
                 if self.config.memory_alarm:
-                    self._memory.limit, self._memory.resident = self.config.memory_bytes, resident_memory
+                    self._memory.process_limit, self._memory.process_memory = (
+                        self.config.memory_bytes,
+                        resident_memory,
+                    )
                     if self._log is not None:
-                        self._memory.hurry = self._log.close_segment
+                        self._memory.on_pressure = self._log.close_segment
                 self._memory.start(
                     lambda: [
                         queue
-                        for topology in virtual_hosts.topologies.values()
+                        for topology in virtual_hosts.declarations.values()
                         for queue in topology.vhost.queues.values()
                     ]
                 )
@@ -252,7 +255,7 @@ class Broker:
                 self._unwatch = self._clock.watch(PendingWork(node))
             undo.pop_all()
 
-    async def _open_control(self, node: Node, parameters: Parameters) -> None:
+    async def _open_control(self, node: Node, parameters: RuntimeParameters) -> None:
         assert self._resources is not None
         management = Management(
             node,
@@ -283,7 +286,9 @@ class Broker:
         self._seeded = self._definitions.seeded
         known = {row.incarnation for row in self._snapshot.queues}
         # In a thread: whoever embeds the broker has other things on this loop.
-        recovery = await loop.run_in_executor(None, partial(recover, self._folder, known, describe=describe))
+        recovery = await loop.run_in_executor(
+            None, partial(recover, self._folder, known, describe=describe_payload)
+        )
         streams = await loop.run_in_executor(None, recover_streams, self._folder, known, recovery.clean)
         for line in (*recovery.damage, *streams.damage):
             logger.error("event=damage %s", line)
@@ -304,7 +309,7 @@ class Broker:
             self._definitions.seed()
 
     def _restore(
-        self, virtual_hosts: VirtualHosts, access: Access, parameters: Parameters, recovery: Recovery
+        self, virtual_hosts: VirtualHosts, access: Access, parameters: RuntimeParameters, recovery: Recovery
     ) -> None:
         snapshot = self._snapshot
         virtual_hosts.restore(snapshot.virtual_hosts)
@@ -313,11 +318,11 @@ class Broker:
             {*(row.vhost for row in snapshot.exchanges), *(row.vhost for row in snapshot.queues)}
         ):
             # A folder from before virtual hosts were stored has none of them.
-            if name not in virtual_hosts.topologies:
+            if name not in virtual_hosts.declarations:
                 virtual_hosts.add(name.decode())
         parameters.restore(snapshot.parameters, snapshot.global_parameters)
         queues: dict[int, Queue] = {}
-        for name, topology in virtual_hosts.topologies.items():
+        for name, topology in virtual_hosts.declarations.items():
             queues.update(
                 topology.restore(
                     [row for row in snapshot.exchanges if row.vhost == name],
@@ -329,14 +334,14 @@ class Broker:
         for incarnation, queue in queues.items():
             recovered = recovery.queues.pop(incarnation, None)
             if recovered is not None:
-                if queue.keeps is not None:
-                    queue.keeps.recall(payload for _, payload, _ in recovered.messages)
+                if queue.stored_window is not None:
+                    queue.stored_window.restore(payload for _, payload, _ in recovered.messages)
                 count += restore_messages(queue, recovered)
         # Only now: what has died meanwhile may go to any of them.
         for queue in queues.values():
             queue.expiry.touch()
             queue.expiry.drop_expired()
-            queue.expiry.watch()
+            queue.expiry.schedule_head_timer()
         logger.info("event=restored queues=%d messages=%d clean=%s", len(queues), count, recovery.clean)
 
     def _connect_store(self, node: Node) -> None:
@@ -384,11 +389,11 @@ class Broker:
             for connection in list(node.connections):
                 connection.conversation.shut_down(connection, reason)
             for capture in self._captures.values():
-                capture.end()
+                capture.close()
             for topology in node.vhosts.values():
-                topology.vhost.dead_letters.stop()
+                topology.vhost.dead_lettering.stop()
                 for queue in topology.vhost.all_queues():
-                    queue.closing()
+                    queue.stop()
         if listener is not None:
             await listener.close()
         await self._close_store()

@@ -30,4 +30,4 @@ class Access:
 
     def _changed(self) -> None:
         self.epoch += 1
-        self._virtual_hosts.changed()
+        self._virtual_hosts.invalidate_routes()

@@ -12,7 +12,7 @@ import hmac
 import os
 from typing import Final
 
-from warren.broker.model.operator_errors import Refused
+from warren.broker.model.operator_errors import OperationRefused
 
 SHA256: Final = "rabbit_password_hashing_sha256"
 ALGORITHMS: Final = {
@@ -43,16 +43,16 @@ def exported(stored: bytes) -> str:
 def imported(password_hash: str, algorithm: str) -> bytes:
     """What a `password_hash` of definitions stands for; the empty one, for a user without a password.
 
-    :raises Refused: if it is no hash of that algorithm.
+    :raises OperationRefused: if it is no hash of that algorithm.
     """
     if algorithm not in ALGORITHMS:
-        raise Refused(f"no hashing algorithm '{algorithm}'; there are: {', '.join(ALGORITHMS)}")
+        raise OperationRefused(f"no hashing algorithm '{algorithm}'; there are: {', '.join(ALGORITHMS)}")
     try:
         stored = base64.b64decode(password_hash, validate=True)
     except binascii.Error:
         stored = b"?"
     if stored and len(stored) != SALT_BYTES + hashlib.new(ALGORITHMS[algorithm]).digest_size:
-        raise Refused(f"the password hash is no base64 of a 4-byte salt and a hash of {algorithm}")
+        raise OperationRefused(f"the password hash is no base64 of a 4-byte salt and a hash of {algorithm}")
     return stored
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from warren.broker.model.operator_errors import Missing, Refused
+from warren.broker.model.operator_errors import ObjectNotFound, OperationRefused
 from warren.broker.store.definitions.definition_rows import PermissionRow, TopicPermissionRow
 from warren.broker.store.definitions.definitions_database import Definitions
 
@@ -65,7 +65,7 @@ class TopicPermission:
 
 
 class Permissions:
-    """All permissions of one broker. Every change is stored; it raises `Refused` where it cannot be made.
+    """All permissions of one broker. Every change is stored; it raises `OperationRefused` where it cannot be made.
 
     :param knows_user: whether there is a user of a name; `knows_vhost`, a virtual host.
     """
@@ -116,7 +116,7 @@ class Permissions:
     def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
         """Let a user into a virtual host, and say what it may do there.
 
-        :raises Refused: if there is no such user or virtual host, or an expression is none.
+        :raises OperationRefused: if there is no such user or virtual host, or an expression is none.
         """
         self._check(user, vhost, configure, write, read)
         self._permissions[user, vhost] = Permission(user, vhost, configure, write, read)
@@ -135,7 +135,7 @@ class Permissions:
     def set_topic(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
         """Say with which routing keys a user may publish to, and bind to, a topic exchange.
 
-        :raises Refused: if there is no such user or virtual host, or an expression is none.
+        :raises OperationRefused: if there is no such user or virtual host, or an expression is none.
         """
         self._check(user, vhost, write, read)
         row = TopicPermissionRow(user, vhost, exchange, write, read)
@@ -179,14 +179,14 @@ class Permissions:
 
     def _check(self, user: str, vhost: str, *patterns: str) -> None:
         if not self._knows_user(user):
-            raise Missing(f"user '{user}' does not exist")
+            raise ObjectNotFound(f"user '{user}' does not exist")
         if not self._knows_vhost(vhost):
-            raise Missing(f"virtual host '{vhost}' does not exist")
+            raise ObjectNotFound(f"virtual host '{vhost}' does not exist")
         for pattern in patterns:
             try:
                 re.compile(pattern.encode())
             except (re.error, OverflowError) as error:
-                raise Refused(f"'{pattern}' is no regular expression: {error}") from None
+                raise OperationRefused(f"'{pattern}' is no regular expression: {error}") from None
 
 
 def _topic(row: TopicPermissionRow) -> TopicPermission:

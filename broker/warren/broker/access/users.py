@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from warren.broker.access import passwords
-from warren.broker.model.operator_errors import Exists, Missing, Refused
-from warren.broker.model.vhost.vhost_settings import limit
+from warren.broker.model.operator_errors import ObjectAlreadyExists, ObjectNotFound, OperationRefused
+from warren.broker.model.vhost.vhost_settings import normalize_limit
 from warren.broker.store.definitions.definition_rows import UserRow
 from warren.broker.store.definitions.definitions_database import Definitions
 
@@ -44,7 +44,7 @@ class User:
 
 
 class Users:
-    """The users of one broker. Every change is stored; it raises `Refused` where it cannot be made."""
+    """The users of one broker. Every change is stored; it raises `OperationRefused` where it cannot be made."""
 
     def __init__(self, definitions: Definitions | None, on_changed: Callable[[], None]) -> None:
         self.on_deleted: list[Callable[[str], None]] = []
@@ -62,11 +62,11 @@ class Users:
 
     def get(self, name: str) -> User:
         """
-        :raises Missing: if there is none of that name.
+        :raises ObjectNotFound: if there is none of that name.
         """
         user = self._users.get(name)
         if user is None:
-            raise Missing(f"user '{name}' does not exist")
+            raise ObjectNotFound(f"user '{name}' does not exist")
         return user
 
     def authenticate(self, name: str, password: bytes) -> User | None:
@@ -92,12 +92,12 @@ class Users:
     ) -> None:
         """Make a user, with a password, its hash as definitions have it, or neither.
 
-        :raises Exists: if there is one of that name.
+        :raises ObjectAlreadyExists: if there is one of that name.
         """
         if name in self._users:
-            raise Exists(f"user '{name}' already exists")
+            raise ObjectAlreadyExists(f"user '{name}' already exists")
         if not name:
-            raise Refused("a user needs a name")
+            raise OperationRefused("a user needs a name")
         self._put(User(name, _stored(password, password_hash, algorithm), algorithm, _tags(tags)))
         logger.debug("event=user_added name=%r", name)
 
@@ -122,7 +122,11 @@ class Users:
     def set_limits(self, name: str, *, max_connections: int | None, max_channels: int | None) -> None:
         """Set both limits; None, as any negative number, is no limit, and 0 allows nothing."""
         self._put(
-            replace(self.get(name), max_connections=limit(max_connections), max_channels=limit(max_channels))
+            replace(
+                self.get(name),
+                max_connections=normalize_limit(max_connections),
+                max_channels=normalize_limit(max_channels),
+            )
         )
 
     def delete(self, name: str) -> None:
@@ -171,5 +175,5 @@ def _tags(tags: Iterable[str]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(tags))
     for tag in found:
         if not tag or "," in tag:
-            raise Refused(f"'{tag}' is no tag: a tag is not empty and has no comma")
+            raise OperationRefused(f"'{tag}' is no tag: a tag is not empty and has no comma")
     return found

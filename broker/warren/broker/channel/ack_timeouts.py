@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.model.argument_checks import Invalid, argument_fields, count
+from warren.broker.model.argument_checks import InvalidValue, argument_fields, non_negative
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -27,8 +27,8 @@ def timeout_of(arguments: QueueArguments, consumer: bytes, default: int, describ
     :raises AmqpError: 406 for a consumer's x-consumer-timeout that is no time.
     """
     try:
-        own = count(argument_fields(consumer).get("x-consumer-timeout"))
-    except Invalid as reason:
+        own = non_negative(argument_fields(consumer).get("x-consumer-timeout"))
+    except InvalidValue as reason:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg 'x-consumer-timeout' for {described}: {reason}"
         ) from None

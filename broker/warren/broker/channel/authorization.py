@@ -10,7 +10,7 @@ from warren.broker.access.permissions import CONFIGURE, READ, WRITE, Permission,
 from warren.broker.access.users import User
 from warren.broker.model.argument_checks import argument_fields
 from warren.broker.model.exchange.exchange import Exchange
-from warren.broker.model.rabbitmq_versions import Compat
+from warren.broker.model.rabbitmq_versions import VersionBehaviour
 from warren.wire.reply_codes import AmqpError, Reply
 
 DEFAULT_EXCHANGE = b"amq.default"
@@ -20,9 +20,9 @@ DEFAULT_EXCHANGE = b"amq.default"
 class Authorization:
     """Decided anew whenever users or permissions have changed."""
 
-    def __init__(self, access: Access, user: User, vhost: bytes, compat: Compat) -> None:
+    def __init__(self, access: Access, user: User, vhost: bytes, compat: VersionBehaviour) -> None:
         self._user = user
-        self._names = compat.names_the_permission
+        self._names = compat.names_missing_permission
         self._access = access
         self._vhost = vhost.decode(errors="replace")
         self._epoch = -1

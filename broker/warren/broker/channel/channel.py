@@ -24,10 +24,10 @@ from warren.broker.channel.subscription import Subscription
 from warren.broker.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange.exchange import Exchange
-from warren.broker.model.exchange.headers import names_keys
+from warren.broker.model.exchange.headers import may_have_cc
 from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
-from warren.broker.model.queue.queue import TAKEN, Queue
+from warren.broker.model.queue.queue import ACCEPTED, Queue
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.wire.amqp_url import connection_name
 from warren.wire.content import RoutingProperties
@@ -112,9 +112,9 @@ class Channel:
 
         :raises AmqpError: 404 without the exchange, 403 if it is internal or the user may not publish to it.
         """
-        if self.writable_epoch != self.vhost.epoch:
+        if self.writable_epoch != self.vhost.routing_epoch:
             self.writable.clear()
-            self.writable_epoch = self.vhost.epoch
+            self.writable_epoch = self.vhost.routing_epoch
         if target.exchange not in self.writable:
             authorization = self.connection.authorization
             assert authorization is not None
@@ -131,12 +131,12 @@ class Channel:
         target.queues = vhost.route(exchange, target.routing_key)
         target.by_message = (
             vhost.routes_by_message(exchange)
-            or vhost.leads_to_replies(target.routing_key)
+            or vhost.is_reply_key(target.routing_key)
             or vhost.deduplicates(target.queues)
             or target.immediate
             or self.connection.node.limits.timestamps != ""
         )
-        target.epoch = vhost.epoch
+        target.epoch = vhost.routing_epoch
 
     def check_topics(self, exchange: Exchange, routing_keys: list[bytes]) -> None:
         """
@@ -161,7 +161,7 @@ class Channel:
 
     def publish(self, target: Target, content: bytes, body_size: i64, properties: RoutingProperties) -> None:
         """A message is complete: route it, and remember what its confirm waits for."""
-        if target.epoch != self.vhost.epoch:
+        if target.epoch != self.vhost.routing_epoch:
             self.resolve(target)
         message = Message(target.exchange, target.routing_key, content, body_size, self.number)
         if properties.delivery_mode == 2:
@@ -176,17 +176,17 @@ class Channel:
             raise of_another_user(self, properties.user_id)
         queues = target.queues
         capture = self.capture
-        if target.by_message or (properties.headers and names_keys(properties.headers)):
+        if target.by_message or (properties.headers and may_have_cc(properties.headers)):
             queues = route_by_message(self, target, message, properties)
         if self.tx is not None:
             self.tx.publish(target, queues, message)
             return
         if capture is not None:
-            capture.publishing(self.origin, message, untaken(queues))
+            capture.publish_started(self.origin, message, untaken(queues))
         if not queues:
             if queues is not DUPLICATE:
                 unroutable(self, target, queues, message)
-            outcome: i64 = TAKEN
+            outcome: i64 = ACCEPTED
         elif len(queues) == 1:
             outcome = queues[0].publish(message)
         else:
@@ -220,8 +220,8 @@ class Channel:
             assert consumer is not None
             message.consumer = None
             if consumer.queue.capture is not None:
-                consumer.queue.capture.acked(consumer, self.identities.pop(int(tag), ""), self.origin)
-            consumer.queue.acknowledged(message)
+                consumer.queue.capture.acknowledged(consumer, self.identities.pop(int(tag), ""), self.origin)
+            consumer.queue.acknowledge(message)
             self.release(consumer)
             if consumer.stalled:
                 self.wake(consumer)
@@ -238,14 +238,14 @@ class Channel:
             message.consumer = None
             if consumer.queue.capture is not None:
                 identity = self.identities.pop(int(message.tag), "")
-                consumer.queue.capture.acked(consumer, identity, self.origin)
-            consumer.queue.acknowledged(message)
+                consumer.queue.capture.acknowledged(consumer, identity, self.origin)
+            consumer.queue.acknowledge(message)
             self.release(consumer)
-            if consumer.stalled and not consumer.waking:
-                consumer.waking = True
+            if consumer.stalled and not consumer.wake_pending:
+                consumer.wake_pending = True
                 woken.append(consumer)
         for consumer in woken:
-            consumer.waking = False
+            consumer.wake_pending = False
             if consumer.stalled:
                 self.wake(consumer)
         if self.prefetch:
@@ -292,7 +292,7 @@ class Channel:
             if requeue:
                 consumer.queue.requeue(consumers[consumer], False)
             else:
-                consumer.queue.rejected(consumers[consumer])
+                consumer.queue.reject(consumers[consumer])
         for consumer in order:
             if consumer.stalled:
                 self.wake(consumer)
@@ -330,14 +330,14 @@ class Channel:
         if self.prefetch:
             self.wake_all()
         elif consumer.has_room():
-            consumer.queue.resume(consumer)
+            consumer.queue.resume_consumer(consumer)
 
     def wake_all(self) -> None:
         """Let all that have room into their queues' rounds before the first of them is served: they share the room."""
         woken: list[Subscription] = []
         for subscription in self.subscriptions.values():
             if subscription.stalled and subscription.has_room():
-                subscription.queue.round.place(subscription)
+                subscription.queue.scheduler.insert(subscription)
                 woken.append(subscription)
         for subscription in woken:
             subscription.queue.drain()
@@ -361,7 +361,7 @@ class Channel:
             self.subscriptions[last.tag] = last
         for subscription in self.subscriptions.values():
             if subscription is not last and not subscription.no_ack:
-                subscription.queue.round.suspend(subscription)
+                subscription.queue.scheduler.suspend(subscription)
 
     # -- the end
 
@@ -385,8 +385,8 @@ class Channel:
     def end_replies(self) -> None:
         """No answer reaches it any more."""
         if self.replies is not None:
-            self.vhost.replies.pop(self.replies.name, None)
-            self.replies.ended()
+            self.vhost.reply_queues.pop(self.replies.name, None)
+            self.replies.mark_deleted()
             self.replies = None
 
     def close(self) -> None:
@@ -405,7 +405,7 @@ class Channel:
                 message.consumer = None
                 if consumer.queue.capture is not None:
                     identity = self.identities.pop(int(message.tag), "")
-                    consumer.queue.capture.cut_off(consumer, identity, self.origin)
+                    consumer.queue.capture.requeued_by_close(consumer, identity, self.origin)
                 by_queue.setdefault(consumer.queue, []).append(message)
             self.unacked.clear()
             for queue, messages in by_queue.items():

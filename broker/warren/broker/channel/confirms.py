@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.model.queue.queue import REFUSED, STORED, TAKEN
+from warren.broker.model.queue.queue import ACCEPTED, REJECTED, STORED
 from warren.wire.methods import ACK, BASIC, NACK
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Confirms:
     def add(self, outcome: i64) -> None:
         """One more publish: TAKEN, STORED or REFUSED."""
         self.published += 1
-        if outcome == TAKEN and not self.runs:
+        if outcome == ACCEPTED and not self.runs:
             self.ready = self.published
         else:
             self.queue_up(outcome)
@@ -63,7 +63,7 @@ class Confirms:
         """Confirms leave in the order of the publishes, so what needs no disk waits for what went before it."""
         runs = self.runs
         last = runs[-1] if runs else None
-        if outcome == REFUSED:
+        if outcome == REJECTED:
             runs.append(Run(last.batch if last is not None else 0, self.published, True))
         elif outcome == STORED:
             node = self.channel.connection.node

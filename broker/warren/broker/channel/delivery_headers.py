@@ -16,15 +16,15 @@ def as_received(queue: Queue, message: Message) -> bytes:
     (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling), and without the header BCC
     (https://www.rabbitmq.com/docs/sender-selected).
     """
-    counts = message.deliveries > 0 and (queue.delivery_limit >= 0 or queue.arguments.quorum)
-    if not counts and not message.blind:
+    counts = message.delivery_count > 0 and (queue.delivery_limit >= 0 or queue.arguments.quorum)
+    if not counts and not message.has_bcc:
         return message.content
-    return changed(message, int(message.deliveries) if counts else 0)
+    return changed(message, int(message.delivery_count) if counts else 0)
 
 
 def as_returned(message: Message) -> bytes:
     """The content that a publisher gets back in basic.return: without the header BCC as well."""
-    return changed(message, 0) if message.blind else message.content
+    return changed(message, 0) if message.has_bcc else message.content
 
 
 def changed(message: Message, deliveries: int) -> bytes:

@@ -50,7 +50,7 @@ def consume(context: MethodContext, tag: bytes) -> None:
     subscription = Subscription(channel, queue, tag, True, False, 0)
     channel.subscriptions[tag] = subscription
     channel.replies = queue
-    topology.vhost.replies[name] = queue
+    topology.vhost.reply_queues[name] = queue
     if not context.arguments.flag("nowait"):
         context.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
     queue.subscribe(subscription)
@@ -61,8 +61,8 @@ def declare(context: MethodContext, name: bytes) -> None:
 
     :raises AmqpError: 404 if it is not.
     """
-    if name != NAME and name not in context.topology.vhost.replies:
-        raise AmqpError(Reply.NOT_FOUND, f"no {context.topology.described('queue', name)}")
+    if name != NAME and name not in context.topology.vhost.reply_queues:
+        raise AmqpError(Reply.NOT_FOUND, f"no {context.topology.describe('queue', name)}")
     context.channel.last_queue = name
     context.reply("queue.declare-ok", name, 0, 1)
 
@@ -71,7 +71,7 @@ def refuse_binding(context: MethodContext, name: bytes) -> None:
     """
     :raises AmqpError: 403 where RabbitMQ names the reason; before 4.0 there is just no such queue.
     """
-    if name.startswith(REPLY_PREFIX) and context.topology.vhost.compat.explains_replies:
+    if name.startswith(REPLY_PREFIX) and context.topology.vhost.compat.refuses_binding_to_reply_queues:
         text = "cannot bind or unbind to a volatile (direct reply-to) queue"
         raise AmqpError(Reply.ACCESS_REFUSED, text)
 

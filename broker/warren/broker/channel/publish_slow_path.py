@@ -11,9 +11,9 @@ from warren.broker.channel.delivery_headers import as_returned
 from warren.broker.channel.interceptors import stamped
 from warren.broker.model.argument_checks import MAX_EXPIRY_MS, argument_fields
 from warren.broker.model.deduplication import DUPLICATE
-from warren.broker.model.exchange.headers import further_keys
+from warren.broker.model.exchange.headers import cc_and_bcc_keys
 from warren.broker.model.message import Message
-from warren.broker.model.queue.queue import REFUSED, Queue
+from warren.broker.model.queue.queue import REJECTED, Queue
 from warren.wire.content import RoutingProperties, content_frames
 from warren.wire.methods import BASIC, PUBLISH, frame
 from warren.wire.reply_codes import AmqpError, Reply
@@ -37,16 +37,16 @@ def route_by_message(
     assert exchange is not None
     vhost = channel.vhost
     headers = argument_fields(properties.headers)
-    message.blind = "BCC" in headers
-    further = further_keys(headers)
+    message.has_bcc = "BCC" in headers
+    further = cc_and_bcc_keys(headers)
     if further and channel.by_topic:
         channel.check_topics(exchange, further)
     timestamps = channel.connection.node.limits.timestamps
     if timestamps:
         message.content = stamped(message, vhost.clock.now(), timestamps)
     keys = [target.routing_key, *further]
-    queues = vhost.find(exchange, keys, headers, message)
-    if target.mandatory and exchange.held in queues and not vhost.would_reach(exchange, keys, headers):
+    queues = vhost.find_queues(exchange, keys, headers, message)
+    if target.mandatory and exchange.delay_queue in queues and not vhost.would_route(exchange, keys, headers):
         # Whether it can be routed when it is due nobody knows; that it cannot be now, its publisher is told.
         return []
     if target.immediate and queues:
@@ -88,7 +88,7 @@ def untaken(queues: list[Queue]) -> str:
 
 def published(channel: Channel, capture: Capture, message: Message, outcome: i64) -> None:
     """A publish is told; have its confirm told when it comes."""
-    identity = capture.published(message, outcome == REFUSED)
+    identity = capture.publish_finished(message, outcome == REJECTED)
     if channel.confirming:
         confirms = channel.confirms
         if confirms.captured is None:

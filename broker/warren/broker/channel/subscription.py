@@ -58,7 +58,7 @@ class Subscription(Consumer):
         if message.exchange is not self.last_exchange or message.routing_key is not self.last_key:
             self.prepare(message)
         content = message.content
-        if message.deliveries or message.blind:
+        if message.delivery_count or message.has_bcc:
             content = as_received(self.queue, message)
         if message.channel != channel.number or len(content) > connection.frame_max:
             content = content_frames(content, channel.number, connection.frame_max)
@@ -101,9 +101,9 @@ class Subscription(Consumer):
         self.after_tag = b"".join((bytes((len(exchange),)), exchange, bytes((len(key),)), key, b"\xce"))
         self.framing = size + 8
 
-    def held(self) -> dict[int, Message]:
+    def unacknowledged(self) -> dict[int, Message]:
         return self.channel.unacked
 
-    def cancelled(self) -> None:
+    def cancel_from_server(self) -> None:
         self.channel.subscriptions.pop(self.tag, None)
         self.channel.connection.consumer_gone(self.channel.number, self.tag)

@@ -15,7 +15,7 @@ from warren.broker.channel.publish_slow_path import published, unroutable, untak
 from warren.broker.connection.peer_limits import TRANSACTION_ACTIONS, TRANSACTION_BYTES
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
-from warren.broker.model.queue.queue import STORED, TAKEN, Queue
+from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ class Transaction:
         self.publishes, self.settled, self.bytes = [], [], 0
         vhost = channel.vhost
         capture = channel.capture
-        outcome: i64 = TAKEN
+        outcome: i64 = ACCEPTED
         # Dead letters that a publish or a rejection causes are records of their own; they follow.
-        vhost.dead_letters.hold()
+        vhost.dead_lettering.defer()
         log = vhost.log
         if log is not None:
             log.begin()
@@ -93,8 +93,8 @@ class Transaction:
                 if not queues and publish.queues is DUPLICATE:
                     continue
                 if capture is not None:
-                    capture.publishing(channel.origin, publish.message, untaken(queues))
-                taken: i64 = TAKEN
+                    capture.publish_started(channel.origin, publish.message, untaken(queues))
+                taken: i64 = ACCEPTED
                 if not queues:
                     unroutable(channel, publish.target, publish.queues, publish.message)
                 else:
@@ -108,13 +108,13 @@ class Transaction:
                 consumer = message.consumer
                 assert consumer is not None
                 # What ended with its queue is not written down, and not waited for.
-                if message.stored and outcome == TAKEN and not consumer.queue.deleted:
+                if message.stored and outcome == ACCEPTED and not consumer.queue.deleted:
                     outcome = STORED
             channel.settle(by_way[ACKED])
         finally:
             if log is not None:
                 log.end()
-            vhost.dead_letters.release()
+            vhost.dead_lettering.resume()
         if by_way[REQUEUED]:
             channel.give_back(by_way[REQUEUED], True)
         if by_way[REJECTED]:

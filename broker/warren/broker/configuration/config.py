@@ -12,7 +12,7 @@ from warren.broker.configuration.sizes import parse_size
 from warren.broker.connection.handshake import FRAME_MIN
 from warren.broker.connection.listen_address import Address
 from warren.broker.connection.tls import TlsConfig
-from warren.broker.model.rabbitmq_versions import COMPAT
+from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
 from warren.broker.process_memory import LEAST, available_memory
 from warren.broker.store.log.log import Sync
 
@@ -123,8 +123,10 @@ class BrokerConfig:
             raise ValueError("capture_events names two streams for one virtual host")
         if self.sync not in (modes := [mode.value for mode in Sync]):
             raise ValueError(f"sync is {self.sync!r}; it has to be one of {', '.join(modes)}")
-        if self.compat not in COMPAT:
-            raise ValueError(f"compat is {self.compat!r}; it has to be one of {', '.join(COMPAT)}")
+        if self.compat not in BEHAVIOUR_BY_VERSION:
+            raise ValueError(
+                f"compat is {self.compat!r}; it has to be one of {', '.join(BEHAVIOUR_BY_VERSION)}"
+            )
 
     @property
     def addresses(self) -> list[Address]:

@@ -16,7 +16,7 @@ from warren.wire.reply_codes import AmqpError, Reply
 if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
     from warren.broker.connection.node import Node
-    from warren.broker.model.vhost.declarations import Topology
+    from warren.broker.model.vhost.declarations import Declarations
 
 
 def admit(node: Node, connection: Connection, user: User, vhost: bytes) -> Authorization:
@@ -63,7 +63,7 @@ def admit_channel(node: Node, connection: Connection, authorization: Authorizati
         )
 
 
-def admit_queue(topology: Topology, name: bytes) -> None:
+def admit_queue(topology: Declarations, name: bytes) -> None:
     """
     :raises AmqpError: 406 if the virtual host has as many queues as it may.
     """

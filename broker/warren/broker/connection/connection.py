@@ -447,4 +447,4 @@ class Connection:
         self.channels.clear()
         topology = self.node.vhosts.get(self.vhost)
         if topology is not None:
-            topology.delete_owned(self)
+            topology.delete_exclusive_queues(self)

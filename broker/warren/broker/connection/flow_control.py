@@ -21,8 +21,8 @@ def crowds(last: Optional[Target]) -> bool:  # noqa: UP045
     if last is None or not last.queues:
         return False
     queue = last.queues[0]
-    waiting = queue.waiting
-    return (waiting.count > BACKLOG or waiting.bytes > BACKLOG_BYTES) and len(queue.round.all) > 0
+    waiting = queue.ready
+    return (waiting.count > BACKLOG or waiting.bytes > BACKLOG_BYTES) and len(queue.scheduler.consumers) > 0
 
 
 def leave_unread(connection: Connection) -> None:

@@ -169,7 +169,7 @@ class Conversation:
         self.channel_max = negotiated("channel_max", arguments.number("channel_max"), 0, limits.channel_max)
         frame_max = negotiated("frame_max", arguments.number("frame_max"), FRAME_MIN, limits.frame_max)
         if frame_max < PORTABLE_FRAME_MIN:
-            connection.node.virtual_hosts.portability.judge("small_frames", frame_max)
+            connection.node.virtual_hosts.portability.check("small_frames", frame_max)
         connection.frame_max = frame_max
         self.heartbeat = arguments.number("heartbeat")
         self.state = State.OPENING
@@ -206,7 +206,7 @@ class Conversation:
                     authorization.check(READ, "queue", subscription.queue.name)
                 except AmqpError:
                     subscription.queue.unsubscribe(subscription)
-                    subscription.cancelled()
+                    subscription.cancel_from_server()
                     subscription.queue.drain()
 
     # -- channels

@@ -20,7 +20,7 @@ from warren.wire.reply_codes import AmqpError, Reply
 if TYPE_CHECKING:
     from warren.broker.channel.confirms import Confirms
     from warren.broker.connection.connection import Connection
-    from warren.broker.model.vhost.declarations import Topology
+    from warren.broker.model.vhost.declarations import Declarations
     from warren.broker.store.definitions.definitions_database import Definitions
     from warren.broker.store.log.log import Log
 
@@ -53,7 +53,7 @@ class Node:
         self.login = login
         self.limits = limits
         self.virtual_hosts = virtual_hosts
-        self.vhosts: dict[bytes, Topology] = virtual_hosts.topologies
+        self.vhosts: dict[bytes, Declarations] = virtual_hosts.declarations
         self.log = log
         self.definitions = definitions
         self.server_properties = server_properties

@@ -8,7 +8,7 @@ from pathlib import Path
 from warren.broker.management.definitions_export import Holdings
 from warren.broker.management.definitions_import import take_in
 from warren.broker.management.request import Json
-from warren.broker.model.operator_errors import Refused
+from warren.broker.model.operator_errors import OperationRefused
 
 
 class DefinitionsError(Exception):
@@ -48,5 +48,5 @@ def load_definitions(found: list[tuple[Path, Json]], holdings: Holdings) -> None
         try:
             for _ in take_in(definitions, holdings):
                 pass
-        except Refused as refused:
+        except OperationRefused as refused:
             raise DefinitionsError(f"the definitions {file} are refused: {refused}") from None

@@ -46,7 +46,7 @@ class Utilisation:
         averages: dict[Queue, float] = {}
         for topology in self._node.vhosts.values():
             for queue in topology.vhost.queues.values():
-                if queue.round.all:
+                if queue.scheduler.consumers:
                     now = _now(queue)
                     before = self._averages.get(queue, now)
                     averages[queue] = before + WEIGHT * (now - before)
@@ -55,4 +55,4 @@ class Utilisation:
 
 
 def _now(queue: Queue) -> float:
-    return 1.0 if queue.active else 0.0
+    return 1.0 if queue.ready_consumers else 0.0

@@ -116,7 +116,7 @@ class ControlSocket:
             return {"result": await self._perform(verb, request)}
         except Refused as refused:
             return {"error": str(refused), "status": refused.status}
-        except operator_errors.Refused as refused:
+        except operator_errors.OperationRefused as refused:
             return {"error": str(refused), "status": ExitStatus.USAGE}
         except Exception:
             logger.exception("event=control_error verb=%r", verb)

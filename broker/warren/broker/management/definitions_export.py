@@ -17,7 +17,7 @@ from warren.broker.management.request import Json
 from warren.broker.management.verbs.users import user_limits
 from warren.broker.management.verbs.virtual_hosts import vhost_limits
 from warren.broker.model.policy.policies import queue_type
-from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, Parameters, as_value
+from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, RuntimeParameters, policy_to_value
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.wire import field_tables
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from warren.broker.access.users import User
     from warren.broker.model.exchange.exchange import Exchange
     from warren.broker.model.vhost.vhost import VirtualHost
-    from warren.broker.model.vhost.vhost_settings import Settings
+    from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
 
 FOLLOWS: Final = "3.10.8"
 """The RabbitMQ version whose form of definitions this is: newer ones read it as well."""
@@ -37,7 +37,7 @@ class Holdings(NamedTuple):
 
     virtual_hosts: VirtualHosts
     access: Access
-    parameters: Parameters
+    parameters: RuntimeParameters
 
 
 def exporting(holdings: Holdings, version: str) -> Generator[None, None, dict[str, Json]]:
@@ -48,7 +48,7 @@ def exporting(holdings: Holdings, version: str) -> Generator[None, None, dict[st
 
     :param version: of Warren, for the reader
     """
-    hosts = [topology.vhost for _, topology in sorted(holdings.virtual_hosts.topologies.items())]
+    hosts = [topology.vhost for _, topology in sorted(holdings.virtual_hosts.declarations.items())]
     settings = holdings.virtual_hosts.all()
     permissions = holdings.access.permissions
     queues = yield from _collected(_queue(queue) for vhost in hosts for queue in _queues(vhost))
@@ -70,9 +70,9 @@ def exporting(holdings: Holdings, version: str) -> Generator[None, None, dict[st
             {"name": name, "value": value} for name, value in sorted(holdings.parameters.globals.items())
         ],
         "policies": [
-            {"vhost": text(vhost.name), "name": name, **as_value(policy)}
+            {"vhost": text(vhost.name), "name": name, **policy_to_value(policy)}
             for vhost in hosts
-            for name, policy in sorted(vhost.policies.own.items())
+            for name, policy in sorted(vhost.policies.user_policies.items())
         ],
         "queues": queues,
         "exchanges": exchanges,
@@ -98,7 +98,7 @@ def _user(user: User) -> Json:
     }
 
 
-def _virtual_host(settings: Settings) -> Json:
+def _virtual_host(settings: VirtualHostSettings) -> Json:
     metadata: dict[str, Json] = {"description": settings.description, "tags": list(settings.tags)}
     if settings.default_queue_type:
         metadata["default_queue_type"] = settings.default_queue_type
@@ -107,21 +107,23 @@ def _virtual_host(settings: Settings) -> Json:
     return {"name": settings.name, "limits": [], "metadata": metadata, **metadata}
 
 
-def _parameters(holdings: Holdings, hosts: list[VirtualHost], settings: list[Settings]) -> Iterator[Json]:
+def _parameters(
+    holdings: Holdings, hosts: list[VirtualHost], settings: list[VirtualHostSettings]
+) -> Iterator[Json]:
     for vhost in hosts:
         for name, policy in sorted(vhost.policies.operator.items()):
             yield {
                 "vhost": text(vhost.name),
                 "component": OPERATOR_POLICY,
                 "name": name,
-                "value": as_value(policy),
+                "value": policy_to_value(policy),
             }
     for each in settings:
         limits = vhost_limits(each)
         if limits:
             yield {"vhost": each.name, "component": "vhost-limits", "name": "limits", "value": limits}
     for (name_of, component, name), value in sorted(
-        holdings.parameters.kept.items(), key=lambda kept: kept[0]
+        holdings.parameters.stored.items(), key=lambda kept: kept[0]
     ):
         yield {"vhost": text(name_of), "component": component, "name": name, "value": value}
 

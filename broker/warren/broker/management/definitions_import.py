@@ -18,12 +18,17 @@ from warren.broker.management.request import Json, Refused
 from warren.broker.management.verbs.users import LIMITS as USER_LIMITS
 from warren.broker.management.verbs.virtual_hosts import LIMITS as VHOST_LIMITS
 from warren.broker.model.clock import Timer
-from warren.broker.model.compat_checks import Portability
-from warren.broker.model.names import refuse_default
-from warren.broker.model.operator_errors import Refused as ModelRefused
+from warren.broker.model.compat_checks import PortabilityChecks
+from warren.broker.model.names import refuse_default_exchange
+from warren.broker.model.operator_errors import OperationRefused as ModelRefused
 from warren.broker.model.policy.policy_keys import InvalidPolicy
-from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, POLICY, Parameters, from_value
-from warren.broker.model.vhost.declarations import Topology
+from warren.broker.model.policy.runtime_parameters import (
+    OPERATOR_POLICY,
+    POLICY,
+    RuntimeParameters,
+    policy_from_value,
+)
+from warren.broker.model.vhost.declarations import Declarations
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.wire import field_tables
 from warren.wire.reply_codes import AmqpError
@@ -38,9 +43,9 @@ def take_in(definitions: Json, holdings: Holdings) -> Generator[None, None, None
 
     :raises Refused: naming the definition that is wrong; then nothing has changed.
     """
-    portability = Portability.silent()
+    portability = PortabilityChecks.silent()
     hosts = VirtualHosts(NoTime(), None, None, compat=holdings.virtual_hosts.compat, portability=portability)
-    rehearsal = Holdings(hosts, Access(hosts, None), Parameters(hosts, None))
+    rehearsal = Holdings(hosts, Access(hosts, None), RuntimeParameters(hosts, None))
     yield from _apply((yield from exporting(holdings, "")), rehearsal)
     # What is there is not judged again.
     portability.strict = holdings.virtual_hosts.portability.strict
@@ -228,21 +233,21 @@ def _global_parameter(definition: Definition, holdings: Holdings) -> None:
 
 
 def _policy(definition: Definition, holdings: Holdings) -> None:
-    topology = holdings.virtual_hosts.topology(definition.text("vhost"))
+    topology = holdings.virtual_hosts.declarations_of(definition.text("vhost"))
     value = {**definition.fields, "definition": as_object(definition.fields.get("definition"))}
-    holdings.parameters.set_policy(topology.vhost, from_value(definition.text("name"), value, False))
+    holdings.parameters.set_policy(topology.vhost, policy_from_value(definition.text("name"), value, False))
 
 
 def _parameter(definition: Definition, holdings: Holdings) -> None:
     vhost, component, name = (definition.text(field) for field in ("vhost", "component", "name"))
-    topology = holdings.virtual_hosts.topology(vhost)
+    topology = holdings.virtual_hosts.declarations_of(vhost)
     value = as_object(definition.fields.get("value"))
     if component == "vhost-limits":
         _limit(definition, holdings, vhost, value)
     elif component in (POLICY, OPERATOR_POLICY):
         if isinstance(value, dict):
             value = {**value, "definition": as_object(value.get("definition"))}
-        policy = from_value(name, value, component == OPERATOR_POLICY)
+        policy = policy_from_value(name, value, component == OPERATOR_POLICY)
         holdings.parameters.set_policy(topology.vhost, policy)
     else:
         holdings.parameters.set(topology.vhost.name, component, name, value)
@@ -280,7 +285,7 @@ def _queue(definition: Definition, holdings: Holdings) -> None:
 def _binding(definition: Definition, holdings: Holdings) -> None:
     topology = _topology(definition, holdings)
     source, destination = definition.data("source"), definition.data("destination")
-    refuse_default(source)
+    refuse_default_exchange(source)
     kind = definition.text("destination_type")
     if kind not in ("queue", "exchange"):
         raise definition.refused(f"destination_type is 'queue' or 'exchange', not '{kind}'")
@@ -292,8 +297,8 @@ def _binding(definition: Definition, holdings: Holdings) -> None:
     )
 
 
-def _topology(definition: Definition, holdings: Holdings) -> Topology:
-    return holdings.virtual_hosts.topology(definition.text("vhost"))
+def _topology(definition: Definition, holdings: Holdings) -> Declarations:
+    return holdings.virtual_hosts.declarations_of(definition.text("vhost"))
 
 
 def _is_predeclared(definition: Definition, name: bytes) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from warren.broker.management.request import Json, Refused
-from warren.broker.model.policy.policy_keys import settings, term
+from warren.broker.model.policy.policy_keys import format_settings, format_term
 
 
 def limits(definition: Json, known: tuple[str, ...], where: str) -> dict[str, int]:
@@ -24,10 +24,10 @@ def limits(definition: Json, known: tuple[str, ...], where: str) -> dict[str, in
         raise Refused(f"the limits have to be an object: {json.dumps(definition)}")
     unknown = {name: value for name, value in definition.items() if name not in known}
     if unknown:
-        raise Refused(f"Validation failed: Unrecognised terms {settings(unknown)} in {where}")
+        raise Refused(f"Validation failed: Unrecognised terms {format_settings(unknown)} in {where}")
     for name, value in definition.items():
         if not isinstance(value, int) or isinstance(value, bool):
-            raise Refused(f"Validation failed: {name} should be a number, actually was {term(value)}")
+            raise Refused(f"Validation failed: {name} should be a number, actually was {format_term(value)}")
     return definition
 
 

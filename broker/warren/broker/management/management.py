@@ -28,7 +28,7 @@ from warren.broker.management.verbs import (
     users,
     virtual_hosts,
 )
-from warren.broker.model.policy.runtime_parameters import Parameters
+from warren.broker.model.policy.runtime_parameters import RuntimeParameters
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.resource_alarms import Resources
 
@@ -56,7 +56,7 @@ class Management:
     def __init__(
         self,
         node: Node,
-        parameters: Parameters,
+        parameters: RuntimeParameters,
         resources: Resources,
         config: BrokerConfig,
         listeners: Callable[[], list[str]],

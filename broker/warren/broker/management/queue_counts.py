@@ -75,33 +75,33 @@ def unacknowledged(connections: Iterable[Connection]) -> dict[Queue, Unacknowled
 def ready(queue: Queue) -> Figure:
     """What is ready. Of a stream, what it holds; its bytes are those that it takes."""
     if isinstance(queue, Stream):
-        return Figure(int(queue.held()), int(queue.stored_bytes()))
-    return Figure(int(queue.waiting.count), int(queue.waiting.bytes))
+        return Figure(int(queue.message_count()), int(queue.stored_bytes()))
+    return Figure(int(queue.ready.count), int(queue.ready.bytes))
 
 
 def ready_in_memory(queue: Queue) -> Figure:
     """Of what is ready, that whose content is in memory."""
-    return Figure(*queue.waiting.in_memory())
+    return Figure(*queue.ready.resident_totals())
 
 
 def ready_persistent(queue: Queue) -> Figure:
     """Of what is ready, that which is persistent in a durable queue."""
     if not queue.durable:
         return NONE
-    return ready(queue) if isinstance(queue, Stream) else Figure(*queue.waiting.kept())
+    return ready(queue) if isinstance(queue, Stream) else Figure(*queue.ready.persistent_totals())
 
 
 def disk_reads(queue: Queue) -> int:
     """How many messages were read from the disk since the queue's start."""
-    return queue.waiting.reads()
+    return queue.ready.disk_reads_total()
 
 
 def disk_writes(queue: Queue) -> int:
     """How many messages were written to the disk since the queue's start: to keep them, or to make room in memory."""
-    kept = int(queue.records.written) if queue.records is not None else 0
-    return kept + (int(queue.shelf.writes) if queue.shelf is not None else 0)
+    kept = int(queue.queue_log.written) if queue.queue_log is not None else 0
+    return kept + (int(queue.pager.writes) if queue.pager is not None else 0)
 
 
 def memory(queue: Queue, unacked: Unacknowledged) -> int:
     """About how many bytes of memory a queue takes, with all of its messages that are there."""
-    return QUEUE_BYTES + int(queue.waiting.memory()) + unacked.held
+    return QUEUE_BYTES + int(queue.ready.memory_bytes()) + unacked.held

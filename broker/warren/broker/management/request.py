@@ -14,7 +14,7 @@ Json: TypeAlias = Any
 UNSHOWN: Final = ("password", "definitions")
 
 
-class Refused(operator_errors.Refused):
+class Refused(operator_errors.OperationRefused):
     """The request cannot be done. Its text is one line: what is wrong, and what to do where that is not plain.
 
     :param status: the exit status of the command that asked.

@@ -24,7 +24,7 @@ class Overflow(Enum):
     REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
 
-class Invalid(Exception):
+class InvalidValue(Exception):
     """The reason, as RabbitMQ prints it."""
 
 
@@ -39,60 +39,60 @@ def argument_fields(raw: bytes) -> dict[str, Field]:
         raise AmqpError(Reply.SYNTAX_ERROR, str(error)) from None
 
 
-def shown(field: Field) -> str:
+def format_value(field: Field) -> str:
     """A value as error texts have it."""
     return str(field.value).lower() if isinstance(field.value, bool) else str(field.value)
 
 
 def integer(field: Field) -> int:
     if not field.is_integer:
-        raise Invalid(f'"expected integer, got {field.type_name}"')
+        raise InvalidValue(f'"expected integer, got {field.type_name}"')
     assert isinstance(field.value, int)
     return field.value
 
 
-def count(field: Field | None) -> int:
+def non_negative(field: Field | None) -> int:
     """None or more; -1 if the argument is not there."""
     if field is None:
         return -1
     value = integer(field)
     if value < 0:
-        raise Invalid(f"{{value_negative,{value}}}")
+        raise InvalidValue(f"{{value_negative,{value}}}")
     return value
 
 
 def positive(field: Field | None) -> int:
     """At least 1; -1 if the argument is not there."""
-    value = count(field)
+    value = non_negative(field)
     if value == 0:
-        raise Invalid("{value_zero,0}")
+        raise InvalidValue("{value_zero,0}")
     return value
 
 
-def flag(field: Field | None) -> bool:
+def boolean(field: Field | None) -> bool:
     if field is None:
         return False
     if field.kind != "t":
-        raise Invalid(f"{{unacceptable_type,{field.type_name}}}")
+        raise InvalidValue(f"{{unacceptable_type,{field.type_name}}}")
     return field.value is True
 
 
-def text(field: Field | None) -> bytes | None:
+def string(field: Field | None) -> bytes | None:
     if field is None:
         return None
     if field.kind != "S":
-        raise Invalid(f"{{unacceptable_type,{field.type_name}}}")
+        raise InvalidValue(f"{{unacceptable_type,{field.type_name}}}")
     return field.raw[5:]
 
 
 def one_of(field: Field | None, names: tuple[str, ...], reason: str) -> str:
     """One of these names; the first if the argument is not there."""
-    value = text(field)
+    value = string(field)
     if value is None:
         return names[0]
     found = value.decode(errors="replace")
     if found not in names:
-        raise Invalid(reason.format(found))
+        raise InvalidValue(reason.format(found))
     return found
 
 
@@ -105,21 +105,21 @@ def exchange_name(field: Field | None, name: str, described: str) -> bytes | Non
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid type '{field.type_name}' for arg '{name}' in {described}"
         )
-    return text(field)
+    return string(field)
 
 
-def expiry(field: Field | None) -> int:
+def duration_ms(field: Field | None) -> int:
     """A time in milliseconds; -1 if the argument is not there."""
-    value = count(field)
+    value = non_negative(field)
     if value > MAX_EXPIRY_MS:
-        raise Invalid(f"{{value_too_large,{value}}}")
+        raise InvalidValue(f"{{value_too_large,{value}}}")
     return value
 
 
 def max_priority(field: Field | None) -> int:
-    value = count(field)
+    value = non_negative(field)
     if value > MAX_PRIORITY:
-        raise Invalid(f"{{max_value_exceeded,{value}}}")
+        raise InvalidValue(f"{{max_value_exceeded,{value}}}")
     return value
 
 
@@ -129,7 +129,7 @@ def delivery_limit(field: Field | None, default: int) -> int:
         return default
     value = integer(field)
     if value < -1:
-        raise Invalid(f"{{value_negative,{value}}}")
+        raise InvalidValue(f"{{value_negative,{value}}}")
     return value
 
 
@@ -149,9 +149,9 @@ def queue_mode(field: Field | None) -> bool:
 
 def queue_version(field: Field | None) -> None:
     """There is one way to store a queue: RabbitMQ 4 knows version 2 alone."""
-    value = count(field)
+    value = non_negative(field)
     if value not in (-1, 2):
-        raise Invalid(f"\"unsupported queue version '{value}'\"")
+        raise InvalidValue(f"\"unsupported queue version '{value}'\"")
 
 
 def leader_locator(field: Field | None) -> None:

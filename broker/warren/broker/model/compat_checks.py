@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from warren.broker.model.argument_checks import argument_fields
 from warren.broker.model.deduplication import ARGUMENTS as DEDUPLICATION
-from warren.broker.model.exchange.exchange_types import DELAYED, UNIQUE
+from warren.broker.model.exchange.exchange_types import DEDUPLICATING, DELAYED
 from warren.broker.model.queue.queue_arguments import QUORUM_ONLY, QueueArguments
 from warren.wire.reply_codes import AmqpError, Reply
 
 logger = logging.getLogger(__name__)
 
-DENIED = (
+DEPRECATED_FEATURE_TEXT = (
     "Feature `{}` is deprecated.\nBy default, this feature is not permitted anymore.\nThe feature will be removed from a "
     "future major RabbitMQ version, regardless of the configuration; actual version to be determined.\nTo continue using "
     "this feature when it is not permitted by default, set the following parameter in your configuration:\n"
@@ -29,7 +29,7 @@ FRAME_MIN = 8192
 
 
 @dataclass(frozen=True)
-class Row:
+class PortabilityRule:
     """One thing that RabbitMQ 4.3 does not do."""
 
     operation: str
@@ -41,78 +41,78 @@ class Row:
     advice: str
 
 
-ROWS: Mapping[str, Row] = {
-    "transient_queue": Row(
+PORTABILITY_RULES: Mapping[str, PortabilityRule] = {
+    "transient_queue": PortabilityRule(
         "queue.declare, neither durable nor exclusive",
         Reply.INTERNAL_ERROR,
-        DENIED.format(*["transient_nonexcl_queues"] * 2),
+        DEPRECATED_FEATURE_TEXT.format(*["transient_nonexcl_queues"] * 2),
         "rabbit_amqqueue.erl, release notes of 4.3.0",
         "declare it durable (with x-expires, if it is to go by itself) or exclusive",
     ),
-    "global_qos": Row(
+    "global_qos": PortabilityRule(
         "basic.qos with global=true",
         None,
         "",
         "rabbit_channel.erl: it counts for each new consumer, as global=false does",
         "use global=false",
     ),
-    "master_locator": Row(
+    "master_locator": PortabilityRule(
         "queue.declare with x-queue-master-locator",
         Reply.INTERNAL_ERROR,
-        DENIED.format(*["queue_master_locator"] * 2),
+        DEPRECATED_FEATURE_TEXT.format(*["queue_master_locator"] * 2),
         "rabbit_classic_queue.erl",
         "use x-queue-leader-locator, or nothing",
     ),
-    "quorum_argument": Row(
+    "quorum_argument": PortabilityRule(
         "queue.declare of a classic queue with x-delivery-limit, x-consumer-timeout or x-delayed-retry-*",
         Reply.PRECONDITION_FAILED,
         "invalid arg '{}' for {} of queue type rabbit_classic_queue",
         "rabbit_classic_queue.erl, rabbit_queue_type.erl",
         "declare it with x-queue-type=quorum",
     ),
-    "queue_mode": Row(
+    "queue_mode": PortabilityRule(
         "queue.declare with x-queue-mode",
         None,
         "",
         "the release notes of 4.3.0 call it refused; rabbit_classic_queue.erl takes it and does nothing",
         "leave it out",
     ),
-    "mirrors": Row(
+    "mirrors": PortabilityRule(
         "queue.declare with x-ha-policy",
         None,
         "",
         "release notes of 4.0: mirrored queues are gone",
         "declare it with x-queue-type=quorum where the queue has to be replicated",
     ),
-    "mirror_policy": Row(
+    "mirror_policy": PortabilityRule(
         "set_policy with ha-mode and its like",
         Reply.PRECONDITION_FAILED,
         "{} are not recognised policy settings",
         "rabbit_policies.erl: what mirrored queues needed is gone",
         "declare the queues with x-queue-type=quorum where they have to be replicated",
     ),
-    "limit_policy": Row(
+    "limit_policy": PortabilityRule(
         "set_policy with delivery-limit for classic queues",
         None,
         "",
         "rabbit_classic_queue.erl: such a policy governs no classic queue",
         "set it for quorum queues: --apply-to quorum_queues",
     ),
-    "deduplication": Row(
+    "deduplication": PortabilityRule(
         "declaring with arguments of deduplication",
         None,
         "",
         "a plugin's of a third party; without it unknown arguments are ignored",
         "make the consumers idempotent",
     ),
-    "plugin_exchange": Row(
+    "plugin_exchange": PortabilityRule(
         "exchange.declare of the type x-delayed-message or x-message-deduplication",
         Reply.PRECONDITION_FAILED,
         "unknown exchange type '{}'",
         "rabbit_exchange.erl; plugins of third parties that do not come with RabbitMQ",
         "delay by a queue with a TTL and a dead letter exchange",
     ),
-    "small_frames": Row(
+    "small_frames": PortabilityRule(
         "connection.tune-ok with a frame_max below 8192",
         Reply.NOT_ALLOWED,
         "negotiated frame_max = {} is lower than the minimum allowed value (8192)",
@@ -122,30 +122,30 @@ ROWS: Mapping[str, Row] = {
 }
 
 
-class Portability:
+class PortabilityChecks:
     """Judges what a client asks for, once it is known to work here."""
 
     def __init__(self, strict: bool) -> None:
         """:param strict: refuse what RabbitMQ 4.3 refuses, with its code and text"""
         self.strict = strict
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     @classmethod
-    def silent(cls) -> Portability:
+    def silent(cls) -> PortabilityChecks:
         """One that refuses nothing until `strict` is set, and never logs: for trying things on a copy."""
         portability = cls(strict=False)
-        portability._told.update(ROWS)
+        portability._logged.update(PORTABILITY_RULES)
         return portability
 
-    def judge(self, name: str, *about: object) -> bool:
+    def check(self, name: str, *about: object) -> bool:
         """Something that stands in `ROWS` is asked for; whether it is to mean what it means there.
 
         :param about: what fills the gaps of the row's text.
         :raises AmqpError: if RabbitMQ would refuse it, and so is it here.
         """
-        row = ROWS[name]
-        if name not in self._told:
-            self._told.add(name)
+        row = PORTABILITY_RULES[name]
+        if name not in self._logged:
+            self._logged.add(name)
             logger.warning(
                 "event=not_portable what=%r rabbitmq_43=%s advice=%r",
                 row.operation,
@@ -156,7 +156,7 @@ class Portability:
             raise AmqpError(row.code, row.text.format(*about))
         return self.strict
 
-    def judge_queue(
+    def check_queue(
         self, described: str, durable: bool, exclusive: bool, raw: bytes, arguments: QueueArguments
     ) -> None:
         """A queue is about to be made.
@@ -167,24 +167,24 @@ class Portability:
         if not arguments.quorum and not arguments.stream:
             for name in QUORUM_ONLY:
                 if name in fields:
-                    self.judge("quorum_argument", name, described)
+                    self.check("quorum_argument", name, described)
         if "x-queue-master-locator" in fields:
-            self.judge("master_locator")
+            self.check("master_locator")
         if not durable and not exclusive:
-            self.judge("transient_queue")
+            self.check("transient_queue")
         if "x-queue-mode" in fields:
-            self.judge("queue_mode")
+            self.check("queue_mode")
         if "x-ha-policy" in fields:
-            self.judge("mirrors")
+            self.check("mirrors")
         if any(name in fields for name in DEDUPLICATION):
-            self.judge("deduplication")
+            self.check("deduplication")
 
-    def judge_exchange(self, kind: bytes, raw: bytes) -> None:
+    def check_exchange(self, kind: bytes, raw: bytes) -> None:
         """An exchange is about to be made.
 
         :raises AmqpError: as `judge` does.
         """
-        if kind in (DELAYED, UNIQUE):
-            self.judge("plugin_exchange", kind.decode())
+        if kind in (DELAYED, DEDUPLICATING):
+            self.check("plugin_exchange", kind.decode())
         elif any(name in argument_fields(raw) for name in DEDUPLICATION):
-            self.judge("deduplication")
+            self.check("deduplication")

@@ -11,10 +11,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.model.argument_checks import Invalid, count, expiry, flag, positive, text
-from warren.broker.model.exchange.headers import comparable
+from warren.broker.model.argument_checks import (
+    InvalidValue,
+    boolean,
+    duration_ms,
+    non_negative,
+    positive,
+    string,
+)
+from warren.broker.model.exchange.headers import comparison_key
 from warren.broker.model.message import Message
-from warren.broker.model.message_codec import fill
+from warren.broker.model.message_codec import fill_message
 from warren.wire.content import body_payload, header_payload, join_content, make_header
 from warren.wire.properties import decode
 
@@ -30,7 +37,7 @@ LARGEST: Final = 1_000_000
 
 
 @dataclass(frozen=True)
-class Deduplication:
+class DeduplicationRule:
     """What is compared, and how far back.
 
     :param header: the header whose value is the key; messages without it are never duplicates.
@@ -43,7 +50,7 @@ class Deduplication:
     ttl: int = -1
 
 
-def deduplication(fields: dict[str, Field], *, always: bool = False) -> Deduplication | None:
+def deduplication_rule(fields: dict[str, Field], *, always: bool = False) -> DeduplicationRule | None:
     """What the arguments of a queue or an exchange say; None if it does not deduplicate.
 
     :param always: as if x-message-deduplication were there.
@@ -51,21 +58,21 @@ def deduplication(fields: dict[str, Field], *, always: bool = False) -> Deduplic
     """
     name = ARGUMENTS[0]
     try:
-        wanted = flag(fields.get(name)) or always
+        wanted = boolean(fields.get(name)) or always
         name = "x-cache-size"
         size = positive(fields.get(name))
         if size > LARGEST:
-            raise Invalid(f"{{max_value_exceeded,{size}}}")
+            raise InvalidValue(f"{{max_value_exceeded,{size}}}")
         name = TTL
-        ttl = expiry(fields.get(name))
+        ttl = duration_ms(fields.get(name))
         name = HEADER
-        header = text(fields.get(name))
-    except Invalid as reason:
+        header = string(fields.get(name))
+    except InvalidValue as reason:
         raise InvalidArgument(name, str(reason)) from None
     if not wanted:
         return None
     found = HEADER if header is None else header.decode("utf-8", "surrogateescape")
-    return Deduplication(found, DEFAULT_SIZE if size < 0 else size, ttl)
+    return DeduplicationRule(found, DEFAULT_SIZE if size < 0 else size, ttl)
 
 
 class InvalidArgument(Exception):
@@ -76,10 +83,10 @@ class InvalidArgument(Exception):
         self.name = name
 
 
-class Window:
+class DeduplicationWindow:
     """The keys of the last messages."""
 
-    def __init__(self, rule: Deduplication, queue: Queue) -> None:
+    def __init__(self, rule: DeduplicationRule, queue: Queue) -> None:
         self.rule = rule
         self.queue = queue
         """Keeps them; its messages' bodies are the keys."""
@@ -88,14 +95,14 @@ class Window:
     def key_of(self, headers: dict[str, Field]) -> bytes | None:
         """What a message is compared by; None if nothing."""
         field = headers.get(self.rule.header)
-        return None if field is None else repr(comparable(field)).encode()
+        return None if field is None else repr(comparison_key(field)).encode()
 
-    def knows(self, headers: dict[str, Field]) -> bool:
+    def contains(self, headers: dict[str, Field]) -> bool:
         """Whether a message with these headers is a duplicate."""
         key = self.key_of(headers)
         return key is not None and key in self._keys
 
-    def entry(self, message: Message) -> Message | None:
+    def make_entry(self, message: Message) -> Message | None:
         """What remembers a message, for its queue to take after the message is where it belongs; None if nothing does."""
         headers = decode(header_payload(message.content), "x-death").headers
         key = self.key_of(headers)
@@ -105,20 +112,20 @@ class Window:
         entry = Message(b"", b"", join_content(0, make_header(len(key), b"", 0), key), len(key), 0)
         entry.persistent = message.persistent
         try:
-            entry.ttl = count(headers.get(TTL))
-        except Invalid:
+            entry.ttl = non_negative(headers.get(TTL))
+        except InvalidValue:
             entry.ttl = -1
         return entry
 
-    def forget(self, entry: Message) -> None:
+    def remove(self, entry: Message) -> None:
         """It has left the window."""
         self._keys.pop(body_payload(entry.content), None)
 
-    def recall(self, payloads: Iterable[bytes]) -> None:
+    def restore(self, payloads: Iterable[bytes]) -> None:
         """What the log has kept, after a restart."""
         for payload in payloads:
             entry = Message(b"", b"", b"", 0, 0)
-            fill(entry, payload)
+            fill_message(entry, payload)
             self._keys[body_payload(entry.content)] = True
 
 
@@ -126,7 +133,9 @@ DUPLICATE: Final[list[Queue]] = []
 """Where a message goes that has been there: nowhere, and that is no reason to return it. Not to be changed."""
 
 
-def unique(queues: list[Queue], passed: list[Queue], headers: dict[str, Field], seen: bool) -> list[Queue]:
+def drop_duplicates(
+    queues: list[Queue], passed: list[Queue], headers: dict[str, Field], seen: bool
+) -> list[Queue]:
     """Where a message goes of the queues that it is routed to, and which queues remember it.
 
     :param passed: those that keep the keys of the exchanges on the way.
@@ -138,7 +147,7 @@ def unique(queues: list[Queue], passed: list[Queue], headers: dict[str, Field], 
         window = queue.window
         if window is None:
             found.append(queue)
-        elif window.knows(headers):
+        elif window.contains(headers):
             seen = True
         else:
             found.append(queue)
@@ -148,13 +157,13 @@ def unique(queues: list[Queue], passed: list[Queue], headers: dict[str, Field], 
     return found + keepers
 
 
-def still_new(queues: list[Queue], message: Message) -> list[Queue]:
+def drop_late_duplicates(queues: list[Queue], message: Message) -> list[Queue]:
     """As `unique` has found; but another message with the same key may have come since, in the same transaction."""
     headers = decode(header_payload(message.content), "x-death").headers
     own = {queue.window.queue: queue for queue in queues if queue.window is not None}
     left = dict.fromkeys(queues)
     for keeper in queues:
-        if keeper.keeps is not None and keeper.keeps.knows(headers):
+        if keeper.stored_window is not None and keeper.stored_window.contains(headers):
             if keeper not in own:
                 return []
             del left[own[keeper]], left[keeper]

@@ -15,7 +15,7 @@ from mypy_extensions import i64
 
 from warren.broker.model.queue.backing_queue import CONTENT_BYTES, HEAD, MESSAGE_BYTES
 from warren.broker.model.queue.queue import Queue
-from warren.broker.model.queue.unacknowledged_paging import page_unacked, unacknowledged
+from warren.broker.model.queue.unacknowledged_paging import page_out_unacknowledged, unacknowledged_messages
 
 TICK: Final = 0.1
 """Seconds between looks."""
@@ -35,18 +35,18 @@ SLICE_SECONDS: Final = 0.005
 """After which the loop gets its turn."""
 
 
-class Rate:
+class ConsumptionRate:
     """How fast a queue hands out its messages, a second."""
 
     def __init__(self, queue: Queue, now: float) -> None:
         self.queue = queue
         self.at = now
-        self.taken: i64 = queue.next_sequence - queue.waiting.count
+        self.taken: i64 = queue.next_sequence - queue.ready.count
         self.rate: float = 0.0
 
     def measure(self, now: float) -> None:
         queue = self.queue
-        taken: i64 = queue.next_sequence - queue.waiting.count
+        taken: i64 = queue.next_sequence - queue.ready.count
         passed = now - self.at
         if passed > 0.0:
             current = float(taken - self.taken) / passed
@@ -58,7 +58,7 @@ class Rate:
             self.at = now
 
 
-class Memory:
+class MemoryBudget:
     """The waiting messages of all queues.
 
     :param budget: bytes that they may take together.
@@ -67,24 +67,24 @@ class Memory:
     def __init__(self, loop: asyncio.AbstractEventLoop, budget: i64) -> None:
         self.loop = loop
         self.budget = budget
-        self.on_behind: Callable[[bool], None] = _ignore
+        self.on_overload: Callable[[bool], None] = _ignore
         """Called with True when paging cannot keep up (publishers have to wait), with False when it can again."""
-        self.behind = False
-        self.rates: dict[Queue, Rate] = {}
+        self.overloaded = False
+        self.rates: dict[Queue, ConsumptionRate] = {}
         self.timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
-        self.soon: Optional[asyncio.Handle] = None  # noqa: UP045
+        self.next_slice: Optional[asyncio.Handle] = None  # noqa: UP045
         self.unacked_timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
         self.queues: Callable[[], Iterable[Queue]] = _none
-        self.limit: i64 = 0
+        self.process_limit: i64 = 0
         """What the whole process may take; 0 if it is not the broker's alone."""
-        self.resident: Callable[[], int] = _nothing
+        self.process_memory: Callable[[], int] = _nothing
         """What it takes."""
-        self.hurry: Callable[[], None] = _noop
+        self.on_pressure: Callable[[], None] = _noop
         """Called when what waits has to go to delta soon."""
 
-    def watch(self, queue: Queue) -> None:
+    def track(self, queue: Queue) -> None:
         """Messages wait there."""
-        self.rates[queue] = Rate(queue, time.monotonic())
+        self.rates[queue] = ConsumptionRate(queue, time.monotonic())
         if self.timer is None:
             self.timer = self.loop.call_later(TICK, self.tick)
 
@@ -94,71 +94,71 @@ class Memory:
         :param queues: all queues of the node.
         """
         self.queues = queues
-        self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.look_at_unacked)
+        self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
 
     def stop(self) -> None:
-        for timer in (self.timer, self.soon, self.unacked_timer):
+        for timer in (self.timer, self.next_slice, self.unacked_timer):
             if timer is not None:
                 timer.cancel()
-        self.timer = self.soon = self.unacked_timer = None
+        self.timer = self.next_slice = self.unacked_timer = None
 
-    def used(self) -> i64:
+    def memory_bytes(self) -> i64:
         """About how many bytes they take."""
         total: i64 = 0
         for queue in self.rates:
-            total += queue.waiting.memory()
+            total += queue.ready.memory_bytes()
         return total
 
-    def look_at_unacked(self) -> None:
+    def check_unacknowledged(self) -> None:
         """Consumers that take much and acknowledge nothing: contents leave memory, to be read again if they come back."""
         count: i64 = 0
         many: list[Queue] = []
         for queue in self.queues():
-            if queue.unacked > FLOOR and not queue.streamed:
+            if queue.unacked > FLOOR and not queue.is_stream:
                 many.append(queue)
                 count += queue.unacked
         # They are looked through only where they may matter.
-        if count * (MESSAGE_BYTES + CONTENT_BYTES) > self.budget // 8 or (count and self.excess()):
+        if count * (MESSAGE_BYTES + CONTENT_BYTES) > self.budget // 8 or (count and self.process_excess()):
             total: i64 = 0
             for queue in many:
-                for message in unacknowledged(queue):
+                for message in unacknowledged_messages(queue):
                     total += MESSAGE_BYTES
                     if message.content:
                         total += CONTENT_BYTES + message.body_size
-            if total > self.budget // 2 or self.excess():
+            if total > self.budget // 2 or self.process_excess():
                 for queue in many:
-                    if not queue.watched:
-                        queue.vhost.watch(queue)
-                    page_unacked(queue, UNACKED_SLICE)
-        self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.look_at_unacked)
+                    if not queue.memory_tracked:
+                        queue.vhost.track_memory(queue)
+                    page_out_unacknowledged(queue, UNACKED_SLICE)
+        self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
 
     def tick(self) -> None:
         self.timer = None
         now = time.monotonic()
         for rate in list(self.rates.values()):
             queue = rate.queue
-            if queue.deleted or not queue.waiting.count:
-                queue.watched = False
+            if queue.deleted or not queue.ready.count:
+                queue.memory_tracked = False
                 del self.rates[queue]
             else:
                 rate.measure(now)
-        if self.soon is None:
-            self.work()
+        if self.next_slice is None:
+            self.page()
         if self.rates:
             self.timer = self.loop.call_later(TICK, self.tick)
 
-    def work(self) -> None:
+    def page(self) -> None:
         """Page for a few milliseconds, and go on later if that was not enough."""
-        self.soon = None
+        self.next_slice = None
         until = time.monotonic() + SLICE_SECONDS
         more = False
-        used = self.used()
+        used = self.memory_bytes()
         progress = False
         enough: i64 = self.budget if used <= self.budget else self.budget - self.budget // 4
-        pressed: i64 = self.excess()
+        pressed: i64 = self.process_excess()
         if pressed:
             enough = max(min(enough, used - pressed), 0)
-            self.hurry()
+            self.on_pressure()
         rates = list(self.rates.values())
         stays: i64 = self.budget // 4 // max(len(rates), 1) // MESSAGE_BYTES
         stays = FEW if pressed else max(FEW, min(HEAD, stays))
@@ -166,52 +166,52 @@ class Memory:
             # What is consumed last leaves first.
             rates.sort(key=_rate)
         for rate in rates:
-            waiting = rate.queue.waiting
+            waiting = rate.queue.ready
             if not waiting.lazy and used <= enough:
-                waiting.settle()
+                waiting.release_written()
                 continue
-            keep: i64 = 0 if waiting.lazy or pressed else self.keep(rate)
-            waiting.set_stays(stays)
+            keep: i64 = 0 if waiting.lazy or pressed else self.messages_to_keep(rate)
+            waiting.set_delta_keep(stays)
             while not more:
-                before: i64 = waiting.memory()
+                before: i64 = waiting.memory_bytes()
                 done = waiting.page_out(keep, SLICE)
-                progress = progress or done > 0 or waiting.unsettled()
-                used -= before - waiting.memory()
+                progress = progress or done > 0 or waiting.has_pending_writes()
+                used -= before - waiting.memory_bytes()
                 if done < SLICE or (used <= enough and not waiting.lazy):
                     break
                 more = time.monotonic() > until
             if more:
                 break
         # Waiting would not help where nothing can leave.
-        self.judge(used if progress else 0)
+        self.update_overload(used if progress else 0)
         if more:
-            self.soon = self.loop.call_soon(self.work)
+            self.next_slice = self.loop.call_soon(self.page)
 
-    def excess(self) -> i64:
+    def process_excess(self) -> i64:
         """How much the whole process should let go of: it comes near its limit, whatever takes the memory."""
-        limit = self.limit
+        limit = self.process_limit
         if not limit:
             return 0
-        resident: i64 = self.resident()
+        resident: i64 = self.process_memory()
         return resident - limit * 7 // 10 if resident > limit * 8 // 10 else 0
 
-    def keep(self, rate: Rate) -> i64:
+    def messages_to_keep(self, rate: ConsumptionRate) -> i64:
         """How many of a queue's messages stay in memory: what it hands out soon, as far as its share of the budget goes."""
-        waiting = rate.queue.waiting
+        waiting = rate.queue.ready
         wanted = i64(rate.rate * AHEAD)
         held: i64 = waiting.resident if waiting.resident > 0 else 1
-        each: i64 = max(waiting.memory() // held, 1)
+        each: i64 = max(waiting.memory_bytes() // held, 1)
         share: i64 = self.budget // 2 // len(self.rates) // each
         return max(min(wanted, share), min(FLOOR, share))
 
-    def judge(self, used: i64) -> None:
+    def update_overload(self, used: i64) -> None:
         """Whether publishers have to wait, and when they may go on."""
-        if not self.behind and used > self.budget + self.budget // 2:
-            self.behind = True
-            self.on_behind(True)
-        elif self.behind and used < self.budget:
-            self.behind = False
-            self.on_behind(False)
+        if not self.overloaded and used > self.budget + self.budget // 2:
+            self.overloaded = True
+            self.on_overload(True)
+        elif self.overloaded and used < self.budget:
+            self.overloaded = False
+            self.on_overload(False)
 
 
 def _ignore(_: bool) -> None:
@@ -230,5 +230,5 @@ def _nothing() -> int:
     return 0
 
 
-def _rate(rate: Rate) -> float:
+def _rate(rate: ConsumptionRate) -> float:
     return rate.rate

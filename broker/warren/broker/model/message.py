@@ -26,20 +26,20 @@ class Message:
     """When it is dead, in milliseconds since 1970; 0 is never."""
     ttl: i64 = -1
     """The publisher's `expiration` in milliseconds; -1 is none."""
-    place: i64 = 0
+    log_position: i64 = 0
     """Where it stands in the log, if it does and the place is known."""
     tag: i64 = 0
     """The delivery tag while it is unacknowledged."""
-    deliveries: i64 = 0
+    delivery_count: i64 = 0
     """How often it came back after a delivery (the header x-delivery-count)."""
     priority: i64 = 0
     persistent: bool = False
     redelivered: bool = False
-    died: bool = False
+    dead_lettered: bool = False
     """The broker has dead-lettered it before: its x-death header is the broker's own and not a client's."""
-    blind: bool = False
+    has_bcc: bool = False
     """Its header BCC is for the broker alone."""
-    leaving: bool = False
+    paging_out: bool = False
     """It waits, and its content leaves memory as soon as it is on the disk."""
     stored: bool = False
     """It is in the log, and its end has to go there as well."""
@@ -61,6 +61,6 @@ class Message:
         other.ttl = self.ttl
         other.priority = self.priority
         other.persistent = self.persistent
-        other.died = self.died
-        other.blind = self.blind
+        other.dead_lettered = self.dead_lettered
+        other.has_bcc = self.has_bcc
         return other

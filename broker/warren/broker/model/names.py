@@ -9,12 +9,12 @@ from warren.broker.model.argument_checks import argument_fields
 from warren.wire.reply_codes import AmqpError, Reply
 
 
-def server_name(prefix: bytes) -> bytes:
+def generate_name(prefix: bytes) -> bytes:
     """A name that nothing else has."""
     return prefix + b"-" + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
 
 
-def name_prefix(raw: bytes) -> bytes:
+def generated_name_prefix(raw: bytes) -> bytes:
     """How a queue's name begins that the server makes: as its argument x-name-prefix says, of at most 64 bytes.
 
     :raises AmqpError: 406 if it is longer.
@@ -29,7 +29,7 @@ def name_prefix(raw: bytes) -> bytes:
     return prefix
 
 
-def refuse_default(*names: bytes) -> None:
+def refuse_default_exchange(*names: bytes) -> None:
     """The default exchange is bound to every queue by its name, and to nothing else.
 
     :raises AmqpError: 403 if one of the names is its own, the empty one.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 
-class Refused(Exception):
+class OperationRefused(Exception):
     """The change was not made. The text is one line: what is wrong, and with what."""
 
 
-class Missing(Refused):
+class ObjectNotFound(OperationRefused):
     """What should be changed is not there."""
 
 
-class Exists(Refused):
+class ObjectAlreadyExists(OperationRefused):
     """What should be made is there already."""

@@ -12,7 +12,7 @@ from warren.broker.channel.delivery_headers import as_received
 from warren.broker.channel.methods.method_context import MethodContext
 from warren.broker.channel.methods.stream_methods import consume_stream, refuse_return, refuse_stream
 from warren.broker.channel.subscription import Subscription
-from warren.broker.model.names import server_name
+from warren.broker.model.names import generate_name
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import consumer_priority
 from warren.broker.model.stream.stream import Stream
@@ -27,7 +27,7 @@ def basic_qos(context: MethodContext) -> None:
     if size:
         raise AmqpError(Reply.NOT_IMPLEMENTED, f"prefetch_size!=0 ({size})")
     count = arguments.number("prefetch_count")
-    if arguments.flag("global") and not context.topology.vhost.portability.judge("global_qos"):
+    if arguments.flag("global") and not context.topology.vhost.portability.check("global_qos"):
         context.reply("basic.qos-ok")
         channel.limit(count)
     else:
@@ -37,7 +37,7 @@ def basic_qos(context: MethodContext) -> None:
 
 def basic_consume(context: MethodContext) -> None:
     arguments, channel, connection = context.arguments, context.channel, context.connection
-    tag = arguments.data("consumer_tag") or server_name(b"amq.ctag")
+    tag = arguments.data("consumer_tag") or generate_name(b"amq.ctag")
     if tag in channel.subscriptions:
         raise AmqpError(Reply.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag.decode(errors='replace')}'")
     if arguments.data("queue") == direct_reply_to.NAME:
@@ -52,13 +52,13 @@ def basic_consume(context: MethodContext) -> None:
     # An exclusive one is the only one, which those that wait for their turn are not.
     if (exclusive and single) or (queue.consumers and (exclusive or queue.consumers[0].exclusive)):
         raise AmqpError(
-            Reply.ACCESS_REFUSED, f"{context.topology.described('queue', queue.name)} in exclusive use"
+            Reply.ACCESS_REFUSED, f"{context.topology.describe('queue', queue.name)} in exclusive use"
         )
     subscription = Subscription(
         channel, queue, tag, arguments.flag("no_ack"), exclusive, channel.next_prefetch
     )
     subscription.priority = consumer_priority(
-        arguments.data("arguments"), queue.arguments.quorum, context.topology.described("queue", queue.name)
+        arguments.data("arguments"), queue.arguments.quorum, context.topology.describe("queue", queue.name)
     )
     subscription.raw_arguments = arguments.data("arguments")
     subscription.timeout = ack_timeout(context, queue, subscription.raw_arguments)
@@ -89,10 +89,10 @@ def basic_get(context: MethodContext) -> None:
     if queue.arguments.single_active_consumer and queue.arguments.quorum:
         raise AmqpError(
             Reply.RESOURCE_LOCKED,
-            f"cannot obtain access to locked {context.topology.described('queue', queue.name)}. basic.get operations are "
+            f"cannot obtain access to locked {context.topology.describe('queue', queue.name)}. basic.get operations are "
             "not supported by quorum queues with single active consumer",
         )
-    if queue.behind_dead():
+    if queue.has_expired_backlog():
         # The answer has to wait, and the client's next frames with it, until it is known what lives.
         connection.hold()
         queue.expiry.waiters.append(lambda: connection.go_on_with(lambda: take_one(context, queue)))
@@ -116,20 +116,22 @@ def take_one(context: MethodContext, queue: Queue) -> None:
         bool(message.redelivered),
         message.exchange,
         message.routing_key,
-        int(queue.waiting.count),
+        int(queue.ready.count),
     ) + content_frames(content, channel.number, connection.frame_max)
     connection.send(encoded)
     no_ack = context.arguments.flag("no_ack")
     if queue.capture is not None:
-        channel.identities[tag] = queue.capture.delivered(queue.getter, message, channel.origin, no_ack)
+        channel.identities[tag] = queue.capture.delivered(
+            queue.basic_get_consumer, message, channel.origin, no_ack
+        )
     if no_ack:
         channel.identities.pop(tag, None)
-        queue.acknowledged(message)
+        queue.acknowledge(message)
         return
     message.tag = tag
-    message.consumer = queue.getter
+    message.consumer = queue.basic_get_consumer
     channel.unacked[tag] = message
-    timeout = queue.getter.timeout = ack_timeout(context, queue, b"")
+    timeout = queue.basic_get_consumer.timeout = ack_timeout(context, queue, b"")
     if timeout:
         channel.deadlines_for(timeout).delivered(tag)
 
@@ -137,7 +139,7 @@ def take_one(context: MethodContext, queue: Queue) -> None:
 def ack_timeout(context: MethodContext, queue: Queue, consumer: bytes) -> int:
     """For how many milliseconds an acknowledgement is waited for; 0 is for ever."""
     default = context.connection.node.limits.consumer_timeout
-    described = context.topology.described("queue", queue.name)
+    described = context.topology.describe("queue", queue.name)
     return timeout_of(queue.arguments, consumer, default, described)
 
 

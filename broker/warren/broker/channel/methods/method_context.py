@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from warren.broker.channel.authorization import READ, WRITE, Authorization
 from warren.broker.channel.channel import Channel
-from warren.broker.model.names import refuse_default
+from warren.broker.model.names import refuse_default_exchange
 from warren.broker.model.queue.queue import Queue
 from warren.wire.methods import Argument, Arguments, frame
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
-    from warren.broker.model.vhost.declarations import Topology
+    from warren.broker.model.vhost.declarations import Declarations
 
 LINE_ENDS = b"\r\n"
 
@@ -25,7 +25,7 @@ class MethodContext:
         self.connection = connection
         self.channel = channel
         self.arguments = arguments
-        self.topology: Topology = connection.node.vhosts[connection.vhost]
+        self.topology: Declarations = connection.node.vhosts[connection.vhost]
         assert connection.authorization is not None
         self.authorization: Authorization = connection.authorization
         definitions = connection.node.definitions
@@ -73,7 +73,7 @@ class MethodContext:
         :raises AmqpError: 403 if not.
         """
         self.authorization.check(WRITE, kind, destination)
-        refuse_default(*((source, destination) if kind == "exchange" else (source,)))
+        refuse_default_exchange(*((source, destination) if kind == "exchange" else (source,)))
         self.authorization.check(READ, "exchange", source)
         exchange = self.topology.vhost.exchanges.get(source)
         if exchange is not None:

@@ -12,7 +12,11 @@ from warren.broker.model.argument_checks import argument_fields
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.stream.stream import Stream
-from warren.broker.model.stream.stream_arguments import TRACKING, Start, start_of
+from warren.broker.model.stream.stream_arguments import (
+    TRACKING,
+    OffsetSpecification,
+    parse_offset_specification,
+)
 from warren.wire.methods import frame
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -28,9 +32,9 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
         for the whole channel.
     """
     arguments, channel = context.arguments, context.channel
-    described = context.topology.described("queue", stream.name)
+    described = context.topology.describe("queue", stream.name)
     fields = argument_fields(arguments.data("arguments"))
-    start = start_of(fields, described, stream.now_ms())
+    start = parse_offset_specification(fields, described, stream.now_ms())
     if start.tracked and not arguments.data("consumer_tag"):
         raise AmqpError(
             Reply.PRECONDITION_FAILED,
@@ -50,29 +54,29 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
     if not arguments.flag("nowait"):
         context.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
     offset, since = _place(stream, start, tag)
-    stream.attach(subscription, tag if start.tracked else b"", offset, since)
+    stream.attach_reader(subscription, tag if start.tracked else b"", offset, since)
     stream.subscribe(subscription)
     stream.drain()
 
 
-def _place(stream: Stream, start: Start, tag: bytes) -> tuple[int, int]:
+def _place(stream: Stream, start: OffsetSpecification, tag: bytes) -> tuple[int, int]:
     """The offset that a consumer begins at, and the time if it begins at one, else -1."""
     messages = stream.messages
     stored = messages.offsets.get(tag) if start.tracked else None
     if stored is not None:
         return stored, -1
-    if start.where == "time":
+    if start.kind == "time":
         return int(messages.first), max(start.value, 0)
-    if start.where == "offset":
+    if start.kind == "offset":
         return start.value if start.value >= 0 else max(int(messages.next_offset) + start.value, 0), -1
     places = {"first": messages.first, "last": messages.last_chunk, "next": messages.next_offset}
-    return int(places[start.where]), -1
+    return int(places[start.kind]), -1
 
 
 def refuse_stream(context: MethodContext, queue: Queue, what: str) -> None:
     """:raises AmqpError: 540 if the queue is a stream."""
-    if queue.streamed:
-        raise not_supported(what, context.topology.described("queue", queue.name))
+    if queue.is_stream:
+        raise not_supported(what, context.topology.describe("queue", queue.name))
 
 
 def refuse_return(channel: Channel, messages: list[Message]) -> None:
@@ -82,7 +86,7 @@ def refuse_return(channel: Channel, messages: list[Message]) -> None:
     """
     for message in messages:
         consumer = message.consumer
-        if consumer is not None and consumer.queue.streamed:
+        if consumer is not None and consumer.queue.is_stream:
             for other in messages:
                 channel.unacked[int(other.tag)] = other
                 channel.lowest_tag = min(channel.lowest_tag, other.tag)

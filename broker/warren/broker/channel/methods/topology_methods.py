@@ -16,9 +16,9 @@ from warren.broker.channel.methods.method_context import LINE_ENDS, MethodContex
 from warren.broker.channel.methods.stream_methods import refuse_stream
 from warren.broker.channel.transaction import Transaction
 from warren.broker.connection.admission_limits import admit_queue
-from warren.broker.model.exchange.exchange_types import assert_type
-from warren.broker.model.names import name_prefix, refuse_default, server_name
-from warren.broker.model.queue.queue import REFUSED, STORED
+from warren.broker.model.exchange.exchange_types import check_type
+from warren.broker.model.names import generate_name, generated_name_prefix, refuse_default_exchange
+from warren.broker.model.queue.queue import REJECTED, STORED
 from warren.broker.model.stream.stream import Stream
 from warren.wire.methods import Arguments, frame
 from warren.wire.reply_codes import AmqpError, Reply
@@ -47,12 +47,12 @@ def exchange_declare(context: MethodContext) -> None:
     arguments = context.arguments
     name = context.exchange_name()
     if arguments.flag("passive"):
-        refuse_default(name)
+        refuse_default_exchange(name)
         context.topology.exchange(name)
     else:
         if name and context.authorization.limited:
             raw = arguments.data("arguments")
-            assert_type(arguments.data("type"), raw, context.topology.vhost.compat)
+            check_type(arguments.data("type"), raw, context.topology.vhost.compat)
             context.authorization.check(CONFIGURE, "exchange", name)
             if name not in context.topology.vhost.exchanges and not name.startswith(b"amq."):
                 context.authorization.check_successor("exchange", name, raw, "alternate-exchange")
@@ -114,8 +114,8 @@ def queue_declare(context: MethodContext) -> None:
     else:
         durable, exclusive = arguments.flag("durable"), arguments.flag("exclusive")
         auto_delete, raw = arguments.flag("auto_delete"), arguments.data("arguments")
-        raw = context.topology.settings.queue_arguments(raw, durable, exclusive, auto_delete)
-        generated = b"" if name else server_name(name_prefix(raw))
+        raw = context.topology.settings.with_default_queue_type(raw, durable, exclusive, auto_delete)
+        generated = b"" if name else generate_name(generated_name_prefix(raw))
         context.topology.refuse_reserved(name)
         context.authorization.check(CONFIGURE, "queue", name or generated)
         if name not in context.topology.vhost.queues:
@@ -127,9 +127,9 @@ def queue_declare(context: MethodContext) -> None:
     context.channel.last_queue = queue.name
     if isinstance(queue, Stream):
         # RabbitMQ counts no consumers of a stream.
-        context.reply("queue.declare-ok", queue.name, int(queue.held()), 0)
+        context.reply("queue.declare-ok", queue.name, int(queue.message_count()), 0)
     else:
-        context.reply("queue.declare-ok", queue.name, int(queue.waiting.count), len(queue.consumers))
+        context.reply("queue.declare-ok", queue.name, int(queue.ready.count), len(queue.consumers))
 
 
 def queue_bind(context: MethodContext) -> None:
@@ -154,7 +154,7 @@ def queue_unbind(context: MethodContext) -> None:
     key, raw = context.routing_key(name), arguments.data("arguments")
     context.check_binding("queue", name, source, key)
     queue = context.topology.vhost.queues.get(name)
-    if queue is not None and (source, key, raw) in queue.incoming:
+    if queue is not None and (source, key, raw) in queue.incoming_bindings:
         # Whose queue it is matters only if there is something to take away.
         queue = context.topology.queue(name, context.connection)
     context.topology.unbind(source, queue, key, raw)
@@ -173,11 +173,11 @@ def queue_delete(context: MethodContext) -> None:
     count, cancelled = 0, list[bytes]()
     if name in context.topology.vhost.queues:
         queue = context.topology.queue(name, context.connection)
-        described = context.topology.described("queue", name)
+        described = context.topology.describe("queue", name)
         # RabbitMQ deletes a stream, used and full as it may be, and counts nothing.
-        if context.arguments.flag("if_unused") and queue.consumers and not queue.streamed:
+        if context.arguments.flag("if_unused") and queue.consumers and not queue.is_stream:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} in use")
-        if context.arguments.flag("if_empty") and queue.waiting.count:
+        if context.arguments.flag("if_empty") and queue.ready.count:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"{described} not empty")
         # The client hears of its own consumers' end after the answer, as in RabbitMQ.
         connection = context.connection
@@ -221,7 +221,7 @@ def transaction(context: MethodContext) -> Transaction:
 def tx_commit(context: MethodContext) -> None:
     """commit-ok leaves when what the transaction stored, and what it acknowledged, is on the disk."""
     outcome = transaction(context).commit()
-    if outcome == REFUSED:
+    if outcome == REJECTED:
         raise AmqpError(Reply.PRECONDITION_FAILED, "partial tx completion")
     reply = frame(int(context.channel.number), "tx.commit-ok")
     if outcome == STORED:

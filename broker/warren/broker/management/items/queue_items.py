@@ -11,7 +11,7 @@ from warren.broker.management import queue_counts
 from warren.broker.management.json_values import channel_id, connection_id, queue_id, text, typed
 from warren.broker.management.queue_counts import Figure, Unacknowledged
 from warren.broker.management.request import Json
-from warren.broker.model.policy.policies import merged, queue_type
+from warren.broker.model.policy.policies import merge_definitions, queue_type
 from warren.wire import field_tables, properties
 from warren.wire.content import header_payload
 
@@ -63,22 +63,22 @@ def _exclusive_tag(queue: Queue, _: Listing) -> Json:
 
 
 def _single_active(queue: Queue) -> Subscription | None:
-    sole = queue.round.sole
+    sole = queue.scheduler.single_active_consumer
     return sole if isinstance(sole, Subscription) else None
 
 
 def _policy(queue: Queue, _: Listing) -> Json:
-    policy, _operator = queue.vhost.policies.of_queue(queue)
+    policy, _operator = queue.vhost.policies.queue_policies(queue)
     return "" if policy is None else policy.name
 
 
 def _operator_policy(queue: Queue, _: Listing) -> Json:
-    _policy, operator = queue.vhost.policies.of_queue(queue)
+    _policy, operator = queue.vhost.policies.queue_policies(queue)
     return "" if operator is None else operator.name
 
 
 def _definition(queue: Queue, _: Listing) -> Json:
-    return merged(*queue.vhost.policies.of_queue(queue))
+    return merge_definitions(*queue.vhost.policies.queue_policies(queue))
 
 
 def _all(queue: Queue, listing: Listing) -> Figure:
@@ -94,7 +94,7 @@ def _persistent(queue: Queue, listing: Listing) -> Figure:
 
 
 def _head_timestamp(queue: Queue, _: Listing) -> Json:
-    head = queue.waiting.head()
+    head = queue.ready.head()
     if head is None or not head.content:
         return ""
     try:

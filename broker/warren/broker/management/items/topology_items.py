@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _policy(exchange: Exchange, vhost: VirtualHost) -> Json:
-    policy, _ = vhost.policies.of_exchange(exchange)
+    policy, _ = vhost.policies.exchange_policies(exchange)
     return "" if policy is None else policy.name
 
 
@@ -67,11 +67,14 @@ def consumers(vhost: VirtualHost) -> Iterator[Subscription]:
 
 def _is_active(consumer: Subscription) -> bool:
     """With a single active consumer, whether it is this one; else always."""
-    return not consumer.queue.round.single or consumer.queue.round.sole is consumer
+    return (
+        not consumer.queue.scheduler.single_active
+        or consumer.queue.scheduler.single_active_consumer is consumer
+    )
 
 
 def _activity(consumer: Subscription) -> Json:
-    if not consumer.queue.round.single:
+    if not consumer.queue.scheduler.single_active:
         return "up"
     return "single_active" if _is_active(consumer) else "waiting"
 

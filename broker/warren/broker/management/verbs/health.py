@@ -136,7 +136,7 @@ def status(management: Management, _: Request) -> Json:
             "Memory high watermark (bytes)": "none"
             if resources.memory_limit is None
             else resources.memory_limit,
-            "Waiting messages (bytes)": sum(int(queue.waiting.memory()) for queue in queues),
+            "Waiting messages (bytes)": sum(int(queue.ready.memory_bytes()) for queue in queues),
         },
         "Free Disk Space": {
             "Low free disk space watermark (bytes)": resources.disk_free_limit,

@@ -30,13 +30,11 @@ def purge_queue(management: Management, request: Request) -> None:
 
 def delete_queue(management: Management, request: Request) -> Json:
     queue = _queue(management, request)
-    if request.flag("if_empty") and queue.waiting.count:
-        raise Refused(
-            f"Queue is not empty: '{text(queue.name)}' has {int(queue.waiting.count)} ready messages"
-        )
+    if request.flag("if_empty") and queue.ready.count:
+        raise Refused(f"Queue is not empty: '{text(queue.name)}' has {int(queue.ready.count)} ready messages")
     if request.flag("if_unused") and queue.consumers:
         raise Refused(f"Queue is in use: '{text(queue.name)}' has {len(queue.consumers)} consumers")
-    topology = queue.vhost.topology
+    topology = queue.vhost.declarations
     assert topology is not None
     return f"Queue was successfully deleted with {topology.delete_queue(queue)} ready messages"
 

@@ -46,7 +46,7 @@ def _clear(management: Management, request: Request, operator: bool) -> None:
 def _list(management: Management, request: Request, operator: bool) -> Json:
     vhost = management.vhost(request)
     columns, names = chosen(request, COLUMNS, COLUMNS)
-    policies = vhost.policies.operator if operator else vhost.policies.own
+    policies = vhost.policies.operator if operator else vhost.policies.user_policies
     ordered = sorted(policies.values(), key=lambda policy: (policy.priority, policy.name))
     rows = []
     for policy in ordered:

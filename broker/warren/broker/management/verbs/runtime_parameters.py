@@ -36,7 +36,7 @@ def clear_parameter(management: Management, request: Request) -> None:
 
 def list_parameters(management: Management, request: Request) -> Json:
     vhost = management.vhost(request)
-    kept = sorted(management.parameters.kept.items())
+    kept = sorted(management.parameters.stored.items())
     return table(
         ["component", "name", "value"],
         [[component, name, _shown(value)] for (of, component, name), value in kept if of == vhost.name],

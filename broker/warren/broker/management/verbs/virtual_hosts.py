@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 from warren.broker.management.limits_json import limits, shown, without_none
 from warren.broker.management.request import Json, Request
 from warren.broker.management.verbs.listing import chosen, table
-from warren.broker.model.vhost.vhost_settings import Settings
+from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
 
 if TYPE_CHECKING:
     from warren.broker.management.management import Management
 
 LIMITS: Final = ("max-connections", "max-queues")
 
-ITEMS: Final[Mapping[str, Callable[[Settings], Json]]] = {
+ITEMS: Final[Mapping[str, Callable[[VirtualHostSettings], Json]]] = {
     "name": lambda settings: settings.name,
     "tracing": lambda _: False,
     "cluster_state": lambda _: "running",
@@ -77,7 +77,7 @@ def list_vhosts(management: Management, request: Request) -> Json:
     )
 
 
-def vhost_limits(settings: Settings) -> dict[str, int]:
+def vhost_limits(settings: VirtualHostSettings) -> dict[str, int]:
     return without_none(max_connections=settings.max_connections, max_queues=settings.max_queues)
 
 

@@ -43,7 +43,7 @@ QUIET: Final = chr(0xD800)
 """Instead of the id of a message that nothing is told of. No id is decoded to that."""
 
 
-def is_batch(content: bytes) -> bool:
+def is_event_batch(content: bytes) -> bool:
     """Whether a message is a batch of events: it says so in its property `type`."""
     header = header_payload(content)
     if BATCHES not in header:
@@ -58,24 +58,24 @@ def text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-class Told:
+class ConsumerEvents:
     """The events of one consumer, or of one connection's basic.get from one queue, prepared."""
 
     def __init__(self, queue: Queue, consumer: str | None, origin: str, no_ack: bool) -> None:
         self.queue = text(queue.name)
-        self.stream: bool | None = queue.streamed or None
+        self.stream: bool | None = queue.is_stream or None
         self.consumer = consumer
         self.origin = origin
         self.no_ack: bool | None = no_ack or None
-        self.acked = self.kind(e.ACKED, None)
-        self.rejected = self.kind(e.REJECTED, None)
-        self.requeued = self.kind(e.REQUEUED, None)
-        self.closed = self.kind(e.REQUEUED, CHANNEL_CLOSED)
-        self.first: dict[tuple[bytes, bytes], str] = {}
+        self.acknowledged = self.make_kind(e.ACKED, None)
+        self.rejected = self.make_kind(e.REJECTED, None)
+        self.requeued = self.make_kind(e.REQUEUED, None)
+        self.closed = self.make_kind(e.REQUEUED, CHANNEL_CLOSED)
+        self.deliveries: dict[tuple[bytes, bytes], str] = {}
         """Deliveries by exchange and routing key."""
-        self.again: dict[tuple[bytes, bytes], str] = {}
+        self.redeliveries: dict[tuple[bytes, bytes], str] = {}
 
-    def kind(self, event: str, reason: str | None) -> str:
+    def make_kind(self, event: str, reason: str | None) -> str:
         return event_prefix(
             event,
             queue=self.queue,
@@ -85,8 +85,8 @@ class Told:
             stream=self.stream,
         )
 
-    def delivered(self, exchange: bytes, routing_key: bytes, redelivered: bool) -> str:
-        known = self.again if redelivered else self.first
+    def delivery_kind(self, exchange: bytes, routing_key: bytes, redelivered: bool) -> str:
+        known = self.redeliveries if redelivered else self.deliveries
         key = (exchange, routing_key)
         found = known.get(key)
         if found is None:
@@ -112,7 +112,7 @@ class Capture:
     :param stream: where they go; nothing that happens to that queue is an event.
     """
 
-    quiet: bool = False
+    publishing_batch: bool = False
     """What is published now is a batch of events."""
 
     def __init__(self, stream: bytes, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
@@ -123,27 +123,27 @@ class Capture:
         self.write: Optional[Callable[[EventBatch], bool]] = None  # noqa: UP045
         """Puts a batch into the stream; False if that cannot be now."""
         self.events: list[Event] = []
-        self.next = 1
+        self.next_sequence = 1
         self.dropped = 0
         self.timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
         self.origin = ""
         """The connection that publishes now."""
-        self.arrivals: dict[tuple[bytes, bytes, bytes, str], str] = {}
-        self.getters: dict[tuple[bytes, str], Told] = {}
-        self.holding: set[bytes] = set()
+        self.published_kinds: dict[tuple[bytes, bytes, bytes, str], str] = {}
+        self.basic_get_events: dict[tuple[bytes, str], ConsumerEvents] = {}
+        self.streams_ending_in_batch: set[bytes] = set()
         """Streams whose newest message is a batch of events: who reads them is no event. Another message ends that."""
-        self.add(event_prefix(e.STARTED), "", -1)
+        self.add_event(event_prefix(e.STARTED), "", -1)
 
-    def add(self, kind: str, identity: str, size: i64) -> None:
+    def add_event(self, kind: str, identity: str, size: i64) -> None:
         """An event that happens now; see `warren.core.capture_events.Event`."""
         events = self.events
         events.append((kind, int(self.clock.now() * 1_000_000), identity, int(size)))
         if len(events) >= BATCH:
-            self.cut()
+            self.end_batch()
         elif self.timer is None:
-            self.timer = self.loop.call_later(WITHIN, self.cut)
+            self.timer = self.loop.call_later(WITHIN, self.end_batch)
 
-    def cut(self) -> None:
+    def end_batch(self) -> None:
         """End the batch that is being filled."""
         if self.timer is not None:
             self.timer.cancel()
@@ -152,20 +152,20 @@ class Capture:
         if not events:
             return
         self.events = []
-        sequence = self.next
-        self.next += len(events)
+        sequence = self.next_sequence
+        self.next_sequence += len(events)
         batch = EventBatch(self.source, "broker", APPLICATION, sequence, events, text(self.stream))
         write = self.write
         if write is None or not write(batch):
             self.dropped += len(events)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """The broker stops: nothing happens after this."""
-        self.add(event_prefix(e.STOPPED), "", -1)
-        self.cut()
-        self.stop()
+        self.add_event(event_prefix(e.STOPPED), "", -1)
+        self.end_batch()
+        self.abort()
 
-    def stop(self) -> None:
+    def abort(self) -> None:
         """Write no more."""
         self.write = None
         if self.timer is not None:
@@ -174,54 +174,54 @@ class Capture:
 
     # -- publishing
 
-    def publishing(self, origin: str, message: Message, untaken: str) -> None:
+    def publish_started(self, origin: str, message: Message, untaken: str) -> None:
         """A connection publishes this; ends with `published`.
 
         :param untaken: why it gets into no queue.
         """
         self.origin = origin
-        self.quiet = is_batch(message.content)
-        if untaken and not self.quiet:
-            self.not_taken(message, untaken)
+        self.publishing_batch = is_event_batch(message.content)
+        if untaken and not self.publishing_batch:
+            self.publish_failed(message, untaken)
 
-    def arrived(self, queue: Queue, message: Message) -> None:
+    def enqueued(self, queue: Queue, message: Message) -> None:
         """A queue has taken a message: a publish, or what was dead-lettered or held back before."""
-        if self.quiet and not message.died:
-            if queue.streamed:
-                self.holding.add(queue.name)
+        if self.publishing_batch and not message.dead_lettered:
+            if queue.is_stream:
+                self.streams_ending_in_batch.add(queue.name)
             return
-        if self.holding:
-            self.holding.discard(queue.name)
-        origin = "" if message.died else self.origin
+        if self.streams_ending_in_batch:
+            self.streams_ending_in_batch.discard(queue.name)
+        origin = "" if message.dead_lettered else self.origin
         key = (message.exchange, message.routing_key, queue.name, origin)
-        kind = self.arrivals.get(key)
+        kind = self.published_kinds.get(key)
         if kind is None:
-            if len(self.arrivals) >= KINDS:
-                self.arrivals.clear()
-            kind = self.arrivals[key] = event_prefix(
+            if len(self.published_kinds) >= KINDS:
+                self.published_kinds.clear()
+            kind = self.published_kinds[key] = event_prefix(
                 e.PUBLISHED,
                 text(message.exchange),
                 text(message.routing_key),
                 text(queue.name),
                 connection=origin or None,
-                stream=queue.streamed or None,
+                stream=queue.is_stream or None,
             )
-        self.add(kind, text(message_id(message.content, CONTENT)), message.body_size)
+        self.add_event(kind, text(message_id(message.content, CONTENT)), message.body_size)
 
-    def published(self, message: Message, refused: bool) -> str | None:
+    def publish_finished(self, message: Message, refused: bool) -> str | None:
         """What `publishing` began is done; the message's id for `confirmed`, None if it is not to be told.
 
         :param refused: by a queue that it was routed to.
         """
-        if self.quiet:
-            self.quiet = False
+        if self.publishing_batch:
+            self.publishing_batch = False
             return None
         if refused:
-            self.not_taken(message, "refused")
+            self.publish_failed(message, "refused")
         self.origin = ""
         return text(message_id(message.content, CONTENT))
 
-    def not_taken(self, message: Message, reason: str) -> None:
+    def publish_failed(self, message: Message, reason: str) -> None:
         kind = event_prefix(
             e.PUBLISHED,
             text(message.exchange),
@@ -229,7 +229,7 @@ class Capture:
             connection=self.origin,
             reason=reason,
         )
-        self.add(kind, text(message_id(message.content, CONTENT)), message.body_size)
+        self.add_event(kind, text(message_id(message.content, CONTENT)), message.body_size)
 
     def returned(self, message: Message, origin: str, reason: bytes) -> None:
         kind = event_prefix(
@@ -239,64 +239,64 @@ class Capture:
             connection=origin,
             reason=text(reason),
         )
-        self.add(kind, text(message_id(message.content, CONTENT)), -1)
+        self.add_event(kind, text(message_id(message.content, CONTENT)), -1)
 
     def confirmed(self, exchange: bytes, identity: str, origin: str, ack: bool) -> None:
-        self.add(
+        self.add_event(
             event_prefix(e.CONFIRMED if ack else e.NACKED, text(exchange), connection=origin), identity, -1
         )
 
     # -- delivering
 
-    def told(self, consumer: Consumer, origin: str, no_ack: bool) -> Told:
+    def consumer_events(self, consumer: Consumer, origin: str, no_ack: bool) -> ConsumerEvents:
         """The prepared events of a consumer. The getter of a queue stands for many connections."""
-        found = consumer.told
+        found = consumer.capture_events
         if found is not None:
             return found
         queue = consumer.queue
-        if consumer is not queue.getter:
-            found = consumer.told = Told(queue, text(consumer.tag), origin, no_ack)
+        if consumer is not queue.basic_get_consumer:
+            found = consumer.capture_events = ConsumerEvents(queue, text(consumer.tag), origin, no_ack)
             return found
         key = (queue.name, origin)
-        found = None if no_ack else self.getters.get(key)
+        found = None if no_ack else self.basic_get_events.get(key)
         if found is None:
-            found = Told(queue, None, origin, no_ack)
-            if len(self.getters) >= KINDS:
-                self.getters.clear()
+            found = ConsumerEvents(queue, None, origin, no_ack)
+            if len(self.basic_get_events) >= KINDS:
+                self.basic_get_events.clear()
             if not no_ack:
-                self.getters[key] = found
+                self.basic_get_events[key] = found
         return found
 
     def delivered(self, consumer: Consumer, message: Message, origin: str, no_ack: bool) -> str:
         """A message is on its way to a consumer; its id, for `settled`: its content may leave memory meanwhile."""
-        if consumer.queue.streamed and is_batch(message.content):
+        if consumer.queue.is_stream and is_event_batch(message.content):
             # Else a reader of events made events.
             return QUIET
         identity = text(message_id(message.content, CONTENT))
-        told = self.told(consumer, origin, no_ack)
-        kind = told.delivered(message.exchange, message.routing_key, message.redelivered)
-        self.add(kind, identity, message.body_size)
+        told = self.consumer_events(consumer, origin, no_ack)
+        kind = told.delivery_kind(message.exchange, message.routing_key, message.redelivered)
+        self.add_event(kind, identity, message.body_size)
         return identity
 
-    def acked(self, consumer: Consumer, identity: str, origin: str) -> None:
+    def acknowledged(self, consumer: Consumer, identity: str, origin: str) -> None:
         if identity == QUIET:
             return
-        self.add(self.told(consumer, origin, False).acked, identity, -1)
+        self.add_event(self.consumer_events(consumer, origin, False).acknowledged, identity, -1)
 
     def given_back(self, consumer: Consumer, identity: str, origin: str, requeued: bool) -> None:
         if identity == QUIET:
             return
-        told = self.told(consumer, origin, False)
-        self.add(told.requeued if requeued else told.rejected, identity, -1)
+        told = self.consumer_events(consumer, origin, False)
+        self.add_event(told.requeued if requeued else told.rejected, identity, -1)
 
-    def cut_off(self, consumer: Consumer, identity: str, origin: str) -> None:
+    def requeued_by_close(self, consumer: Consumer, identity: str, origin: str) -> None:
         """Its channel ended before it was settled; it goes back to its queue."""
         if identity == QUIET:
             return
-        self.add(self.told(consumer, origin, False).closed, identity, -1)
+        self.add_event(self.consumer_events(consumer, origin, False).closed, identity, -1)
 
-    def consuming(self, consumer: Consumer) -> None:
-        if consumer.queue.name in self.holding:
+    def consumer_started(self, consumer: Consumer) -> None:
+        if consumer.queue.name in self.streams_ending_in_batch:
             return
         kind = event_prefix(
             e.CONSUMING,
@@ -305,21 +305,21 @@ class Capture:
             consumer=text(consumer.tag),
             prefetch=int(consumer.prefetch) or None,
             no_ack=consumer.no_ack,
-            stream=consumer.queue.streamed or None,
+            stream=consumer.queue.is_stream or None,
         )
-        self.add(kind, "", -1)
+        self.add_event(kind, "", -1)
 
-    def cancelled(self, consumer: Consumer) -> None:
-        if consumer.queue.name in self.holding:
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        if consumer.queue.name in self.streams_ending_in_batch:
             return
         kind = event_prefix(
             e.CANCELLED,
             queue=text(consumer.queue.name),
             connection=consumer.origin,
             consumer=text(consumer.tag),
-            stream=consumer.queue.streamed or None,
+            stream=consumer.queue.is_stream or None,
         )
-        self.add(kind, "", -1)
+        self.add_event(kind, "", -1)
 
     # -- the end of messages
 
@@ -328,12 +328,12 @@ class Capture:
         kind = event_prefix(
             event, text(message.exchange), text(message.routing_key), text(queue.name), reason=reason
         )
-        self.add(kind, text(message_id(message.content, CONTENT)), -1)
+        self.add_event(kind, text(message_id(message.content, CONTENT)), -1)
 
     def purged(self, queue: Queue, reason: str) -> None:
         """All that was ready in a queue is gone."""
-        if queue.name in self.holding:
-            self.holding.discard(queue.name)
+        if queue.name in self.streams_ending_in_batch:
+            self.streams_ending_in_batch.discard(queue.name)
             return
-        kind = event_prefix(e.PURGED, queue=text(queue.name), reason=reason, stream=queue.streamed or None)
-        self.add(kind, "", -1)
+        kind = event_prefix(e.PURGED, queue=text(queue.name), reason=reason, stream=queue.is_stream or None)
+        self.add_event(kind, "", -1)

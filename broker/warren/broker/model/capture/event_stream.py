@@ -15,7 +15,7 @@ from warren.wire.content import join_content
 from warren.wire.reply_codes import AmqpError
 
 if TYPE_CHECKING:
-    from warren.broker.model.vhost.declarations import Topology
+    from warren.broker.model.vhost.declarations import Declarations
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class CaptureError(Exception):
 class EventStream:
     """The stream of one virtual host's events."""
 
-    def __init__(self, topology: Topology, capture: Capture, blocked: Callable[[], bool]) -> None:
+    def __init__(self, topology: Declarations, capture: Capture, blocked: Callable[[], bool]) -> None:
         """:param blocked: whether no more may be written, as publishers may not write either."""
         self._topology = topology
         self._capture = capture
@@ -56,7 +56,7 @@ class EventStream:
             except AmqpError as error:
                 raise CaptureError(f"capture_events: {error.text}") from None
         if not isinstance(queue, Stream):
-            raise CaptureError(f"capture_events: {topology.described('queue', name)} is no stream")
+            raise CaptureError(f"capture_events: {topology.describe('queue', name)} is no stream")
         return queue
 
     def write(self, batch: EventBatch) -> bool:

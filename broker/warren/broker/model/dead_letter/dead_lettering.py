@@ -11,8 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.model.deduplication import DUPLICATE
-from warren.broker.model.exchange.delayed import pass_on
-from warren.broker.model.exchange.headers import listed_keys
+from warren.broker.model.exchange.delayed import release_delayed_message
+from warren.broker.model.exchange.headers import stored_keys
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import message_mark
 from warren.core.capture_events import DEAD_LETTERED, DROPPED
@@ -39,44 +39,44 @@ RETRY_SLICE: Final = 100
 REASONS: Final = ("rejected", "expired", "maxlen", "delivery_limit")
 
 
-class DeadLetters:
+class DeadLettering:
     """The dead-lettering of one virtual host."""
 
     def __init__(self, vhost: VirtualHost) -> None:
         self.vhost = vhost
-        self.pending: deque[tuple[Queue, list[Message], str]] = deque()
+        self.backlog: deque[tuple[Queue, list[Message], str]] = deque()
         self.busy = False
-        self.waiting: dict[Queue, bool] = {}
+        self.queues_with_pending: dict[Queue, bool] = {}
         """The queues that keep letters aside."""
         self.timer: Timer | None = None
         self.dropped = 0
         """Messages that ended here: no dead letter exchange, none that routes, a cycle, or a target that refused."""
 
-    def bury(self, queue: Queue, messages: list[Message], reason: str) -> None:
+    def dead_letter(self, queue: Queue, messages: list[Message], reason: str) -> None:
         """The queue is done with these messages, for this reason; they are no longer in it."""
-        self.pending.append((queue, messages, reason))
-        self.work()
+        self.backlog.append((queue, messages, reason))
+        self.process()
 
-    def work(self) -> None:
+    def process(self) -> None:
         if self.busy:
             # A copy overflowed its target: that is the next piece of work, not a deeper call.
             return
         self.busy = True
         try:
-            while self.pending:
-                source, buried, why = self.pending.popleft()
+            while self.backlog:
+                source, buried, why = self.backlog.popleft()
                 for message in buried:
                     self.send(source, message, why)
         finally:
             self.busy = False
 
-    def hold(self) -> None:
+    def defer(self) -> None:
         """What is buried from now on waits: a record of the log is being put together. Ends with `release`."""
         self.busy = True
 
-    def release(self) -> None:
+    def resume(self) -> None:
         self.busy = False
-        self.work()
+        self.process()
 
     def send(self, queue: Queue, message: Message, reason: str) -> None:
         """Transfer one; one that cannot be must not keep the others from it."""
@@ -89,13 +89,13 @@ class DeadLetters:
     def transfer(self, queue: Queue, message: Message, reason: str) -> None:
         vhost = self.vhost
         arguments = queue.arguments
-        if queue.held_for is not None:
-            pass_on(queue, queue.held_for, message)
+        if queue.delayed_exchange is not None:
+            release_delayed_message(queue, queue.delayed_exchange, message)
             return
-        if queue.keeps is not None:
-            queue.keeps.forget(message)
+        if queue.stored_window is not None:
+            queue.stored_window.remove(message)
             if message.stored:
-                queue.forget(message)
+                queue.remove_from_log(message)
             return
         if arguments.dead_letter_exchange is None:
             self.drop(queue, message, reason, "")
@@ -105,21 +105,24 @@ class DeadLetters:
         # A history may be long. Only a headers exchange could be bound to what it says.
         by_message = exchange is not None and vhost.routes_by_message(exchange)
         properties = decode(header_payload(message.content), None if by_message else "x-death")
-        letter = self.letter(queue, message, reason, properties)
+        letter = self.make_dead_letter(queue, message, reason, properties)
         targets: list[Queue] = []
         if exchange is not None:
-            found = vhost.find(exchange, letter_keys(letter, key, properties), properties.headers, letter)
+            found = vhost.find_queues(
+                exchange, dead_letter_keys(letter, key, properties), properties.headers, letter
+            )
             if found is DUPLICATE:
                 self.drop(queue, message, reason, "it has been there before")
                 return
-            targets = found if reason == "rejected" else without_cycles(found, letter)
+            targets = found if reason == "rejected" else exclude_cycles(found, letter)
             if found and not targets:
                 self.drop(queue, message, reason, "it would go round in a cycle")
                 return
         if arguments.at_least_once and (
-            not targets or any(target.rejects and target.would_overflow(letter) for target in targets)
+            not targets
+            or any(target.rejects_publishes and target.would_overflow(letter) for target in targets)
         ):
-            self.keep_aside(queue, message, reason)
+            self.hold_for_retry(queue, message, reason)
             return
         if not targets:
             name = arguments.dead_letter_exchange.decode(errors="replace")
@@ -127,17 +130,17 @@ class DeadLetters:
                 queue, message, reason, f"exchange '{name}' did not route key {key or message.routing_key!r}"
             )
             return
-        if vhost.move(queue, message, targets, letter):
-            self.lost(queue, message, reason, "a full queue refused its copy")
+        if vhost.transfer(queue, message, targets, letter):
+            self.record_drop(queue, message, reason, "a full queue refused its copy")
         elif queue.capture is not None:
             queue.capture.ended(DEAD_LETTERED, queue, message, reason)
 
     def drop(self, queue: Queue, message: Message, reason: str, why: str) -> None:
-        self.lost(queue, message, reason, why)
+        self.record_drop(queue, message, reason, why)
         if message.stored:
-            queue.forget(message)
+            queue.remove_from_log(message)
 
-    def lost(self, queue: Queue, message: Message, reason: str, why: str) -> None:
+    def record_drop(self, queue: Queue, message: Message, reason: str, why: str) -> None:
         self.dropped += 1
         if queue.capture is not None:
             queue.capture.ended(DROPPED, queue, message, reason)
@@ -151,13 +154,13 @@ class DeadLetters:
 
     # -- at least once
 
-    def keep_aside(self, queue: Queue, message: Message, reason: str) -> None:
-        if message.stored and queue.log is not None and queue.records is not None:
+    def hold_for_retry(self, queue: Queue, message: Message, reason: str) -> None:
+        if message.stored and queue.log is not None and queue.queue_log is not None:
             mark = message_mark(message, REASONS.index(reason) + 1)
-            queue.log.mark(queue.records, message.sequence, mark)
-        queue.aside.append((message, reason))
-        queue.aside_bytes += message.body_size
-        self.waiting[queue] = True
+            queue.log.mark(queue.queue_log, message.sequence, mark)
+        queue.pending_dead_letters.append((message, reason))
+        queue.pending_dead_letter_bytes += message.body_size
+        self.queues_with_pending[queue] = True
         self.retry_in(RETRY_SECONDS)
 
     def retry_in(self, seconds: float) -> None:
@@ -172,44 +175,44 @@ class DeadLetters:
 
     def retry(self) -> None:
         """Try each queue's oldest again. What fails goes behind the rest, so that all have their turn."""
-        queues = [queue for queue in self.waiting if not queue.deleted]
-        self.waiting.clear()
+        queues = [queue for queue in self.queues_with_pending if not queue.deleted]
+        self.queues_with_pending.clear()
         delay = RETRY_SECONDS
         for queue in queues:
-            before = len(queue.aside)
+            before = len(queue.pending_dead_letters)
             for _ in range(min(before, RETRY_SLICE)):
-                message, reason = queue.aside.popleft()
-                queue.aside_bytes -= message.body_size
-                self.bury(queue, [message], reason)
-            if queue.aside:
-                self.waiting[queue] = True
-                if len(queue.aside) < before:
+                message, reason = queue.pending_dead_letters.popleft()
+                queue.pending_dead_letter_bytes -= message.body_size
+                self.dead_letter(queue, [message], reason)
+            if queue.pending_dead_letters:
+                self.queues_with_pending[queue] = True
+                if len(queue.pending_dead_letters) < before:
                     delay = 0.0
         self.timer = None
-        if self.waiting:
+        if self.queues_with_pending:
             self.retry_in(delay)
 
     # -- the letter
 
-    def letter(self, queue: Queue, message: Message, reason: str, original: Properties) -> Message:
+    def make_dead_letter(self, queue: Queue, message: Message, reason: str, original: Properties) -> Message:
         """The message as the dead letter exchange gets it."""
         properties = Properties(original)
         headers = dict(original.headers)
         override = queue.arguments.dead_letter_routing_key
-        keys = [message.routing_key, *listed_keys(headers, "CC")]
+        keys = [message.routing_key, *stored_keys(headers, "CC")]
         if override is not None:
             headers.pop("CC", None)
         headers.pop("BCC", None)
         record_death(
             headers,
-            interpreted=message.died,
+            interpreted=message.dead_lettered,
             queue=queue.name,
             reason=reason,
             time=int(self.vhost.clock.now()),
             exchange=message.exchange,
             keys=keys,
             expiration=properties.data("expiration"),
-            says_last=self.vhost.compat.last_deaths,
+            says_last=self.vhost.compat.sets_last_death_headers,
         )
         properties.pop("expiration", None)
         properties["headers"] = headers
@@ -223,17 +226,17 @@ class DeadLetters:
         )
         letter.priority = message.priority
         letter.persistent = message.persistent
-        letter.died = True
+        letter.dead_lettered = True
         return letter
 
 
-def letter_keys(letter: Message, override: bytes | None, original: Properties) -> list[bytes]:
+def dead_letter_keys(letter: Message, override: bytes | None, original: Properties) -> list[bytes]:
     """Where a letter goes: by the queue's key alone, or by all that the message was published with."""
     if override is not None:
         return [override]
     return [
         letter.routing_key,
-        *(key for name in ("CC", "BCC") for key in listed_keys(original.headers, name)),
+        *(key for name in ("CC", "BCC") for key in stored_keys(original.headers, name)),
     ]
 
 
@@ -256,8 +259,8 @@ def record_death(
     deaths: list[bytes] = []
     if interpreted and "x-death" in headers:
         deaths = split_deaths(headers["x-death"])
-    name = text(queue)
-    same = death_of(name, reason)
+    name = decode_name(queue)
+    same = death_key(name, reason)
     known = [death for death in deaths if death.startswith(same, COUNTED)]
     if known:
         deaths.remove(known[0])
@@ -266,15 +269,15 @@ def record_death(
     else:
         fields = {
             "time": field_tables.field_of(field_tables.Timestamp(time)),
-            "exchange": field_tables.field_of(text(exchange)),
-            "routing-keys": field_tables.field_of([text(key) for key in keys]),
+            "exchange": field_tables.field_of(decode_name(exchange)),
+            "routing-keys": field_tables.field_of([decode_name(key) for key in keys]),
         }
         if expiration is not None:
-            fields["original-expiration"] = field_tables.field_of(text(expiration))
+            fields["original-expiration"] = field_tables.field_of(decode_name(expiration))
         death = field_tables.join({"count": field_tables.long_field(1)}) + same + field_tables.join(fields)
     deaths.insert(0, death)
     headers["x-death"] = join_deaths(deaths)
-    last = {"reason": reason, "queue": name, "exchange": text(exchange)}
+    last = {"reason": reason, "queue": name, "exchange": decode_name(exchange)}
     for part, value in last.items():
         if not interpreted or f"x-first-death-{part}" not in headers:
             headers[f"x-first-death-{part}"] = field_tables.field_of(value)
@@ -282,14 +285,14 @@ def record_death(
             headers[f"x-last-death-{part}"] = field_tables.field_of(value)
 
 
-def without_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
+def exclude_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
     """The targets that the letter does not reach for a second time by expiry and overflow alone."""
     deaths = split_deaths(decode(header_payload(letter.content), "x-death").headers["x-death"])
     rejected = field_tables.join({"reason": field_tables.field_of("rejected")})
     left = []
     for target in targets:
-        name = text(target.name)
-        here = tuple(death_of(name, reason) for reason in REASONS)
+        name = decode_name(target.name)
+        here = tuple(death_key(name, reason) for reason in REASONS)
         places = [index for index, death in enumerate(deaths) if death.startswith(here, COUNTED)]
         if places and not any(death.startswith(rejected, COUNTED) for death in deaths[: places[0] + 1]):
             continue
@@ -301,7 +304,7 @@ def without_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
 # them itself: each begins with its count, reason and queue.
 
 
-def death_of(queue: str, reason: str) -> bytes:
+def death_key(queue: str, reason: str) -> bytes:
     """What an entry of this queue and reason has after its count."""
     return field_tables.join({"reason": field_tables.field_of(reason), "queue": field_tables.field_of(queue)})
 
@@ -322,5 +325,5 @@ def join_deaths(deaths: list[bytes]) -> field_tables.Field:
     return field_tables.Field("A", None, b"A" + len(items).to_bytes(4) + items)
 
 
-def text(name: bytes) -> str:
+def decode_name(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")

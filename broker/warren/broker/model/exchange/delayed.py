@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.model.exchange.headers import listed_keys
+from warren.broker.model.exchange.headers import stored_keys
 from warren.broker.model.message import Message
 from warren.wire import field_tables
 from warren.wire.content import body_payload, header_payload, join_content
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HEADER: Final = "x-delay"
-LONGEST: Final = 2**53
+DELAY_HEADER: Final = "x-delay"
+MAX_DELAY_MS: Final = 2**53
 """Milliseconds; longer ones are as long as that."""
 
 
@@ -40,12 +40,12 @@ def delayed_type(fields: dict[str, field_tables.Field]) -> bytes:
     return field.raw[5:]
 
 
-def delay_of(headers: dict[str, field_tables.Field]) -> int:
+def delay_ms(headers: dict[str, field_tables.Field]) -> int:
     """For how many milliseconds a message with these headers is held back; 0 if it is not.
 
     As in the plugin: integers, fractions cut off, and digits in a string; all else, and what is below 0, is no delay.
     """
-    field = headers.get(HEADER)
+    field = headers.get(DELAY_HEADER)
     if field is None:
         return 0
     value = field.value
@@ -53,24 +53,24 @@ def delay_of(headers: dict[str, field_tables.Field]) -> int:
         digits = value[1:] if value[:1] in ("+", "-") else value
         number = int(value) if digits.isascii() and digits.isdigit() and len(digits) < 20 else 0
     elif field.is_integer or field.kind in "fdD":
-        number = whole(value)
+        number = to_integer(value)
     else:
         number = 0
-    return max(0, min(number, LONGEST))
+    return max(0, min(number, MAX_DELAY_MS))
 
 
-def whole(value: object) -> int:
+def to_integer(value: object) -> int:
     try:
         return int(value)  # type: ignore[call-overload, no-any-return]
     except (ValueError, OverflowError):
         return 0  # not a number, or endless
 
 
-def delay_of_message(message: Message) -> int:
-    return delay_of(decode(header_payload(message.content), "x-death").headers)
+def message_delay_ms(message: Message) -> int:
+    return delay_ms(decode(header_payload(message.content), "x-death").headers)
 
 
-def pass_on(queue: Queue, exchange: Exchange, message: Message) -> None:
+def release_delayed_message(queue: Queue, exchange: Exchange, message: Message) -> None:
     """The time of a message has come: route it as if it had been published now. What nobody takes is dropped, and counted.
 
     Its header x-delay is negative then: nothing holds it back again, and a consumer can tell that it was.
@@ -80,25 +80,25 @@ def pass_on(queue: Queue, exchange: Exchange, message: Message) -> None:
         header_payload(message.content), None if vhost.routes_by_message(exchange) else "x-death"
     )
     headers = dict(properties.headers)
-    keys = [message.routing_key, *listed_keys(headers, "CC"), *listed_keys(headers, "BCC")]
-    headers[HEADER] = field_tables.field_of(-delay_of(headers))
+    keys = [message.routing_key, *stored_keys(headers, "CC"), *stored_keys(headers, "BCC")]
+    headers[DELAY_HEADER] = field_tables.field_of(-delay_ms(headers))
     properties["headers"] = headers
     body = body_payload(message.content)
     content = join_content(message.channel, encode(properties, len(body)), body)
     copy = Message(message.exchange, message.routing_key, content, len(body), message.channel)
     copy.priority = message.priority
     copy.persistent = message.persistent
-    copy.blind = message.blind
-    copy.died = message.died
+    copy.has_bcc = message.has_bcc
+    copy.dead_lettered = message.dead_lettered
     expiration = properties.data("expiration")
     if expiration is not None:
         copy.ttl = int(expiration)
-    targets = vhost.find(exchange, keys, headers, copy)
+    targets = vhost.find_queues(exchange, keys, headers, copy)
     if not targets:
         exchange.unroutable_dropped += 1
         if message.stored:
-            queue.forget(message)
-    elif vhost.move(queue, message, targets, copy):
+            queue.remove_from_log(message)
+    elif vhost.transfer(queue, message, targets, copy):
         logger.info(
             "event=delayed_message_refused exchange=%r why='a full queue refused its copy'",
             exchange.name.decode(errors="replace"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Union
 
-from warren.broker.model.exchange.headers import Pattern
+from warren.broker.model.exchange.headers import HeadersPattern
 from warren.broker.model.exchange.topic import TopicTrie
 
 if TYPE_CHECKING:
-    from warren.broker.model.deduplication import Window
-    from warren.broker.model.exchange.hashing import Choice
-    from warren.broker.model.exchange.recent_history import History
+    from warren.broker.model.deduplication import DeduplicationWindow
+    from warren.broker.model.exchange.hashing import BindingSelector
+    from warren.broker.model.exchange.recent_history import RecentHistory
     from warren.broker.model.queue.queue import Queue
     from warren.wire.field_tables import Field
 
@@ -52,28 +52,28 @@ class Exchange:
         self.internal = internal
         self.arguments = arguments
         self.alternate: bytes | None = None
-        self.matching = kind
+        self.matching_type = kind
         """direct, fanout, topic or headers: how it compares its bindings with a message."""
-        self.choice: Choice | None = None
+        self.selector: BindingSelector | None = None
         """How it chooses one of its bindings, if it does not compare."""
-        self.delays = False
+        self.is_delayed = False
         """Its messages may say for how long they are held back."""
-        self.window: Window | None = None
+        self.window: DeduplicationWindow | None = None
         """The keys that it has seen, if it deduplicates."""
-        self.held: Queue | None = None
+        self.delay_queue: Queue | None = None
         """What it holds back until it is due, if its messages may be delayed."""
-        self.history: History | None = None
+        self.recent_history: RecentHistory | None = None
         """What a queue gets that is bound to it, if it remembers."""
         self.bindings: dict[tuple[bool, bytes, bytes, bytes], Binding] = {}
-        self.incoming: dict[tuple[bytes, bytes, bytes], bool] = {}
+        self.incoming_bindings: dict[tuple[bytes, bytes, bytes], bool] = {}
         """The bindings to this one: (source, routing key, encoded arguments)."""
         self.direct: dict[bytes, list[Binding]] = {}
         self.topic = TopicTrie()
-        self.patterns: dict[Binding, Pattern] = {}
+        self.header_patterns: dict[Binding, HeadersPattern] = {}
         self.routes: dict[bytes, list[Queue]] = {}
         """The queues that a key leads to in the end, as found by the virtual host; valid while its epoch stands."""
         self.routes_epoch = -1
-        self.onward = 0
+        self.exchange_binding_count = 0
         """How many of its bindings lead to another exchange."""
         self.unroutable_dropped = 0
         self.unroutable_returned = 0
@@ -87,14 +87,14 @@ class Exchange:
         key = (is_queue, binding.destination.name, binding.routing_key, binding.arguments)
         if key in self.bindings:
             return False
-        if self.choice is not None:
-            self.choice.add(binding)
-        if self.matching == b"headers":
-            self.patterns[binding] = Pattern(binding.arguments)
+        if self.selector is not None:
+            self.selector.add(binding)
+        if self.matching_type == b"headers":
+            self.header_patterns[binding] = HeadersPattern(binding.arguments)
         self.bindings[key] = binding
-        self.onward += not is_queue
-        binding.destination.incoming[self.name, binding.routing_key, binding.arguments] = True
-        if self.matching == b"topic":
+        self.exchange_binding_count += not is_queue
+        binding.destination.incoming_bindings[self.name, binding.routing_key, binding.arguments] = True
+        if self.matching_type == b"topic":
             self.topic.add(binding.routing_key, binding.destination)
         else:
             self.direct.setdefault(binding.routing_key, []).append(binding)
@@ -107,12 +107,12 @@ class Exchange:
         binding = self.bindings.pop((is_queue, destination, routing_key, arguments), None)
         if binding is None:
             return None
-        self.onward -= not is_queue
-        del binding.destination.incoming[self.name, routing_key, arguments]
-        self.patterns.pop(binding, None)
-        if self.choice is not None:
-            self.choice.remove(binding)
-        if self.matching == b"topic":
+        self.exchange_binding_count -= not is_queue
+        del binding.destination.incoming_bindings[self.name, routing_key, arguments]
+        self.header_patterns.pop(binding, None)
+        if self.selector is not None:
+            self.selector.remove(binding)
+        if self.matching_type == b"topic":
             self.topic.remove(routing_key, binding.destination)
         else:
             same_key = self.direct[routing_key]
@@ -123,26 +123,28 @@ class Exchange:
 
     def match(self, routing_key: bytes, headers: dict[str, Field]) -> list[Union[Queue, Exchange]]:  # noqa: UP007
         """Where a message with this key goes next; a destination may come twice, the caller takes it once."""
-        if self.matching == b"topic":
+        if self.matching_type == b"topic":
             return list(self.topic.match(routing_key))  # type: ignore[arg-type]
-        if self.matching == b"fanout":
+        if self.matching_type == b"fanout":
             return [binding.destination for binding in self.bindings.values()]
-        if self.matching == b"headers":
+        if self.matching_type == b"headers":
             return [
-                binding.destination for binding, pattern in self.patterns.items() if pattern.matches(headers)
+                binding.destination
+                for binding, pattern in self.header_patterns.items()
+                if pattern.matches(headers)
             ]
         return [binding.destination for binding in self.direct.get(routing_key, ())]
 
     @property
-    def by_message(self) -> bool:
+    def inspects_message(self) -> bool:
         """More than the routing key decides where a message goes from here, or what else is done with it."""
-        if self.matching == b"headers" or self.history is not None:
+        if self.matching_type == b"headers" or self.recent_history is not None:
             return True
-        if self.held is not None or self.window is not None:
+        if self.delay_queue is not None or self.window is not None:
             return True
-        return self.choice is not None and self.choice.by_message
+        return self.selector is not None and self.selector.inspects_message
 
     @property
-    def leads_on(self) -> bool:
+    def has_exchange_bindings(self) -> bool:
         """An exchange is bound to this one."""
-        return self.onward > 0
+        return self.exchange_binding_count > 0

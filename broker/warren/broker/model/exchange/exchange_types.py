@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import Final
 
 from warren.broker.model.argument_checks import argument_fields
-from warren.broker.model.deduplication import ARGUMENTS, Deduplication, InvalidArgument, deduplication
+from warren.broker.model.deduplication import (
+    ARGUMENTS,
+    DeduplicationRule,
+    InvalidArgument,
+    deduplication_rule,
+)
 from warren.broker.model.exchange.delayed import delayed_type
 from warren.broker.model.exchange.exchange import TYPES, Exchange
-from warren.broker.model.exchange.hashing import ModulusHash, Random, consistent_hash
-from warren.broker.model.exchange.recent_history import History
-from warren.broker.model.rabbitmq_versions import Compat
+from warren.broker.model.exchange.hashing import ModulusHash, RandomSelector, consistent_hash
+from warren.broker.model.exchange.recent_history import RecentHistory
+from warren.broker.model.rabbitmq_versions import VersionBehaviour
 from warren.wire.reply_codes import AmqpError, Reply
 
 DELAYED: Final = b"x-delayed-message"
-UNIQUE: Final = b"x-message-deduplication"
+DEDUPLICATING: Final = b"x-message-deduplication"
 """A fanout exchange that deduplicates; every other does if an argument says so."""
-KINDS: Final = frozenset(
+EXCHANGE_TYPES: Final = frozenset(
     (
         *TYPES,
         b"x-consistent-hash",
@@ -25,15 +30,15 @@ KINDS: Final = frozenset(
         b"x-local-random",
         b"x-recent-history",
         DELAYED,
-        UNIQUE,
+        DEDUPLICATING,
     )
 )
 
-COMPARED: Final = ("alternate-exchange", "x-delayed-type", *ARGUMENTS)
+EXCHANGE_EQUIVALENCE_ARGUMENTS: Final = ("alternate-exchange", "x-delayed-type", *ARGUMENTS)
 """The arguments that a redeclaration has to repeat."""
 
 
-def assert_type(kind: bytes, raw: bytes, compat: Compat) -> None:
+def check_type(kind: bytes, raw: bytes, compat: VersionBehaviour) -> None:
     """
     :param raw: the exchange's arguments; one that delays names the type that it routes as.
     :raises AmqpError: 406, or before RabbitMQ 4.0 503, if there is no such type.
@@ -42,7 +47,7 @@ def assert_type(kind: bytes, raw: bytes, compat: Compat) -> None:
         kind = delayed_type(argument_fields(raw))
         if kind == DELAYED:
             raise AmqpError(Reply.PRECONDITION_FAILED, "x-delayed-type cannot be x-delayed-message itself")
-    if kind not in KINDS:
+    if kind not in EXCHANGE_TYPES:
         code, explanation = compat.unknown_exchange_type
         raise AmqpError(code, explanation.format(kind.decode(errors="replace")))
 
@@ -70,29 +75,29 @@ def make_exchange(
             f"invalid type '{alternate.type_name}' for arg 'alternate-exchange' in {described}",
         )
     if kind == DELAYED:
-        exchange.delays = True
-        kind = exchange.matching = delayed_type(fields)
+        exchange.is_delayed = True
+        kind = exchange.matching_type = delayed_type(fields)
     if kind == b"x-consistent-hash":
-        exchange.choice = consistent_hash(fields)
+        exchange.selector = consistent_hash(fields)
     elif kind == b"x-modulus-hash":
-        exchange.choice = ModulusHash()
+        exchange.selector = ModulusHash()
     elif kind in (b"x-random", b"x-local-random"):
-        exchange.choice = Random(local=kind == b"x-local-random")
-    elif kind == UNIQUE:
-        exchange.matching = b"fanout"
+        exchange.selector = RandomSelector(local=kind == b"x-local-random")
+    elif kind == DEDUPLICATING:
+        exchange.matching_type = b"fanout"
     elif kind == b"x-recent-history":
-        exchange.matching = b"fanout"
-        exchange.history = History(raw)
+        exchange.matching_type = b"fanout"
+        exchange.recent_history = RecentHistory(raw)
     return exchange
 
 
-def rule_of(exchange: Exchange, described: str) -> Deduplication | None:
+def exchange_deduplication_rule(exchange: Exchange, described: str) -> DeduplicationRule | None:
     """What makes a message a duplicate for an exchange; None if nothing does.
 
     :raises AmqpError: 406 for an argument that says nothing.
     """
     try:
-        return deduplication(argument_fields(exchange.arguments), always=exchange.kind == UNIQUE)
+        return deduplication_rule(argument_fields(exchange.arguments), always=exchange.kind == DEDUPLICATING)
     except InvalidArgument as reason:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg '{reason.name}' for {described}: {reason}"

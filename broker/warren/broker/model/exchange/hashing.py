@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, Union
 
 from warren.broker.model.exchange.exchange import Exchange
-from warren.broker.model.exchange.headers import comparable
+from warren.broker.model.exchange.headers import comparison_key
 from warren.wire.content import header_payload
 from warren.wire.properties import decode
 from warren.wire.reply_codes import AmqpError, Reply
@@ -30,11 +30,11 @@ PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 MASK: Final = 2**64 - 1
 
 
-class Choice(Protocol):
+class BindingSelector(Protocol):
     """How an exchange chooses."""
 
     @property
-    def by_message(self) -> bool:
+    def inspects_message(self) -> bool:
         """The key alone does not decide: the next message with the same key may go elsewhere."""
         ...
 
@@ -47,15 +47,15 @@ class Choice(Protocol):
 
     def remove(self, binding: Binding) -> None: ...
 
-    def pick(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
+    def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
         """The destination of a message, alone in a list; none if there is no binding."""
         ...
 
 
-class Random:
+class RandomSelector:
     """`x-random`: any binding, all with the same chance. As `x-local-random` it leads to classic queues without a key."""
 
-    by_message = True
+    inspects_message = True
 
     def __init__(self, local: bool = False) -> None:
         self._local = local
@@ -74,14 +74,14 @@ class Random:
     def remove(self, binding: Binding) -> None:
         self._bindings.remove(binding)
 
-    def pick(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
+    def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
         return [random.choice(self._bindings).destination] if self._bindings else []
 
 
 class ModulusHash:
     """`x-modulus-hash`: the hash of the routing key modulo the number of destinations, in the order of their names."""
 
-    by_message = False
+    inspects_message = False
 
     def __init__(self) -> None:
         self._counts: dict[Destination, int] = {}
@@ -100,7 +100,7 @@ class ModulusHash:
     def _sort(self) -> None:
         self._order = sorted(self._counts, key=lambda destination: destination.name)
 
-    def pick(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
+    def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
         return [self._order[hashed(key) % len(self._order)]] if self._order else []
 
 
@@ -123,7 +123,7 @@ class ConsistentHash:
         self._draws: list[tuple[Destination, int, int]] = []
 
     @property
-    def by_message(self) -> bool:
+    def inspects_message(self) -> bool:
         return bool(self._header or self._property)
 
     def add(self, binding: Binding) -> None:
@@ -148,7 +148,7 @@ class ConsistentHash:
             for destination, weights in self._weights.items()
         ]
 
-    def pick(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
+    def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
         draws = self._draws
         if len(draws) < 2:
             return [destination for destination, _, _ in draws]
@@ -167,7 +167,7 @@ class ConsistentHash:
     def _hashed_bytes(self, key: bytes, headers: dict[str, Field], message: Message | None) -> bytes:
         if self._header:
             field = headers.get(self._header)
-            return b"" if field is None else repr(comparable(field)).encode()
+            return b"" if field is None else repr(comparison_key(field)).encode()
         if self._property:
             if message is None:
                 return b""

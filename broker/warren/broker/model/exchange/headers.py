@@ -5,7 +5,7 @@ https://www.rabbitmq.com/docs/exchanges#headers, https://www.rabbitmq.com/docs/s
 
 from __future__ import annotations
 
-from warren.broker.model.argument_checks import shown
+from warren.broker.model.argument_checks import format_value
 from warren.wire.field_tables import Field, decode_fields
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -15,7 +15,7 @@ BCC = b"\x03BCC"
 """The two names as they stand in an encoded table: what is looked for before a table is decoded."""
 
 
-class Pattern:
+class HeadersPattern:
     """What a binding to a headers exchange asks of a message.
 
     :raises AmqpError: 406 with RabbitMQ's text for an x-match that is none.
@@ -31,15 +31,15 @@ class Pattern:
     def matches(self, headers: dict[str, Field]) -> bool:
         """Whether a message with these headers matches: all of the pattern's fields, or any of them."""
         if self.all:
-            return all(self.same(headers, name, field) for name, field in self.fields.items())
-        return any(self.same(headers, name, field) for name, field in self.fields.items())
+            return all(self.field_matches(headers, name, field) for name, field in self.fields.items())
+        return any(self.field_matches(headers, name, field) for name, field in self.fields.items())
 
-    def same(self, headers: dict[str, Field], name: str, wanted: Field) -> bool:
+    def field_matches(self, headers: dict[str, Field], name: str, wanted: Field) -> bool:
         given = headers.get(name)
         if given is None:
             return False
         # A void in the pattern asks only that the header is there.
-        return wanted.kind == "V" or comparable(given) == comparable(wanted)
+        return wanted.kind == "V" or comparison_key(given) == comparison_key(wanted)
 
 
 def match_mode(field: Field | None) -> str:
@@ -48,7 +48,7 @@ def match_mode(field: Field | None) -> str:
     if field.kind != "S":
         raise AmqpError(
             Reply.PRECONDITION_FAILED,
-            f"Invalid x-match field type {field.type_name} (value {shown(field)}); expected longstr",
+            f"Invalid x-match field type {field.type_name} (value {format_value(field)}); expected longstr",
         )
     if field.value not in MODES:
         raise AmqpError(
@@ -58,7 +58,7 @@ def match_mode(field: Field | None) -> str:
     return str(field.value)
 
 
-def comparable(field: Field) -> tuple[str, object]:
+def comparison_key(field: Field) -> tuple[str, object]:
     """What has to be equal. Integers of all widths and times are one kind, both floats, and both kinds of bytes.
 
     Of decimals, lists and tables the bytes count: 1.0 is another one than 1.00, and within a list types matter.
@@ -71,12 +71,12 @@ def comparable(field: Field) -> tuple[str, object]:
     return ("bytes", field.raw[5:]) if kind in "Sx" else (kind, field.raw)
 
 
-def names_keys(table: bytes) -> bool:
+def may_have_cc(table: bytes) -> bool:
     """Whether an encoded header table may hold CC or BCC."""
     return CC in table or BCC in table
 
 
-def further_keys(headers: dict[str, Field]) -> list[bytes]:
+def cc_and_bcc_keys(headers: dict[str, Field]) -> list[bytes]:
     """The routing keys in CC and BCC; what is no string in them is none.
 
     :raises AmqpError: 406 if one of them is no array.
@@ -98,7 +98,7 @@ def further_keys(headers: dict[str, Field]) -> list[bytes]:
     return keys
 
 
-def listed_keys(headers: dict[str, Field], name: str) -> list[bytes]:
+def stored_keys(headers: dict[str, Field], name: str) -> list[bytes]:
     """The keys in CC or BCC of a message that is in a queue already."""
     field = headers.get(name)
     if field is None or not isinstance(field.value, list):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.model.argument_checks import argument_fields, shown
+from warren.broker.model.argument_checks import argument_fields, format_value
 from warren.broker.model.exchange.hashing import invalid
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 """What one exchange remembers at most, however long its history may be."""
 
 
-class History:
+class RecentHistory:
     """The last messages of one exchange, in memory."""
 
     def __init__(self, arguments: bytes) -> None:
@@ -50,6 +50,6 @@ def history_length(field: Field | None) -> int:
     if field is None:
         return DEFAULT_LENGTH
     if not field.is_integer or not isinstance(field.value, int) or field.value < 1:
-        value = f'<<"{shown(field)}">>' if field.kind == "S" else shown(field)
+        value = f'<<"{format_value(field)}">>' if field.kind == "S" else format_value(field)
         raise invalid(f"Invalid argument {value}, 'x-recent-history-length' must be a positive integer")
     return field.value

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 
-class Node:
+class TrieNode:
     """The bindings whose pattern ends here, and the words that may follow."""
 
     def __init__(self) -> None:
         self.any = False
         """It stands for none or more words: whoever is here may use up another one."""
-        self.children: dict[bytes, Node] = {}
+        self.children: dict[bytes, TrieNode] = {}
         self.ends: dict[object, int] = {}
 
 
@@ -20,14 +20,14 @@ class TopicTrie:
     """Patterns and what each leads to; the same destination may stand under one pattern several times."""
 
     def __init__(self) -> None:
-        self.root = Node()
+        self.root = TrieNode()
 
     def add(self, pattern: bytes, destination: object) -> None:
         node = self.root
         for word in words_of(pattern):
             child = node.children.get(word)
             if child is None:
-                child = Node()
+                child = TrieNode()
                 child.any = word == b"#"
                 node.children[word] = child
             node = child
@@ -35,7 +35,7 @@ class TopicTrie:
 
     def remove(self, pattern: bytes, destination: object) -> None:
         """Take one away; the caller knows that it is there."""
-        path: list[tuple[Node, bytes]] = []
+        path: list[tuple[TrieNode, bytes]] = []
         node = self.root
         for word in words_of(pattern):
             path.append((node, word))
@@ -57,7 +57,7 @@ class TopicTrie:
         # Each position of the trie is visited once for each number of words used up: with several `#` in a pattern, the
         # ways to reach a node multiply, its continuations do not.
         seen: set[tuple[int, int]] = set()
-        stack: list[tuple[Node, int]] = [(self.root, 0)]
+        stack: list[tuple[TrieNode, int]] = [(self.root, 0)]
         while stack:
             node, used = stack.pop()
             state = (id(node), used)

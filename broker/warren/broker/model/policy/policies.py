@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from warren.broker.model.argument_checks import Overflow, argument_fields
-from warren.broker.model.policy.policy_keys import NOT_FOR, Json, check_policy
+from warren.broker.model.policy.policy_keys import UNSUPPORTED_KEYS, Json, check_policy
 from warren.broker.model.queue.queue_arguments import QueueArguments
-from warren.broker.model.stream.interval import interval_ms
+from warren.broker.model.stream.interval import parse_interval_ms
 
 if TYPE_CHECKING:
     from warren.broker.model.exchange.exchange import Exchange
@@ -56,33 +56,35 @@ class Policies:
 
     def __init__(self, vhost: VirtualHost) -> None:
         self.vhost = vhost
-        self.own: dict[str, Policy] = {}
+        self.user_policies: dict[str, Policy] = {}
         self.operator: dict[str, Policy] = {}
 
     def put(self, policy: Policy) -> None:
         """Add a policy, or put it in the place of the one of its name; live objects follow at once."""
-        (self.operator if policy.operator else self.own)[policy.name] = policy
+        (self.operator if policy.operator else self.user_policies)[policy.name] = policy
         self.refresh()
 
     def remove(self, name: str, operator: bool) -> bool:
         """Take a policy away; False if there is none of that name."""
-        if (self.operator if operator else self.own).pop(name, None) is None:
+        if (self.operator if operator else self.user_policies).pop(name, None) is None:
             return False
         self.refresh()
         return True
 
     # -- who is governed by what
 
-    def of_queue(self, queue: Queue) -> tuple[Policy | None, Policy | None]:
+    def queue_policies(self, queue: Queue) -> tuple[Policy | None, Policy | None]:
         """The policy and the operator policy that govern a queue."""
-        if not self.own and not self.operator:
+        if not self.user_policies and not self.operator:
             return None, None
         kind = queue_type(queue)
-        return self._first(self.own, queue.name, kind), self._first(self.operator, queue.name, kind)
+        return self._first(self.user_policies, queue.name, kind), self._first(self.operator, queue.name, kind)
 
-    def of_exchange(self, exchange: Exchange) -> tuple[Policy | None, Policy | None]:
+    def exchange_policies(self, exchange: Exchange) -> tuple[Policy | None, Policy | None]:
         """The policy and the operator policy that govern an exchange."""
-        return self._first(self.own, exchange.name, ""), self._first(self.operator, exchange.name, "")
+        return self._first(self.user_policies, exchange.name, ""), self._first(
+            self.operator, exchange.name, ""
+        )
 
     def _first(self, policies: Mapping[str, Policy], name: bytes, queue_type: str) -> Policy | None:
         if not policies:
@@ -99,31 +101,31 @@ class Policies:
         """Have every queue and exchange go by the policies as they are now."""
         for queue in list(self.vhost.queues.values()):
             if not queue.deleted:
-                self.govern(queue)
+                self.apply_to_queue(queue)
         for exchange in self.vhost.exchanges.values():
-            self.govern_exchange(exchange)
+            self.apply_to_exchange(exchange)
 
-    def govern(self, queue: Queue) -> None:
+    def apply_to_queue(self, queue: Queue) -> None:
         """Have a queue go by its arguments and its policies."""
-        arguments = queue.declared
-        definition = merged(*self.of_queue(queue))
+        arguments = queue.declared_arguments
+        definition = merge_definitions(*self.queue_policies(queue))
         if definition:
-            arguments = effective(arguments, queue.raw_arguments, definition)
+            arguments = effective_arguments(arguments, queue.raw_arguments, definition)
         if arguments != queue.arguments:
             queue.reconfigure(arguments)
 
-    def govern_exchange(self, exchange: Exchange) -> None:
+    def apply_to_exchange(self, exchange: Exchange) -> None:
         """Have an exchange go by its arguments and its policies."""
         declared = argument_fields(exchange.arguments).get("alternate-exchange")
         alternate = None
         if declared is not None:
             alternate = declared.raw[5:]
         elif exchange.name:
-            name = merged(*self.of_exchange(exchange)).get("alternate-exchange")
+            name = merge_definitions(*self.exchange_policies(exchange)).get("alternate-exchange")
             alternate = name.encode("utf-8", "surrogateescape") if isinstance(name, str) else None
         if alternate != exchange.alternate:
             exchange.alternate = alternate
-            self.vhost.epoch += 1
+            self.vhost.routing_epoch += 1
 
 
 def queue_type(queue: Queue) -> str:
@@ -138,10 +140,10 @@ def applies(policy: Policy, queue_type: str) -> bool:
         return policy.apply_to in EXCHANGES
     if policy.apply_to not in ALL_QUEUES and policy.apply_to != QUEUES_OF[queue_type]:
         return False
-    return not NOT_FOR[queue_type] & policy.definition.keys()
+    return not UNSUPPORTED_KEYS[queue_type] & policy.definition.keys()
 
 
-def merged(policy: Policy | None, operator: Policy | None) -> Definition:
+def merge_definitions(policy: Policy | None, operator: Policy | None) -> Definition:
     """The settings of both: of two numbers the smaller, else the operator's."""
     if operator is None:
         return policy.definition if policy is not None else {}
@@ -199,11 +201,11 @@ def stream_changes(definition: Definition) -> dict[str, object]:
             changes[NUMBERS[key]] = value
     age = definition.get("max-age")
     if isinstance(age, str):
-        changes["max_age_ms"] = interval_ms(age.encode("utf-8", "surrogateescape"))
+        changes["max_age_ms"] = parse_interval_ms(age.encode("utf-8", "surrogateescape"))
     return changes
 
 
-def effective(declared: QueueArguments, raw: bytes, definition: Definition) -> QueueArguments:
+def effective_arguments(declared: QueueArguments, raw: bytes, definition: Definition) -> QueueArguments:
     """The arguments that a queue goes by.
 
     :param raw: the encoded arguments: they tell what was declared from what is a default.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from warren.broker.model.stream.interval import interval_ms
+from warren.broker.model.stream.interval import parse_interval_ms
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -17,7 +17,7 @@ APPLY_TO: Final = ("queues", "classic_queues", "quorum_queues", "streams", "exch
 PATTERN_LIMIT: Final = 1024
 """Bytes of a pattern: it is tried against every name."""
 
-NOT_FOR: Final = {
+UNSUPPORTED_KEYS: Final = {
     "classic": frozenset(
         (
             "max-age",
@@ -95,7 +95,7 @@ def _text(value: Json) -> bool:
 
 
 def _age(value: Json) -> bool:
-    return isinstance(value, str) and interval_ms(value.encode("utf-8", "surrogateescape")) > 0
+    return isinstance(value, str) and parse_interval_ms(value.encode("utf-8", "surrogateescape")) > 0
 
 
 SETTINGS: Final[Mapping[str, tuple[Check, str]]] = {
@@ -129,7 +129,7 @@ HA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "ha-promote-on-shutdown": ("always", "when-synced"),
     "ha-promote-on-failure": ("always", "when-synced"),
 }
-HA: Final = frozenset((*HA_SETTINGS, "ha-mode", "ha-params", "ha-sync-batch-size"))
+HA_KEYS: Final = frozenset((*HA_SETTINGS, "ha-mode", "ha-params", "ha-sync-batch-size"))
 """Mirrored queues: kept and reported, without an effect on one node."""
 
 OPERATOR: Final = frozenset(
@@ -157,11 +157,11 @@ def check_policy(pattern: Json, apply_to: Json, priority: Json, definition: Json
     check_definition(definition, operator)
     if apply_to not in APPLY_TO:
         raise InvalidPolicy(
-            f"apply-to '{apply_to if isinstance(apply_to, str) else term(apply_to)}' unrecognised; should be one of: "
+            f"apply-to '{apply_to if isinstance(apply_to, str) else format_term(apply_to)}' unrecognised; should be one of: "
             f"{', '.join(repr(word) for word in APPLY_TO[:-1])}, or 'all'"
         )
     if not isinstance(pattern, str):
-        raise InvalidPolicy(f"pattern should be a binary but was {term(pattern)}")
+        raise InvalidPolicy(f"pattern should be a binary but was {format_term(pattern)}")
     if len(pattern.encode("utf-8", "surrogateescape")) > PATTERN_LIMIT:
         raise InvalidPolicy(f"pattern must not exceed {PATTERN_LIMIT} bytes")
     try:
@@ -171,30 +171,30 @@ def check_policy(pattern: Json, apply_to: Json, priority: Json, definition: Json
             f'pattern should be regular expression but is invalid: {{"{error.msg}",{error.pos or 0}}}'
         ) from None
     if not isinstance(priority, int) or isinstance(priority, bool):
-        raise InvalidPolicy(f"priority should be a number, actually was {term(priority)}")
+        raise InvalidPolicy(f"priority should be a number, actually was {format_term(priority)}")
 
 
 def check_definition(definition: Json, operator: bool) -> None:
     if not isinstance(definition, dict):
-        raise InvalidPolicy(f"definition must be a dictionary: {term(definition)}")
+        raise InvalidPolicy(f"definition must be a dictionary: {format_term(definition)}")
     if not definition:
         raise InvalidPolicy("no policy provided")
-    known = OPERATOR if operator else SETTINGS.keys() | HA
+    known = OPERATOR if operator else SETTINGS.keys() | HA_KEYS
     for key in sorted(definition.keys() & known & SETTINGS.keys()):
         check, what = SETTINGS[key]
         if not check(definition[key]):
-            raise InvalidPolicy(f"{term(definition[key])} is not a valid {what}")
-    if not operator and definition.keys() & HA:
+            raise InvalidPolicy(f"{format_term(definition[key])} is not a valid {what}")
+    if not operator and definition.keys() & HA_KEYS:
         check_mirroring(definition)
     unknown = definition.keys() - known
     if unknown:
-        shown = settings({key: definition[key] for key in unknown})
+        shown = format_settings({key: definition[key] for key in unknown})
         raise InvalidPolicy(f"{shown} are not recognised policy settings")
 
 
 def check_mirroring(definition: dict[str, Json]) -> None:
     mode, params = definition.get("ha-mode"), definition.get("ha-params")
-    shown = "none" if "ha-params" not in definition else term(params)
+    shown = "none" if "ha-params" not in definition else format_term(params)
     if "ha-mode" not in definition:
         raise InvalidPolicy(
             "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown"
@@ -209,23 +209,25 @@ def check_mirroring(definition: dict[str, Json]) -> None:
         if not isinstance(params, list) or not params or not all(isinstance(node, str) for node in params):
             raise InvalidPolicy(f'ha-mode="nodes" takes a list of strings, {shown} given')
     else:
-        raise InvalidPolicy(f"{term(mode)} is not a valid ha-mode value")
+        raise InvalidPolicy(f"{format_term(mode)} is not a valid ha-mode value")
     for key, words in HA_SETTINGS.items():
         if key in definition and definition[key] not in words:
-            raise InvalidPolicy(f'{key} must be "{words[0]}" or "{words[1]}", got {term(definition[key])}')
+            raise InvalidPolicy(
+                f'{key} must be "{words[0]}" or "{words[1]}", got {format_term(definition[key])}'
+            )
     if "ha-sync-batch-size" in definition and not _integer(1)(definition["ha-sync-batch-size"]):
         raise InvalidPolicy(
-            f"ha-sync-batch-size takes an integer, {term(definition['ha-sync-batch-size'])} given"
+            f"ha-sync-batch-size takes an integer, {format_term(definition['ha-sync-batch-size'])} given"
         )
 
 
-def settings(definition: dict[str, Json]) -> str:
+def format_settings(definition: dict[str, Json]) -> str:
     """Some settings as RabbitMQ's error texts print them."""
-    pairs = (f"{{{term(key)},{term(value)}}}" for key, value in sorted(definition.items()))
+    pairs = (f"{{{format_term(key)},{format_term(value)}}}" for key, value in sorted(definition.items()))
     return f"[{','.join(pairs)}]"
 
 
-def term(value: Json) -> str:
+def format_term(value: Json) -> str:
     """A JSON value as RabbitMQ's error texts print it."""
     if value is None:
         return "null"
@@ -234,7 +236,11 @@ def term(value: Json) -> str:
     if isinstance(value, str):
         return f'<<"{value}">>' if value.isascii() else f'<<"{value}"/utf8>>'
     if isinstance(value, list):
-        return f"[{','.join(term(item) for item in value)}]"
+        return f"[{','.join(format_term(item) for item in value)}]"
     if isinstance(value, dict):
-        return "#{" + ",".join(f"{term(key)} => {term(item)}" for key, item in sorted(value.items())) + "}"
+        return (
+            "#{"
+            + ",".join(f"{format_term(key)} => {format_term(item)}" for key, item in sorted(value.items()))
+            + "}"
+        )
     return str(value)

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from warren.broker.model.compat_checks import Portability
-from warren.broker.model.operator_errors import Missing
+from warren.broker.model.compat_checks import PortabilityChecks
+from warren.broker.model.operator_errors import ObjectNotFound
 from warren.broker.model.policy.policies import Policy
-from warren.broker.model.policy.policy_keys import HA, InvalidPolicy, Json, settings
+from warren.broker.model.policy.policy_keys import HA_KEYS, InvalidPolicy, Json, format_settings
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.broker.store.definitions.definition_rows import GlobalParameterRow, ParameterRow
@@ -26,13 +26,13 @@ POLICY: Final = "policy"
 OPERATOR_POLICY: Final = "operator_policy"
 
 
-class Parameters:
+class RuntimeParameters:
     """All runtime parameters. One whose component is not there has no effect: it is kept, listed and exported."""
 
     def __init__(self, virtual_hosts: VirtualHosts, definitions: Definitions | None) -> None:
         self.globals: dict[str, Json] = {}
         """By name."""
-        self.kept: dict[tuple[bytes, str, str], Json] = {}
+        self.stored: dict[tuple[bytes, str, str], Json] = {}
         """By virtual host, component and name; without the policies."""
         self._virtual_hosts = virtual_hosts
         self._definitions = definitions
@@ -45,32 +45,32 @@ class Parameters:
 
         :raises InvalidPolicy: if it is not portable, and only what is portable is taken.
         """
-        judge(vhost.portability, policy)
+        check_portability(vhost.portability, policy)
         vhost.policies.put(policy)
-        self._put(vhost.name, component(policy.operator), policy.name, as_value(policy))
+        self._put(vhost.name, policy_component(policy.operator), policy.name, policy_to_value(policy))
 
     def clear_policy(self, vhost: VirtualHost, name: str, operator: bool) -> None:
         """Take a policy away.
 
-        :raises Missing: if there is none of that name.
+        :raises ObjectNotFound: if there is none of that name.
         """
         if not vhost.policies.remove(name, operator):
-            raise Missing("Parameter does not exist")
-        self._remove(vhost.name, component(operator), name)
+            raise ObjectNotFound("Parameter does not exist")
+        self._remove(vhost.name, policy_component(operator), name)
 
     # -- what is kept
 
     def set(self, vhost: bytes, component: str, name: str, value: Json) -> None:
         """Keep a parameter of a virtual host that has no effect here."""
-        self.kept[vhost, component, name] = value
+        self.stored[vhost, component, name] = value
         self._put(vhost, component, name, value)
 
     def clear(self, vhost: bytes, component: str, name: str) -> None:
         """
-        :raises Missing: if there is none of that name.
+        :raises ObjectNotFound: if there is none of that name.
         """
-        if self.kept.pop((vhost, component, name), self) is self:
-            raise Missing("Parameter does not exist")
+        if self.stored.pop((vhost, component, name), self) is self:
+            raise ObjectNotFound("Parameter does not exist")
         self._remove(vhost, component, name)
 
     def set_global(self, name: str, value: Json) -> None:
@@ -81,10 +81,10 @@ class Parameters:
 
     def clear_global(self, name: str) -> None:
         """
-        :raises Missing: if there is none of that name.
+        :raises ObjectNotFound: if there is none of that name.
         """
         if self.globals.pop(name, self) is self:
-            raise Missing("Parameter does not exist")
+            raise ObjectNotFound("Parameter does not exist")
         if self._definitions is not None:
             self._definitions.remove(GlobalParameterRow, name)
 
@@ -95,14 +95,14 @@ class Parameters:
         for row in rows:
             value = json.loads(row.value)
             if row.component not in (POLICY, OPERATOR_POLICY):
-                self.kept[row.vhost, row.component, row.name] = value
+                self.stored[row.vhost, row.component, row.name] = value
                 continue
             try:
-                policy = from_value(row.name, value, row.component == OPERATOR_POLICY)
+                policy = policy_from_value(row.name, value, row.component == OPERATOR_POLICY)
             except InvalidPolicy as reason:
                 logger.error("event=policy_not_restored name=%r reason=%r", row.name, str(reason))
             else:
-                self._virtual_hosts.topologies[row.vhost].vhost.policies.put(policy)
+                self._virtual_hosts.declarations[row.vhost].vhost.policies.put(policy)
         for each in globals:
             self.globals[each.name] = json.loads(each.value)
 
@@ -116,29 +116,31 @@ class Parameters:
 
     def _forget(self, vhost: str) -> None:
         """A virtual host is gone; what was stored of it as well."""
-        for key in [key for key in self.kept if key[0] == vhost.encode()]:
-            del self.kept[key]
+        for key in [key for key in self.stored if key[0] == vhost.encode()]:
+            del self.stored[key]
 
 
-def judge(portability: Portability, policy: Policy) -> None:
+def check_portability(portability: PortabilityChecks, policy: Policy) -> None:
     """
     :raises InvalidPolicy: for what RabbitMQ would refuse, if that is refused here.
     """
-    mirroring = policy.definition.keys() & HA
+    mirroring = policy.definition.keys() & HA_KEYS
     if mirroring:
         try:
-            portability.judge("mirror_policy", settings({key: policy.definition[key] for key in mirroring}))
+            portability.check(
+                "mirror_policy", format_settings({key: policy.definition[key] for key in mirroring})
+            )
         except AmqpError as error:
             raise InvalidPolicy(error.explanation) from None
     if "delivery-limit" in policy.definition and policy.apply_to in ("all", "queues", "classic_queues"):
-        portability.judge("limit_policy")
+        portability.check("limit_policy")
 
 
-def component(operator: bool) -> str:
+def policy_component(operator: bool) -> str:
     return OPERATOR_POLICY if operator else POLICY
 
 
-def as_value(policy: Policy) -> dict[str, Json]:
+def policy_to_value(policy: Policy) -> dict[str, Json]:
     """A policy as the value of a runtime parameter, which is how RabbitMQ keeps it."""
     return {
         "apply-to": policy.apply_to,
@@ -148,7 +150,7 @@ def as_value(policy: Policy) -> dict[str, Json]:
     }
 
 
-def from_value(name: str, value: Json, operator: bool) -> Policy:
+def policy_from_value(name: str, value: Json, operator: bool) -> Policy:
     """
     :raises InvalidPolicy: if it is none.
     """

@@ -19,7 +19,7 @@ from mypy_extensions import i64
 
 from warren.broker.model.message import Message
 from warren.broker.model.queue.delta import Delta
-from warren.broker.model.queue.paging import Shelf
+from warren.broker.model.queue.paging import QueuePager
 
 ANY: Final = 255
 """The highest priority."""
@@ -34,7 +34,7 @@ CONTENT_BYTES: Final = 96
 """About what its content takes beyond its body."""
 
 
-class Backing:
+class BackingQueue:
     """FIFO by sequence, in memory and on the disk, for the priorities from `lowest` to `highest`."""
 
     def __init__(self, lowest: i64 = 0, highest: i64 = ANY) -> None:
@@ -43,16 +43,16 @@ class Backing:
         self.q3: deque[Message] = deque()
         self.q4: deque[Message] = deque()
         self.returned: list[tuple[int, Message]] = []
-        self.leaving: deque[Message] = deque()
+        self.paging_out: deque[Message] = deque()
         """Messages in Q2 and Q3 whose content has to be on the disk before it can leave memory."""
         self.delta = Delta(lowest, highest)
-        self.chunk: i64 = CHUNK
-        self.stays: i64 = HEAD
-        self.shelf: Optional[Shelf] = None  # noqa: UP045
+        self.read_chunk: i64 = CHUNK
+        self.delta_keep: i64 = HEAD
+        self.pager: Optional[QueuePager] = None  # noqa: UP045
         """The disk; None if there is none, and everything stays in memory."""
         self.lazy = False
         """Nothing stays in memory that waits."""
-        self.straight = True
+        self.appends_to_q4 = True
         """A publish goes to Q4."""
         self.count: i64 = 0
         self.bytes: i64 = 0
@@ -65,9 +65,9 @@ class Backing:
         self.persistent_bytes: i64 = 0
         self.disk_reads: i64 = 0
 
-    def put_on(self, shelf: Shelf) -> None:
+    def attach_pager(self, shelf: QueuePager) -> None:
         """There is a disk to page to."""
-        self.shelf = shelf
+        self.pager = shelf
 
     # -- publishing
 
@@ -80,7 +80,7 @@ class Backing:
         if message.persistent:
             self.persistent += 1
             self.persistent_bytes += size
-        if self.straight:
+        if self.appends_to_q4:
             self.q4.append(message)
         elif not self.lazy or self.q1:
             self.q1.append(message)
@@ -89,9 +89,9 @@ class Backing:
                 self.q2.append(message)
             else:
                 self.q3.append(message)
-            self._leave(message)
+            self._start_page_out(message)
 
-    def put_back(self, message: Message) -> None:
+    def reinsert(self, message: Message) -> None:
         size = message.body_size
         heapq.heappush(self.returned, (message.sequence, message))
         self.count += 1
@@ -159,9 +159,9 @@ class Backing:
 
     def _load_returned(self, message: Message) -> bool:
         """The content of a message that had left memory while it was unacknowledged; False if the disk cannot be read."""
-        shelf = self.shelf
+        shelf = self.pager
         assert shelf is not None
-        if not shelf.load([message]):
+        if not shelf.load_contents([message]):
             heapq.heappush(self.returned, (message.sequence, message))
             return False
         if message.content:
@@ -169,24 +169,24 @@ class Backing:
             self.resident_bytes += message.body_size
             self.disk_reads += 1
         else:
-            self._lost(message)
+            self._discard_damaged(message)
         return True
 
     def _refill(self) -> bool:
         """Q4 is empty: have the contents of Q3's first read; False if there is nothing, or it cannot be read."""
-        shelf = self.shelf
+        shelf = self.pager
         q3 = self.q3
         while q3:
             assert shelf is not None
             chunk: list[Message] = []
             size: i64 = 0
-            while q3 and len(chunk) < self.chunk and size < CHUNK_BYTES:
+            while q3 and len(chunk) < self.read_chunk and size < CHUNK_BYTES:
                 message = q3.popleft()
-                message.leaving = False
+                message.paging_out = False
                 size += message.body_size
                 chunk.append(message)
             absent = [message for message in chunk if not message.content]
-            if absent and not shelf.load(absent):
+            if absent and not shelf.load_contents(absent):
                 q3.extendleft(reversed(chunk))
                 return False
             for message in absent:
@@ -195,17 +195,17 @@ class Backing:
                     self.resident_bytes += message.body_size
                     self.disk_reads += 1
                 else:
-                    self._lost(message)
+                    self._discard_damaged(message)
             for message in chunk:
                 if message.content:
                     self.q4.append(message)
             if not q3:
-                self._follow()
+                self._promote()
             if self.q4:
                 return True
         return len(self.q4) > 0
 
-    def _follow(self) -> None:
+    def _promote(self) -> None:
         """Q3 is empty: what comes next takes its place, delta segment by segment, then Q2; and if there is neither, Q1
         becomes Q4."""
         while not self.q3 and self.delta.count:
@@ -214,20 +214,20 @@ class Backing:
         if not self.q3:
             self.q4.extend(self.q1)
             self.q1.clear()
-            self.straight = not self.lazy
+            self.appends_to_q4 = not self.lazy
 
     def _read_delta(self) -> bool:
         """A part of delta becomes Q3; False if it cannot be read now."""
-        shelf = self.shelf
+        shelf = self.pager
         delta = self.delta
         assert shelf is not None
         messages = delta.read(shelf)
         if messages is None:
             return False
         self.q3.extend(messages)
-        if delta.read_through and delta.count:
+        if delta.exhausted and delta.count:
             # The log could not be read where they stand.
-            shelf.missing(int(delta.count))
+            shelf.report_missing(int(delta.count))
             self.count -= delta.count
             self.bytes -= delta.bytes
             delta.clear()
@@ -237,11 +237,11 @@ class Backing:
             self.q2.clear()
         return True
 
-    def _lost(self, message: Message) -> None:
+    def _discard_damaged(self, message: Message) -> None:
         """A message whose record is damaged. It costs the queue nothing else."""
-        shelf = self.shelf
+        shelf = self.pager
         assert shelf is not None
-        shelf.lost(message)
+        shelf.report_damaged(message)
         self.count -= 1
         self.bytes -= message.body_size
         if message.persistent:
@@ -250,21 +250,21 @@ class Backing:
 
     # -- what an operator sees
 
-    def in_memory(self) -> tuple[int, int]:
+    def resident_totals(self) -> tuple[int, int]:
         """How many have their content in memory, and the bytes of their bodies."""
         return int(self.resident), int(self.resident_bytes)
 
-    def kept(self) -> tuple[int, int]:
+    def persistent_totals(self) -> tuple[int, int]:
         """How many are persistent, and the bytes of their bodies."""
         return int(self.persistent), int(self.persistent_bytes)
 
-    def reads(self) -> int:
+    def disk_reads_total(self) -> int:
         """How many contents were read from the disk since the queue's start."""
         return int(self.disk_reads)
 
     # -- making room in memory
 
-    def memory(self) -> i64:
+    def memory_bytes(self) -> i64:
         """About how many bytes of memory its messages take."""
         held: i64 = len(self.q1) + len(self.q2) + len(self.q3) + len(self.q4) + len(self.returned)
         return held * MESSAGE_BYTES + self.resident * CONTENT_BYTES + self.resident_bytes
@@ -273,19 +273,19 @@ class Backing:
         """Change the mode; what is in memory leaves it with the next calls of `page_out`, what is on the disk is read as it
         is consumed."""
         self.lazy = lazy
-        self.straight = not lazy and not self.q3
+        self.appends_to_q4 = not lazy and not self.q3
 
-    def set_stays(self, count: i64) -> None:
+    def set_delta_keep(self, count: i64) -> None:
         """How many at the head do not go to delta."""
-        self.stays = count
+        self.delta_keep = count
 
     def page_out(self, keep: i64, limit: i64) -> i64:
         """Have contents leave memory until so many are left, and then messages; how many it was, at most `limit`."""
-        shelf = self.shelf
+        shelf = self.pager
         if shelf is None:
             return 0
         done: i64 = 0
-        staying: i64 = self.resident - len(self.leaving) - keep
+        staying: i64 = self.resident - len(self.paging_out) - keep
         while staying > 0 and done < limit:
             if self.q1:
                 message = self.q1.popleft()
@@ -296,84 +296,84 @@ class Backing:
             elif self.q4:
                 message = self.q4.pop()
                 self.q3.appendleft(message)
-                self.straight = False
+                self.appends_to_q4 = False
             else:
                 break
-            self._leave(message)
+            self._start_page_out(message)
             staying -= 1
             done += 1
-        self.settle()
+        self.release_written()
         if done < limit:
             done += self._to_delta(shelf, limit - done)
         return done
 
-    def unsettled(self) -> bool:
+    def has_pending_writes(self) -> bool:
         """Whether contents are on their way to the disk."""
-        return bool(self.leaving)
+        return bool(self.paging_out)
 
-    def settle(self) -> None:
+    def release_written(self) -> None:
         """Let go of the contents that have reached the disk."""
-        leaving = self.leaving
-        shelf = self.shelf
+        leaving = self.paging_out
+        shelf = self.pager
         while leaving:
             message = leaving[0]
-            if message.leaving:
+            if message.paging_out:
                 assert shelf is not None
-                if not shelf.holds(message):
+                if not shelf.is_on_disk(message):
                     break
-                self._let_go(message)
+                self._drop_content(message)
             leaving.popleft()
 
-    def _leave(self, message: Message) -> None:
+    def _start_page_out(self, message: Message) -> None:
         """The content of a message in Q2 or Q3 goes to the disk, if it is not there, and then leaves memory."""
         if not message.content:
             return
-        shelf = self.shelf
+        shelf = self.pager
         assert shelf is not None
         if not message.stored:
-            shelf.spill(message)
-        if not self.leaving and shelf.holds(message):
-            self._let_go(message)
-        elif not message.leaving:
-            message.leaving = True
-            self.leaving.append(message)
+            shelf.write(message)
+        if not self.paging_out and shelf.is_on_disk(message):
+            self._drop_content(message)
+        elif not message.paging_out:
+            message.paging_out = True
+            self.paging_out.append(message)
 
-    def _let_go(self, message: Message) -> None:
-        message.leaving = False
+    def _drop_content(self, message: Message) -> None:
+        message.paging_out = False
         if message.content:
             message.content = b""
             self.resident -= 1
             self.resident_bytes -= message.body_size
 
-    def _to_delta(self, shelf: Shelf, limit: i64) -> i64:
+    def _to_delta(self, shelf: QueuePager, limit: i64) -> i64:
         """Of what is on the disk, let go of the messages themselves: what is consumed last first."""
         done: i64 = 0
         before: i64 = shelf.indexed_before()
         q2, q3, delta = self.q2, self.q3, self.delta
-        if not delta.count and len(q3) > self.stays:
+        if not delta.count and len(q3) > self.delta_keep:
             # The youngest stand in segments that have no index yet: they have to wait behind delta.
-            first = q3[self.stays]
-            if first.content or first.place >= before:
-                shelf.want_index()
+            first = q3[self.delta_keep]
+            if first.content or first.log_position >= before:
+                shelf.request_index()
                 return 0
             while not self._indexed(q3[-1], before):
                 q2.appendleft(q3.pop())
-        while len(q3) > self.stays and done < limit and self._indexed(q3[-1], before):
+        while len(q3) > self.delta_keep and done < limit and self._indexed(q3[-1], before):
             delta.prepend(q3.pop())
             done += 1
         while q2 and done < limit and self._indexed(q2[0], before):
             delta.append(q2.popleft())
             done += 1
-        if len(q2) > self.stays:
-            shelf.want_index()
+        if len(q2) > self.delta_keep:
+            shelf.request_index()
         return done
 
     def _indexed(self, message: Message, before: i64) -> bool:
-        return not message.content and 0 < message.place < before
+        return not message.content and 0 < message.log_position < before
 
     # -- start and end
 
-    def level(self, priority: i64) -> Backing:
+    def level(self, priority: i64) -> BackingQueue:
         """Where messages of a priority wait."""
         return self
 
@@ -384,16 +384,16 @@ class Backing:
         delta.last = last
         delta.count = count
         delta.bytes = bodies
-        delta.holes = holes
+        delta.excluded = holes
         self.count = count
         self.bytes = bodies
         self.persistent = count
         self.persistent_bytes = bodies
-        self.straight = False
-        self._follow()
+        self.appends_to_q4 = False
+        self._promote()
 
     def restore_level(
-        self, level: Backing, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]
+        self, level: BackingQueue, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]
     ) -> None:
         """As `restore`, for one of its levels."""
         level.restore(first, last, count, bodies, holes)
@@ -401,16 +401,16 @@ class Backing:
     def purge(self) -> i64:
         """All of them end; how many they were."""
         count = self.count
-        shelf = self.shelf
+        shelf = self.pager
         if shelf is not None:
-            self.delta.end(shelf)
-            for message in self.held():
+            self.delta.acknowledge_all(shelf)
+            for message in self.message_objects():
                 if message.stored:
-                    shelf.end(message)
+                    shelf.acknowledge(message)
         self.clear()
         return count
 
-    def held(self) -> list[Message]:
+    def message_objects(self) -> list[Message]:
         """Those that are in memory, with or without their content."""
         messages = [pair[1] for pair in self.returned]
         for part in (self.q4, self.q3, self.q2, self.q1):
@@ -419,11 +419,11 @@ class Backing:
 
     def clear(self) -> None:
         """None is left; the log is not told."""
-        for part in (self.q1, self.q2, self.q3, self.q4, self.leaving):
+        for part in (self.q1, self.q2, self.q3, self.q4, self.paging_out):
             part.clear()
         self.returned.clear()
         self.delta.clear()
-        self.straight = not self.lazy
+        self.appends_to_q4 = not self.lazy
         self.count = 0
         self.bytes = 0
         self.resident = 0

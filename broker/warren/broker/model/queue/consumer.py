@@ -9,7 +9,7 @@ from mypy_extensions import i64
 from warren.broker.model.message import Message
 
 if TYPE_CHECKING:
-    from warren.broker.model.capture.capture import Told
+    from warren.broker.model.capture.capture import ConsumerEvents
     from warren.broker.model.queue.queue import Queue
 
 
@@ -29,8 +29,8 @@ class Consumer:
     """What basic.consume gave, an encoded table."""
     origin: str = ""
     """Its connection by name, where events are captured."""
-    told: Optional[Told] = None  # noqa: UP045
-    waking: bool = False
+    capture_events: Optional[ConsumerEvents] = None  # noqa: UP045
+    wake_pending: bool = False
     """An acknowledgement that covers several messages will look at it once, at its end."""
 
     def __init__(self, queue: Queue, tag: bytes, no_ack: bool, exclusive: bool) -> None:
@@ -47,10 +47,10 @@ class Consumer:
         """Send it; True if there is room for another."""
         raise NotImplementedError
 
-    def cancelled(self) -> None:
+    def cancel_from_server(self) -> None:
         """Its queue has gone."""
         raise NotImplementedError
 
-    def held(self) -> dict[int, Message]:
+    def unacknowledged(self) -> dict[int, Message]:
         """What it has unacknowledged, perhaps together with others, by delivery tag."""
         raise NotImplementedError

@@ -13,82 +13,82 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.consumer import Consumer
 
 
-class Round:
+class ConsumerScheduler:
     """The consumers of one queue."""
 
-    ranked: bool = False
+    has_priorities: bool = False
     """Some have a priority of their own."""
 
     def __init__(self, single: bool) -> None:
-        self.single = single
-        self.all: list[Consumer] = []
-        self.active: deque[Consumer] = deque()
+        self.single_active = single
+        self.consumers: list[Consumer] = []
+        self.ready_consumers: deque[Consumer] = deque()
         """Those that have room, the next one first."""
-        self.sole: Optional[Consumer] = None  # noqa: UP045
+        self.single_active_consumer: Optional[Consumer] = None  # noqa: UP045
         """Where only one is active: which."""
 
     def add(self, consumer: Consumer) -> None:
-        self.all.append(consumer)
+        self.consumers.append(consumer)
         if consumer.priority:
-            self.ranked = True
-        if not self.single:
+            self.has_priorities = True
+        if not self.single_active:
             self.admit(consumer)
-        elif self.sole is None:
-            self.sole = consumer
+        elif self.single_active_consumer is None:
+            self.single_active_consumer = consumer
             self.admit(consumer)
 
     def remove(self, consumer: Consumer) -> bool:
         """Take one out for good; False if it was not there. With a single active consumer, the next one takes over."""
-        if consumer not in self.all:
+        if consumer not in self.consumers:
             return False
-        self.all.remove(consumer)
-        if consumer in self.active:
-            self.active.remove(consumer)
+        self.consumers.remove(consumer)
+        if consumer in self.ready_consumers:
+            self.ready_consumers.remove(consumer)
         # What it still has unacknowledged may come back later, and must not bring it back.
         consumer.stalled = False
-        if consumer is self.sole:
-            self.sole = None
-            if self.all:
-                self.sole = max(self.all, key=priority)
-                self.admit(self.sole)
+        if consumer is self.single_active_consumer:
+            self.single_active_consumer = None
+            if self.consumers:
+                self.single_active_consumer = max(self.consumers, key=priority)
+                self.admit(self.single_active_consumer)
         return True
 
     def admit(self, consumer: Consumer) -> None:
         if consumer.has_room():
-            self.place(consumer)
+            self.insert(consumer)
         else:
             consumer.stalled = True
 
-    def place(self, consumer: Consumer) -> None:
+    def insert(self, consumer: Consumer) -> None:
         """Behind all of its own priority and above."""
         consumer.stalled = False
-        if not self.ranked:
-            self.active.append(consumer)
+        if not self.has_priorities:
+            self.ready_consumers.append(consumer)
             return
-        at = len(self.active)
-        while at and self.active[at - 1].priority < consumer.priority:
+        at = len(self.ready_consumers)
+        while at and self.ready_consumers[at - 1].priority < consumer.priority:
             at -= 1
-        self.active.insert(at, consumer)
+        self.ready_consumers.insert(at, consumer)
 
     def suspend(self, consumer: Consumer) -> None:
         """It has no room, for a reason outside the queue."""
-        if consumer in self.active:
-            self.active.remove(consumer)
+        if consumer in self.ready_consumers:
+            self.ready_consumers.remove(consumer)
             consumer.stalled = True
 
-    def turn(self) -> None:
+    def rotate(self) -> None:
         """The first got a message and has room for more: the next one's turn."""
-        if self.ranked:
-            self.place(self.active.popleft())
+        if self.has_priorities:
+            self.insert(self.ready_consumers.popleft())
         else:
-            self.active.rotate(-1)
+            self.ready_consumers.rotate(-1)
 
     def clear(self) -> list[Consumer]:
         """All of them, taken out."""
-        consumers = self.all
-        self.all = []
-        self.active.clear()
-        self.sole = None
+        consumers = self.consumers
+        self.consumers = []
+        self.ready_consumers.clear()
+        self.single_active_consumer = None
         for consumer in consumers:
             consumer.stalled = False
         return consumers

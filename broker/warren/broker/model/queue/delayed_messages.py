@@ -9,7 +9,7 @@ from typing import Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.message import Message
-from warren.broker.model.queue.backing_queue import CONTENT_BYTES, MESSAGE_BYTES, Backing
+from warren.broker.model.queue.backing_queue import CONTENT_BYTES, MESSAGE_BYTES, BackingQueue
 
 ENTRY_BYTES: Final = 120
 """About what a place in the order takes."""
@@ -17,18 +17,18 @@ WAITING: Final = 1
 """In the place of the delivery tag, which it has none of: it has not left."""
 
 
-class DueBacking(Backing):
+class DelayedMessages(BackingQueue):
     """By `expires`, and in the order of arrival where that is the same. Contents leave memory, the order stays in it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.due: list[tuple[int, int, Message]] = []
-        self.fresh: deque[Message] = deque()
+        self.by_time: list[tuple[int, int, Message]] = []
+        self.by_arrival: deque[Message] = deque()
         """Those whose content may be in memory, in the order of their arrival; some of them have left meanwhile."""
 
     def append(self, message: Message) -> None:
         size = message.body_size
-        heapq.heappush(self.due, (message.expires, message.sequence, message))
+        heapq.heappush(self.by_time, (message.expires, message.sequence, message))
         message.tag = WAITING
         self.count += 1
         self.bytes += size
@@ -37,24 +37,24 @@ class DueBacking(Backing):
         if message.persistent:
             self.persistent += 1
             self.persistent_bytes += size
-        self.fresh.append(message)
+        self.by_arrival.append(message)
 
-    def put_back(self, message: Message) -> None:
+    def reinsert(self, message: Message) -> None:
         self.append(message)
 
     def head(self) -> Optional[Message]:  # noqa: UP045
-        return self.due[0][2] if self.due else None
+        return self.by_time[0][2] if self.by_time else None
 
     def take(self) -> Optional[Message]:  # noqa: UP045
-        while self.due:
-            message = self.due[0][2]
-            if not message.content and not self._fetch(message):
+        while self.by_time:
+            message = self.by_time[0][2]
+            if not message.content and not self._load_content(message):
                 return None
-            heapq.heappop(self.due)
-            if self._dropped(message):
+            heapq.heappop(self.by_time)
+            if self._discard_if_damaged(message):
                 continue
             message.tag = 0
-            message.leaving = False
+            message.paging_out = False
             self.count -= 1
             self.bytes -= message.body_size
             self.resident -= 1
@@ -65,11 +65,11 @@ class DueBacking(Backing):
             return message
         return None
 
-    def _fetch(self, message: Message) -> bool:
+    def _load_content(self, message: Message) -> bool:
         """Read the content of a message that has left memory; False if the disk cannot be read."""
-        shelf = self.shelf
+        shelf = self.pager
         assert shelf is not None
-        if not shelf.load([message]):
+        if not shelf.load_contents([message]):
             return False
         if message.content:
             self.resident += 1
@@ -77,60 +77,60 @@ class DueBacking(Backing):
             self.disk_reads += 1
         return True
 
-    def _dropped(self, message: Message) -> bool:
+    def _discard_if_damaged(self, message: Message) -> bool:
         """Whether it has no content any more, because its record is damaged."""
         if message.content:
             return False
-        self._lost(message)
+        self._discard_damaged(message)
         return True
 
-    def memory(self) -> i64:
-        held: i64 = len(self.due)
+    def memory_bytes(self) -> i64:
+        held: i64 = len(self.by_time)
         return held * (MESSAGE_BYTES + ENTRY_BYTES) + self.resident * CONTENT_BYTES + self.resident_bytes
 
     def set_lazy(self, lazy: bool) -> None:
         self.lazy = lazy
 
     def page_out(self, keep: i64, limit: i64) -> i64:
-        if self.shelf is None:
+        if self.pager is None:
             return 0
         done: i64 = 0
-        staying: i64 = self.resident - len(self.leaving) - keep
-        while staying > 0 and done < limit and self.fresh:
-            message = self.fresh.popleft()
+        staying: i64 = self.resident - len(self.paging_out) - keep
+        while staying > 0 and done < limit and self.by_arrival:
+            message = self.by_arrival.popleft()
             if message.tag == WAITING and message.content:
-                self._leave(message)
+                self._start_page_out(message)
                 staying -= 1
             done += 1
-        self.settle()
+        self.release_written()
         return done
 
     def restore(self, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]) -> None:
-        shelf = self.shelf
+        shelf = self.pager
         assert shelf is not None
         following: i64 = first
         while following <= last:
-            messages, following = shelf.read(0, 255, following, last)
+            messages, following = shelf.read_range(0, 255, following, last)
             for message in messages:
                 if int(message.sequence) in holes:
                     continue
-                self.due.append((message.expires, message.sequence, message))
+                self.by_time.append((message.expires, message.sequence, message))
                 message.tag = WAITING
                 self.count += 1
                 self.bytes += message.body_size
                 self.persistent += 1
                 self.persistent_bytes += message.body_size
-        heapq.heapify(self.due)
+        heapq.heapify(self.by_time)
 
-    def held(self) -> list[Message]:
-        return [entry[2] for entry in self.due]
+    def message_objects(self) -> list[Message]:
+        return [entry[2] for entry in self.by_time]
 
     def clear(self) -> None:
-        for entry in self.due:
+        for entry in self.by_time:
             entry[2].tag = 0
-        self.due.clear()
-        self.fresh.clear()
-        self.leaving.clear()
+        self.by_time.clear()
+        self.by_arrival.clear()
+        self.paging_out.clear()
         self.count = 0
         self.bytes = 0
         self.resident = 0

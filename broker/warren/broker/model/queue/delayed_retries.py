@@ -19,7 +19,7 @@ SLICE: Final = 500
 """How many become ready in one go before the loop gets its turn."""
 
 
-class Retries:
+class DelayedRetries:
     """The messages of one queue that wait."""
 
     def __init__(self, queue: Queue) -> None:
@@ -30,22 +30,22 @@ class Retries:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wanted(self, failed: bool) -> bool:
+    def applies(self, failed: bool) -> bool:
         """Whether a message waits that comes back in this way."""
         which = self._queue.arguments.delayed_retry
         return which == "all" or which == ("failed" if failed else "returned")
 
-    def hold(self, message: Message) -> None:
+    def add(self, message: Message) -> None:
         """Have a message wait. If it dies before, it is looked at then."""
         arguments = self._queue.arguments
         delay = min(
-            arguments.delayed_retry_min * max(1, int(message.deliveries)), arguments.delayed_retry_max
+            arguments.delayed_retry_min * max(1, int(message.delivery_count)), arguments.delayed_retry_max
         )
         due = self._queue.vhost.clock.now() + delay / 1000
         if message.expires:
             due = min(due, message.expires / 1000)
         heapq.heappush(self._waiting, (due, int(message.sequence), message))
-        self._watch()
+        self._schedule()
 
     def stop(self) -> None:
         """The broker stops, or the queue is deleted: none becomes ready any more."""
@@ -54,20 +54,20 @@ class Retries:
             self._timer = None
         self._waiting.clear()
 
-    def _watch(self) -> None:
+    def _schedule(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._waiting:
-            self._timer = self._queue.vhost.clock.call_at(self._waiting[0][0], self._ready)
+            self._timer = self._queue.vhost.clock.call_at(self._waiting[0][0], self._release_due)
 
-    def _ready(self) -> None:
+    def _release_due(self) -> None:
         self._timer = None
         queue = self._queue
         now = queue.vhost.clock.now() + 1e-6
         for _ in range(SLICE):
             if not self._waiting or self._waiting[0][0] > now:
                 break
-            queue.put_back(heapq.heappop(self._waiting)[2])
-        self._watch()
-        queue.came_back()
+            queue.reinsert(heapq.heappop(self._waiting)[2])
+        self._schedule()
+        queue.after_requeue()

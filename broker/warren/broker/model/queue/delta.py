@@ -7,7 +7,7 @@ from typing import Optional
 from mypy_extensions import i64
 
 from warren.broker.model.message import Message
-from warren.broker.model.queue.paging import Shelf
+from warren.broker.model.queue.paging import QueuePager
 
 
 class Delta:
@@ -24,7 +24,7 @@ class Delta:
         """Of their bodies."""
         self.first: i64 = 0
         self.last: i64 = 0
-        self.holes: dict[int, bool] = {}
+        self.excluded: dict[int, bool] = {}
 
     def prepend(self, message: Message) -> None:
         """A message that comes before all that are here."""
@@ -42,16 +42,16 @@ class Delta:
         self.count += 1
         self.bytes += message.body_size
 
-    def read(self, shelf: Shelf) -> Optional[list[Message]]:  # noqa: UP045
+    def read(self, shelf: QueuePager) -> Optional[list[Message]]:  # noqa: UP045
         """The next messages, taken out, without their contents; None if they cannot be read now.
 
         Nothing is left once the range has been read through. If more should have been there, `lost` tells.
         """
-        messages, following = shelf.read(self.lowest, self.highest, self.first, self.last)
+        messages, following = shelf.read_range(self.lowest, self.highest, self.first, self.last)
         if shelf.failed:
             return None
-        if self.holes:
-            messages = [message for message in messages if int(message.sequence) not in self.holes]
+        if self.excluded:
+            messages = [message for message in messages if int(message.sequence) not in self.excluded]
         for message in messages:
             self.count -= 1
             self.bytes -= message.body_size
@@ -59,16 +59,16 @@ class Delta:
         return messages
 
     @property
-    def read_through(self) -> bool:
+    def exhausted(self) -> bool:
         return self.first > self.last
 
-    def end(self, shelf: Shelf) -> None:
+    def acknowledge_all(self, shelf: QueuePager) -> None:
         """All of them are over."""
         if self.count:
-            shelf.end_range(self.lowest, self.highest, self.first, self.last, self.holes)
+            shelf.acknowledge_range(self.lowest, self.highest, self.first, self.last, self.excluded)
         self.clear()
 
     def clear(self) -> None:
         self.count = 0
         self.bytes = 0
-        self.holes = {}
+        self.excluded = {}

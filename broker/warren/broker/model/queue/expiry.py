@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.clock import Timer
-from warren.broker.model.exchange.delayed import delay_of_message
+from warren.broker.model.exchange.delayed import message_delay_ms
 from warren.broker.model.message import Message
 from warren.core.capture_events import EXPIRED
 
@@ -26,16 +26,16 @@ SLICE: Final = 500
 class Expiry:
     """The timers of one queue."""
 
-    behind: bool = False
+    has_backlog: bool = False
     """More died at once than one slice takes: until the rest is gone, nothing is delivered."""
-    used: bool = False
+    has_seen_expiry: bool = False
     """A message with an expiry has been here, even if it went straight to a consumer, who may return it: the head has to be
     looked at before it is delivered."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.head_timer: Optional[Timer] = None  # noqa: UP045
-        self.head_due: i64 = 0
+        self.head_expires: i64 = 0
         self.queue_timer: Optional[Timer] = None  # noqa: UP045
         self.waiters: list[Callable[[], None]] = []
         """Whom to call when the dead are gone."""
@@ -46,29 +46,29 @@ class Expiry:
         # could fire at its time and find nothing due.
         return i64(self.queue.vhost.clock.now() * 1000 + 0.001)
 
-    def date(self, message: Message) -> None:
+    def set_expiry(self, message: Message) -> None:
         """Set when the message dies: by the smaller of the two TTLs; or when it is passed on, if it is held back."""
         ttl: i64 = self.queue.message_ttl
-        if self.queue.held_for is not None:
-            message.expires = self.now_ms() + delay_of_message(message)
-            self.used = True
+        if self.queue.delayed_exchange is not None:
+            message.expires = self.now_ms() + message_delay_ms(message)
+            self.has_seen_expiry = True
             return
         if ttl < 0 or 0 <= message.ttl < ttl:
             ttl = message.ttl
         message.expires = self.now_ms() + ttl
-        self.used = True
+        self.has_seen_expiry = True
 
-    def arrived(self, message: Message) -> None:
+    def message_queued(self, message: Message) -> None:
         """A message with an expiry waits in the queue."""
-        due = self.queue.waiting.next_expiry()
+        due = self.queue.ready.next_expiry()
         if due and due == message.expires:
             self.drop_expired()
-            self.watch()
+            self.schedule_head_timer()
 
     def drop_expired(self) -> bool:
         """Dead-letter what is dead at the head, a slice of it, the rest soon; True if there was any."""
-        waiting = self.queue.waiting
-        if self.behind:
+        waiting = self.queue.ready
+        if self.has_backlog:
             return True
         if not waiting.next_expiry():
             return False
@@ -78,50 +78,50 @@ class Expiry:
             return False
         due = waiting.next_expiry()
         if due and due <= now:
-            self.behind = True
+            self.has_backlog = True
             clock = self.queue.vhost.clock
             clock.call_at(clock.now(), self.catch_up)
         capture = self.queue.capture
         if capture is not None:
             for message in dead:
                 capture.ended(EXPIRED, self.queue, message, None)
-        self.queue.vhost.dead_letters.bury(self.queue, dead, "expired")
+        self.queue.vhost.dead_lettering.dead_letter(self.queue, dead, "expired")
         return True
 
     def catch_up(self) -> None:
         """The next slice; when the dead are gone, the living have their turn."""
-        self.behind = False
+        self.has_backlog = False
         if self.queue.deleted:
-            self.tell()
+            self.call_waiters()
             return
         self.drop_expired()
-        if not self.behind:
+        if not self.has_backlog:
             self.queue.drain()
-            self.tell()
+            self.call_waiters()
 
-    def tell(self) -> None:
+    def call_waiters(self) -> None:
         waiters = self.waiters
         self.waiters = []
         for call in waiters:
             call()
 
-    def watch(self) -> None:
+    def schedule_head_timer(self) -> None:
         """Have a timer for the head's end, if it has one."""
-        due = self.queue.waiting.next_expiry()
-        if not due or self.behind:
+        due = self.queue.ready.next_expiry()
+        if not due or self.has_backlog:
             return
         if self.head_timer is not None:
-            if self.head_due <= due:
+            if self.head_expires <= due:
                 return
             self.head_timer.cancel()
-        self.head_due = due
+        self.head_expires = due
         self.head_timer = self.queue.vhost.clock.call_at(due / 1000, self.head_expired)
 
     def head_expired(self) -> None:
         self.head_timer = None
         if not self.queue.deleted:
             self.drop_expired()
-            self.watch()
+            self.schedule_head_timer()
 
     def touch(self) -> None:
         """The queue was used: x-expires counts from now (https://www.rabbitmq.com/docs/ttl#queue-ttl)."""
@@ -130,7 +130,7 @@ class Expiry:
             return
         self.last_used = queue.vhost.clock.now()
         if self.queue_timer is None:
-            self.queue_timer = queue.vhost.clock.call_at(self.queue_due(), self.unused)
+            self.queue_timer = queue.vhost.clock.call_at(self.queue_expires_at(), self.delete_if_unused)
 
     def restart(self) -> None:
         """The queue's x-expires is another now, and counts from now."""
@@ -139,18 +139,18 @@ class Expiry:
             self.queue_timer = None
         self.touch()
 
-    def queue_due(self) -> float:
+    def queue_expires_at(self) -> float:
         return self.last_used + self.queue.arguments.expires / 1000
 
-    def unused(self) -> None:
+    def delete_if_unused(self) -> None:
         queue = self.queue
         self.queue_timer = None
         if queue.deleted or queue.consumers:
             return
-        if queue.vhost.clock.now() >= self.queue_due():
+        if queue.vhost.clock.now() >= self.queue_expires_at():
             queue.vhost.remove_queue(queue)
         else:
-            self.queue_timer = queue.vhost.clock.call_at(self.queue_due(), self.unused)
+            self.queue_timer = queue.vhost.clock.call_at(self.queue_expires_at(), self.delete_if_unused)
 
     def stop(self) -> None:
         for timer in (self.head_timer, self.queue_timer):

@@ -7,14 +7,14 @@ import logging
 from mypy_extensions import i64
 
 from warren.broker.model.message import Message
-from warren.broker.model.message_codec import fill, mark_of, message_head
+from warren.broker.model.message_codec import apply_mark, fill_message, message_head
 from warren.broker.store.log.log import Log
 from warren.broker.store.log.queue_log import QueueLog
 
 logger = logging.getLogger(__name__)
 
 
-class Shelf:
+class QueuePager:
     """The log, as one queue sees it. A queue that is not durable has its place there too, until the process ends.
 
     :param name: the queue's, for reports.
@@ -24,8 +24,8 @@ class Shelf:
         self.log = log
         self.name = name
         self.durable = records is not None
-        self.records = records if records is not None else log.transient_queue()
-        self.delivered: i64 = 0
+        self.queue_log = records if records is not None else log.transient_queue()
+        self.delivered_before_restart: i64 = 0
         """Messages up to this sequence may have been delivered before a crash."""
         self.writes: i64 = 0
         """How many were written to make room in memory."""
@@ -37,36 +37,36 @@ class Shelf:
         """The disk cannot be read any more."""
         return self.log.failed
 
-    def spill(self, message: Message) -> None:
+    def write(self, message: Message) -> None:
         """Write a message that is not in the log."""
         head = message_head(message)
-        message.place = self.log.spill(self.records, message.sequence, head, message.content)
+        message.log_position = self.log.spill(self.queue_log, message.sequence, head, message.content)
         message.stored = True
         self.writes += 1
 
-    def holds(self, message: Message) -> bool:
+    def is_on_disk(self, message: Message) -> bool:
         """Whether it can be read back already."""
-        if not message.place:
-            message.place = self.log.lookup.locate(self.records, message.sequence)
-        return 0 < message.place < self.log.written
+        if not message.log_position:
+            message.log_position = self.log.lookup.locate(self.queue_log, message.sequence)
+        return 0 < message.log_position < self.log.written
 
     def indexed_before(self) -> i64:
         """Messages at places before this one can go to delta."""
         return self.log.indexed_before()
 
-    def want_index(self) -> None:
+    def request_index(self) -> None:
         """Messages wait in memory for the index of their segment."""
         self.log.want_index()
 
-    def load(self, messages: list[Message]) -> bool:
+    def load_contents(self, messages: list[Message]) -> bool:
         """Read the contents of messages; those whose records are damaged stay without. False if the disk cannot be read."""
-        wanted = [(int(message.sequence), int(message.place)) for message in messages]
-        payloads = self.log.lookup.payloads(self.records, wanted)
+        wanted = [(int(message.sequence), int(message.log_position)) for message in messages]
+        payloads = self.log.lookup.payloads(self.queue_log, wanted)
         if self.log.failed:
             return False
         for message, payload in zip(messages, payloads, strict=True):
             if payload is not None:
-                fill(message, payload)
+                fill_message(message, payload)
                 # The same objects where they are the same: whoever frames a delivery looks no further.
                 if message.exchange == self.last_exchange:
                     message.exchange = self.last_exchange
@@ -78,50 +78,52 @@ class Shelf:
                     self.last_key = message.routing_key
         return True
 
-    def read(self, lowest: i64, highest: i64, first: i64, last: i64) -> tuple[list[Message], int]:
+    def read_range(self, lowest: i64, highest: i64, first: i64, last: i64) -> tuple[list[Message], int]:
         """The next messages of these priorities from `first` to `last`, without their contents, and where to go on."""
-        found, following = self.log.lookup.find(self.records, lowest, highest, first, last)
-        counts = self.records.counts
+        found, following = self.log.lookup.find(self.queue_log, lowest, highest, first, last)
+        counts = self.queue_log.counts
         messages: list[Message] = []
         for sequence, expires, place, body, priority, transient in found:
             message = Message(b"", b"", b"", body, 0)
             message.sequence = sequence
             message.expires = expires
-            message.place = place
+            message.log_position = place
             message.priority = priority
             message.persistent = not transient
             message.stored = True
-            if sequence <= self.delivered:
+            if sequence <= self.delivered_before_restart:
                 message.redelivered = True
             if counts:
-                mark_of(message, counts.get(sequence, 0))
+                apply_mark(message, counts.get(sequence, 0))
             messages.append(message)
         return messages, following
 
-    def end(self, message: Message) -> None:
+    def acknowledge(self, message: Message) -> None:
         """It is over; the log has to know."""
-        self.log.acknowledge(self.records, message.sequence)
+        self.log.acknowledge(self.queue_log, message.sequence)
         message.stored = False
 
-    def end_range(self, lowest: i64, highest: i64, first: i64, last: i64, holes: dict[int, bool]) -> None:
+    def acknowledge_range(
+        self, lowest: i64, highest: i64, first: i64, last: i64, holes: dict[int, bool]
+    ) -> None:
         """All live messages of these priorities from `first` to `last` are over, except for some."""
         while first <= last:
-            found, first = self.log.lookup.find(self.records, lowest, highest, first, last)
+            found, first = self.log.lookup.find(self.queue_log, lowest, highest, first, last)
             for entry in found:
                 if entry[0] not in holes:
-                    self.log.acknowledge(self.records, entry[0])
+                    self.log.acknowledge(self.queue_log, entry[0])
 
-    def lost(self, message: Message) -> None:
+    def report_damaged(self, message: Message) -> None:
         """Its record is damaged."""
         logger.error(
             "event=message_lost queue=%r sequence=%d", self.name.decode(errors="replace"), message.sequence
         )
-        self.end(message)
+        self.acknowledge(message)
 
-    def missing(self, count: int) -> None:
+    def report_missing(self, count: int) -> None:
         """Messages that should be in the log are not found there."""
         logger.error("event=messages_lost queue=%r count=%d", self.name.decode(errors="replace"), count)
 
     def drop(self) -> None:
         """The queue is deleted."""
-        self.log.drop(self.records)
+        self.log.drop(self.queue_log)

@@ -10,26 +10,26 @@ from typing import Optional
 from mypy_extensions import i64
 
 from warren.broker.model.message import Message
-from warren.broker.model.queue.backing_queue import ANY, Backing
-from warren.broker.model.queue.paging import Shelf
+from warren.broker.model.queue.backing_queue import ANY, BackingQueue
+from warren.broker.model.queue.paging import QueuePager
 
 
-class PriorityBacking(Backing):
+class PriorityBackingQueue(BackingQueue):
     """Levels 0 to `highest`; a message above it counts as of the highest. Each level pages on its own."""
 
     def __init__(self, highest: i64) -> None:
         super().__init__()
         self.top = highest
-        self.levels: list[Backing] = [
-            Backing(level, level if level < highest else ANY) for level in range(highest + 1)
+        self.levels: list[BackingQueue] = [
+            BackingQueue(level, level if level < highest else ANY) for level in range(highest + 1)
         ]
 
-    def put_on(self, shelf: Shelf) -> None:
-        self.shelf = shelf
+    def attach_pager(self, shelf: QueuePager) -> None:
+        self.pager = shelf
         for level in self.levels:
-            level.shelf = shelf
+            level.pager = shelf
 
-    def level(self, priority: i64) -> Backing:
+    def level(self, priority: i64) -> BackingQueue:
         return self.levels[min(priority, self.top)]
 
     def append(self, message: Message) -> None:
@@ -37,8 +37,8 @@ class PriorityBacking(Backing):
         self.count += 1
         self.bytes += message.body_size
 
-    def put_back(self, message: Message) -> None:
-        self.level(message.priority).put_back(message)
+    def reinsert(self, message: Message) -> None:
+        self.level(message.priority).reinsert(message)
         self.count += 1
         self.bytes += message.body_size
 
@@ -78,21 +78,21 @@ class PriorityBacking(Backing):
                 return level.next_expiry()
         return 0
 
-    def in_memory(self) -> tuple[int, int]:
-        figures = [level.in_memory() for level in self.levels]
+    def resident_totals(self) -> tuple[int, int]:
+        figures = [level.resident_totals() for level in self.levels]
         return sum(count for count, _ in figures), sum(size for _, size in figures)
 
-    def kept(self) -> tuple[int, int]:
-        figures = [level.kept() for level in self.levels]
+    def persistent_totals(self) -> tuple[int, int]:
+        figures = [level.persistent_totals() for level in self.levels]
         return sum(count for count, _ in figures), sum(size for _, size in figures)
 
-    def reads(self) -> int:
-        return sum(level.reads() for level in self.levels)
+    def disk_reads_total(self) -> int:
+        return sum(level.disk_reads_total() for level in self.levels)
 
-    def memory(self) -> i64:
+    def memory_bytes(self) -> i64:
         total: i64 = 0
         for level in self.levels:
-            total += level.memory()
+            total += level.memory_bytes()
         return total
 
     def set_lazy(self, lazy: bool) -> None:
@@ -100,9 +100,9 @@ class PriorityBacking(Backing):
         for level in self.levels:
             level.set_lazy(lazy)
 
-    def set_stays(self, count: i64) -> None:
+    def set_delta_keep(self, count: i64) -> None:
         for level in self.levels:
-            level.set_stays(count)
+            level.set_delta_keep(count)
 
     def page_out(self, keep: i64, limit: i64) -> i64:
         """The lowest level first: it is consumed last."""
@@ -121,16 +121,16 @@ class PriorityBacking(Backing):
         self._add_up()
         return done
 
-    def unsettled(self) -> bool:
-        return any(level.leaving for level in self.levels)
+    def has_pending_writes(self) -> bool:
+        return any(level.paging_out for level in self.levels)
 
-    def settle(self) -> None:
+    def release_written(self) -> None:
         for level in self.levels:
-            if level.leaving:
-                level.settle()
+            if level.paging_out:
+                level.release_written()
 
     def restore_level(
-        self, level: Backing, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]
+        self, level: BackingQueue, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]
     ) -> None:
         level.restore(first, last, count, bodies, holes)
         self._add_up()
@@ -142,10 +142,10 @@ class PriorityBacking(Backing):
         self._add_up()
         return count
 
-    def held(self) -> list[Message]:
+    def message_objects(self) -> list[Message]:
         messages: list[Message] = []
         for level in reversed(self.levels):
-            messages.extend(level.held())
+            messages.extend(level.message_objects())
         return messages
 
     def clear(self) -> None:

@@ -9,9 +9,9 @@ import logging
 from dataclasses import dataclass
 
 from warren.broker.model import argument_checks
-from warren.broker.model.argument_checks import Invalid, Overflow, argument_fields, shown
+from warren.broker.model.argument_checks import InvalidValue, Overflow, argument_fields, format_value
 from warren.broker.model.deduplication import ARGUMENTS as DEDUPLICATION
-from warren.broker.model.deduplication import Deduplication, InvalidArgument, deduplication
+from warren.broker.model.deduplication import DeduplicationRule, InvalidArgument, deduplication_rule
 from warren.wire.field_tables import Field
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -46,7 +46,7 @@ class QueueArguments:
     """Which messages wait before they are ready again: all, those that failed with their channel, or the returned ones."""
     delayed_retry_min: int = -1
     delayed_retry_max: int = -1
-    deduplication: Deduplication | None = None
+    deduplication: DeduplicationRule | None = None
     """What makes a message a duplicate that the queue does not take."""
     stream: bool = False
     max_age_ms: int = -1
@@ -108,7 +108,7 @@ OTHER_TYPES = {
 }
 """By whether a queue is a quorum queue: the arguments that belong to queues of another type, and are refused."""
 
-KNOWN = (
+QUEUE_EQUIVALENCE_ARGUMENTS = (
     "x-expires",
     "x-message-ttl",
     "x-dead-letter-exchange",
@@ -154,29 +154,29 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         quorum = _queue_type(fields.get(name))
         # In RabbitMQ's order, which decides which of several faults is named.
         name = "x-expires"
-        expires = argument_checks.expiry(fields.get(name))
+        expires = argument_checks.duration_ms(fields.get(name))
         if expires == 0:
-            raise Invalid("{value_zero,0}")
+            raise InvalidValue("{value_zero,0}")
         name = "x-message-ttl"
-        message_ttl = argument_checks.expiry(fields.get(name))
+        message_ttl = argument_checks.duration_ms(fields.get(name))
         name = "x-dead-letter-exchange"
         exchange = argument_checks.exchange_name(fields.get(name), name, described)
         name = "x-dead-letter-routing-key"
-        routing_key = argument_checks.text(fields.get(name))
+        routing_key = argument_checks.string(fields.get(name))
         if routing_key is not None and exchange is None:
-            raise Invalid("routing_key_but_no_dlx_defined")
+            raise InvalidValue("routing_key_but_no_dlx_defined")
         at_least_once = False
         if quorum:
             name = "x-dead-letter-strategy"
             at_least_once = argument_checks.dead_letter_strategy(fields.get(name))
         name = "x-max-length"
-        max_length = argument_checks.count(fields.get(name))
+        max_length = argument_checks.non_negative(fields.get(name))
         name = "x-max-length-bytes"
-        max_length_bytes = argument_checks.count(fields.get(name))
+        max_length_bytes = argument_checks.non_negative(fields.get(name))
         max_priority, lazy = -1, False
         if quorum:
             for name in ("x-max-in-memory-length", "x-max-in-memory-bytes"):
-                argument_checks.count(fields.get(name))
+                argument_checks.non_negative(fields.get(name))
         else:
             name = "x-max-priority"
             max_priority = argument_checks.max_priority(fields.get(name))
@@ -188,12 +188,12 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
             name = "x-queue-version"
             argument_checks.queue_version(fields.get(name))
         name = "x-single-active-consumer"
-        single_active_consumer = argument_checks.flag(fields.get(name))
+        single_active_consumer = argument_checks.boolean(fields.get(name))
         name = "x-consumer-timeout"
-        consumer_timeout = argument_checks.count(fields.get(name))
+        consumer_timeout = argument_checks.non_negative(fields.get(name))
         if quorum:
             name = "x-consumer-disconnected-timeout"
-            argument_checks.count(fields.get(name))
+            argument_checks.non_negative(fields.get(name))
             name = "x-quorum-initial-group-size"
             argument_checks.positive(fields.get(name))
         name = "x-queue-leader-locator"
@@ -209,13 +209,13 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         name = "x-delayed-retry-max"
         retry_max = argument_checks.positive(fields.get(name))
         if 0 <= retry_max < retry_min:
-            raise Invalid("delayed_retry_max_below_min")
-        unique = deduplication(fields)
+            raise InvalidValue("delayed_retry_max_below_min")
+        unique = deduplication_rule(fields)
     except InvalidArgument as invalid:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg '{invalid.name}' for {described}: {invalid}"
         ) from None
-    except Invalid as reason:
+    except InvalidValue as reason:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described}: {reason}"
         ) from None
@@ -267,7 +267,7 @@ def _of_another_type(name: str, described: str, quorum: bool) -> AmqpError:
     )
 
 
-def assert_equivalent(required: bytes, current: bytes, names: tuple[str, ...], described: str) -> None:
+def check_equivalence(required: bytes, current: bytes, names: tuple[str, ...], described: str) -> None:
     """Arguments that a redeclaration gives must be those that the thing has.
 
     :raises AmqpError: 406 naming the first that differs.
@@ -277,7 +277,7 @@ def assert_equivalent(required: bytes, current: bytes, names: tuple[str, ...], d
         new, old = given.get(name), have.get(name)
         if not _same(name, new, old):
             if new is not None and old is not None:
-                both = f"received '{shown(new)}' but current is '{shown(old)}'"
+                both = f"received '{format_value(new)}' but current is '{format_value(old)}'"
             else:
                 both = f"received {_told(new)} but current is {_told(old)}"
             raise AmqpError(Reply.PRECONDITION_FAILED, f"inequivalent arg '{name}' for {described}: {both}")
@@ -295,7 +295,7 @@ def _same(name: str, new: Field | None, old: Field | None) -> bool:
 def _told(field: Field | None) -> str:
     if field is None:
         return "none"
-    return f"the value '{shown(field)}' of type '{field.type_name}'"
+    return f"the value '{format_value(field)}' of type '{field.type_name}'"
 
 
 def consumer_priority(raw: bytes, quorum: bool, described: str) -> int:
@@ -307,7 +307,7 @@ def consumer_priority(raw: bytes, quorum: bool, described: str) -> int:
     field = fields.get("x-priority")
     try:
         priority = 0 if field is None else argument_checks.integer(field)
-    except Invalid as reason:
+    except InvalidValue as reason:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg 'x-priority' for {described}: {reason}"
         ) from None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from warren.broker.model.dead_letter.dead_lettering import REASONS
-from warren.broker.model.message_codec import kept_aside
-from warren.broker.model.queue.backing_queue import Backing
+from warren.broker.model.message_codec import pending_dead_letter_reason
+from warren.broker.model.queue.backing_queue import BackingQueue
 from warren.broker.model.queue.queue import Queue
 from warren.broker.store.log.recovery import RecoveredLevel, RecoveredQueue
 
@@ -14,42 +14,46 @@ def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
 
     Dead letters that were kept aside are kept aside again, and what had come back to wait waits anew.
     """
-    shelf = queue.shelf
+    shelf = queue.pager
     assert shelf is not None
     queue.next_sequence = recovered.last_sequence + 1
-    shelf.delivered = recovered.delivered
+    shelf.delivered_before_restart = recovered.delivered
     marks = sorted(recovered.counts.items())
-    retries = queue.retries
-    apart = [sequence for sequence, mark in marks if kept_aside(mark) or (retries is not None and mark > 1)]
-    taken: dict[Backing, dict[int, bool]] = {}
-    left_bytes: dict[Backing, int] = {}
+    retries = queue.delayed_retries
+    apart = [
+        sequence
+        for sequence, mark in marks
+        if pending_dead_letter_reason(mark) or (retries is not None and mark > 1)
+    ]
+    taken: dict[BackingQueue, dict[int, bool]] = {}
+    left_bytes: dict[BackingQueue, int] = {}
     for sequence in apart:
-        found, _ = shelf.read(0, 255, sequence, sequence)
+        found, _ = shelf.read_range(0, 255, sequence, sequence)
         for message in found:
-            level = queue.waiting.level(message.priority)
+            level = queue.ready.level(message.priority)
             taken.setdefault(level, {})[sequence] = True
             left_bytes[level] = left_bytes.get(level, 0) + int(message.body_size)
-            shelf.load([message])
-            reason_number = kept_aside(recovered.counts[sequence])
+            shelf.load_contents([message])
+            reason_number = pending_dead_letter_reason(recovered.counts[sequence])
             if message.content and not reason_number:
                 assert retries is not None
-                retries.hold(message)
+                retries.add(message)
             elif message.content:
                 reason = REASONS[reason_number - 1]
-                queue.vhost.dead_letters.keep_aside(queue, message, reason)
+                queue.vhost.dead_lettering.hold_for_retry(queue, message, reason)
             else:
-                shelf.lost(message)
-    by_level: dict[Backing, list[RecoveredLevel]] = {}
+                shelf.report_damaged(message)
+    by_level: dict[BackingQueue, list[RecoveredLevel]] = {}
     for part in recovered.levels.values():
-        by_level.setdefault(queue.waiting.level(part.priority), []).append(part)
+        by_level.setdefault(queue.ready.level(part.priority), []).append(part)
         if part.expires:
-            queue.expiry.used = True
+            queue.expiry.has_seen_expiry = True
     count = 0
     for level, parts in by_level.items():
         holes = taken.get(level, {})
         total = sum(int(part.count) for part in parts)
         count += total
-        queue.waiting.restore_level(
+        queue.ready.restore_level(
             level,
             min(int(part.first) for part in parts),
             max(int(part.last) for part in parts),
@@ -58,5 +62,5 @@ def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
             holes,
         )
     if count:
-        queue.vhost.watch(queue)
+        queue.vhost.track_memory(queue)
     return count

@@ -8,12 +8,12 @@ from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
 
 
-def unacknowledged(queue: Queue) -> list[Message]:
+def unacknowledged_messages(queue: Queue) -> list[Message]:
     """What the channels of a queue's consumers have of it."""
     seen: dict[int, bool] = {}
     found: list[Message] = []
     for consumer in queue.consumers:
-        held = consumer.held()
+        held = consumer.unacknowledged()
         if id(held) not in seen:
             seen[id(held)] = True
             for message in held.values():
@@ -23,20 +23,20 @@ def unacknowledged(queue: Queue) -> list[Message]:
     return found
 
 
-def page_unacked(queue: Queue, limit: i64) -> i64:
+def page_out_unacknowledged(queue: Queue, limit: i64) -> i64:
     """Have contents of unacknowledged messages leave memory, at most so many; how many it was."""
-    shelf = queue.shelf
+    shelf = queue.pager
     if shelf is None:
         return 0
     done: i64 = 0
-    for message in unacknowledged(queue):
+    for message in unacknowledged_messages(queue):
         if done >= limit:
             break
         if message.content:
             if not message.stored:
-                shelf.spill(message)
+                shelf.write(message)
                 done += 1
-            elif shelf.holds(message):
+            elif shelf.is_on_disk(message):
                 message.content = b""
                 done += 1
     return done

@@ -50,18 +50,18 @@ class StreamReader:
         self.stream = stream
         self.consumer = consumer
         self.name = name
-        self.next = offset
-        self.since = since
-        self.ready: deque[Chunk] = deque()
+        self.next_offset = offset
+        self.start_time = since
+        self.ready_chunks: deque[Chunk] = deque()
         self.reading = False
-        self.gone = False
+        self.closed = False
         """Its consumer has left."""
         self.segment: Optional[StreamSegment] = None  # noqa: UP045
         """The segment that was read last, and how far; None where the offset has to be looked for."""
         self.position: i64 = 0
         self.outstanding: deque[int] = deque()
         """Offsets that were delivered and are not acknowledged yet, where its place is stored."""
-        self.acknowledged: set[int] = set()
+        self.acknowledged_early: set[int] = set()
         """Offsets that were acknowledged before an earlier one."""
         self._payload = b""
         self._at: i64 = 0
@@ -74,12 +74,12 @@ class StreamReader:
 
     def open(self, chunk: Chunk) -> bool:
         """Go on with this chunk; False if all of it has been delivered before."""
-        if chunk.first + chunk.count <= self.next:
+        if chunk.first + chunk.count <= self.next_offset:
             return False
         self._payload = chunk.payload
         self._at = 0
         self._offset = chunk.first
-        while self._offset < self.next:
+        while self._offset < self.next_offset:
             self._at += 4 + i64(_U32.unpack_from(self._payload, self._at)[0])
             self._offset += 1
         return True
@@ -105,33 +105,33 @@ class StreamReader:
         offset = self._offset
         self._at = end
         self._offset = offset + 1
-        self.next = offset + 1
+        self.next_offset = offset + 1
         if self.name:
             self.outstanding.append(offset)
         return StreamMessage(
             self, offset, self._exchange, self._key, content, _U16.unpack_from(content, 1)[0]
         )
 
-    def done(self, read: StreamRead) -> None:
+    def read_done(self, read: StreamRead) -> None:
         """A read that was asked for is done."""
-        self.stream.was_read(self, read)
+        self.stream.read_finished(self, read)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """The consumer goes; what was read for it is let go of."""
-        self.gone = True
-        self.ready.clear()
+        self.closed = True
+        self.ready_chunks.clear()
 
-    def settle(self, offset: i64, log: StreamLog) -> None:
+    def acknowledge(self, offset: i64, log: StreamLog) -> None:
         """A message is acknowledged: the place that is stored is the first one that is not."""
         outstanding = self.outstanding
         if not outstanding or outstanding[0] != offset:
-            self.acknowledged.add(offset)
+            self.acknowledged_early.add(offset)
             return
         outstanding.popleft()
-        done = self.acknowledged
+        done = self.acknowledged_early
         while outstanding and outstanding[0] in done:
             done.discard(outstanding.popleft())
-        log.store_offset(self.name, outstanding[0] if outstanding else self.next)
+        log.store_offset(self.name, outstanding[0] if outstanding else self.next_offset)
 
 
 __all__ = ["StreamMessage", "StreamReader"]

@@ -60,7 +60,7 @@ def with_offset(message: Message, offset: i64) -> bytes:
         )
     table: i64 = _U32.unpack_from(content, at)[0]
     end: i64 = at + 4 + table
-    if message.blind or content.find(_FIELD, at, end) >= 0:
+    if message.has_bcc or content.find(_FIELD, at, end) >= 0:
         return _rewritten(message, int(offset))
     return b"".join(
         (
@@ -79,7 +79,7 @@ def with_offset(message: Message, offset: i64) -> bytes:
 def _rewritten(message: Message, offset: int) -> bytes:
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)
-    if message.blind:
+    if message.has_bcc:
         headers.pop("BCC", None)
     headers.pop(NAME, None)
     headers[NAME] = long_field(offset)

@@ -24,7 +24,7 @@ _LONGEST_TEXT: Final = 1000
 """Python refuses to read numbers of many thousand digits."""
 
 
-def interval_ms(text: bytes) -> int:
+def parse_interval_ms(text: bytes) -> int:
     """The time in milliseconds, at most `LONGEST`; 0 if it is none, or nought."""
     found = _FORM.match(text[:_LONGEST_TEXT])
     if found is None:
@@ -32,4 +32,4 @@ def interval_ms(text: bytes) -> int:
     return min(int(found[1]) * UNITS[found[2]], LONGEST)
 
 
-__all__ = ["LONGEST", "interval_ms"]
+__all__ = ["LONGEST", "parse_interval_ms"]

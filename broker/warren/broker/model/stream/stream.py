@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
-from warren.broker.model.queue.queue import STORED, TAKEN, Queue
+from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.broker.model.stream.consumer_position import StreamMessage, StreamReader
 from warren.broker.model.stream.entry_codec import entry_head, with_offset
@@ -53,22 +53,22 @@ class Stream(Queue):
         streams: Streams,
     ) -> None:
         super().__init__(vhost, name, True, False, None, raw_arguments, arguments, incarnation)
-        self.streamed = True
+        self.is_stream = True
         log = streams.log(int(incarnation), self.now_ms)
         self.streams = streams
         self.stored = log
         self.messages: StreamLog = log
         self.readers: dict[Consumer, StreamReader] = {}
         self.tail = StreamTail()
-        self.reported: set[tuple[int, int]] = set()
-        log.on_committed = self.committed
+        self.reported_damage: set[tuple[int, int]] = set()
+        log.on_committed = self.chunks_committed
         self.configure(arguments)
 
     def configure(self, arguments: QueueArguments) -> None:
         """Go by these arguments, which a policy may have changed: retention, and the size of segments yet to come."""
         self.arguments = arguments
-        self.rejects = False
-        self.limited = False
+        self.rejects_publishes = False
+        self.has_length_limit = False
         self.message_ttl = -1
         self.delivery_limit = -1
         log = self.stored
@@ -79,12 +79,12 @@ class Stream(Queue):
         if log.segment_size < 0:
             log.segment_size = SEGMENT
         self.max_age = arguments.max_age_ms
-        self.retain()
+        self.apply_retention()
 
     def reconfigure(self, arguments: QueueArguments) -> None:
         self.configure(arguments)
 
-    def held(self) -> i64:
+    def message_count(self) -> i64:
         """How many messages it holds, as far as they are on the disk."""
         return self.messages.committed - min(self.messages.first, self.messages.committed)
 
@@ -96,14 +96,14 @@ class Stream(Queue):
 
     def publish(self, message: Message) -> i64:
         if self.capture is not None:
-            self.capture.arrived(self, message)
-        self.take_in(message)
-        return STORED if self.messages.log is not None else TAKEN
+            self.capture.enqueued(self, message)
+        self.accept(message)
+        return STORED if self.messages.log is not None else ACCEPTED
 
-    def number(self, message: Message) -> None:
+    def assign_sequence(self, message: Message) -> None:
         return
 
-    def take_in(self, message: Message) -> None:
+    def accept(self, message: Message) -> None:
         if message.exchange is self.last_exchange and message.routing_key is self.last_key:
             head = self.last_head
         else:
@@ -114,33 +114,33 @@ class Stream(Queue):
         log = self.messages
         log.append(head, with_offset(message, log.next_offset))
 
-    def committed(self, chunks: list[Chunk]) -> None:
+    def chunks_committed(self, chunks: list[Chunk]) -> None:
         """More is on the disk: those at the end of the stream get it."""
         if self.readers:
             self.tail.add(chunks)
             self.drain()
         if len(self.messages.segments) != self.segments:
-            self.retain()
+            self.apply_retention()
 
     # -- delivering
 
     def drain(self) -> None:
-        for consumer in list(self.active):
-            self.pump(consumer)
+        for consumer in list(self.ready_consumers):
+            self.deliver_to(consumer)
 
-    def resume(self, consumer: Consumer) -> None:
-        self.round.place(consumer)
-        self.pump(consumer)
+    def resume_consumer(self, consumer: Consumer) -> None:
+        self.scheduler.insert(consumer)
+        self.deliver_to(consumer)
 
-    def pump(self, consumer: Consumer) -> None:
+    def deliver_to(self, consumer: Consumer) -> None:
         """Give a consumer what it has room for, as far as it has been read."""
         reader = self.readers.get(consumer)
         if reader is None:
             return
-        while not consumer.stalled and not reader.gone:
+        while not consumer.stalled and not reader.closed:
             message = reader.take()
             if message is None:
-                if not self.advance(reader):
+                if not self.prepare_chunk(reader):
                     return
                 continue
             self.unacked += 1
@@ -148,53 +148,53 @@ class Stream(Queue):
             # Its offset is all that an acknowledgement needs; what is unacknowledged takes no more memory than that.
             message.content = b""
             if not room:
-                if consumer in self.active:
-                    self.active.remove(consumer)
+                if consumer in self.ready_consumers:
+                    self.ready_consumers.remove(consumer)
                 consumer.stalled = True
 
-    def advance(self, reader: StreamReader) -> bool:
+    def prepare_chunk(self, reader: StreamReader) -> bool:
         """Have the next chunk ready to be taken from: one that was read, or one of the last; else it is read."""
-        ready = reader.ready
+        ready = reader.ready_chunks
         while ready:
             if reader.open(ready.popleft()):
                 if not ready and not reader.reading:
-                    self.read_on(reader)
+                    self.read_next(reader)
                 return True
         if reader.reading:
             return False
-        if reader.since < 0:
-            if reader.next >= self.messages.committed:
+        if reader.start_time < 0:
+            if reader.next_offset >= self.messages.committed:
                 return False
-            chunk = self.tail.find(reader.next)
+            chunk = self.tail.find(reader.next_offset)
             if chunk is not None and reader.open(chunk):
                 reader.segment = None
                 return True
-        self.read_on(reader)
+        self.read_next(reader)
         return False
 
     # -- reading
 
-    def read_on(self, reader: StreamReader) -> None:
+    def read_next(self, reader: StreamReader) -> None:
         """Read what follows in the segments, if anything does."""
         segments = self.messages.segments
         if not segments:
             return
         segment = reader.segment
         if segment is None:
-            if reader.since >= 0:
+            if reader.start_time >= 0:
                 found = segments[0]
                 for found in segments:
-                    if found.timestamp >= reader.since:
+                    if found.timestamp >= reader.start_time:
                         break
-                self.read(reader, StreamRead(found, BY_TIME, reader.since, 0))
+                self.read(reader, StreamRead(found, BY_TIME, reader.start_time, 0))
                 return
             found = segments[0]
             for candidate in reversed(segments):
-                if candidate.first <= reader.next:
+                if candidate.first <= reader.next_offset:
                     found = candidate
                     break
-            if reader.next < self.messages.committed:
-                self.read(reader, StreamRead(found, BY_OFFSET, reader.next, 0))
+            if reader.next_offset < self.messages.committed:
+                self.read(reader, StreamRead(found, BY_OFFSET, reader.next_offset, 0))
             return
         position = reader.position
         if position >= segment.end and segment.closed:
@@ -210,66 +210,66 @@ class Stream(Queue):
         reader.reading = True
         streams = self.streams
         assert streams is not None
-        streams.read(read, reader.done)
+        streams.read(read, reader.read_done)
 
-    def was_read(self, reader: StreamReader, read: StreamRead) -> None:
+    def read_finished(self, reader: StreamReader, read: StreamRead) -> None:
         """A read is done: go on with what it brought."""
         reader.reading = False
-        if reader.gone or self.deleted:
+        if reader.closed or self.deleted:
             return
         segment = read.segment
         for position, text in read.damage:
-            self.report(segment.first, position, text)
+            self.report_damage(segment.first, position, text)
         if read.error:
-            logger.error("event=stream_unreadable stream=%s %s", self.shown(), read.error)
+            logger.error("event=stream_unreadable stream=%s %s", self.quoted_name(), read.error)
             self.unsubscribe(reader.consumer)
-            reader.consumer.cancelled()
+            reader.consumer.cancel_from_server()
             return
         if read.gone:
-            self.lost_segment(reader, read)
+            self.skip_missing_segment(reader, read)
         else:
-            reader.since = -1
+            reader.start_time = -1
             reader.segment = segment
             reader.position = read.position
-            reader.ready.extend(read.chunks)
+            reader.ready_chunks.extend(read.chunks)
         if not reader.consumer.stalled:
-            self.pump(reader.consumer)
+            self.deliver_to(reader.consumer)
 
-    def lost_segment(self, reader: StreamReader, read: StreamRead) -> None:
+    def skip_missing_segment(self, reader: StreamReader, read: StreamRead) -> None:
         """A segment went while it was to be read: by retention, unless something else has removed it."""
         segment = read.segment
         reader.segment = None
         if segment not in self.messages.segments:
-            reader.next = max(reader.next, self.messages.first)
+            reader.next_offset = max(reader.next_offset, self.messages.first)
             return
-        self.report(segment.first, 0, "the file is missing")
-        reader.since = -1
+        self.report_damage(segment.first, 0, "the file is missing")
+        reader.start_time = -1
         # What it held is lost; the next segment, if there is one, goes on behind it.
         reader.segment = segment
         reader.position = segment.end
 
-    def report(self, first: i64, position: int, text: str) -> None:
+    def report_damage(self, first: i64, position: int, text: str) -> None:
         place = (int(first), position)
-        if place in self.reported or len(self.reported) >= REPORTED:
+        if place in self.reported_damage or len(self.reported_damage) >= REPORTED:
             return
-        self.reported.add(place)
+        self.reported_damage.add(place)
         logger.error(
-            "event=damage stream=%s segment %d, offset %d: %s", self.shown(), int(first), position, text
+            "event=damage stream=%s segment %d, offset %d: %s", self.quoted_name(), int(first), position, text
         )
 
-    def shown(self) -> str:
+    def quoted_name(self) -> str:
         return repr(self.name.decode(errors="replace"))
 
     # -- what comes back
 
-    def acknowledged(self, message: Message) -> None:
+    def acknowledge(self, message: Message) -> None:
         self.unacked -= 1
         if isinstance(message, StreamMessage):
             reader = message.reader
             if reader.name and not self.deleted:
-                reader.settle(message.sequence, self.messages)
+                reader.acknowledge(message.sequence, self.messages)
 
-    def rejected(self, messages: list[Message]) -> None:
+    def reject(self, messages: list[Message]) -> None:
         self.unacked -= len(messages)
 
     def requeue(self, messages: list[Message], failed: bool) -> None:
@@ -278,7 +278,7 @@ class Stream(Queue):
 
     # -- consumers, and the end
 
-    def attach(self, consumer: Consumer, name: bytes, offset: i64, since: i64) -> None:
+    def attach_reader(self, consumer: Consumer, name: bytes, offset: i64, since: i64) -> None:
         """Give a consumer its place, before it subscribes; see `StreamReader`."""
         log = self.messages
         if since >= 0 and log.timestamp < since:
@@ -292,34 +292,34 @@ class Stream(Queue):
     def unsubscribe(self, consumer: Consumer) -> None:
         reader = self.readers.pop(consumer, None)
         if reader is not None:
-            reader.leave()
+            reader.close()
         if not self.readers:
             self.messages.keep_chunks = False
             self.tail.clear()
-        if self.round.remove(consumer) and self.capture is not None:
-            self.capture.cancelled(consumer)
+        if self.scheduler.remove(consumer) and self.capture is not None:
+            self.capture.consumer_cancelled(consumer)
 
     def purge(self) -> i64:
         return 0
 
-    def closing(self) -> None:
+    def stop(self) -> None:
         self.stop_timer()
 
-    def ended(self) -> None:
+    def mark_deleted(self) -> None:
         self.deleted = True
         if self.capture is not None:
             self.capture.purged(self, "deleted")
         self.stop_timer()
         for reader in self.readers.values():
-            reader.leave()
+            reader.close()
         self.readers.clear()
         self.tail.clear()
-        for consumer in self.round.clear():
+        for consumer in self.scheduler.clear():
             if self.capture is not None:
-                self.capture.cancelled(consumer)
-            consumer.cancelled()
+                self.capture.consumer_cancelled(consumer)
+            consumer.cancel_from_server()
 
-    def discard(self) -> None:
+    def delete_files(self) -> None:
         """Its deletion is submitted to the definitions: its files go when that is on the disk."""
         assert self.streams is not None
         self.streams.drop(self.messages)
@@ -329,7 +329,7 @@ class Stream(Queue):
     def now_ms(self) -> int:
         return int(self.vhost.clock.now() * 1000 + 0.001)
 
-    def retain(self) -> None:
+    def apply_retention(self) -> None:
         """Remove what is too much or too old; RabbitMQ looks when a segment begins, here age has a timer as well."""
         log = self.messages
         held_back = log.retain(self.now_ms() - int(self.max_age) if self.max_age >= 0 else -1)
@@ -344,7 +344,7 @@ class Stream(Queue):
     def aged(self) -> None:
         self.age_timer = None
         if not self.deleted:
-            self.retain()
+            self.apply_retention()
 
     def stop_timer(self) -> None:
         if self.age_timer is not None:

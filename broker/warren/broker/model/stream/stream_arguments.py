@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from warren.broker.model import argument_checks
-from warren.broker.model.argument_checks import Invalid
+from warren.broker.model.argument_checks import InvalidValue
 from warren.broker.model.queue.queue_arguments import QueueArguments
-from warren.broker.model.stream.interval import LONGEST, interval_ms
+from warren.broker.model.stream.interval import LONGEST, parse_interval_ms
 from warren.wire.field_tables import Field
 from warren.wire.reply_codes import AmqpError, Reply
 from warren.wire.reply_codes import erlang_binary as erlang
 
-KNOWN: Final = (
+STREAM_EQUIVALENCE_ARGUMENTS: Final = (
     "x-max-length-bytes",
     "x-queue-type",
     "x-max-age",
@@ -64,22 +64,22 @@ def stream_arguments(fields: dict[str, Field], described: str) -> QueueArguments
     name = ""
     try:
         name = "x-max-length-bytes"
-        max_bytes = argument_checks.count(fields.get(name))
+        max_bytes = argument_checks.non_negative(fields.get(name))
         name = "x-max-age"
         max_age = _max_age(fields.get(name))
         name = SEGMENT_SIZE
-        segment = argument_checks.count(fields.get(name))
+        segment = argument_checks.non_negative(fields.get(name))
         name = "x-initial-cluster-size"
         argument_checks.positive(fields.get(name))
         name = "x-queue-leader-locator"
         argument_checks.leader_locator(fields.get(name))
-    except Invalid as reason:
+    except InvalidValue as reason:
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described}: {reason}"
         ) from None
     for name in fields:
         if name in REFUSED:
-            raise other_type(name, described, "stream")
+            raise wrong_queue_type(name, described, "stream")
     return QueueArguments(
         stream=True,
         max_length_bytes=max_bytes,
@@ -97,7 +97,7 @@ def refuse_large_segments(arguments: QueueArguments) -> None:
         raise AmqpError(Reply.PRECONDITION_FAILED, f"Exceeded max value for {SEGMENT_SIZE}")
 
 
-def other_type(name: str, described: str, kind: str) -> AmqpError:
+def wrong_queue_type(name: str, described: str, kind: str) -> AmqpError:
     """An argument that queues of this type do not have."""
     return AmqpError(
         Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described} of queue type rabbit_{kind}_queue"
@@ -105,40 +105,40 @@ def other_type(name: str, described: str, kind: str) -> AmqpError:
 
 
 @dataclass(frozen=True)
-class Start:
+class OffsetSpecification:
     """Where a consumer begins: at an offset, -1 before the end if negative; at `where`; or at a time in milliseconds."""
 
-    where: str = "next"
+    kind: str = "next"
     """`first`, `last`, `next`, `offset` or `time`."""
     value: int = 0
     tracked: bool = False
     """Its place is stored under its tag, and found there again."""
 
 
-def start_of(fields: dict[str, Field], described: str, now_ms: int) -> Start:
+def parse_offset_specification(fields: dict[str, Field], described: str, now_ms: int) -> OffsetSpecification:
     """What the arguments of basic.consume say about the beginning.
 
     :raises AmqpError: 406 for an argument that is invalid or belongs to consumers of other queues.
     """
     for name in fields:
         if name in REFUSED_OF_CONSUMERS:
-            raise other_type(name, described, "stream")
+            raise wrong_queue_type(name, described, "stream")
     tracked = _tracking(fields.get(TRACKING), described)
     field = fields.get(OFFSET)
     if field is None:
-        return Start(tracked=tracked)
+        return OffsetSpecification(tracked=tracked)
     if field.kind == "S":
         text = field.raw[5:]
         if text in (b"first", b"last", b"next"):
-            return Start(text.decode(), tracked=tracked)
-        interval = interval_ms(text)
+            return OffsetSpecification(text.decode(), tracked=tracked)
+        interval = parse_interval_ms(text)
         if interval > 0:
-            return Start("time", now_ms - interval, tracked)
+            return OffsetSpecification("time", now_ms - interval, tracked)
         raise _invalid_offset(field, described, erlang(text))
     if field.kind == "T" and isinstance(field.value, int):
-        return Start("time", min(int(field.value) * 1000, LONGEST), tracked)
+        return OffsetSpecification("time", min(int(field.value) * 1000, LONGEST), tracked)
     if field.is_integer and isinstance(field.value, int):
-        return Start("offset", field.value, tracked)
+        return OffsetSpecification("offset", field.value, tracked)
     raise _invalid_offset(field, described, str(field.value).lower())
 
 
@@ -161,22 +161,22 @@ def _tracking(field: Field | None, described: str) -> bool:
 
 
 def _max_age(field: Field | None) -> int:
-    text = argument_checks.text(field)
+    text = argument_checks.string(field)
     if text is None:
         return -1
-    age = interval_ms(text)
+    age = parse_interval_ms(text)
     if age <= 0:
-        raise Invalid("invalid_max_age")
+        raise InvalidValue("invalid_max_age")
     return age
 
 
 __all__ = [
-    "KNOWN",
     "OFFSET",
+    "STREAM_EQUIVALENCE_ARGUMENTS",
     "TRACKING",
-    "Start",
-    "other_type",
+    "OffsetSpecification",
+    "parse_offset_specification",
     "refuse_large_segments",
-    "start_of",
     "stream_arguments",
+    "wrong_queue_type",
 ]

@@ -11,7 +11,12 @@ import logging
 
 from warren.broker.model.argument_checks import argument_fields
 from warren.broker.model.exchange.exchange import TYPES, Binding, Exchange
-from warren.broker.model.exchange.exchange_types import COMPARED, assert_type, make_exchange, rule_of
+from warren.broker.model.exchange.exchange_types import (
+    EXCHANGE_EQUIVALENCE_ARGUMENTS,
+    check_type,
+    exchange_deduplication_rule,
+    make_exchange,
+)
 from warren.broker.model.internal_queues import (
     equip_exchange,
     equip_queue,
@@ -19,20 +24,20 @@ from warren.broker.model.internal_queues import (
     let_go,
     split_hidden,
 )
-from warren.broker.model.names import name_prefix, refuse_default, server_name
+from warren.broker.model.names import generate_name, generated_name_prefix, refuse_default_exchange
 from warren.broker.model.queue.lasting import assert_lasting
-from warren.broker.model.queue.paging import Shelf
+from warren.broker.model.queue.paging import QueuePager
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import (
-    KNOWN,
+    QUEUE_EQUIVALENCE_ARGUMENTS,
     QueueArguments,
-    assert_equivalent,
+    check_equivalence,
     queue_arguments,
 )
 from warren.broker.model.stream.stream import Stream
-from warren.broker.model.stream.stream_arguments import KNOWN as STREAM_KNOWN
+from warren.broker.model.stream.stream_arguments import STREAM_EQUIVALENCE_ARGUMENTS
 from warren.broker.model.vhost.vhost import VirtualHost
-from warren.broker.model.vhost.vhost_settings import Settings
+from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
 from warren.broker.store.definitions.definitions_database import (
     BindingRow,
     Definitions,
@@ -45,19 +50,19 @@ from warren.wire.reply_codes import AmqpError, Reply
 logger = logging.getLogger(__name__)
 
 
-class Topology:
+class Declarations:
     """The changes that a client may make to one virtual host."""
 
     def __init__(self, vhost: VirtualHost, definitions: Definitions | None) -> None:
         self.vhost = vhost
         self.definitions = definitions
-        self.settings = Settings(vhost.name.decode(errors="replace"))
+        self.settings = VirtualHostSettings(vhost.name.decode(errors="replace"))
         self._incarnations = 0
-        self.kept: dict[bytes, QueueRow] = {}
+        self.stored_internal_queues: dict[bytes, QueueRow] = {}
         """Hidden queues of before a restart, whose owners are yet to come."""
-        self._owned: dict[object, dict[Queue, bool]] = {}
+        self._exclusive_queues: dict[object, dict[Queue, bool]] = {}
         """The exclusive queues of each connection."""
-        vhost.topology = self
+        vhost.declarations = self
         vhost.exchanges[b""] = Exchange(b"", b"direct", True, False, False, b"")
         for kind in TYPES:
             name = b"amq." + kind
@@ -66,7 +71,7 @@ class Topology:
 
     # -- names
 
-    def described(self, kind: str, name: bytes) -> str:
+    def describe(self, kind: str, name: bytes) -> str:
         """As error texts name a thing: `queue 'q' in vhost '/'`."""
         vhost = self.vhost.name.decode(errors="replace")
         return f"{kind} '{name.decode(errors='replace')}' in vhost '{vhost}'"
@@ -78,7 +83,7 @@ class Topology:
         """
         queue = self.vhost.queues.get(name)
         if queue is None:
-            raise AmqpError(Reply.NOT_FOUND, f"no {self.described('queue', name)}")
+            raise AmqpError(Reply.NOT_FOUND, f"no {self.describe('queue', name)}")
         if queue.owner is not None and queue.owner is not owner:
             raise self._locked(name)
         return queue
@@ -90,13 +95,13 @@ class Topology:
         """
         exchange = self.vhost.exchanges.get(name)
         if exchange is None:
-            raise AmqpError(Reply.NOT_FOUND, f"no {self.described('exchange', name)}")
+            raise AmqpError(Reply.NOT_FOUND, f"no {self.describe('exchange', name)}")
         return exchange
 
     def _locked(self, name: bytes) -> AmqpError:
         return AmqpError(
             Reply.RESOURCE_LOCKED,
-            f"cannot obtain exclusive access to locked {self.described('queue', name)}. It could be originally declared "
+            f"cannot obtain exclusive access to locked {self.describe('queue', name)}. It could be originally declared "
             "on another connection or the exclusive property value does not match that of the original declaration.",
         )
 
@@ -127,13 +132,13 @@ class Topology:
             self._assert_same_queue(existing, durable, exclusive, auto_delete, raw, owner)
             existing.expiry.touch()
             return existing
-        arguments = queue_arguments(raw, self.described("queue", name))
+        arguments = queue_arguments(raw, self.describe("queue", name))
         if arguments.quorum or arguments.stream:
-            assert_lasting(arguments, name, self.described("queue", name), durable, exclusive, auto_delete)
+            assert_lasting(arguments, name, self.describe("queue", name), durable, exclusive, auto_delete)
         portability = self.vhost.portability
-        portability.judge_queue(self.described("queue", name), durable, exclusive, raw, arguments)
+        portability.check_queue(self.describe("queue", name), durable, exclusive, raw, arguments)
         if not name:
-            name = generated or server_name(name_prefix(raw))
+            name = generated or generate_name(generated_name_prefix(raw))
         stored = durable and self.definitions is not None
         queue = self._make_queue(
             name,
@@ -149,7 +154,7 @@ class Topology:
             assert self.definitions is not None
             self.definitions.put(QueueRow(self.vhost.name, name, int(queue.incarnation), auto_delete, raw))
         if exclusive:
-            self._owned.setdefault(owner, {})[queue] = True
+            self._exclusive_queues.setdefault(owner, {})[queue] = True
         queue.expiry.touch()
         return queue
 
@@ -171,15 +176,15 @@ class Topology:
         if stored and self.vhost.log is not None:
             if not arguments.stream:
                 queue.log = self.vhost.log
-            queue.records = self.vhost.log.queue(incarnation)
-            queue.put_on(Shelf(self.vhost.log, queue.records, name))
+            queue.queue_log = self.vhost.log.queue(incarnation)
+            queue.attach_pager(QueuePager(self.vhost.log, queue.queue_log, name))
         capture = self.vhost.capture
         if capture is not None and capture.stream != name:
             queue.capture = capture
         equip_queue(self, queue)
-        self.vhost.policies.govern(queue)
+        self.vhost.policies.apply_to_queue(queue)
         self.vhost.queues[name] = queue
-        self.vhost.epoch += 1
+        self.vhost.routing_epoch += 1
         return queue
 
     def _streams(self) -> Streams:
@@ -203,50 +208,50 @@ class Topology:
     ) -> None:
         if queue.owner is not (owner if exclusive else None):
             raise self._locked(queue.name)
-        described = self.described("queue", queue.name)
+        described = self.describe("queue", queue.name)
         _assert_flag("durable", durable, queue.durable, described)
         _assert_flag("auto_delete", auto_delete, queue.auto_delete, described)
-        known = STREAM_KNOWN if isinstance(queue, Stream) else KNOWN
-        assert_equivalent(raw, queue.raw_arguments, known, described)
+        known = STREAM_EQUIVALENCE_ARGUMENTS if isinstance(queue, Stream) else QUEUE_EQUIVALENCE_ARGUMENTS
+        check_equivalence(raw, queue.raw_arguments, known, described)
 
     def delete_queue(self, queue: Queue) -> int:
         """Delete a queue and its bindings; its messages vanish. How many were ready."""
         if queue.deleted:
             return 0
-        count = int(queue.waiting.count)
+        count = int(queue.ready.count)
         del self.vhost.queues[queue.name]
-        self.vhost.epoch += 1
+        self.vhost.routing_epoch += 1
         if queue.owner is not None:
-            owned = self._owned[queue.owner]
+            owned = self._exclusive_queues[queue.owner]
             del owned[queue]
             if not owned:
-                del self._owned[queue.owner]
+                del self._exclusive_queues[queue.owner]
         self._unbind_all(queue, True)
         let_go(self, queue)
-        queue.ended()
-        if queue.records is not None:
+        queue.mark_deleted()
+        if queue.queue_log is not None:
             assert self.definitions is not None
             assert self.vhost.log is not None
             self.definitions.delete_queue(self.vhost.name, queue.name)
-            self.vhost.log.drop(queue.records)
+            self.vhost.log.drop(queue.queue_log)
         if isinstance(queue, Stream):
-            queue.discard()
+            queue.delete_files()
         return count
 
     def refuse_reserved(self, name: bytes) -> None:
         """
         :raises AmqpError: 403 if no client may declare a queue of that name.
         """
-        own = name in self.vhost.queues and self.vhost.compat.takes_its_own_names
+        own = name in self.vhost.queues and self.vhost.compat.allows_redeclaring_generated_names
         if name.startswith(b"amq.") and not own:
             raise AmqpError(
                 Reply.ACCESS_REFUSED,
                 f"queue name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
             )
 
-    def delete_owned(self, owner: object) -> None:
+    def delete_exclusive_queues(self, owner: object) -> None:
         """A connection ends, and its exclusive queues with it."""
-        for queue in list(self._owned.get(owner, ())):
+        for queue in list(self._exclusive_queues.get(owner, ())):
             self.delete_queue(queue)
 
     # -- exchanges
@@ -259,11 +264,11 @@ class Topology:
         :raises AmqpError: 403 for a reserved name, 406 (503 before 4.0) for an unknown type, 406 if it is
             there and differs.
         """
-        assert_type(kind, raw, self.vhost.compat)
-        refuse_default(name)
+        check_type(kind, raw, self.vhost.compat)
+        refuse_default_exchange(name)
         existing = self.vhost.exchanges.get(name)
         if existing is not None:
-            described = self.described("exchange", name)
+            described = self.describe("exchange", name)
             if existing.kind != kind:
                 raise AmqpError(
                     Reply.PRECONDITION_FAILED,
@@ -273,14 +278,14 @@ class Topology:
             _assert_flag("durable", durable, existing.durable, described)
             _assert_flag("auto_delete", auto_delete, existing.auto_delete, described)
             _assert_flag("internal", internal, existing.internal, described)
-            assert_equivalent(raw, existing.arguments, COMPARED, described)
+            check_equivalence(raw, existing.arguments, EXCHANGE_EQUIVALENCE_ARGUMENTS, described)
             return existing
         if name.startswith(b"amq."):
             raise AmqpError(
                 Reply.ACCESS_REFUSED,
                 f"exchange name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
             )
-        self.vhost.portability.judge_exchange(kind, raw)
+        self.vhost.portability.check_exchange(kind, raw)
         exchange = self._make_exchange(name, kind, durable, auto_delete, internal, raw)
         if durable and self.definitions is not None:
             self.definitions.put(ExchangeRow(self.vhost.name, name, kind, auto_delete, internal, raw))
@@ -289,12 +294,12 @@ class Topology:
     def _make_exchange(
         self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, raw: bytes
     ) -> Exchange:
-        described = self.described("exchange", name)
+        described = self.describe("exchange", name)
         exchange = make_exchange(name, kind, durable, auto_delete, internal, raw, described)
-        self.vhost.policies.govern_exchange(exchange)
-        equip_exchange(self, exchange, rule_of(exchange, described))
+        self.vhost.policies.apply_to_exchange(exchange)
+        equip_exchange(self, exchange, exchange_deduplication_rule(exchange, described))
         self.vhost.exchanges[name] = exchange
-        self.vhost.epoch += 1
+        self.vhost.routing_epoch += 1
         return exchange
 
     def delete_exchange(self, name: bytes, if_unused: bool) -> None:
@@ -302,22 +307,22 @@ class Topology:
 
         :raises AmqpError: 403 for the predeclared ones, 406 if it is in use and `if_unused`.
         """
-        refuse_default(name)
+        refuse_default_exchange(name)
         if name.startswith(b"amq."):
             raise AmqpError(
-                Reply.ACCESS_REFUSED, f"deletion of system {self.described('exchange', name)} not allowed"
+                Reply.ACCESS_REFUSED, f"deletion of system {self.describe('exchange', name)} not allowed"
             )
         exchange = self.vhost.exchanges.get(name)
         if exchange is None:
             return
         if if_unused and exchange.bindings:
-            raise AmqpError(Reply.PRECONDITION_FAILED, f"{self.described('exchange', name)} in use")
+            raise AmqpError(Reply.PRECONDITION_FAILED, f"{self.describe('exchange', name)} in use")
         self._remove_exchange(exchange)
 
     def _remove_exchange(self, exchange: Exchange) -> None:
         del self.vhost.exchanges[exchange.name]
         let_go(self, exchange)
-        self.vhost.epoch += 1
+        self.vhost.routing_epoch += 1
         if exchange.durable and self.definitions is not None:
             self.definitions.delete_exchange(self.vhost.name, exchange.name)
         for is_queue, destination, routing_key, arguments in list(exchange.bindings):
@@ -326,7 +331,7 @@ class Topology:
 
     def _unbind_all(self, destination: Queue | Exchange, is_queue: bool) -> None:
         """A destination goes: so do the bindings to it, and the auto-delete exchanges that lose their last one."""
-        for source, routing_key, arguments in list(destination.incoming):
+        for source, routing_key, arguments in list(destination.incoming_bindings):
             exchange = self.vhost.exchanges[source]
             exchange.unbind(is_queue, destination.name, routing_key, arguments)
             self._unused_exchange(exchange)
@@ -351,8 +356,8 @@ class Topology:
         is_queue = isinstance(destination, Queue)
         if not exchange.bind(Binding(destination, routing_key, raw), is_queue):
             return
-        self.vhost.epoch += 1
-        self.vhost.give_history(exchange, destination)
+        self.vhost.routing_epoch += 1
+        self.vhost.replay_history(exchange, destination)
         row = self._binding_row(exchange, destination, is_queue, routing_key, raw)
         if row is not None:
             assert self.definitions is not None
@@ -374,7 +379,7 @@ class Topology:
         is_queue = isinstance(destination, Queue)
         if exchange.unbind(is_queue, destination.name, routing_key, raw) is None:
             return
-        self.vhost.epoch += 1
+        self.vhost.routing_epoch += 1
         row = self._binding_row(exchange, destination, is_queue, routing_key, raw)
         if row is not None:
             assert self.definitions is not None
@@ -394,7 +399,7 @@ class Topology:
 
     def clear(self) -> None:
         """The virtual host goes, with all that is in it."""
-        self.vhost.dead_letters.stop()
+        self.vhost.dead_lettering.stop()
         for queue in list(self.vhost.queues.values()):
             self.delete_queue(queue)
         for exchange in list(self.vhost.exchanges.values()):
@@ -407,7 +412,7 @@ class Topology:
         self, exchanges: list[ExchangeRow], queues: list[QueueRow], bindings: list[BindingRow]
     ) -> dict[int, Queue]:
         """Make again what was stored, without storing it; the queues by incarnation, still empty."""
-        queues, self.kept = split_hidden(queues)
+        queues, self.stored_internal_queues = split_hidden(queues)
         restored = {}
         for exchange in exchanges:
             self._make_exchange(
@@ -419,7 +424,7 @@ class Topology:
                 exchange.arguments,
             )
         for row in queues:
-            arguments = queue_arguments(row.arguments, self.described("queue", row.name))
+            arguments = queue_arguments(row.arguments, self.describe("queue", row.name))
             restored[row.incarnation] = self._make_queue(
                 row.name, True, row.auto_delete, None, row.arguments, arguments, row.incarnation, True
             )
@@ -430,9 +435,9 @@ class Topology:
                 Binding(destination, binding.routing_key, binding.arguments), not binding.to_exchange
             )
         forget_orphans(self)
-        for hidden in self.vhost.hidden.values():
+        for hidden in self.vhost.internal_queues.values():
             restored[int(hidden.incarnation)] = hidden
-        self.vhost.epoch += 1
+        self.vhost.routing_epoch += 1
         return restored
 
 

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.clock import Clock
-from warren.broker.model.dead_letter.dead_lettering import DeadLetters
-from warren.broker.model.deduplication import still_new, unique
-from warren.broker.model.exchange.delayed import HEADER, delay_of
+from warren.broker.model.dead_letter.dead_lettering import DeadLettering
+from warren.broker.model.deduplication import drop_duplicates, drop_late_duplicates
+from warren.broker.model.exchange.delayed import DELAY_HEADER, delay_ms
 from warren.broker.model.exchange.exchange import Exchange
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import message_head
 from warren.broker.model.policy.policies import Policies
-from warren.broker.model.queue.paging import Shelf
-from warren.broker.model.queue.queue import REFUSED, STORED, TAKEN, Queue
-from warren.broker.model.rabbitmq_versions import Compat
+from warren.broker.model.queue.paging import QueuePager
+from warren.broker.model.queue.queue import ACCEPTED, REJECTED, STORED, Queue
+from warren.broker.model.rabbitmq_versions import VersionBehaviour
 from warren.wire.content import header_payload
 from warren.wire.properties import decode
 
 if TYPE_CHECKING:
     from warren.broker.model.capture.capture import Capture
-    from warren.broker.model.compat_checks import Portability
-    from warren.broker.model.memory_budget import Memory
-    from warren.broker.model.vhost.declarations import Topology
+    from warren.broker.model.compat_checks import PortabilityChecks
+    from warren.broker.model.memory_budget import MemoryBudget
+    from warren.broker.model.vhost.declarations import Declarations
     from warren.broker.store.log.log import Log, QueueLog
     from warren.broker.store.stream.stream_store import Streams
     from warren.wire.field_tables import Field
@@ -38,48 +38,53 @@ ROUTES_KEPT: Final = 4096
 class VirtualHost:
     """What one virtual host holds. `topology` changes it; this is what a publish goes through."""
 
-    epoch: i64 = 0
+    routing_epoch: i64 = 0
     """Raised by every change that could lead a message elsewhere."""
 
     def __init__(
-        self, name: bytes, clock: Clock, log: Log | None, compat: Compat, portability: Portability
+        self,
+        name: bytes,
+        clock: Clock,
+        log: Log | None,
+        compat: VersionBehaviour,
+        portability: PortabilityChecks,
     ) -> None:
         self.name = name
         self.clock = clock
         self.log = log
-        self.memory: Optional[Memory] = None  # noqa: UP045
+        self.memory_budget: Optional[MemoryBudget] = None  # noqa: UP045
         """Who looks after the memory of waiting messages; None where there is no disk to page to."""
         self.compat = compat
         self.portability = portability
         self.exchanges: dict[bytes, Exchange] = {}
         self.queues: dict[bytes, Queue] = {}
-        self.hidden: dict[bytes, Queue] = {}
+        self.internal_queues: dict[bytes, Queue] = {}
         """Queues that no client can name: what exchanges hold back."""
-        self.windows = 0
+        self.window_count = 0
         """How many of its exchanges and queues deduplicate."""
-        self.replies: dict[bytes, Queue] = {}
+        self.reply_queues: dict[bytes, Queue] = {}
         """What leads to the channels that wait for direct replies."""
-        self.dead_letters = DeadLetters(self)
+        self.dead_lettering = DeadLettering(self)
         self.policies = Policies(self)
-        self.topology: Topology | None = None
+        self.declarations: Declarations | None = None
         self.capture: Optional[Capture] = None  # noqa: UP045
         """Who is told what happens to messages; None if nobody wants to know."""
         self.streams: Streams | None = None
         """Where its streams are kept; made with the first one."""
 
-    def leads_to_replies(self, routing_key: bytes) -> bool:
+    def is_reply_key(self, routing_key: bytes) -> bool:
         """Whether a key names a channel that waits for answers, over the default exchange: they come and go too often for
         their routes to be remembered."""
         return routing_key.startswith(REPLY_PREFIX)
 
     def route(self, exchange: Exchange, routing_key: bytes) -> list[Queue]:
         """The queues that a message reaches, each once. The list is shared: it is not to be changed."""
-        if exchange.routes_epoch != self.epoch or len(exchange.routes) > ROUTES_KEPT:
+        if exchange.routes_epoch != self.routing_epoch or len(exchange.routes) > ROUTES_KEPT:
             exchange.routes.clear()
-            exchange.routes_epoch = int(self.epoch)
+            exchange.routes_epoch = int(self.routing_epoch)
         found = exchange.routes.get(routing_key)
         if found is None:
-            found = self.find(exchange, [routing_key], {}, None)
+            found = self.find_queues(exchange, [routing_key], {}, None)
             exchange.routes[routing_key] = found
         return found
 
@@ -87,18 +92,18 @@ class VirtualHost:
         """Whether more than a message's key may decide where it goes from this exchange on."""
         if exchange.name == b"":
             return False
-        if exchange.by_message:
+        if exchange.inspects_message:
             return True
-        if not exchange.leads_on and exchange.alternate is None:
+        if not exchange.has_exchange_bindings and exchange.alternate is None:
             return False
         # Some such exchange with bindings may be on the way; which keys lead there is not worth finding out.
-        return any(other.bindings and other.by_message for other in self.exchanges.values())
+        return any(other.bindings and other.inspects_message for other in self.exchanges.values())
 
     def deduplicates(self, queues: list[Queue]) -> bool:
         """Whether one of these queues may refuse a message as a duplicate."""
-        return self.windows > 0 and any(queue.window is not None for queue in queues)
+        return self.window_count > 0 and any(queue.window is not None for queue in queues)
 
-    def find(
+    def find_queues(
         self, first: Exchange, keys: list[bytes], headers: dict[str, Field], message: Message | None
     ) -> list[Queue]:
         """Follow bindings, and where an exchange matches nothing its alternate, each exchange once.
@@ -116,32 +121,34 @@ class VirtualHost:
         seen_before = False
         if first.name == b"":
             for key in keys:
-                queue = self.queues.get(key) or self.replies.get(key)
+                queue = self.queues.get(key) or self.reply_queues.get(key)
                 if queue is not None:
                     queues[queue] = True
-            return unique(list(queues), passed, headers, False) if self.windows else list(queues)
+            return (
+                drop_duplicates(list(queues), passed, headers, False) if self.window_count else list(queues)
+            )
         seen: dict[Exchange, bool] = {first: True}
         work = [first]
         while work:
             exchange = work.pop()
             if exchange.window is not None:
-                if exchange.window.knows(headers):
+                if exchange.window.contains(headers):
                     seen_before = True
                     continue
                 passed.append(exchange.window.queue)
-            held = exchange.held
-            if held is not None and delay_of(headers):
+            held = exchange.delay_queue
+            if held is not None and delay_ms(headers):
                 queues[held] = True
                 continue
-            choice = exchange.choice
+            choice = exchange.selector
             if choice is not None:
-                matched = choice.pick(keys[0], headers, message)
+                matched = choice.select(keys[0], headers, message)
             else:
                 matched = exchange.match(keys[0], headers)
                 for key in keys[1:]:
                     matched.extend(exchange.match(key, headers))
-                if exchange.history is not None and message is not None:
-                    exchange.history.remember(message, headers)
+                if exchange.recent_history is not None and message is not None:
+                    exchange.recent_history.remember(message, headers)
             if not matched and exchange.alternate is not None:
                 alternate = self.exchanges.get(exchange.alternate)
                 if alternate is not None:
@@ -152,7 +159,9 @@ class VirtualHost:
                 elif destination not in seen:
                     seen[destination] = True
                     work.append(destination)
-        return unique(list(queues), passed, headers, seen_before) if self.windows else list(queues)
+        return (
+            drop_duplicates(list(queues), passed, headers, seen_before) if self.window_count else list(queues)
+        )
 
     def deliver(self, queues: list[Queue], message: Message) -> i64:
         """Put a message into the queues that it was routed to: TAKEN, STORED or REFUSED.
@@ -162,72 +171,74 @@ class VirtualHost:
         if len(queues) == 1:
             return queues[0].publish(message)
         keepers: list[Queue] = []
-        if self.windows:
-            keepers = [queue for queue in queues if queue.keeps is not None]
+        if self.window_count:
+            keepers = [queue for queue in queues if queue.stored_window is not None]
             if keepers:
-                queues = [queue for queue in still_new(queues, message) if queue.keeps is None]
+                queues = [
+                    queue for queue in drop_late_duplicates(queues, message) if queue.stored_window is None
+                ]
         refused = False
         copies: list[tuple[Queue, Message]] = []
         by_expiry: dict[int, list[tuple[Queue, Message]]] = {}
         streamed = False
-        letters = self.dead_letters
+        letters = self.dead_lettering
         held = letters.busy
         # What one of them buries at once comes after the message in each of the others.
-        letters.hold()
+        letters.defer()
         for queue in queues:
-            if queue.limited and queue.rejects and queue.would_overflow(message):
-                queue.refuse(message)
+            if queue.has_length_limit and queue.rejects_publishes and queue.would_overflow(message):
+                queue.reject_publish(message)
                 refused = True
                 continue
             copy = message.copy()
             if queue.capture is not None:
-                queue.capture.arrived(queue, copy)
-            queue.number(copy)
+                queue.capture.enqueued(queue, copy)
+            queue.assign_sequence(copy)
             copies.append((queue, copy))
-            if queue.streamed:
+            if queue.is_stream:
                 streamed = True
             elif message.persistent and queue.log is not None:
                 by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
         for stored in by_expiry.values():
-            self.store(stored)
+            self.store_fan_out(stored)
         for queue, copy in copies:
-            queue.take_in(copy)
+            queue.accept(copy)
         if not held:
-            letters.release()
+            letters.resume()
         if refused:
-            return REFUSED
+            return REJECTED
         for keeper in keepers:
             # After the message: a crash in between forgets the key, and not the message.
-            assert keeper.keeps is not None
-            entry = keeper.keeps.entry(message) if queues else None
+            assert keeper.stored_window is not None
+            entry = keeper.stored_window.make_entry(message) if queues else None
             if entry is not None:
                 keeper.publish(entry)
-        return STORED if by_expiry or (streamed and self.log is not None) else TAKEN
+        return STORED if by_expiry or (streamed and self.log is not None) else ACCEPTED
 
-    def move(self, queue: Queue, message: Message, targets: list[Queue], copy: Message) -> bool:
+    def transfer(self, queue: Queue, message: Message, targets: list[Queue], copy: Message) -> bool:
         """A message leaves a queue, and its copy arrives in others: one record of the log. True if one of them refused."""
         log = self.log
         if log is None or not (message.stored or copy.persistent):
-            return self.deliver(targets, copy) == REFUSED
+            return self.deliver(targets, copy) == REJECTED
         log.begin()
         try:
-            refused = self.deliver(targets, copy) == REFUSED
+            refused = self.deliver(targets, copy) == REJECTED
             if message.stored:
-                queue.forget(message)
+                queue.remove_from_log(message)
         finally:
             log.end()
         return refused
 
-    def would_reach(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> bool:
+    def would_route(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> bool:
         """Whether a message would be routed if nothing held it back: as bindings are now."""
-        without = {name: field for name, field in headers.items() if name != HEADER}
-        return bool(self.find(first, keys, without, None))
+        without = {name: field for name, field in headers.items() if name != DELAY_HEADER}
+        return bool(self.find_queues(first, keys, without, None))
 
     def all_queues(self) -> list[Queue]:
         """Those that clients can name, and what exchanges hold back."""
-        return [*self.queues.values(), *self.hidden.values()]
+        return [*self.queues.values(), *self.internal_queues.values()]
 
-    def store(self, copies: list[tuple[Queue, Message]]) -> None:
+    def store_fan_out(self, copies: list[tuple[Queue, Message]]) -> None:
         """One record for all queues: the content is stored once."""
         if len(copies) == 1:
             queue, copy = copies[0]
@@ -237,39 +248,39 @@ class VirtualHost:
         assert log is not None
         targets: list[tuple[QueueLog, int]] = []
         for queue, copy in copies:
-            records = queue.records
+            records = queue.queue_log
             assert records is not None
             targets.append((records, int(copy.sequence)))
             copy.stored = True
         copy = copies[0][1]
         place = log.fan_out(targets, message_head(copy), copy.content)
         for _, copy in copies:
-            copy.place = place
+            copy.log_position = place
 
-    def watch(self, queue: Queue) -> None:
+    def track_memory(self, queue: Queue) -> None:
         """Messages wait in a queue: they count for the memory of all, and may have to leave it."""
-        queue.watched = True
-        memory = self.memory
+        queue.memory_tracked = True
+        memory = self.memory_budget
         if memory is None:
             return
-        if queue.shelf is None and self.log is not None:
-            queue.put_on(Shelf(self.log, None, queue.name))
-        memory.watch(queue)
+        if queue.pager is None and self.log is not None:
+            queue.attach_pager(QueuePager(self.log, None, queue.name))
+        memory.track(queue)
 
-    def give_history(self, exchange: Exchange, destination: Queue | Exchange) -> None:
+    def replay_history(self, exchange: Exchange, destination: Queue | Exchange) -> None:
         """What an exchange remembers goes to what has just been bound to it."""
-        if exchange.history is None:
+        if exchange.recent_history is None:
             return
-        for message in exchange.history.messages():
+        for message in exchange.recent_history.messages():
             queues = [destination] if isinstance(destination, Queue) else []
             if isinstance(destination, Exchange):
                 headers = decode(header_payload(message.content)).headers
-                queues = self.find(destination, [message.routing_key], headers, message)
+                queues = self.find_queues(destination, [message.routing_key], headers, message)
             if queues:
                 self.deliver(queues, message)
 
     def remove_queue(self, queue: Queue) -> None:
         """Delete a queue that has come to its own end: unused for its x-expires, or without its last consumer."""
-        topology = self.topology
+        topology = self.declarations
         assert topology is not None
         topology.delete_queue(queue)

@@ -13,13 +13,13 @@ from types import MappingProxyType
 from warren.broker.model.capture.capture import Capture
 from warren.broker.model.capture.event_stream import EventStream
 from warren.broker.model.clock import Clock
-from warren.broker.model.compat_checks import Portability
-from warren.broker.model.memory_budget import Memory
-from warren.broker.model.operator_errors import Exists, Missing, Refused
-from warren.broker.model.rabbitmq_versions import COMPAT, Compat
-from warren.broker.model.vhost.declarations import Topology
+from warren.broker.model.compat_checks import PortabilityChecks
+from warren.broker.model.memory_budget import MemoryBudget
+from warren.broker.model.operator_errors import ObjectAlreadyExists, ObjectNotFound, OperationRefused
+from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION, VersionBehaviour
+from warren.broker.model.vhost.declarations import Declarations
 from warren.broker.model.vhost.vhost import VirtualHost
-from warren.broker.model.vhost.vhost_settings import Settings, limit
+from warren.broker.model.vhost.vhost_settings import VirtualHostSettings, normalize_limit
 from warren.broker.store.definitions.definition_rows import VirtualHostRow
 from warren.broker.store.definitions.definitions_database import Definitions
 from warren.broker.store.log.log import Log
@@ -28,16 +28,16 @@ logger = logging.getLogger(__name__)
 
 
 class VirtualHosts:
-    """The virtual hosts of one broker. Every change is stored; it raises `Refused` where it cannot be made."""
+    """The virtual hosts of one broker. Every change is stored; it raises `OperationRefused` where it cannot be made."""
 
     def __init__(
         self,
         clock: Clock,
         log: Log | None,
         definitions: Definitions | None,
-        memory: Memory | None = None,
-        compat: Compat = COMPAT["4"],
-        portability: Portability | None = None,
+        memory: MemoryBudget | None = None,
+        compat: VersionBehaviour = BEHAVIOUR_BY_VERSION["4"],
+        portability: PortabilityChecks | None = None,
         captures: Mapping[bytes, Capture] = MappingProxyType({}),
     ) -> None:
         """:param captures: who is told what happens in the virtual hosts of these names."""
@@ -46,7 +46,7 @@ class VirtualHosts:
         """Where events go that are captured, by the virtual host's name."""
         self.capture_blocked: Callable[[], bool] = lambda: False
         """Whether no more events may be written, as publishers may not write either."""
-        self.topologies: dict[bytes, Topology] = {}
+        self.declarations: dict[bytes, Declarations] = {}
         """By the name on the wire."""
         self.on_deleted: list[Callable[[str], None]] = []
         """Called before a virtual host's queues and exchanges go, when nobody can find it any more."""
@@ -55,31 +55,31 @@ class VirtualHosts:
         self._definitions = definitions
         self._memory = memory
         self.compat = compat
-        self.portability = portability or Portability(strict=False)
-        self._settings: dict[str, Settings] = {}
+        self.portability = portability or PortabilityChecks(strict=False)
+        self._settings: dict[str, VirtualHostSettings] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._settings
 
-    def all(self) -> list[Settings]:
+    def all(self) -> list[VirtualHostSettings]:
         """All of them, by name."""
         return [self._settings[name] for name in sorted(self._settings)]
 
-    def settings(self, name: str) -> Settings:
+    def settings(self, name: str) -> VirtualHostSettings:
         """
-        :raises Missing: if there is none of that name.
+        :raises ObjectNotFound: if there is none of that name.
         """
         found = self._settings.get(name)
         if found is None:
-            raise Missing(f"virtual host '{name}' does not exist")
+            raise ObjectNotFound(f"virtual host '{name}' does not exist")
         return found
 
-    def topology(self, name: str) -> Topology:
+    def declarations_of(self, name: str) -> Declarations:
         """
-        :raises Missing: if there is none of that name.
+        :raises ObjectNotFound: if there is none of that name.
         """
         self.settings(name)
-        return self.topologies[name.encode()]
+        return self.declarations[name.encode()]
 
     def add(
         self,
@@ -89,16 +89,16 @@ class VirtualHosts:
         tags: Sequence[str] = (),
         default_queue_type: str = "",
         protected: bool = False,
-    ) -> Topology:
+    ) -> Declarations:
         """Make one, with the predeclared exchanges in it.
 
-        :raises Exists: if there is one of that name.
+        :raises ObjectAlreadyExists: if there is one of that name.
         """
         if name in self._settings:
-            raise Exists(f"virtual host '{name}' already exists")
+            raise ObjectAlreadyExists(f"virtual host '{name}' already exists")
         if not name:
-            raise Refused("a virtual host needs a name")
-        settings = Settings(name, description, tuple(tags), default_queue_type, protected)
+            raise OperationRefused("a virtual host needs a name")
+        settings = VirtualHostSettings(name, description, tuple(tags), default_queue_type, protected)
         settings.check()
         self._store(settings)
         logger.debug("event=virtual_host_added name=%r", name)
@@ -118,7 +118,7 @@ class VirtualHosts:
     ) -> None:
         """Change what is said of one; what is not given stays."""
         old = self.settings(name)
-        settings = Settings(
+        settings = VirtualHostSettings(
             name,
             old.description if description is None else description,
             old.tags if tags is None else tuple(tags),
@@ -135,20 +135,20 @@ class VirtualHosts:
         self._change(
             replace(
                 self.settings(name),
-                max_connections=limit(max_connections),
-                max_queues=limit(max_queues),
+                max_connections=normalize_limit(max_connections),
+                max_queues=normalize_limit(max_queues),
             )
         )
 
     def delete(self, name: str) -> None:
         """Delete one with all that is in it; connections to it are closed.
 
-        :raises Refused: if it is protected from deletion.
+        :raises OperationRefused: if it is protected from deletion.
         """
         if self.settings(name).protected:
-            raise Refused(f"virtual host '{name}' is protected from deletion: disable that first")
+            raise OperationRefused(f"virtual host '{name}' is protected from deletion: disable that first")
         del self._settings[name]
-        topology = self.topologies.pop(name.encode())
+        topology = self.declarations.pop(name.encode())
         for told in self.on_deleted:
             told(name)
         topology.clear()
@@ -161,7 +161,7 @@ class VirtualHosts:
         for row in rows:
             tags = tuple(row.tags.split(",")) if row.tags else ()
             self._make(
-                Settings(
+                VirtualHostSettings(
                     row.name,
                     row.description,
                     tags,
@@ -172,31 +172,31 @@ class VirtualHosts:
                 )
             )
 
-    def changed(self) -> None:
+    def invalidate_routes(self) -> None:
         """What may be published where has changed: no remembered route stands."""
-        for topology in self.topologies.values():
-            topology.vhost.epoch += 1
+        for topology in self.declarations.values():
+            topology.vhost.routing_epoch += 1
 
     def _blocked(self) -> bool:
         return self.capture_blocked()
 
-    def _make(self, settings: Settings) -> Topology:
+    def _make(self, settings: VirtualHostSettings) -> Declarations:
         vhost = VirtualHost(settings.name.encode(), self._clock, self._log, self.compat, self.portability)
-        vhost.memory = self._memory
-        topology = Topology(vhost, self._definitions)
+        vhost.memory_budget = self._memory
+        topology = Declarations(vhost, self._definitions)
         topology.settings = settings
         vhost.capture = self._captures.get(vhost.name)
         if vhost.capture is not None:
             self.event_streams[vhost.name] = EventStream(topology, vhost.capture, self._blocked)
         self._settings[settings.name] = settings
-        self.topologies[vhost.name] = topology
+        self.declarations[vhost.name] = topology
         return topology
 
-    def _change(self, settings: Settings) -> None:
+    def _change(self, settings: VirtualHostSettings) -> None:
         self._settings[settings.name] = settings
-        self.topologies[settings.name.encode()].settings = settings
+        self.declarations[settings.name.encode()].settings = settings
         self._store(settings)
 
-    def _store(self, settings: Settings) -> None:
+    def _store(self, settings: VirtualHostSettings) -> None:
         if self._definitions is not None:
-            self._definitions.put(settings.row())
+            self._definitions.put(settings.to_row())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warren.broker.model.argument_checks import argument_fields
-from warren.broker.model.operator_errors import Refused
+from warren.broker.model.operator_errors import OperationRefused
 from warren.broker.store.definitions.definition_rows import VirtualHostRow
 from warren.wire import field_tables
 
@@ -14,7 +14,7 @@ QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class VirtualHostSettings:
     """What is said of a virtual host, and how much it may hold.
 
     :param default_queue_type: the `x-queue-type` of queues that are declared without one; empty for the broker's own.
@@ -31,7 +31,7 @@ class Settings:
     max_connections: int | None = None
     max_queues: int | None = None
 
-    def row(self) -> VirtualHostRow:
+    def to_row(self) -> VirtualHostRow:
         return VirtualHostRow(
             self.name,
             self.description,
@@ -42,7 +42,7 @@ class Settings:
             self.max_queues,
         )
 
-    def queue_arguments(self, raw: bytes, durable: bool, exclusive: bool, auto_delete: bool) -> bytes:
+    def with_default_queue_type(self, raw: bytes, durable: bool, exclusive: bool, auto_delete: bool) -> bytes:
         """A new queue's arguments, with the default type among them where they name none and the queue can be of it.
 
         Source: https://www.rabbitmq.com/docs/vhosts#default-queue-type.
@@ -55,15 +55,17 @@ class Settings:
 
     def check(self) -> None:
         """
-        :raises Refused: for a queue type or a tag that is none.
+        :raises OperationRefused: for a queue type or a tag that is none.
         """
         if self.default_queue_type not in ("", *QUEUE_TYPES):
-            raise Refused(f"no queue type '{self.default_queue_type}'; there are: {', '.join(QUEUE_TYPES)}")
+            raise OperationRefused(
+                f"no queue type '{self.default_queue_type}'; there are: {', '.join(QUEUE_TYPES)}"
+            )
         for tag in self.tags:
             if not tag or "," in tag:
-                raise Refused(f"'{tag}' is no tag: a tag is not empty and has no comma")
+                raise OperationRefused(f"'{tag}' is no tag: a tag is not empty and has no comma")
 
 
-def limit(value: int | None) -> int | None:
+def normalize_limit(value: int | None) -> int | None:
     """A limit as it is kept: RabbitMQ takes a negative one for none."""
     return None if value is None or value < 0 else value
