@@ -8,7 +8,7 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-from warren.patterns.claim_check import ClaimCheck, FolderBlobs
+from warren.patterns.claim_check import ClaimCheck, FolderBlobStore
 from warren.sdk import App, Command, Delivery
 
 
@@ -21,7 +21,7 @@ folder = Path(tempfile.mkdtemp())
 app = App()
 app.include(
     ClaimCheck(
-        FolderBlobs(folder),  # S3Blobs("bucket") for several machines
+        FolderBlobStore(folder),  # S3Blobs("bucket") for several machines
         above=100_000,  # bytes; what is smaller travels as always
         keep=timedelta(days=30),
     )

@@ -5,7 +5,7 @@ Run it: python examples/dead_letters.py   (AMQP_URL chooses a broker; without it
 
 import asyncio
 
-from warren.patterns.dead_letters import Letter, ParkingLot, Which, replay
+from warren.patterns.dead_letters import DeadLetterSelection, ParkedMessage, ParkingLot, replay
 from warren.sdk import App, Event, Retry
 
 
@@ -25,7 +25,7 @@ async def bill(order: OrderPlaced) -> None:
     billed.set()
 
 
-async def parked() -> list[Letter]:
+async def parked() -> list[ParkedMessage]:
     async with ParkingLot(str(app.url), "billing.dead") as lot:
         return [letter async for letter in lot]
 
@@ -40,7 +40,7 @@ async def main() -> None:
         bank_answers.set()
         async with ParkingLot(str(app.url), "billing.dead") as lot:
             # To the queue where it died: other queues of the exchange may have handled the order.
-            settled = await replay(lot, app, Which(exception="OSError"), to_queue=True)
+            settled = await replay(lot, app, DeadLetterSelection(exception="OSError"), to_queue=True)
         await billed.wait()
         print("replayed and billed:", settled.done)
 

@@ -7,7 +7,7 @@ Run it: python examples/delay.py   (AMQP_URL chooses a broker; without it nothin
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from warren.patterns import Delay, Levels
+from warren.patterns import BinaryDelayQueues, Delay
 from warren.sdk import App, Command
 
 
@@ -17,7 +17,7 @@ class Switch(Command, queue="lamp"):
 
 app = App()
 delay = Delay(
-    way=Levels(unit=timedelta(milliseconds=100), levels=20)
+    way=BinaryDelayQueues(unit=timedelta(milliseconds=100), levels=20)
 )  # by default steps of 1 s, up to 8.5 years
 app.include(delay)
 done = asyncio.Event()

@@ -8,7 +8,7 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-from warren.patterns import Delay, Levels, SqliteStore
+from warren.patterns import BinaryDelayQueues, Delay, SqliteStore
 from warren.sdk import App, Command
 
 
@@ -19,7 +19,9 @@ class Remind(Command, queue="reminders"):
 async def main(folder: Path) -> None:
     app, reminded = App(), asyncio.Event()
     # RedisStore(url) where several machines take part.
-    delay = Delay(way=Levels(unit=timedelta(milliseconds=100)), store=SqliteStore(folder / "delay.sqlite"))
+    delay = Delay(
+        way=BinaryDelayQueues(unit=timedelta(milliseconds=100)), store=SqliteStore(folder / "delay.sqlite")
+    )
     app.include(delay)
 
     @app.handle(Remind)

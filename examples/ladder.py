@@ -5,7 +5,7 @@ Run it: python examples/ladder.py   (AMQP_URL chooses a broker; without it nothi
 
 import asyncio
 
-from warren.patterns import Ladder
+from warren.patterns import DelayLadder
 from warren.sdk import App, Message
 
 
@@ -14,7 +14,7 @@ class Remind(Message):
 
 
 app = App()
-ladder = Ladder(
+ladder = DelayLadder(
     "reminders", "200ms", "900ms"
 )  # by default 5 s, 10 s, 30 s, 1 min, 5 min, 10 min, 30 min, 1 h
 app.include(ladder)

@@ -10,7 +10,7 @@ import time
 from datetime import timedelta
 
 from warren.patterns import RedisStore
-from warren.patterns.rate_limit import Limiter, LocalLimiter, RateLimit, RedisLimiter
+from warren.patterns.rate_limit import LocalRateLimiter, RateLimit, RateLimiter, RedisRateLimiter
 from warren.sdk import App, Command
 
 
@@ -20,8 +20,10 @@ class Charge(Command, queue="charges"):
 
 half = timedelta(seconds=0.5)
 url = os.environ.get("REDIS_URL")
-limiter: Limiter = (
-    RedisLimiter(RedisStore(url), "payment-service", 2, per=half) if url else LocalLimiter(2, per=half)
+limiter: RateLimiter = (
+    RedisRateLimiter(RedisStore(url), "payment-service", 2, per=half)
+    if url
+    else LocalRateLimiter(2, per=half)
 )
 app = App()
 app.include(RateLimit(limiter, queues=["charges"]))

@@ -6,7 +6,7 @@ Run it: python examples/retry.py   (AMQP_URL chooses a broker; without it nothin
 import asyncio
 
 from warren.patterns import ParkingLot, backoff
-from warren.patterns.dead_letters import Letter
+from warren.patterns.dead_letters import ParkedMessage
 from warren.sdk import App, Command, Delivery, Retry
 
 # 100 ms, 200 ms, 400 ms, each up to a quarter longer, so that what failed together does not come back together.
@@ -30,7 +30,7 @@ async def main() -> None:
     async with app:
         await app.publish(Charge(order_id="42"))
         await given_up.wait()
-        letters: list[Letter] = []
+        letters: list[ParkedMessage] = []
         while not letters:
             async with ParkingLot(str(app.url), "charges.dead") as lot:
                 letters = [letter async for letter in lot]

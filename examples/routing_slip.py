@@ -5,7 +5,7 @@ Run it: python examples/routing_slip.py   (AMQP_URL chooses a broker; without it
 
 import asyncio
 
-from warren.patterns.routing_slip import Abort, RoutingSlips, SlipEnded
+from warren.patterns.routing_slip import AbortRoutingSlip, RoutingSlipEnded, RoutingSlips
 from warren.sdk import App, Command
 
 
@@ -21,7 +21,7 @@ class BookCar(Command, queue="cars.book"):
     seats: int
 
 
-class TripEnded(SlipEnded, queue="trips.ended"):
+class TripEnded(RoutingSlipEnded, queue="trips.ended"):
     pass
 
 
@@ -52,7 +52,7 @@ async def cancel_hotel(step: BookHotel, room: int) -> None:
 
 @slips.step(BookCar)
 async def book_car(step: BookCar) -> None:
-    raise Abort("there is no car")
+    raise AbortRoutingSlip("there is no car")
 
 
 app = App()

@@ -13,7 +13,16 @@ from enum import StrEnum
 from pydantic import BaseModel
 
 from warren.patterns import Once, RedisStore, SqliteStore
-from warren.patterns.saga import COMPENSATED, COMPLETED, Compensate, Complete, Go, Saga, Stay, Undo
+from warren.patterns.saga import (
+    COMPENSATED,
+    COMPLETED,
+    CompensateSaga,
+    Compensation,
+    CompleteSaga,
+    Saga,
+    StayInState,
+    TransitionTo,
+)
 from warren.sdk import App, Command, Event
 
 
@@ -81,8 +90,8 @@ checkout = Saga(
 
 
 @checkout.starts(OrderPlaced)
-def placed(event: OrderPlaced) -> Go[Order]:
-    return Go(
+def placed(event: OrderPlaced) -> TransitionTo[Order]:
+    return TransitionTo(
         At.PAYING,
         Order(order_id=event.order_id),
         send=[ReserveStock(order_id=event.order_id), ChargeCard(order_id=event.order_id)],
@@ -91,33 +100,33 @@ def placed(event: OrderPlaced) -> Go[Order]:
 
 
 @checkout.on(At.PAYING, CardCharged)
-def charged(order: Order, event: CardCharged) -> Go[Order]:
-    return Go(
+def charged(order: Order, event: CardCharged) -> TransitionTo[Order]:
+    return TransitionTo(
         At.SHIPPING,
         send=[ShipOrder(order_id=order.order_id)],
         # The stock is released only after the card is refunded.
-        undo=Undo(RefundCard(order_id=order.order_id), until=CardRefunded),
+        undo=Compensation(RefundCard(order_id=order.order_id), until=CardRefunded),
     )
 
 
 @checkout.on(At.SHIPPING, OrderShipped)
-def shipped(order: Order, event: OrderShipped) -> Complete[Order]:
-    return Complete()
+def shipped(order: Order, event: OrderShipped) -> CompleteSaga[Order]:
+    return CompleteSaga()
 
 
 @checkout.on(At.SHIPPING, OutOfStock)
-def out_of_stock(order: Order, event: OutOfStock) -> Compensate[Order]:
-    return Compensate("out of stock")
+def out_of_stock(order: Order, event: OutOfStock) -> CompensateSaga[Order]:
+    return CompensateSaga("out of stock")
 
 
 @checkout.timeout(At.PAYING, after=timedelta(minutes=15))
-def unpaid(order: Order) -> Compensate[Order]:
-    return Compensate("not paid in time")
+def unpaid(order: Order) -> CompensateSaga[Order]:
+    return CompensateSaga("not paid in time")
 
 
 @checkout.on(COMPENSATED, CardCharged)
-def charged_too_late(order: Order, event: CardCharged) -> Stay[Order]:
-    return Stay(undo=RefundCard(order_id=order.order_id))
+def charged_too_late(order: Order, event: CardCharged) -> StayInState[Order]:
+    return StayInState(undo=RefundCard(order_id=order.order_id))
 
 
 checkout.hears(CardRefunded)

@@ -10,7 +10,7 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 
 from warren.patterns import Once, RedisStore, SqliteStore
-from warren.patterns.timers import At, Cron, Every, Timers
+from warren.patterns.timers import CronSchedule, DateSchedule, IntervalSchedule, Timers
 from warren.sdk import App, Command
 
 
@@ -33,8 +33,8 @@ timers = Timers(
     store=store,
     sends=[Remind, SendReport, CheckStock],
     schedules=[
-        Cron("report", "0 6 * * MON-FRI", SendReport(), zone="Europe/Berlin"),
-        Every("stock", timedelta(minutes=5), CheckStock(), missed="skip"),
+        CronSchedule("report", "0 6 * * MON-FRI", SendReport(), zone="Europe/Berlin"),
+        IntervalSchedule("stock", timedelta(minutes=5), CheckStock(), missed="skip"),
     ],
 )
 app = App()
@@ -53,8 +53,8 @@ reminded = asyncio.Event()
 async def main() -> None:
     async with app:
         now = datetime.now(UTC)
-        await timers.put(At("remind-42", now + timedelta(seconds=1), Remind(order_id="42")))
-        await timers.put(At("remind-43", now + timedelta(hours=1), Remind(order_id="43")))
+        await timers.put(DateSchedule("remind-42", now + timedelta(seconds=1), Remind(order_id="42")))
+        await timers.put(DateSchedule("remind-43", now + timedelta(hours=1), Remind(order_id="43")))
         print("cancelled:", await timers.cancel("remind-43"))
         await reminded.wait()
         for timer in sorted(await timers.listed(), key=lambda timer: timer.name):

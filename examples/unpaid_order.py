@@ -9,7 +9,7 @@ import os
 import tempfile
 from datetime import timedelta
 
-from warren.patterns import Deadline, Once, Outcome, RedisStore, SqliteStore
+from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore, SqliteStore
 from warren.sdk import App, Command, Event
 
 
@@ -45,12 +45,12 @@ async def start(order: OrderPlaced) -> None:
 @app.handle(OrderPaid, queue="payments")
 async def paid(payment: OrderPaid) -> None:
     match await unpaid.complete(payment.order_id):
-        case Outcome.WON:
+        case DeadlineOutcome.WON:
             print(f"order {payment.order_id}: paid in time")
-        case Outcome.LATE:
+        case DeadlineOutcome.LATE:
             print(f"order {payment.order_id}: paid late, refunded")
             refunded.set()
-        case Outcome.REPEATED:
+        case DeadlineOutcome.REPEATED:
             print(f"order {payment.order_id}: paid twice, one given back")
 
 

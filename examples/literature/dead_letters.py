@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 
 from warren.patterns import ParkingLot
-from warren.patterns.dead_letters import Letter
+from warren.patterns.dead_letters import ParkedMessage
 from warren.sdk import App, Command, DeadLetter, Queue
 
 
@@ -33,7 +33,7 @@ async def main() -> None:
     async with app:
         for weight in (31, 1, 2, 3):
             await app.publish(Parcel(weight=weight))
-        letters: list[Letter] = []
+        letters: list[ParkedMessage] = []
         while len(letters) < 2:
             async with ParkingLot(str(app.url), "literature.parcels.dead") as lot:
                 letters = [letter async for letter in lot]

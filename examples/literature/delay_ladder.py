@@ -7,7 +7,7 @@ Here each level has one queue with one TTL.
 
 import asyncio
 
-from warren.patterns import Ladder
+from warren.patterns import DelayLadder
 from warren.sdk import App, Message
 
 
@@ -16,7 +16,7 @@ class Check(Message):
 
 
 app = App()
-ladder = Ladder("literature.ladder", "100ms", "500ms", "1s")  # in books 5 s, 10 s, 30 s, 1 min ... 1 h
+ladder = DelayLadder("literature.ladder", "100ms", "500ms", "1s")  # in books 5 s, 10 s, 30 s, 1 min ... 1 h
 app.include(ladder)
 checked: list[str] = []
 done = asyncio.Event()

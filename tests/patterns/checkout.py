@@ -10,7 +10,16 @@ from pydantic import BaseModel
 
 from tests.patterns.waiting import eventually
 from warren.patterns import Store
-from warren.patterns.saga import COMPENSATED, Compensate, Complete, Go, Saga, Stay, Story, Undo
+from warren.patterns.saga import (
+    COMPENSATED,
+    CompensateSaga,
+    Compensation,
+    CompleteSaga,
+    Saga,
+    SagaHistory,
+    StayInState,
+    TransitionTo,
+)
 from warren.sdk import App, Command, Delivery, Event, Queue
 
 
@@ -106,8 +115,8 @@ class Checkout:
         self.ids: dict[str, set[str | None]] = {}
 
         @self.saga.starts(Placed)
-        def placed(order: Placed) -> Go[Order]:
-            return Go(
+        def placed(order: Placed) -> TransitionTo[Order]:
+            return TransitionTo(
                 At.PAYING,
                 Order(order_id=order.order_id),
                 send=[Charge(order_id=order.order_id)],
@@ -115,32 +124,32 @@ class Checkout:
             )
 
         @self.saga.on(At.PAYING, Noted)
-        def noted(order: Order, note: Noted) -> Stay[Order]:
-            return Stay(order.model_copy(update={"notes": order.notes + 1}))
+        def noted(order: Order, note: Noted) -> StayInState[Order]:
+            return StayInState(order.model_copy(update={"notes": order.notes + 1}))
 
         @self.saga.on(At.PAYING, Charged)
-        def charged(order: Order, event: Charged) -> Go[Order]:
+        def charged(order: Order, event: Charged) -> TransitionTo[Order]:
             refund = Refund(charge=event.charge)
-            return Go(
+            return TransitionTo(
                 At.SHIPPING,
                 order.model_copy(update={"charge": event.charge}),
                 send=[Ship(order_id=order.order_id)],
-                undo=Undo(refund, until=Refunded) if wait else refund,
+                undo=Compensation(refund, until=Refunded) if wait else refund,
             )
 
         self.saga.hears(Refunded)
 
         @self.saga.on(At.SHIPPING, Shipped)
-        def shipped(order: Order, event: Shipped) -> Complete[Order] | Compensate[Order]:
-            return Complete() if event.fine else Compensate("no stock")
+        def shipped(order: Order, event: Shipped) -> CompleteSaga[Order] | CompensateSaga[Order]:
+            return CompleteSaga() if event.fine else CompensateSaga("no stock")
 
         @self.saga.on(COMPENSATED, Charged)
-        def charged_late(order: Order, event: Charged) -> Stay[Order]:
-            return Stay(undo=Refund(charge=event.charge))
+        def charged_late(order: Order, event: Charged) -> StayInState[Order]:
+            return StayInState(undo=Refund(charge=event.charge))
 
         @self.saga.timeout(At.PAYING, after=pay_within)
-        def unpaid(order: Order) -> Compensate[Order]:
-            return Compensate("not paid in time")
+        def unpaid(order: Order) -> CompensateSaga[Order]:
+            return CompensateSaga("not paid in time")
 
         self.app.include(self.saga)
 
@@ -159,7 +168,7 @@ class Checkout:
             lambda: all(kind in self.told for kind in types), f"{types} are told, not {self.told}"
         )
 
-    async def is_at(self, key: str, state: str) -> Story:
+    async def is_at(self, key: str, state: str) -> SagaHistory:
         async def there() -> bool:
             story = await self.saga.story(key)
             return story is not None and story.state == state and not story.owed

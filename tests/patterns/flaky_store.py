@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from warren.patterns import StoreUnavailable
-from warren.patterns.stores import ListingStore, Swap
+from warren.patterns.stores import ListingStore, SwapResult
 
 
 class FlakyStore:
@@ -24,7 +24,7 @@ class FlakyStore:
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
-    ) -> Swap:
+    ) -> SwapResult:
         if self.down:
             raise StoreUnavailable("down, as the test says")
         counted = record != expected and key.startswith(self._only)

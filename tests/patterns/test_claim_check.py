@@ -18,13 +18,20 @@ from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.s3 import s3_server
 from warren.core.errors import UsageError
-from warren.patterns.claim_check import Blobs, BlobsUnavailable, Claim, ClaimCheck, FolderBlobs, S3Blobs
+from warren.patterns.claim_check import (
+    BlobStore,
+    BlobStoreUnavailable,
+    Claim,
+    ClaimCheck,
+    FolderBlobStore,
+    S3BlobStore,
+)
 from warren.patterns.protection import Encryption
 from warren.sdk import Command, ConfigError, DeadLetter
 
 LARGE = "x" * 20_000
 
-Open = Callable[[], Blobs]
+Open = Callable[[], BlobStore]
 
 
 @pytest.fixture(scope="session")
@@ -36,12 +43,12 @@ def s3_url() -> Iterator[str]:
 @pytest.fixture(params=["folder", "s3"])
 async def open_blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the test's own place; called again, the same one, as another process would."""
-    opened: list[Blobs] = []
+    opened: list[BlobStore] = []
     prefix = f"{uuid4().hex}/"
 
-    def open_one() -> Blobs:
+    def open_one() -> BlobStore:
         if request.param == "folder":
-            opened.append(FolderBlobs(tmp_path / "blobs"))
+            opened.append(FolderBlobStore(tmp_path / "blobs"))
         else:
             opened.append(s3_blobs(request.getfixturevalue("s3_url"), prefix))
         return opened[-1]
@@ -51,8 +58,8 @@ async def open_blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
         await blobs.close()
 
 
-def s3_blobs(url: str, prefix: str = "warren/", **settings: Any) -> S3Blobs:
-    return S3Blobs(
+def s3_blobs(url: str, prefix: str = "warren/", **settings: Any) -> S3BlobStore:
+    return S3BlobStore(
         "blobs",
         prefix=prefix,
         endpoint_url=url,
@@ -64,11 +71,11 @@ def s3_blobs(url: str, prefix: str = "warren/", **settings: Any) -> S3Blobs:
 
 
 @pytest.fixture
-def blobs(open_blobs: Open) -> Blobs:
+def blobs(open_blobs: Open) -> BlobStore:
     return open_blobs()
 
 
-def claim_check(blobs: Blobs, **settings: Any) -> ClaimCheck:
+def claim_check(blobs: BlobStore, **settings: Any) -> ClaimCheck:
     return ClaimCheck(blobs, **{"above": 1000, "clean_every": None, **settings})
 
 
@@ -118,7 +125,7 @@ async def test_what_is_large_travels_beside_the_broker(new_app: NewApp, name: st
 async def test_what_it_keeps_is_encrypted_if_the_app_encrypts(
     new_app: NewApp, name: str, tmp_path: Path
 ) -> None:
-    check = claim_check(FolderBlobs(tmp_path / "b"))
+    check = claim_check(FolderBlobStore(tmp_path / "b"))
     post = Post(new_app, name, Encryption({"k": b"k" * 32}, current="k"), check)
     async with post.app as app:
         await app.publish(post.letter(text=LARGE))
@@ -130,9 +137,9 @@ async def test_what_it_keeps_is_encrypted_if_the_app_encrypts(
 async def test_a_body_that_is_gone_or_changed_is_a_dead_letter(
     new_app: NewApp, name: str, tmp_path: Path
 ) -> None:
-    check = claim_check(FolderBlobs(tmp_path / "b"))
+    check = claim_check(FolderBlobStore(tmp_path / "b"))
     post, sender = Post(new_app, name, check), new_app()
-    sender.include(claim_check(FolderBlobs(tmp_path / "b")))
+    sender.include(claim_check(FolderBlobStore(tmp_path / "b")))
     cases: list[tuple[Callable[[Path], object], str]] = [
         (lambda kept: kept.unlink(), "is gone: contents are kept for 30 days"),
         (lambda kept: kept.write_bytes(b"y" + kept.read_bytes()[1:]), "was changed where it was kept"),
@@ -150,7 +157,7 @@ async def test_a_body_that_is_gone_or_changed_is_a_dead_letter(
 
 
 async def test_a_claim_names_nothing_but_a_digest(new_app: NewApp, name: str, tmp_path: Path) -> None:
-    post = Post(new_app, name, claim_check(FolderBlobs(tmp_path / "b"), most=30_000))
+    post = Post(new_app, name, claim_check(FolderBlobStore(tmp_path / "b"), most=30_000))
     forger = new_app()
 
     async def forge(outgoing: Any, call_next: Any) -> None:
@@ -186,7 +193,7 @@ async def test_claims_by_hand_and_what_is_too_old(open_blobs: Open) -> None:
 
 async def test_a_folder_is_cleaned_in_the_background(new_app: NewApp, name: str, tmp_path: Path) -> None:
     check = claim_check(
-        FolderBlobs(tmp_path / "b"), clean_every=timedelta(milliseconds=20), keep=timedelta(days=1)
+        FolderBlobStore(tmp_path / "b"), clean_every=timedelta(milliseconds=20), keep=timedelta(days=1)
     )
     old = await check.put(b"old")
     young = await check.put(b"young")
@@ -203,7 +210,7 @@ async def test_a_folder_is_cleaned_in_the_background(new_app: NewApp, name: str,
 async def test_what_is_put_again_while_the_old_one_is_cleaned_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blobs = FolderBlobs(tmp_path / "b")
+    blobs = FolderBlobStore(tmp_path / "b")
     name = "ab" * 32
     await blobs.put(name, b"body")
     os.utime(tmp_path / "b" / name[:2] / name, (0, 0))
@@ -231,14 +238,14 @@ async def test_what_is_put_again_while_the_old_one_is_cleaned_stays(
 
 async def test_a_place_that_does_not_answer_is_said(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
-    broken = FolderBlobs(tmp_path / "b")
+    broken = FolderBlobStore(tmp_path / "b")
     (tmp_path / "b").rmdir()
-    with pytest.raises(BlobsUnavailable, match="large bodies in"):
+    with pytest.raises(BlobStoreUnavailable, match="large bodies in"):
         await broken.put("ab" * 32, b"body")
     with pytest.raises(UsageError, match="cannot be made"):
-        FolderBlobs(tmp_path / "missing" / "b")
+        FolderBlobStore(tmp_path / "missing" / "b")
     nobody = s3_blobs("http://127.0.0.1:9", config=AioConfig(retries={"total_max_attempts": 1}))
-    with pytest.raises(BlobsUnavailable, match="large bodies in bucket 'blobs'"):
+    with pytest.raises(BlobStoreUnavailable, match="large bodies in bucket 'blobs'"):
         await nobody.get("ab" * 32)
     await nobody.close()
     with pytest.raises(ConfigError, match="above is 5"):

@@ -9,7 +9,7 @@ from tests.patterns.conftest import OpenStore
 from warren.patterns import Store
 from warren.patterns.idempotency import rules
 from warren.patterns.idempotency.rules import Busy, Claimed, Done
-from warren.patterns.stores import Step, decide
+from warren.patterns.stores import RuleResult, apply_rule
 
 NOW = 1_790_000_000_000
 LEASE = 300_000
@@ -17,7 +17,9 @@ KEEP = 86_400_000
 
 
 async def claim(store: Store, owner: str, now_ms: int = NOW) -> Claimed | Busy | Done:
-    return await decide(store, "order-42", partial(rules.claim, owner=owner, now_ms=now_ms, lease_ms=LEASE))
+    return await apply_rule(
+        store, "order-42", partial(rules.claim, owner=owner, now_ms=now_ms, lease_ms=LEASE)
+    )
 
 
 async def must_claim(store: Store, owner: str, now_ms: int = NOW) -> Claimed:
@@ -28,7 +30,7 @@ async def must_claim(store: Store, owner: str, now_ms: int = NOW) -> Claimed:
 
 async def finish(store: Store, claimed: Claimed, result: bytes, now_ms: int = NOW) -> bool:
     rule = partial(rules.finish, claimed=claimed, result=result, now_ms=now_ms, keep_ms=KEEP)
-    return await decide(store, "order-42", rule)
+    return await apply_rule(store, "order-42", rule)
 
 
 async def test_the_first_claims_the_second_waits_the_third_gets_the_result(store: Store) -> None:
@@ -66,8 +68,10 @@ async def test_who_was_overtaken_cannot_overwrite(store: Store) -> None:
     slow = await must_claim(store, "slow")
     quick = await must_claim(store, "quick", NOW + LEASE)
     assert not await finish(store, slow, b"slow", NOW + LEASE + 1)
-    assert not await decide(store, "order-42", partial(rules.renew, claimed=slow, now_ms=NOW, lease_ms=LEASE))
-    assert not await decide(store, "order-42", partial(rules.release, claimed=slow))
+    assert not await apply_rule(
+        store, "order-42", partial(rules.renew, claimed=slow, now_ms=NOW, lease_ms=LEASE)
+    )
+    assert not await apply_rule(store, "order-42", partial(rules.release, claimed=slow))
     assert await finish(store, quick, b"quick", NOW + LEASE + 2)
     assert not await finish(store, slow, b"slow", NOW + LEASE + 3)
     assert await claim(store, "c", NOW + LEASE + 4) == Done(b"quick")
@@ -81,7 +85,7 @@ async def test_who_is_late_but_not_overtaken_finishes(store: Store) -> None:
 
 async def test_a_renewed_lease_is_not_taken_over(store: Store) -> None:
     first = await must_claim(store, "a")
-    assert await decide(
+    assert await apply_rule(
         store, "order-42", partial(rules.renew, claimed=first, now_ms=NOW + 20_000, lease_ms=LEASE)
     )
     assert await claim(store, "b", NOW + LEASE) == Busy(NOW + 20_000 + LEASE)
@@ -89,10 +93,10 @@ async def test_a_renewed_lease_is_not_taken_over(store: Store) -> None:
 
 async def test_released_work_is_free_at_once(store: Store) -> None:
     first = await must_claim(store, "a")
-    assert await decide(store, "order-42", partial(rules.release, claimed=first))
+    assert await apply_rule(store, "order-42", partial(rules.release, claimed=first))
     second = await must_claim(store, "b", NOW + 1)
     assert second.token > first.token
-    assert not await decide(store, "order-42", partial(rules.release, claimed=first))
+    assert not await apply_rule(store, "order-42", partial(rules.release, claimed=first))
 
 
 async def test_a_result_is_kept_as_long_as_was_said_and_over_a_restart(open_store: OpenStore) -> None:
@@ -109,11 +113,11 @@ async def test_tokens_grow_even_if_the_clock_stands_still(store: Store) -> None:
     tokens = []
     for n in range(5):
 
-        def rule(record: bytes | None, owner: str = f"{n}") -> Step[Claimed | Busy | Done]:
+        def rule(record: bytes | None, owner: str = f"{n}") -> RuleResult[Claimed | Busy | Done]:
             # Kept for longer than the lease, so that no store has forgotten it when the next one asks.
             return rules.claim(record, owner=owner, now_ms=NOW, lease_ms=0)._replace(keep_ms=KEEP)
 
-        claimed = await decide(store, "k", rule)
+        claimed = await apply_rule(store, "k", rule)
         assert isinstance(claimed, Claimed)
         tokens.append(claimed.token)
     assert tokens == sorted(set(tokens))

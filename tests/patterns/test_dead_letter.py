@@ -14,15 +14,15 @@ from tests.patterns.waiting import eventually
 from tests.support.proxy import Proxy
 from warren.patterns.dead_letters import (
     REPLAYED,
-    Letter,
+    DeadLetterSelection,
+    ParkedMessage,
     ParkingLot,
-    Settled,
-    Which,
+    SelectionResult,
     discard,
     parking_lot,
     replay,
 )
-from warren.patterns.dead_letters.parking_lot import count_letters
+from warren.patterns.dead_letters.parking_lot import count_messages
 from warren.sdk import App, Command, DeadLetter, Delivery, Event, Queue, Requeue, Retry, TopologyMismatch
 from warren.sdk.transport.data_channel import DataChannel
 
@@ -60,12 +60,12 @@ class Clinic:
     def lot(self) -> ParkingLot:
         return ParkingLot(str(self.app.url), f"{self.queue}.dead")
 
-    async def letters(self, expected: int) -> list[Letter]:
+    async def letters(self, expected: int) -> list[ParkedMessage]:
         await count(str(self.app.url), f"{self.queue}.dead", expected)
         async with self.lot() as lot:
             return [letter async for letter in lot]
 
-    async def replay(self, which: Which | None = None, **settings: Any) -> Settled:
+    async def replay(self, which: DeadLetterSelection | None = None, **settings: Any) -> SelectionResult:
         async with self.lot() as lot:
             return await replay(lot, self.app, which, **settings)
 
@@ -141,20 +141,20 @@ async def test_only_those_that_are_meant_and_no_more_than_asked(new_app: NewApp,
         await clinic.bury(10)
         clinic.ill = False
         await count(str(clinic.app.url), f"{name}.dead", 10)
-        dry = await clinic.replay(Which(exception="Value*"), dry_run=True)
+        dry = await clinic.replay(DeadLetterSelection(exception="Value*"), dry_run=True)
         assert (dry.read, dry.matched, dry.done) == (10, 5, 0)
         await count(str(clinic.app.url), f"{name}.dead", 10)
-        assert (await clinic.replay(Which(exception="Value*"), limit=2)).done == 2
+        assert (await clinic.replay(DeadLetterSelection(exception="Value*"), limit=2)).done == 2
         await clinic.until(lambda: len(clinic.handled) == 2, "two are treated")
         await count(str(clinic.app.url), f"{name}.dead", 8)
         third = (await clinic.letters(8))[3]
         await count(str(clinic.app.url), f"{name}.dead", 8)
         async with clinic.lot() as lot:
-            gone = await discard(lot, Which(message_id=third.message_id))
+            gone = await discard(lot, DeadLetterSelection(message_id=third.message_id))
         assert (gone.matched, gone.done) == (1, 1)
         await count(str(clinic.app.url), f"{name}.dead", 7)
         async with clinic.lot() as lot:
-            assert (await discard(lot, Which(reason="rejected"), dry_run=True)).matched == 5
+            assert (await discard(lot, DeadLetterSelection(reason="rejected"), dry_run=True)).matched == 5
         # In their old order, and none of the others was touched.
         left = [letter.delivery.body for letter in await clinic.letters(7)]
     assert sorted(number for number, _ in clinic.handled) == [1, 3]
@@ -165,20 +165,25 @@ async def test_only_those_that_are_meant_and_no_more_than_asked(new_app: NewApp,
 @pytest.mark.parametrize(
     ("which", "matches"),
     [
-        (Which(), True),
-        (Which(queue="bill*", reason="failed", exception="OSError", key="order.*", message_id="m1"), True),
-        (Which(queue="order"), False),
-        (Which(reason="fail"), False),
-        (Which(exception="ValueError"), False),
-        (Which(key="*.paid"), False),
-        (Which(message_id="m"), False),
-        (Which(older_than=timedelta(minutes=9)), True),
-        (Which(older_than=timedelta(minutes=11)), False),
-        (Which(newer_than=timedelta(minutes=11)), True),
-        (Which(newer_than=timedelta(minutes=9)), False),
+        (DeadLetterSelection(), True),
+        (
+            DeadLetterSelection(
+                queue="bill*", reason="failed", exception="OSError", key="order.*", message_id="m1"
+            ),
+            True,
+        ),
+        (DeadLetterSelection(queue="order"), False),
+        (DeadLetterSelection(reason="fail"), False),
+        (DeadLetterSelection(exception="ValueError"), False),
+        (DeadLetterSelection(key="*.paid"), False),
+        (DeadLetterSelection(message_id="m"), False),
+        (DeadLetterSelection(older_than=timedelta(minutes=9)), True),
+        (DeadLetterSelection(older_than=timedelta(minutes=11)), False),
+        (DeadLetterSelection(newer_than=timedelta(minutes=11)), True),
+        (DeadLetterSelection(newer_than=timedelta(minutes=9)), False),
     ],
 )
-def test_filters(which: Which, matches: bool) -> None:
+def test_filters(which: DeadLetterSelection, matches: bool) -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     headers = {
         "warren-dead-reason": "failed",
@@ -189,7 +194,7 @@ def test_filters(which: Which, matches: bool) -> None:
         "warren-key": "order.placed",
     }
     delivery = Delivery(b"", "", "", "billing.dead", False, headers, {"message_id": "m1"})
-    assert which(Letter.of(delivery, 1), now) is matches
+    assert which(ParkedMessage.of(delivery, 1), now) is matches
 
 
 def test_what_foreign_headers_hold_harms_nobody() -> None:
@@ -204,9 +209,9 @@ def test_what_foreign_headers_hold_harms_nobody() -> None:
             "warren-dead-error": b"\xff",
         },
     ):
-        letter = Letter.of(Delivery(b"", "e", "k", "q", False, headers, {}), 1)
+        letter = ParkedMessage.of(Delivery(b"", "e", "k", "q", False, headers, {}), 1)
         assert (letter.exchange, letter.key, letter.last_death) == ("e", "k", None)
-        assert not Which(older_than=timedelta(0))(letter, datetime.now(UTC))
+        assert not DeadLetterSelection(older_than=timedelta(0))(letter, datetime.now(UTC))
 
 
 async def test_what_the_broker_dead_lettered_goes_back_to_where_it_was_published(
@@ -216,7 +221,7 @@ async def test_what_the_broker_dead_lettered_goes_back_to_where_it_was_published
     app.declare(Queue(name, message_ttl=timedelta(milliseconds=1)))
     async with app:
         await app.publish(b"late", key=name)
-        letters: list[Letter] = []
+        letters: list[ParkedMessage] = []
 
         async def expired() -> bool:
             async with ParkingLot(amqp_url, f"{name}.dead") as lot:
@@ -319,7 +324,7 @@ async def test_what_is_taken_out_late_makes_no_room_in_the_next_page(
     app.declare(Queue(name), Queue(f"{name}.dead", dead_letter_exchange=None))
     async with app:
         await app.publish_many([b"%d" % n for n in range(16)], key=f"{name}.dead")
-        read: list[Letter] = []
+        read: list[ParkedMessage] = []
         async with asyncio.timeout(120), ParkingLot(amqp_url, f"{name}.dead") as lot:
             async for letter in lot:
                 read.append(letter)
@@ -363,7 +368,7 @@ async def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
         async with ParkingLot(amqp_url, f"{name}.dead") as lot:
             assert [letter.delivery.body async for letter in lot] == [b"1"]
         late = 2
-        assert await count_letters(amqp_url, [f"{name}.dead"]) == {f"{name}.dead": 1}
+        assert await count_messages(amqp_url, [f"{name}.dead"]) == {f"{name}.dead": 1}
 
 
 async def test_a_queue_that_is_not_there_is_said(amqp_url: str, name: str) -> None:

@@ -16,9 +16,9 @@ from tests.patterns import tidy
 from tests.patterns.conftest import PATIENCE, NewApp, OpenStore
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from warren.patterns import Deadline, Once, Outcome, RedisStore, SqliteStore, Store, StoreUnavailable
+from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore, SqliteStore, Store, StoreUnavailable
 from warren.patterns.deadline.deadline import _halves, _step
-from warren.patterns.stores import Swap
+from warren.patterns.stores import SwapResult
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Subscription
 
 AFTER = timedelta(seconds=1)
@@ -68,7 +68,7 @@ class Shop:
         self.app.include(self.unpaid)
         self.cancelled: Counter[str] = Counter()
         self.signals: list[str | None] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[DeadlineOutcome] = []
 
         @self.app.handle(OrderPlaced, queue=f"{name}.starts")
         async def start(order: OrderPlaced) -> None:
@@ -91,7 +91,7 @@ class Shop:
     async def place(self, order_id: str) -> None:
         await self.app.publish(self.placed(order_id=order_id))
 
-    async def pay(self, order_id: str) -> Outcome:
+    async def pay(self, order_id: str) -> DeadlineOutcome:
         heard = len(self.outcomes)
         await self.app.publish(self.paid(order_id=order_id))
         await eventually(lambda: len(self.outcomes) > heard, f"the payment of {order_id} is handled")
@@ -117,13 +117,13 @@ async def test_an_unpaid_order_is_cancelled_once_and_a_paid_one_never(
         await shop.place("unpaid")
         await shop.place("paid")
         await shop.is_started(2)
-        assert await shop.pay("paid") is Outcome.WON
+        assert await shop.pay("paid") is DeadlineOutcome.WON
         await shop.due.resume()
         await shop.is_cancelled("unpaid")
         assert asyncio.get_running_loop().time() - began >= AFTER.total_seconds() - 0.01
         await shop.is_settled(1)
-        assert await shop.pay("unpaid") is Outcome.LATE
-        assert await shop.pay("paid") is Outcome.REPEATED
+        assert await shop.pay("unpaid") is DeadlineOutcome.LATE
+        assert await shop.pay("paid") is DeadlineOutcome.REPEATED
     assert shop.cancelled == {"unpaid": 1}
 
 
@@ -132,7 +132,7 @@ async def test_a_payment_before_its_order_is_remembered_and_wins(
 ) -> None:
     shop = Shop(new_app(), store, name)
     async with shop.app:
-        assert await shop.pay("42") is Outcome.WON
+        assert await shop.pay("42") is DeadlineOutcome.WON
         await shop.place("42")
         await shop.place("last")
         await shop.is_cancelled("last")
@@ -150,7 +150,7 @@ async def test_an_application_that_restarts_between_start_and_due(
         await first.is_started(2)
     assert not first.cancelled
     second = Shop(new_app(), open_store(), name)
-    assert await second.unpaid.complete("paid") is Outcome.WON
+    assert await second.unpaid.complete("paid") is DeadlineOutcome.WON
     async with second.app:
         await second.is_cancelled("unpaid")
         await second.is_settled(1)
@@ -214,7 +214,9 @@ async def test_a_deadline_counts_from_when_it_is_told(new_app: NewApp, store: St
         await shop.is_cancelled("long past")
         await shop.is_cancelled("nearly")
         assert datetime.now(UTC) >= now + timedelta(seconds=0.5)
-        assert await shop.unpaid.complete("just begun", at=now + timedelta(seconds=31)) is Outcome.LATE
+        assert (
+            await shop.unpaid.complete("just begun", at=now + timedelta(seconds=31)) is DeadlineOutcome.LATE
+        )
         with pytest.raises(ConfigError, match="no time zone"):
             await shop.unpaid.start("naive", at=datetime(2026, 1, 1))
 
@@ -230,7 +232,7 @@ async def test_a_redelivered_payment_hears_what_it_heard(new_app: NewApp, store:
         await eventually(lambda: len(shop.outcomes) == 2, "the first payment is handled, twice")
         await shop.app.publish(shop.paid(order_id="42"), message_id="payment-2")
         await eventually(lambda: len(shop.outcomes) == 3, "the payments are handled")
-    assert Counter(shop.outcomes) == {Outcome.WON: 2, Outcome.REPEATED: 1}
+    assert Counter(shop.outcomes) == {DeadlineOutcome.WON: 2, DeadlineOutcome.REPEATED: 1}
 
 
 class Faulty:
@@ -243,7 +245,7 @@ class Faulty:
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
-    ) -> Swap:
+    ) -> SwapResult:
         swap = await self._store.compare_and_set(key, expected, record, keep_ms=keep_ms)
         if key.startswith("deadline:") and self._lose(key, record):
             self.lost += 1
@@ -277,7 +279,7 @@ class Refusing:
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
-    ) -> Swap:
+    ) -> SwapResult:
         if self.refusing and record is not None and b"signalled" in record:
             raise StoreUnavailable("refused")
         return await self._store.compare_and_set(key, expected, record, keep_ms=keep_ms)
@@ -306,14 +308,14 @@ async def test_any_lost_answer_of_the_store_leaves_one_outcome(
             try:
                 await shop.unpaid.start("paid")
                 await shop.unpaid.start("unpaid")
-                assert await shop.unpaid.complete("paid", by="payment") is Outcome.WON
+                assert await shop.unpaid.complete("paid", by="payment") is DeadlineOutcome.WON
                 break
             except StoreUnavailable:
                 continue
         await shop.due.resume()
         await shop.is_cancelled("unpaid")
         await shop.is_settled(1)
-        assert await shop.unpaid.complete("unpaid") is Outcome.LATE
+        assert await shop.unpaid.complete("unpaid") is DeadlineOutcome.LATE
     assert shop.cancelled == {"unpaid": 1}
     assert faulty.lost > 4
 
@@ -343,7 +345,7 @@ async def test_thousands_of_deadlines_keep_their_time(new_app: NewApp, store: St
         for start in range(0, 1500, 100):
             await asyncio.gather(*(shop.unpaid.start(f"{n}") for n in range(start, start + 100)))
             outcomes = await asyncio.gather(*(shop.unpaid.complete(f"{n}") for n in range(start, start + 50)))
-            assert set(outcomes) == {Outcome.WON}
+            assert set(outcomes) == {DeadlineOutcome.WON}
         await shop.due.resume()
         await eventually(lambda: len(shop.cancelled) == 750, "all others are cancelled", seconds=200)
         await shop.is_settled(750)

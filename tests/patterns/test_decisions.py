@@ -26,8 +26,8 @@ from hypothesis.stateful import (
 from tests.patterns.conftest import OpenStore
 from warren.patterns import RedisStore, SqliteStore, Store
 from warren.patterns.deadline import rules
-from warren.patterns.deadline.rules import Decision, Outcome, State
-from warren.patterns.stores import Step, decide
+from warren.patterns.deadline.rules import DeadlineOutcome, DeadlineRecord, DeadlineState
+from warren.patterns.stores import RuleResult, apply_rule
 
 NOW = 1_790_000_000_000
 AFTER = 30 * 60_000
@@ -36,107 +36,113 @@ KEY = "order-unpaid:42"
 Answer = TypeVar("Answer")
 
 
-async def start(store: Store, now: int = NOW, due: int = NOW + AFTER) -> State:
-    return (await decide(store, KEY, partial(rules.start, due_ms=due, now_ms=now, keep_ms=KEEP))).state
+async def start(store: Store, now: int = NOW, due: int = NOW + AFTER) -> DeadlineState:
+    return (await apply_rule(store, KEY, partial(rules.start, due_ms=due, now_ms=now, keep_ms=KEEP))).state
 
 
-async def complete(store: Store, by: str, now: int = NOW, at: int | None = None) -> Outcome:
-    return await decide(store, KEY, partial(rules.complete, by=by, at_ms=at, now_ms=now, keep_ms=KEEP))
+async def complete(store: Store, by: str, now: int = NOW, at: int | None = None) -> DeadlineOutcome:
+    return await apply_rule(store, KEY, partial(rules.complete, by=by, at_ms=at, now_ms=now, keep_ms=KEEP))
 
 
-async def expire(store: Store, now: int) -> Decision:
-    return await decide(store, KEY, partial(rules.expire, now_ms=now, keep_ms=KEEP))
+async def expire(store: Store, now: int) -> DeadlineRecord:
+    return await apply_rule(store, KEY, partial(rules.expire, now_ms=now, keep_ms=KEEP))
 
 
 async def extend(store: Store, due: int, now: int = NOW) -> bool:
-    return await decide(store, KEY, partial(rules.extend, due_ms=due, now_ms=now, keep_ms=KEEP))
+    return await apply_rule(store, KEY, partial(rules.extend, due_ms=due, now_ms=now, keep_ms=KEEP))
 
 
 async def confirm(store: Store, now: int) -> None:
-    await decide(store, KEY, partial(rules.confirm, now_ms=now, keep_ms=KEEP))
+    await apply_rule(store, KEY, partial(rules.confirm, now_ms=now, keep_ms=KEEP))
 
 
 async def test_paid_in_time(store: Store) -> None:
-    assert await start(store) is State.PENDING
-    assert await complete(store, "a", NOW + 1) is Outcome.WON
-    assert (await expire(store, NOW + AFTER)).state is State.COMPLETED
-    assert await complete(store, "a", NOW + AFTER) is Outcome.WON, "the winner, redelivered, hears the same"
-    assert await complete(store, "b", NOW + AFTER) is Outcome.REPEATED
+    assert await start(store) is DeadlineState.PENDING
+    assert await complete(store, "a", NOW + 1) is DeadlineOutcome.WON
+    assert (await expire(store, NOW + AFTER)).state is DeadlineState.COMPLETED
+    assert await complete(store, "a", NOW + AFTER) is DeadlineOutcome.WON, (
+        "the winner, redelivered, hears the same"
+    )
+    assert await complete(store, "b", NOW + AFTER) is DeadlineOutcome.REPEATED
 
 
 async def test_not_paid_in_time(store: Store) -> None:
     await start(store)
-    assert (await expire(store, NOW + AFTER)).state is State.EXPIRED
-    assert (await expire(store, NOW + AFTER)).state is State.EXPIRED, (
+    assert (await expire(store, NOW + AFTER)).state is DeadlineState.EXPIRED
+    assert (await expire(store, NOW + AFTER)).state is DeadlineState.EXPIRED, (
         "the signal is owed until it is confirmed"
     )
     await confirm(store, NOW + AFTER)
-    assert (await expire(store, NOW + AFTER)).state is State.SIGNALLED
-    assert await complete(store, "a", NOW + AFTER) is Outcome.LATE
-    assert await complete(store, "a", NOW + AFTER) is Outcome.LATE, "who must be refunded hears it each time"
+    assert (await expire(store, NOW + AFTER)).state is DeadlineState.SIGNALLED
+    assert await complete(store, "a", NOW + AFTER) is DeadlineOutcome.LATE
+    assert await complete(store, "a", NOW + AFTER) is DeadlineOutcome.LATE, (
+        "who must be refunded hears it each time"
+    )
 
 
 async def test_too_early_is_told_when_to_come_again(store: Store) -> None:
     await start(store)
-    assert await expire(store, NOW + AFTER - 1) == Decision(
-        State.PENDING, NOW + AFTER, None, NOW + AFTER + KEEP
+    assert await expire(store, NOW + AFTER - 1) == DeadlineRecord(
+        DeadlineState.PENDING, NOW + AFTER, None, NOW + AFTER + KEEP
     )
     assert await extend(store, NOW + 2 * AFTER)
     assert await extend(store, NOW + AFTER), "shorter is no error, and changes nothing"
     assert (await expire(store, NOW + AFTER)).due_ms == NOW + 2 * AFTER
-    assert (await expire(store, NOW + 2 * AFTER)).state is State.EXPIRED
+    assert (await expire(store, NOW + 2 * AFTER)).state is DeadlineState.EXPIRED
     assert not await extend(store, NOW + 3 * AFTER)
 
 
 async def test_completed_before_it_was_started(open_store: OpenStore) -> None:
     store = open_store()
-    assert await complete(store, "a") is Outcome.WON
+    assert await complete(store, "a") is DeadlineOutcome.WON
     await store.close()
     again = open_store()
-    assert await start(again, NOW + 1, NOW + 10 * KEEP) is State.COMPLETED
-    assert (await expire(again, NOW + 10 * KEEP)).state is State.COMPLETED, (
+    assert await start(again, NOW + 1, NOW + 10 * KEEP) is DeadlineState.COMPLETED
+    assert (await expire(again, NOW + 10 * KEEP)).state is DeadlineState.COMPLETED, (
         "kept until the due message has come"
     )
 
 
 async def test_a_second_start_changes_nothing(store: Store) -> None:
     await start(store)
-    assert await start(store, NOW + 5, NOW + 5 + AFTER) is State.PENDING
-    assert (await expire(store, NOW + AFTER)).state is State.EXPIRED
+    assert await start(store, NOW + 5, NOW + 5 + AFTER) is DeadlineState.PENDING
+    assert (await expire(store, NOW + AFTER)).state is DeadlineState.EXPIRED
 
 
 async def test_a_completion_that_says_itself_that_it_is_late(store: Store) -> None:
     await start(store)
-    assert await complete(store, "a", NOW + 2 * AFTER, at=NOW + AFTER + 1) is Outcome.LATE
-    assert (await expire(store, NOW + 2 * AFTER)).state is State.EXPIRED, (
+    assert await complete(store, "a", NOW + 2 * AFTER, at=NOW + AFTER + 1) is DeadlineOutcome.LATE
+    assert (await expire(store, NOW + 2 * AFTER)).state is DeadlineState.EXPIRED, (
         "the signal follows when the due message comes"
     )
 
 
 async def test_a_completion_of_an_earlier_time_wins_if_the_expiry_is_not_decided(store: Store) -> None:
     await start(store)
-    assert await complete(store, "a", NOW + 2 * AFTER, at=NOW + AFTER) is Outcome.WON
+    assert await complete(store, "a", NOW + 2 * AFTER, at=NOW + AFTER) is DeadlineOutcome.WON
 
 
 async def test_a_settled_deadline_is_forgotten_after_its_time_and_a_pending_one_is_not(store: Store) -> None:
-    assert (await expire(store, NOW)).state is State.FORGOTTEN
+    assert (await expire(store, NOW)).state is DeadlineState.FORGOTTEN
     await start(store)
-    assert (await expire(store, NOW + AFTER + 2 * KEEP)).state is State.EXPIRED
+    assert (await expire(store, NOW + AFTER + 2 * KEEP)).state is DeadlineState.EXPIRED
     await confirm(store, NOW + AFTER + 2 * KEEP)
-    assert await start(store, NOW + 4 * KEEP, NOW + 4 * KEEP + AFTER) is State.PENDING
+    assert await start(store, NOW + 4 * KEEP, NOW + 4 * KEEP + AFTER) is DeadlineState.PENDING
 
 
 async def test_of_a_payment_and_an_expiry_at_the_same_time_one_wins(open_store: OpenStore) -> None:
     stores = [open_store(), open_store()]
     for n in range(20):
         key = f"race-{n}"
-        await decide(stores[0], key, partial(rules.start, due_ms=NOW, now_ms=NOW, keep_ms=KEEP))
+        await apply_rule(stores[0], key, partial(rules.start, due_ms=NOW, now_ms=NOW, keep_ms=KEEP))
         outcome, expired = await asyncio.gather(
-            decide(stores[n % 2], key, partial(rules.complete, by="a", at_ms=None, now_ms=NOW, keep_ms=KEEP)),
-            decide(stores[1 - n % 2], key, partial(rules.expire, now_ms=NOW, keep_ms=KEEP)),
+            apply_rule(
+                stores[n % 2], key, partial(rules.complete, by="a", at_ms=None, now_ms=NOW, keep_ms=KEEP)
+            ),
+            apply_rule(stores[1 - n % 2], key, partial(rules.expire, now_ms=NOW, keep_ms=KEEP)),
         )
-        assert (outcome is Outcome.WON) == (expired.state is State.COMPLETED)
-        assert (outcome is Outcome.LATE) == (expired.state is State.EXPIRED)
+        assert (outcome is DeadlineOutcome.WON) == (expired.state is DeadlineState.COMPLETED)
+        assert (outcome is DeadlineOutcome.LATE) == (expired.state is DeadlineState.EXPIRED)
 
 
 def test_every_sequence_of_six_events_leaves_one_outcome() -> None:
@@ -147,7 +153,7 @@ def test_every_sequence_of_six_events_leaves_one_outcome() -> None:
         record: bytes | None = None
         now, due_messages, outcomes, signals = NOW, 0, set[str](), 0
 
-        def take(step: Step[Answer]) -> Answer:
+        def take(step: RuleResult[Answer]) -> Answer:
             nonlocal record
             record = step.record
             return step.answer
@@ -155,7 +161,7 @@ def test_every_sequence_of_six_events_leaves_one_outcome() -> None:
         for event in events:
             if event == "start":
                 state = take(rules.start(record, due_ms=now + AFTER, now_ms=now, keep_ms=KEEP)).state
-                due_messages += state in (State.PENDING, State.EXPIRED)
+                due_messages += state in (DeadlineState.PENDING, DeadlineState.EXPIRED)
             elif event == "wait":
                 now += AFTER
             elif event == "extend":
@@ -171,22 +177,22 @@ def test_every_sequence_of_six_events_leaves_one_outcome() -> None:
                     else None
                 )
                 outcome = take(rules.complete(record, by="p", at_ms=at, now_ms=now, keep_ms=KEEP))
-                outcomes.add("expired" if outcome is Outcome.LATE else "completed")
+                outcomes.add("expired" if outcome is DeadlineOutcome.LATE else "completed")
             elif due_messages:
                 decided = take(rules.expire(record, now_ms=now, keep_ms=KEEP))
-                if decided.state is State.EXPIRED:
+                if decided.state is DeadlineState.EXPIRED:
                     outcomes.add("expired")
                     if event == "due":
                         signals += 1
                         take(rules.confirm(record, now_ms=now, keep_ms=KEEP))
-                due_messages -= event == "due" and decided.state is not State.PENDING
+                due_messages -= event == "due" and decided.state is not DeadlineState.PENDING
             assert len(outcomes) <= 1, events
             assert not signals or outcomes == {"expired"}, events
         # Nothing is left undecided: when every due message has come, each started order has one outcome.
         if due_messages:
             final = take(rules.expire(record, now_ms=now + 2 * AFTER, keep_ms=KEEP)).state
-            assert final in (State.COMPLETED, State.EXPIRED, State.SIGNALLED), events
-            outcomes.add("completed" if final is State.COMPLETED else "expired")
+            assert final in (DeadlineState.COMPLETED, DeadlineState.EXPIRED, DeadlineState.SIGNALLED), events
+            outcomes.add("completed" if final is DeadlineState.COMPLETED else "expired")
             assert len(outcomes) == 1, events
 
     names = (
@@ -228,7 +234,10 @@ class OneOutcome(RuleBasedStateMachine):
 
     @rule()
     def order_placed_or_redelivered(self) -> None:
-        if self.runner.run(start(self.store, self.now, self.now + AFTER)) in (State.PENDING, State.EXPIRED):
+        if self.runner.run(start(self.store, self.now, self.now + AFTER)) in (
+            DeadlineState.PENDING,
+            DeadlineState.EXPIRED,
+        ):
             self.due_messages += 1
 
     @rule(redelivered=st.booleans(), lag=st.sampled_from([None, None, 0, AFTER // 3, 2 * AFTER]))
@@ -238,15 +247,15 @@ class OneOutcome(RuleBasedStateMachine):
         self.payments += not redelivered
         at = None if lag is None else self.now - lag
         outcome = self.runner.run(complete(self.store, f"payment-{self.payments}", self.now, at))
-        self.outcomes.add("expired" if outcome is Outcome.LATE else "completed")
+        self.outcomes.add("expired" if outcome is DeadlineOutcome.LATE else "completed")
 
     @precondition(lambda self: self.due_messages > 0)
     @rule(crash_after_decision=st.booleans(), crash_after_publish=st.booleans(), redelivered=st.booleans())
     def due(self, crash_after_decision: bool, crash_after_publish: bool, redelivered: bool) -> None:
         decided = self.runner.run(expire(self.store, self.now))
-        if decided.state is State.PENDING:
+        if decided.state is DeadlineState.PENDING:
             return  # Delayed for the rest.
-        if decided.state is State.EXPIRED:
+        if decided.state is DeadlineState.EXPIRED:
             assert decided.due_ms is not None
             assert self.now >= decided.due_ms or "expired" in self.outcomes
             self.outcomes.add("expired")
@@ -257,7 +266,7 @@ class OneOutcome(RuleBasedStateMachine):
                 return
             self.runner.run(confirm(self.store, self.now))
         else:
-            assert decided.state in (State.COMPLETED, State.SIGNALLED)
+            assert decided.state in (DeadlineState.COMPLETED, DeadlineState.SIGNALLED)
         self.due_messages -= not redelivered
 
     @rule(by=st.sampled_from([0, AFTER // 2]))

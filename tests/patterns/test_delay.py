@@ -11,27 +11,27 @@ import pytest
 from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from warren.patterns import Delay, Levels, Native, wait_queue
-from warren.patterns.delay import Way
+from warren.patterns import BinaryDelayQueues, Delay, DelayedExchange, wait_queue
+from warren.patterns.delay import DelayStrategy
 from warren.sdk import App, Command, ConfigError, Declarable, Event, Queue, TopologyMismatch
 
 UNIT = timedelta(milliseconds=50)
 
 
 @pytest.fixture(params=["levels", "native"])
-def way(request: pytest.FixtureRequest) -> Way:
+def way(request: pytest.FixtureRequest) -> DelayStrategy:
     """Both ways to wait pass the same tests; the second is an exchange type that Debian's RabbitMQ lacks."""
     if request.param == "levels":
-        return Levels(unit=UNIT, levels=10)
+        return BinaryDelayQueues(unit=UNIT, levels=10)
     if request.config.getoption("--amqp-url") is not None:
         pytest.skip("no exchange type x-delayed-message")
-    return Native()
+    return DelayedExchange()
 
 
 class House:
     """Something that is told what to do later, and writes down what it was told and when."""
 
-    def __init__(self, app: App, name: str, way: Way) -> None:
+    def __init__(self, app: App, name: str, way: DelayStrategy) -> None:
         class Switch(Command, queue=f"{name}.lamp"):
             number: int
 
@@ -61,7 +61,9 @@ class House:
         await eventually(lambda: len(self.order) >= count, f"{count} messages arrive")
 
 
-async def test_a_long_delay_does_not_hold_up_a_short_one(new_app: NewApp, name: str, way: Way) -> None:
+async def test_a_long_delay_does_not_hold_up_a_short_one(
+    new_app: NewApp, name: str, way: DelayStrategy
+) -> None:
     """The long one is longer than a machine stands still: after that several would be due, and come in any order."""
     house = House(new_app(), name, way)
     async with house.app:
@@ -78,7 +80,7 @@ async def test_a_long_delay_does_not_hold_up_a_short_one(new_app: NewApp, name: 
         assert house.arrived[number] - began >= timedelta(milliseconds=milliseconds - 10)
 
 
-async def test_a_set_time_and_one_that_is_past(new_app: NewApp, name: str, way: Way) -> None:
+async def test_a_set_time_and_one_that_is_past(new_app: NewApp, name: str, way: DelayStrategy) -> None:
     house = House(new_app(), name, way)
     async with house.app:
         now = datetime.now(UTC)
@@ -96,14 +98,16 @@ async def test_a_set_time_and_one_that_is_past(new_app: NewApp, name: str, way: 
     assert house.arrived[3] >= now + timedelta(milliseconds=2815)
 
 
-async def test_events_reach_their_exchange_with_their_own_key(new_app: NewApp, name: str, way: Way) -> None:
+async def test_events_reach_their_exchange_with_their_own_key(
+    new_app: NewApp, name: str, way: DelayStrategy
+) -> None:
     house = House(new_app(), name, way)
     async with house.app:
         await house.delay.after(house.rang(number=1), timedelta(milliseconds=100))
         await house.has(1)
 
 
-async def test_many_delays_arrive_each_in_its_time(new_app: NewApp, name: str, way: Way) -> None:
+async def test_many_delays_arrive_each_in_its_time(new_app: NewApp, name: str, way: DelayStrategy) -> None:
     house = House(new_app(), name, way)
     async with house.app:
         began = datetime.now(UTC)
@@ -116,7 +120,7 @@ async def test_many_delays_arrive_each_in_its_time(new_app: NewApp, name: str, w
 
 
 async def test_however_many_delay_at_a_time_what_they_need_is_declared_once(
-    new_app: NewApp, name: str, way: Way, monkeypatch: pytest.MonkeyPatch
+    new_app: NewApp, name: str, way: DelayStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house = House(new_app(), name, way)
     declare_now, calls = house.app.declare_now, 0
@@ -135,7 +139,7 @@ async def test_however_many_delay_at_a_time_what_they_need_is_declared_once(
 
 
 async def test_what_has_no_target_any_more_is_kept(
-    new_app: NewApp, amqp_url: str, name: str, way: Way
+    new_app: NewApp, amqp_url: str, name: str, way: DelayStrategy
 ) -> None:
     app = new_app()
     delay = Delay(f"{name}.delay", way=way)
@@ -152,7 +156,8 @@ async def test_what_has_no_target_any_more_is_kept(
             await (await connection.channel()).queue_delete(f"{name}.target")
         await delay.after(b"{}", timedelta(milliseconds=300), key=f"{name}.target")
         lost = await fetch(
-            amqp_url, f"{name}.delay.10x50ms.lost" if isinstance(way, Levels) else f"{name}.delay.lost"
+            amqp_url,
+            f"{name}.delay.10x50ms.lost" if isinstance(way, BinaryDelayQueues) else f"{name}.delay.lost",
         )
     assert lost.body == b"{}"
     assert (lost.headers["warren-exchange"], lost.headers["warren-key"]) == ("", f"{name}.target")
@@ -171,13 +176,13 @@ async def test_a_constant_delay_is_one_queue(new_app: NewApp, name: str) -> None
 
 
 async def test_wrong_use_is_said_before_anything_is_sent(new_app: NewApp, name: str) -> None:
-    house = House(new_app(), name, Levels(unit=UNIT, levels=10))
+    house = House(new_app(), name, BinaryDelayQueues(unit=UNIT, levels=10))
     with pytest.raises(ConfigError, match="belongs to no App"):
         await Delay().after(b"", timedelta(seconds=1), key="q")
     with pytest.raises(ConfigError, match="whole milliseconds"):
-        Levels(unit=timedelta(microseconds=1500))
+        BinaryDelayQueues(unit=timedelta(microseconds=1500))
     with pytest.raises(ConfigError, match="from 1 to 28"):
-        Levels(levels=29)
+        BinaryDelayQueues(levels=29)
     async with house.app:
         with pytest.raises(ConfigError, match="is the longest of Levels"):
             await house.delay.after(house.switch(number=1), timedelta(minutes=1))

@@ -12,14 +12,14 @@ import pytest
 from tests.patterns.conftest import NewApp, OpenStore
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from warren.patterns import Cancellation, Delay, Levels, SqliteStore
+from warren.patterns import BinaryDelayQueues, Cancellation, Delay, SqliteStore
 from warren.patterns.stores import ListingStore
 from warren.sdk import App, Command, Event, Queue, Subscription
 
 UNIT = timedelta(milliseconds=50)
 SOON = timedelta(milliseconds=100)
 LATER = timedelta(hours=1)
-WAY = Levels(unit=UNIT, levels=18)
+WAY = BinaryDelayQueues(unit=UNIT, levels=18)
 
 
 @pytest.fixture

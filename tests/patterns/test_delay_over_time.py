@@ -13,14 +13,14 @@ from warren.patterns import (
     Cancellation,
     CatchAll,
     Delay,
+    DelayedExchange,
+    DelayLadder,
     Immediate,
-    Ladder,
-    Native,
     SqliteStore,
     WorkQueue,
     backoff,
 )
-from warren.patterns.delay import Way
+from warren.patterns.delay import DelayStrategy
 from warren.sdk import App, Command, Message, Retry
 from warren.testing import Warren
 
@@ -29,8 +29,8 @@ class Switch(Command, queue="lamp"):
     name: str
 
 
-@pytest.mark.parametrize("way", [None, Native()], ids=["levels", "native"])
-async def test_each_second_and_each_day_comes_at_its_time(warren: Warren, way: Way | None) -> None:
+@pytest.mark.parametrize("way", [None, DelayedExchange()], ids=["levels", "native"])
+async def test_each_second_and_each_day_comes_at_its_time(warren: Warren, way: DelayStrategy | None) -> None:
     app, delay = App(), Delay(way=way)
     app.include(delay)
     came: dict[str, timedelta] = {}
@@ -97,7 +97,7 @@ async def test_a_broker_that_refuses_what_rabbitmq_43_refuses_takes_them_all(tmp
 
     with BrokerProcess(tmp_path / "broker", "--strict") as broker:
         app = App(broker.url)
-        delay, ladder = Delay(store=SqliteStore(tmp_path / "delays.sqlite")), Ladder("steps", "1s")
+        delay, ladder = Delay(store=SqliteStore(tmp_path / "delays.sqlite")), DelayLadder("steps", "1s")
         work, bell, orders = WorkQueue("work"), Immediate("bell", timeout=60), CatchAll("orders")
         for pattern in (delay, ladder, work, bell, orders):
             app.include(pattern)

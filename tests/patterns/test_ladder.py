@@ -9,7 +9,7 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.waiting import eventually
-from warren.patterns import Ladder
+from warren.patterns import DelayLadder
 from warren.sdk import ConfigError, Message
 
 
@@ -18,7 +18,7 @@ class Remind(Message):
 
 
 async def test_each_step_arrives_in_its_time_and_in_its_queue(new_app: NewApp, name: str) -> None:
-    app, ladder = new_app(), Ladder(name, "200ms", "600ms", timedelta(milliseconds=1200))
+    app, ladder = new_app(), DelayLadder(name, "200ms", "600ms", timedelta(milliseconds=1200))
     app.include(ladder)
     arrived: list[tuple[str, int, timedelta]] = []
     began = datetime.now(UTC)
@@ -45,16 +45,16 @@ async def test_each_step_arrives_in_its_time_and_in_its_queue(new_app: NewApp, n
 
 
 async def test_wrong_use_is_said(name: str) -> None:
-    assert Ladder(name, timedelta(microseconds=1500)).queue("2ms").name == f"{name}.2ms"
-    assert [step.total_seconds() for step in Ladder(name).steps] == [5, 10, 30, 60, 300, 600, 1800, 3600]
+    assert DelayLadder(name, timedelta(microseconds=1500)).queue("2ms").name == f"{name}.2ms"
+    assert [step.total_seconds() for step in DelayLadder(name).steps] == [5, 10, 30, 60, 300, 600, 1800, 3600]
     with pytest.raises(ConfigError, match="no step 7s, but 5s, 1m"):
-        Ladder(name, "5s", "1m").queue("7s")
+        DelayLadder(name, "5s", "1m").queue("7s")
     with pytest.raises(ConfigError, match="belongs to no App"):
-        await Ladder(name).publish(Remind(number=1), "5s")
+        await DelayLadder(name).publish(Remind(number=1), "5s")
     parts = (
         timedelta(microseconds=1500),
         "2ms",
     )  # A broker counts whole milliseconds: they would share their queues.
     for steps in (("60s", "1m"), ("0s",), parts):
         with pytest.raises(ConfigError, match="differ, and are longer than 0"):
-            Ladder(name, *steps)
+            DelayLadder(name, *steps)

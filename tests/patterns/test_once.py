@@ -19,7 +19,7 @@ from tests.support.redis import redis_server
 from warren.broker import VirtualClock
 from warren.patterns import Once, RedisStore, Store, StoreUnavailable
 from warren.patterns.idempotency import rules
-from warren.patterns.stores import decide, record_key
+from warren.patterns.stores import apply_rule, record_key
 from warren.sdk import ConfigError, DeadLetter, Delivery, SystemClock
 
 LEASE = timedelta(minutes=10)
@@ -127,7 +127,7 @@ async def test_after_a_crash_the_next_delivery_waits_for_the_lease_and_runs(open
     abandoned = partial(
         rules.claim, owner="dead", now_ms=_now_ms(), lease_ms=LEASE // timedelta(milliseconds=1)
     )
-    await decide(dead, record_key("once", "charges", "m-1"), abandoned)
+    await apply_rule(dead, record_key("once", "charges", "m-1"), abandoned)
     handler = Handler()
     async with asyncio.timeout(120):
         running = asyncio.ensure_future(once.run(None, delivery(), handler))
@@ -176,9 +176,11 @@ async def test_who_was_overtaken_is_counted_and_does_not_overwrite(
 
     async def overtaken() -> None:
         later = _now_ms() + 60_000  # As after a long standstill of this process.
-        claimed = await decide(store, key, partial(rules.claim, owner="other", now_ms=later, lease_ms=30_000))
+        claimed = await apply_rule(
+            store, key, partial(rules.claim, owner="other", now_ms=later, lease_ms=30_000)
+        )
         assert isinstance(claimed, rules.Claimed)
-        await decide(
+        await apply_rule(
             store,
             key,
             partial(rules.finish, claimed=claimed, result=b"theirs", now_ms=later, keep_ms=60_000),

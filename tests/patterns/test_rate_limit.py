@@ -15,8 +15,14 @@ from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.waiting import eventually
 from warren.broker import VirtualClock
 from warren.patterns import RedisStore
-from warren.patterns.rate_limit import Limited, Limiter, LocalLimiter, RateLimit, RedisLimiter
-from warren.patterns.rate_limit.token_bucket import Rate, take
+from warren.patterns.rate_limit import (
+    LocalRateLimiter,
+    RateLimit,
+    RateLimiter,
+    RateLimitExceeded,
+    RedisRateLimiter,
+)
+from warren.patterns.rate_limit.rate_limiter import Rate, take
 from warren.sdk import App, Command, ConfigError, Depends
 from warren.testing import Warren
 
@@ -46,11 +52,13 @@ def test_no_second_sees_more_than_its_rate_and_the_burst(gaps: list[int], count:
 
 async def test_tokens_are_reserved_ahead_and_come_back_with_time() -> None:
     clock = VirtualClock(start=1000.0)
-    limiter = LocalLimiter(2, per=SECOND)
+    limiter = LocalRateLimiter(2, per=SECOND)
     limiter.follow(clock)
     waits = [(await limiter.reserve("a", within=HOUR)).total_seconds() for _ in range(4)]
     assert waits == [0, 0, 0.5, 1]
-    with pytest.raises(Limited, match=r"the rate limit of 'a' has no room for 0:00:01\.5") as limited:
+    with pytest.raises(
+        RateLimitExceeded, match=r"the rate limit of 'a' has no room for 0:00:01\.5"
+    ) as limited:
         await limiter.reserve("a", within=SECOND)
     assert limited.value.after == 1.5 * SECOND
     assert await limiter.reserve("b", cost=2, within=NONE) == NONE
@@ -63,11 +71,11 @@ async def test_redis_limits_all_processes_together(redis_url: str, name: str) ->
         RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE) as one,
         RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE) as other,
     ):
-        limiters = [RedisLimiter(store, "service", 1, per=HOUR, burst=5) for store in (one, other)]
+        limiters = [RedisRateLimiter(store, "service", 1, per=HOUR, burst=5) for store in (one, other)]
         waits = await asyncio.gather(*(limiters[n % 2].reserve("a", within=NONE) for n in range(5)))
         assert set(waits) == {NONE}
         for limiter in limiters:
-            with pytest.raises(Limited) as limited:
+            with pytest.raises(RateLimitExceeded) as limited:
                 await limiter.reserve("a", within=HOUR / 2)
             assert HOUR - SECOND * 60 < limited.value.after <= HOUR
         assert await limiters[0].reserve("b", within=NONE) == NONE
@@ -78,7 +86,7 @@ async def test_redis_limits_all_processes_together(redis_url: str, name: str) ->
 class Clinic:
     """A queue whose handler keeps to a rate, and when it began."""
 
-    def __init__(self, app: App, name: str, limiter: Limiter, **settings: Any) -> None:
+    def __init__(self, app: App, name: str, limiter: RateLimiter, **settings: Any) -> None:
         class Treat(Command, queue=f"{name}.patients", type="treat"):
             patient: str
 
@@ -102,7 +110,9 @@ class Clinic:
 
 
 async def test_a_queue_keeps_to_its_rate_and_loses_nothing(warren: Warren) -> None:
-    clinic = Clinic(App(), "clinic", LocalLimiter(1, per=timedelta(seconds=10)), wait=timedelta(seconds=15))
+    clinic = Clinic(
+        App(), "clinic", LocalRateLimiter(1, per=timedelta(seconds=10)), wait=timedelta(seconds=15)
+    )
     async with warren.running(clinic.app) as story:
         began = story.now.timestamp()
         for number in range(5):
@@ -119,7 +129,7 @@ async def test_a_queue_keeps_to_its_rate_and_loses_nothing(warren: Warren) -> No
 
 async def test_each_key_has_a_rate_of_its_own(new_app: NewApp, name: str, redis_url: str) -> None:
     store = RedisStore(redis_url, prefix=f"{name}:", timeout=PATIENCE)
-    limiter = RedisLimiter(store, "tenants", 1, per=HOUR)
+    limiter = RedisRateLimiter(store, "tenants", 1, per=HOUR)
     clinic = Clinic(
         new_app(),
         name,
@@ -140,7 +150,7 @@ async def test_a_handler_may_ask_for_a_token_itself(new_app: NewApp, name: str) 
     class Ask(Command, queue=f"{name}.asks"):
         pass
 
-    limiter = LocalLimiter(1, per=HOUR, burst=2)
+    limiter = LocalRateLimiter(1, per=HOUR, burst=2)
     refused: list[timedelta] = []
     passed: list[None] = []
 
@@ -154,25 +164,25 @@ async def test_a_handler_may_ask_for_a_token_itself(new_app: NewApp, name: str) 
         passed.append(token)
         try:
             await limiter.acquire(within=NONE)
-        except Limited as limited:
+        except RateLimitExceeded as limited:
             refused.append(limited.after)
 
     async with app:
         await app.publish(Ask())
         await eventually(lambda: len(passed) == 1, "one is handled")
     assert refused == []
-    with pytest.raises(Limited):
+    with pytest.raises(RateLimitExceeded):
         await limiter.acquire(within=NONE)
 
 
 async def test_wrong_use_is_said_in_one_line(redis_url: str) -> None:
     with pytest.raises(ConfigError, match="counts are at least 1"):
-        LocalLimiter(0, per=SECOND)
+        LocalRateLimiter(0, per=SECOND)
     with pytest.raises(ConfigError, match="counts are at least 1"):
-        RedisLimiter(RedisStore(redis_url), "x", 2, per=timedelta(microseconds=1))
+        RedisRateLimiter(RedisStore(redis_url), "x", 2, per=timedelta(microseconds=1))
     with pytest.raises(ConfigError, match="a cost of 3 is not from 1 to 2"):
-        await LocalLimiter(2, per=SECOND).reserve(cost=3, within=NONE)
+        await LocalRateLimiter(2, per=SECOND).reserve(cost=3, within=NONE)
     with pytest.raises(ConfigError, match="needs a list of queues"):
-        RateLimit(LocalLimiter(1, per=SECOND), queues="payments")
+        RateLimit(LocalRateLimiter(1, per=SECOND), queues="payments")
     with pytest.raises(ConfigError, match="again_after"):
-        RateLimit(LocalLimiter(1, per=SECOND), queues=["payments"], again_after=NONE)
+        RateLimit(LocalRateLimiter(1, per=SECOND), queues=["payments"], again_after=NONE)

@@ -15,7 +15,7 @@ from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.proxy import Proxy
 from warren.patterns import SqliteStore, Store
-from warren.patterns.resequencer import Numbers, Resequencer
+from warren.patterns.resequencer import Resequencer, SequenceNumbers
 from warren.patterns.stores import ListingStore
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
 from warren.testing import Warren
@@ -25,12 +25,12 @@ class Line:
     """An App that handles numbered steps in order, and writes down what it handled."""
 
     def __init__(self, app: App, store: Store, name: str, **settings: Any) -> None:
-        class Step(Command, queue=Queue(f"{name}.steps", single_active_consumer=True), type="step"):
+        class OrderStep(Command, queue=Queue(f"{name}.steps", single_active_consumer=True), type="step"):
             key: str = "a"
             number: int
 
         self.app = app
-        self.step = Step
+        self.step = OrderStep
         self.done: list[tuple[str, int]] = []
         self.running = self.most = 0
         self.broken: set[int] = set()
@@ -42,8 +42,8 @@ class Line:
             **{"again_after": timedelta(milliseconds=50), "gap_timeout": timedelta(minutes=10), **settings},
         )
 
-        @self.resequencer.handle(Step)
-        async def step(step: Step) -> None:
+        @self.resequencer.handle(OrderStep)
+        async def step(step: OrderStep) -> None:
             self.running += 1
             self.most = max(self.most, self.running)
             await asyncio.sleep(0)
@@ -203,7 +203,7 @@ async def test_numbers_count_for_each_key_over_processes(
 
     app = new_app()
     app.include(resequencer)
-    numbers = [Numbers(name, store=open_store()) for _ in range(2)]
+    numbers = [SequenceNumbers(name, store=open_store()) for _ in range(2)]
     async with app:
         for turn in range(6):
             await app.publish(Told(text=f"{turn}"), headers=await numbers[turn % 2].next("k"))

@@ -7,7 +7,7 @@ import pytest
 from tests.patterns.conftest import NewApp
 from tests.patterns.fetch import fetch
 from tests.patterns.trip import Trip
-from warren.patterns.routing_slip import RoutingSlips, SlipEnded
+from warren.patterns.routing_slip import RoutingSlipEnded, RoutingSlips
 from warren.sdk import Command, ConfigError, DeadLetter
 
 
@@ -117,7 +117,7 @@ async def test_wrong_use_is_said_in_one_line(new_app: NewApp, name: str) -> None
     class Lost(Command, queue=f"{name}.lost"):
         pass
 
-    class LostEnd(SlipEnded, queue=f"{name}.lost.end"):
+    class LostEnd(RoutingSlipEnded, queue=f"{name}.lost.end"):
         pass
 
     trip = Trip(new_app(), name)

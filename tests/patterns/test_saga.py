@@ -15,7 +15,7 @@ from tests.patterns.fetch import fetch
 from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from warren.patterns import SqliteStore, Store
-from warren.patterns.saga import COMPENSATED, COMPENSATING, COMPLETED, Go, Saga
+from warren.patterns.saga import COMPENSATED, COMPENSATING, COMPLETED, Saga, TransitionTo
 from warren.patterns.stores import ListingStore
 from warren.sdk import App, Command, ConfigError, Event, Nacked, Request
 from warren.testing import Warren
@@ -228,22 +228,22 @@ async def test_wrong_use_is_said_in_one_line(new_app: NewApp, one_store: Listing
         app.include(saga)
 
     @saga.starts(Begun)
-    def begun(event: Begun) -> Go[Data]:
-        return Go("waiting", Data(), send=[Told()])
+    def begun(event: Begun) -> TransitionTo[Data]:
+        return TransitionTo("waiting", Data(), send=[Told()])
 
     with pytest.raises(ConfigError, match="has a start by Begun already"):
         saga.starts(Begun)(begun)
     with pytest.raises(ConfigError, match="shorter than a millisecond"):
-        saga.timeout("waiting", after=timedelta(0))(lambda data: Go("waiting"))
-    saga.on("waiting", Begun)(lambda data, event: Go("waiting"))
+        saga.timeout("waiting", after=timedelta(0))(lambda data: TransitionTo("waiting"))
+    saga.on("waiting", Begun)(lambda data, event: TransitionTo("waiting"))
     with pytest.raises(ConfigError, match="transition for Begun in waiting already"):
-        saga.on("waiting", Begun)(lambda data, event: Go("waiting"))
+        saga.on("waiting", Begun)(lambda data, event: TransitionTo("waiting"))
     app.include(saga)
     async with app:
         await app.publish(Begun(key="42"))
         dead = await fetch(app.url or "", f"{name}.saga.dead")
     assert "sends a Told, which is not named in sends=[...]" in str(dead.headers["warren-dead-error"])
     other = Saga(f"{name}.other", Data, store=one_store, key="key")
-    other.starts(Asked)(lambda message: Go("waiting", Data()))
+    other.starts(Asked)(lambda message: TransitionTo("waiting", Data()))
     with pytest.raises(ConfigError, match="takes Events and Commands"):
         new_app().include(other)

@@ -16,8 +16,7 @@ from warren.cli.saga import main as saga
 from warren.cli.timers import main as timers
 from warren.core.errors import UsageError
 from warren.patterns import SqliteStore
-from warren.patterns.timers import At as AtTime
-from warren.patterns.timers import Every, Timers
+from warren.patterns.timers import DateSchedule, IntervalSchedule, Timers
 from warren.sdk import Command
 
 Call = Callable[[Sequence[str]], int]
@@ -58,8 +57,8 @@ async def test_timers_are_listed_and_cancelled(tmp_path: Path, capsys: Capture) 
     path = str(tmp_path / "store.sqlite")
     async with SqliteStore(path) as store:
         kept = Timers("house", store=store, sends=[Ring])
-        await kept.put(Every("watch", timedelta(hours=1), Ring()))
-        await kept.put(AtTime("tea", datetime.now(UTC) + timedelta(minutes=5), Ring()))
+        await kept.put(IntervalSchedule("watch", timedelta(hours=1), Ring()))
+        await kept.put(DateSchedule("tea", datetime.now(UTC) + timedelta(minutes=5), Ring()))
     assert await in_thread(timers, ["ls", "house", "--store", path]) == 0
     assert [line.split()[2:4] for line in capsys.readouterr().out.splitlines()] == [
         ["tea", "once"],

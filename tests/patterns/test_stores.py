@@ -20,24 +20,31 @@ from tests.support.processes import free_port
 from tests.support.redis import redis_server
 from warren.core.errors import UsageError
 from warren.patterns import PostgresStore, RedisStore, SqliteStore, Store, StoreUnavailable
-from warren.patterns.stores import ListingStore, Step, Swap, decide, postgres_store, sqlite_store
+from warren.patterns.stores import (
+    ListingStore,
+    RuleResult,
+    SwapResult,
+    apply_rule,
+    postgres_store,
+    sqlite_store,
+)
 
 DAY_MS = 86_400_000
 
 
 async def test_a_record_is_made_changed_read_and_deleted(store: Store) -> None:
-    assert await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS) == Swap(True, b"one")
-    assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == Swap(True, b"two")
-    assert await store.compare_and_set("k", b"two", b"two", keep_ms=0) == Swap(True, b"two")
-    assert await store.compare_and_set("k", b"two", None, keep_ms=0) == Swap(True, None)
-    assert await store.compare_and_set("k", None, None, keep_ms=0) == Swap(True, None)
+    assert await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS) == SwapResult(True, b"one")
+    assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == SwapResult(True, b"two")
+    assert await store.compare_and_set("k", b"two", b"two", keep_ms=0) == SwapResult(True, b"two")
+    assert await store.compare_and_set("k", b"two", None, keep_ms=0) == SwapResult(True, None)
+    assert await store.compare_and_set("k", None, None, keep_ms=0) == SwapResult(True, None)
 
 
 async def test_another_record_than_expected_is_left_alone_and_shown(store: Store) -> None:
     await store.compare_and_set("k", None, b"theirs", keep_ms=DAY_MS)
     for expected in (None, b"mine", b"their"):
         for record in (None, b"mine"):
-            assert await store.compare_and_set("k", expected, record, keep_ms=DAY_MS) == Swap(
+            assert await store.compare_and_set("k", expected, record, keep_ms=DAY_MS) == SwapResult(
                 False, b"theirs"
             )
 
@@ -45,7 +52,9 @@ async def test_another_record_than_expected_is_left_alone_and_shown(store: Store
 async def test_records_are_bytes_whatever_they_hold(store: Store) -> None:
     record = bytes(range(256)) * 300
     await store.compare_and_set("schlüssel:\n\x00", None, record, keep_ms=DAY_MS)
-    assert await store.compare_and_set("schlüssel:\n\x00", record, record, keep_ms=0) == Swap(True, record)
+    assert await store.compare_and_set("schlüssel:\n\x00", record, record, keep_ms=0) == SwapResult(
+        True, record
+    )
 
 
 async def test_records_are_listed_by_what_their_keys_begin_with(store: ListingStore) -> None:
@@ -68,12 +77,12 @@ async def test_of_concurrent_changes_exactly_one_is_made(open_store: OpenStore) 
 
 
 async def test_concurrent_rules_lose_no_step(open_store: OpenStore) -> None:
-    def count(record: bytes | None) -> Step[int]:
+    def count(record: bytes | None) -> RuleResult[int]:
         number = int(record or b"0") + 1
-        return Step(str(number).encode(), number, DAY_MS)
+        return RuleResult(str(number).encode(), number, DAY_MS)
 
     stores = [open_store(), open_store()]
-    answers = await asyncio.gather(*(decide(stores[n % 2], "k", count) for n in range(40)))
+    answers = await asyncio.gather(*(apply_rule(stores[n % 2], "k", count) for n in range(40)))
     assert sorted(answers) == list(range(1, 41))
 
 
@@ -81,9 +90,9 @@ async def test_a_store_opened_again_knows_what_was_decided(open_store: OpenStore
     first = open_store()
     await first.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
     await first.close()
-    assert await open_store().compare_and_set("k", None, None, keep_ms=0) == Swap(False, b"one")
+    assert await open_store().compare_and_set("k", None, None, keep_ms=0) == SwapResult(False, b"one")
     # A closed store opens again when it is used.
-    assert await first.compare_and_set("k", None, None, keep_ms=0) == Swap(False, b"one")
+    assert await first.compare_and_set("k", None, None, keep_ms=0) == SwapResult(False, b"one")
 
 
 async def test_a_caller_that_is_cancelled_disturbs_nobody(store: Store) -> None:
@@ -93,8 +102,8 @@ async def test_a_caller_that_is_cancelled_disturbs_nobody(store: Store) -> None:
     for caller in callers[::2]:
         caller.cancel()
     answers = await asyncio.gather(*callers, return_exceptions=True)
-    assert answers[1::2] == [Swap(False, b"one")] * 10
-    assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == Swap(True, b"two")
+    assert answers[1::2] == [SwapResult(False, b"one")] * 10
+    assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == SwapResult(True, b"two")
 
 
 async def test_many_decisions_are_quick(store: Store) -> None:
@@ -132,7 +141,7 @@ async def test_a_key_that_is_something_else_in_redis_harms_no_other(redis_url: s
         await client.aclose()
         asked = (store.compare_and_set(key, None, b"one", keep_ms=DAY_MS) for key in ("a", "list", "b"))
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert answers[0] == answers[2] == Swap(True, b"one")
+        assert answers[0] == answers[2] == SwapResult(True, b"one")
         assert isinstance(answers[1], StoreUnavailable)
         assert "WRONGTYPE" in str(answers[1])
 
@@ -150,7 +159,7 @@ async def test_redis_that_is_down_is_said_and_survived(tmp_path: Path) -> None:
             await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS)
         assert caught.value.retryable
         with redis_server(tmp_path, *durable, port=port):
-            assert await store.compare_and_set("k", None, None, keep_ms=0) == Swap(False, b"one")
+            assert await store.compare_and_set("k", None, None, keep_ms=0) == SwapResult(False, b"one")
     finally:
         await store.close()
 
@@ -165,7 +174,7 @@ async def test_postgres_that_crashes_is_said_and_survived(mortal_postgres: Postg
             await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS)
         assert caught.value.retryable
         mortal_postgres.start()
-        assert await store.compare_and_set("k", None, None, keep_ms=0) == Swap(False, b"one")
+        assert await store.compare_and_set("k", None, None, keep_ms=0) == SwapResult(False, b"one")
 
 
 async def test_postgres_forgets_what_was_kept_long_enough_and_lists_the_rest(
@@ -231,15 +240,19 @@ async def test_processes_that_want_the_same_keys_in_other_orders_never_block_eac
 ) -> None:
     """What deadlocks in a database whose transactions lock rows as they come."""
 
-    def count(record: bytes | None) -> Step[int]:
-        return Step(str(int(record or b"0") + 1).encode(), 0, DAY_MS)
+    def count(record: bytes | None) -> RuleResult[int]:
+        return RuleResult(str(int(record or b"0") + 1).encode(), 0, DAY_MS)
 
     stores = [open_store(), open_store(), open_store()]
     keys = [f"k{n}" for n in range(30)]
     orders = [keys, keys[::-1], keys[10:] + keys[:10]]
     for _ in range(5):
         await asyncio.gather(
-            *(decide(store, key, count) for store, order in zip(stores, orders, strict=True) for key in order)
+            *(
+                apply_rule(store, key, count)
+                for store, order in zip(stores, orders, strict=True)
+                for key in order
+            )
         )
     found = {(await stores[0].compare_and_set(key, b"", b"", keep_ms=0)).current for key in keys}
     assert found == {b"15"}
@@ -281,7 +294,7 @@ async def test_a_key_that_the_store_cannot_write_harms_no_other(store: Store) ->
     async with asyncio.timeout(100):
         with pytest.raises(StoreUnavailable, match="surrogates not allowed"):
             await store.compare_and_set("\ud800", None, b"one", keep_ms=DAY_MS)
-        assert await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS) == Swap(True, b"one")
+        assert await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS) == SwapResult(True, b"one")
 
 
 def test_without_its_driver_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +325,7 @@ async def test_sqlite_is_still_true_after_its_process_was_killed(tmp_path: Path)
     assert died.returncode == -9
     store = SqliteStore(path)
     try:
-        assert await store.compare_and_set("k", None, None, keep_ms=0) == Swap(False, b"one")
+        assert await store.compare_and_set("k", None, None, keep_ms=0) == SwapResult(False, b"one")
     finally:
         await store.close()
 
@@ -327,7 +340,7 @@ async def test_sqlite_says_when_its_disk_fails_and_works_again_afterwards(tmp_pa
         with pytest.raises(StoreUnavailable, match="database is locked"):
             await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS)
         blocker.execute("ROLLBACK")
-        assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == Swap(True, b"two")
+        assert await store.compare_and_set("k", b"one", b"two", keep_ms=DAY_MS) == SwapResult(True, b"two")
     finally:
         blocker.close()
         await store.close()

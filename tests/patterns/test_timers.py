@@ -15,9 +15,9 @@ from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from warren.patterns import SqliteStore
 from warren.patterns.stores.store import ListingStore
-from warren.patterns.timers import At, Cron, Every, Schedule, Timers
-from warren.patterns.timers.leader_election import Lead
-from warren.patterns.timers.schedule import following, spec_of
+from warren.patterns.timers import CronSchedule, DateSchedule, IntervalSchedule, Schedule, Timers
+from warren.patterns.timers.leader_election import LeaderElection
+from warren.patterns.timers.schedules import following, spec_of
 from warren.sdk import App, Command, ConfigError, Delivery
 from warren.sdk.clock import SystemClock
 from warren.testing import Warren
@@ -60,9 +60,9 @@ async def test_at_and_every_ring_at_their_times(warren: Warren, store: ListingSt
     house = House(store)
     async with warren.running(house.app):
         began = warren.now
-        await house.timers.put(At("tea", began + 5 * HOUR, Ring(bell="tea")))
-        await house.timers.put(Every("watch", 2 * HOUR, Ring(bell="watch")))
-        await house.timers.put(At("past", began - HOUR, Ring(bell="past")))
+        await house.timers.put(DateSchedule("tea", began + 5 * HOUR, Ring(bell="tea")))
+        await house.timers.put(IntervalSchedule("watch", 2 * HOUR, Ring(bell="watch")))
+        await house.timers.put(DateSchedule("past", began - HOUR, Ring(bell="past")))
         await warren.advance(hours=6, minutes=1)
         assert [timer.name for timer in await house.timers.listed()] == ["watch"]
         assert (await house.timers.listed())[0].fired == 3
@@ -72,7 +72,7 @@ async def test_at_and_every_ring_at_their_times(warren: Warren, store: ListingSt
 
 
 async def test_what_is_cancelled_rings_no_more(warren: Warren, store: ListingStore) -> None:
-    house = House(store, Every("watch", HOUR, Ring(bell="watch")))
+    house = House(store, IntervalSchedule("watch", HOUR, Ring(bell="watch")))
     async with warren.running(house.app):
         await warren.advance(hours=2, minutes=1)
         assert await house.timers.cancel("watch")
@@ -87,12 +87,12 @@ async def test_a_timer_that_is_put_again_goes_on_and_a_changed_one_takes_its_pla
 ) -> None:
     house = House(store)
     async with warren.running(house.app):
-        assert await house.timers.put(Every("watch", 2 * HOUR, Ring(bell="old")))
+        assert await house.timers.put(IntervalSchedule("watch", 2 * HOUR, Ring(bell="old")))
         await warren.advance(hours=1)
-        assert not await house.timers.put(Every("watch", 2 * HOUR, Ring(bell="old")))
+        assert not await house.timers.put(IntervalSchedule("watch", 2 * HOUR, Ring(bell="old")))
         await warren.advance(hours=1, minutes=1)
         assert [bell for bell, _ in house.rang] == ["old"]
-        assert await house.timers.put(Every("watch", 3 * HOUR, Ring(bell="new")))
+        assert await house.timers.put(IntervalSchedule("watch", 3 * HOUR, Ring(bell="new")))
         await warren.advance(hours=3, minutes=1)
     assert [bell for bell, _ in house.rang] == ["old", "new"]
 
@@ -100,7 +100,7 @@ async def test_a_timer_that_is_put_again_goes_on_and_a_changed_one_takes_its_pla
 async def test_a_time_of_the_schedules_that_has_rung_does_not_ring_at_the_next_start(
     warren: Warren, store: ListingStore
 ) -> None:
-    house = House(store, At("tea", datetime.now(UTC) - HOUR, Ring(bell="tea")))
+    house = House(store, DateSchedule("tea", datetime.now(UTC) - HOUR, Ring(bell="tea")))
     async with warren.running(house.app):
         for _ in range(3):
             await warren.advance(hours=3)
@@ -109,7 +109,7 @@ async def test_a_time_of_the_schedules_that_has_rung_does_not_ring_at_the_next_s
             await house.app.start()
         assert [bell for bell, _ in house.rang] == ["tea"]
         assert not await house.timers.cancel("tea")
-        assert await house.timers.put(At("tea", warren.now, Ring(bell="another")))
+        assert await house.timers.put(DateSchedule("tea", warren.now, Ring(bell="another")))
         await warren.advance(minutes=1)
     assert [bell for bell, _ in house.rang] == ["tea", "another"]
 
@@ -119,7 +119,7 @@ async def test_who_puts_or_cancels_and_never_hears_the_answer_is_told_what_he_di
 ) -> None:
     flaky = FlakyStore(store, only="timer:")
     timers = Timers("house", store=flaky, sends=[Ring])
-    tea = At("tea", datetime.now(UTC) + HOUR, Ring(bell="tea"))
+    tea = DateSchedule("tea", datetime.now(UTC) + HOUR, Ring(bell="tea"))
     flaky.lose_answer_of = {1, 2}
     assert await timers.put(tea)
     assert not await timers.put(tea)
@@ -134,8 +134,10 @@ async def test_who_puts_or_cancels_and_never_hears_the_answer_is_told_what_he_di
 async def test_what_was_missed_rings_once_or_not_at_all(
     warren: Warren, store: ListingStore, missed: str
 ) -> None:
-    schedule = Every("watch", HOUR, Ring(bell="watch"), missed="skip" if missed == "skip" else "catch_up")
-    once = At("tea", datetime.now(UTC) + 2 * HOUR, Ring(bell="tea"), missed=schedule.missed)
+    schedule = IntervalSchedule(
+        "watch", HOUR, Ring(bell="watch"), missed="skip" if missed == "skip" else "catch_up"
+    )
+    once = DateSchedule("tea", datetime.now(UTC) + 2 * HOUR, Ring(bell="tea"), missed=schedule.missed)
     house = House(store, schedule, once)
     async with warren.running(house.app):
         await warren.settle()
@@ -152,14 +154,14 @@ async def test_what_was_missed_rings_once_or_not_at_all(
 async def test_one_of_two_leads_and_the_other_takes_over(
     warren: Warren, store: ListingStore, tmp_path: Path
 ) -> None:
-    first = House(store, Every("watch", HOUR, Ring(bell="watch")))
+    first = House(store, IntervalSchedule("watch", HOUR, Ring(bell="watch")))
     second = House(SqliteStore(tmp_path / "timers.sqlite"))
     async with warren.running(first.app, second.app):
         await warren.advance(hours=2, minutes=1)
         leads, follows = (first, second) if first.timers.leading else (second, first)
         assert (leads.timers.leading, follows.timers.leading) == (True, False)
         # What the one that follows puts is noticed by the one that leads.
-        await follows.timers.put(At("tea", warren.now + HOUR / 2, Ring(bell="tea")))
+        await follows.timers.put(DateSchedule("tea", warren.now + HOUR / 2, Ring(bell="tea")))
         await warren.advance(minutes=40)
         await leads.app.stop()
         await warren.advance(hours=2)
@@ -173,12 +175,12 @@ async def test_one_of_two_leads_and_the_other_takes_over(
 async def test_the_lead_does_not_depend_on_the_time_that_a_machine_is_set_to(
     store: ListingStore, monkeypatch: pytest.MonkeyPatch, jump: int
 ) -> None:
-    leads, follows = (Lead(store, "lead", owner, lease=600, clock=SystemClock()) for owner in "ab")
-    assert (await leads.beat(0)).leading
-    assert not (await follows.beat(0)).leading
+    leads, follows = (LeaderElection(store, "lead", owner, lease=600, clock=SystemClock()) for owner in "ab")
+    assert (await leads.heartbeat(0)).leading
+    assert not (await follows.heartbeat(0)).leading
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
-    assert not (await follows.beat(0)).leading
+    assert not (await follows.heartbeat(0)).leading
     still = leads.leading
     # Without an answer of the store the lead ends in time, also if the machine's time went back.
     elapsed = time.monotonic
@@ -193,7 +195,7 @@ async def test_many_timers_are_due_at_the_same_time(warren: Warren, store: Listi
     async with warren.running(house.app):
         due = warren.now + HOUR
         for number in range(120):
-            await house.timers.put(At(f"{number}", due, Ring(bell=f"{number}")))
+            await house.timers.put(DateSchedule(f"{number}", due, Ring(bell=f"{number}")))
         await warren.advance(hours=1, seconds=1)
     assert sorted(bell for bell, _ in house.rang) == sorted(str(n) for n in range(120))
 
@@ -206,7 +208,7 @@ async def test_every_store_keeps_timers_for_another_process(
 
     rang: list[str | None] = []
     outside = Timers(name, store=open_store(), sends=[Bell])
-    await outside.put(At("now", datetime.now(UTC), Bell()))
+    await outside.put(DateSchedule("now", datetime.now(UTC), Bell()))
     app = new_app()
     app.include(Timers(name, store=open_store(), sends=[Bell], lease=timedelta(milliseconds=300)))
 
@@ -218,18 +220,18 @@ async def test_every_store_keeps_timers_for_another_process(
 
     async with app:
         await eventually(lambda: len(set(rang)) == 1, "what was put before rings")
-        await outside.put(At("later", datetime.now(UTC) + HOUR, Bell()))
+        await outside.put(DateSchedule("later", datetime.now(UTC) + HOUR, Bell()))
 
         async def only_later() -> bool:
             """What has rung is listed until its confirm is recorded."""
             return [timer.name for timer in await outside.listed()] == ["later"]
 
         await eventually(only_later, "what waits is listed")
-        await outside.put(At("soon", datetime.now(UTC) + timedelta(milliseconds=50), Bell()))
+        await outside.put(DateSchedule("soon", datetime.now(UTC) + timedelta(milliseconds=50), Bell()))
         await eventually(lambda: len(set(rang)) == 2, "what another process puts rings")
 
 
-def occurrences(cron: Cron, start: datetime, count: int) -> Iterator[str]:
+def occurrences(cron: CronSchedule, start: datetime, count: int) -> Iterator[str]:
     at = int(start.timestamp() * 1000)
     for _ in range(count):
         following_ms = following(spec_of(cron), 0, at)
@@ -241,7 +243,7 @@ def occurrences(cron: Cron, start: datetime, count: int) -> Iterator[str]:
 def test_a_cron_expression_keeps_its_hour_through_changes_of_the_clocks() -> None:
     def berlin(expression: str, month: int, day: int, hour: int) -> list[str]:
         start = datetime(2026, month, day, hour, tzinfo=ZoneInfo("Europe/Berlin"))
-        return list(occurrences(Cron("c", expression, Ring(bell=""), zone="Europe/Berlin"), start, 3))
+        return list(occurrences(CronSchedule("c", expression, Ring(bell=""), zone="Europe/Berlin"), start, 3))
 
     assert berlin("0 6 * * *", 3, 28, 5) == ["03-28 06:00+0100", "03-29 06:00+0200", "03-30 06:00+0200"]
     # 02:30 does not exist on the 29th of March, and comes twice on the 25th of October.
@@ -264,26 +266,26 @@ def test_an_interval_does_not_drift() -> None:
 
 def test_wrong_use_is_said_in_one_line(store: ListingStore) -> None:
     with pytest.raises(ConfigError, match="no cron expression \\(Bad hour\\)"):
-        Cron("c", "0 25 * * *", Ring(bell=""))
+        CronSchedule("c", "0 25 * * *", Ring(bell=""))
     with pytest.raises(ConfigError, match="no time zone 'Mars/Base' here"):
-        Cron("c", "0 2 * * *", Ring(bell=""), zone="Mars/Base")
+        CronSchedule("c", "0 2 * * *", Ring(bell=""), zone="Mars/Base")
     with pytest.raises(ConfigError, match="has no time zone"):
-        At("a", datetime(2026, 1, 1), Ring(bell=""))
+        DateSchedule("a", datetime(2026, 1, 1), Ring(bell=""))
     with pytest.raises(ConfigError, match="shorter than a millisecond"):
-        Every("e", timedelta(0), Ring(bell=""))
+        IntervalSchedule("e", timedelta(0), Ring(bell=""))
     with pytest.raises(ConfigError, match="1 to 150 bytes"):
-        Every("e" * 151, HOUR, Ring(bell=""))
+        IntervalSchedule("e" * 151, HOUR, Ring(bell=""))
     with pytest.raises(ConfigError, match="need a name"):
         Timers("", store=store, sends=[])
     with pytest.raises(ConfigError, match="at least 30 ms"):
         Timers("t", store=store, sends=[], lease=timedelta(0))
     with pytest.raises(ConfigError, match="not named in sends"):
-        Timers("t", store=store, sends=[Ring], schedules=[Every("e", HOUR, Unknown())])
+        Timers("t", store=store, sends=[Ring], schedules=[IntervalSchedule("e", HOUR, Unknown())])
 
 
 async def test_a_cron_expression_that_never_comes_is_refused(store: ListingStore) -> None:
     timers = Timers("t", store=store, sends=[Ring])
     with pytest.raises(ConfigError, match="Bad day-of-month"):
-        await timers.put(Cron("never", "0 0 30 2 *", Ring(bell="")))
+        await timers.put(CronSchedule("never", "0 0 30 2 *", Ring(bell="")))
     assert await timers.listed() == []
     await store.close()

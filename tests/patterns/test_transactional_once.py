@@ -16,7 +16,7 @@ from tests.patterns.databases import Sessions, sessions_of, sqlite_url
 from tests.patterns.test_once import delivery
 from tests.support.processes import closed_port
 from warren.core.errors import UsageError
-from warren.patterns import Natural, StoreUnavailable, TransactionalOnce, current_session
+from warren.patterns import NaturallyIdempotent, StoreUnavailable, TransactionalOnce, current_session
 from warren.patterns.idempotency import transactional_once
 from warren.sdk import ConfigError, DeadLetter
 
@@ -147,5 +147,5 @@ async def test_natural_runs_each_time() -> None:
         runs.append(1)
         return b"1"
 
-    assert [await Natural.run(None, delivery(), handler) for _ in range(2)] == [b"1", b"1"]
+    assert [await NaturallyIdempotent.run(None, delivery(), handler) for _ in range(2)] == [b"1", b"1"]
     assert len(runs) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.patterns.waiting import eventually
-from warren.patterns.routing_slip import Abort, RoutingSlips, SlipEnded
+from warren.patterns.routing_slip import AbortRoutingSlip, RoutingSlipEnded, RoutingSlips
 from warren.sdk import App, Command, Delivery, Retry
 
 
@@ -26,14 +26,14 @@ class Trip:
         class Car(Command, queue=f"{name}.car", type="car"):
             size: int = 4
 
-        class Ended(SlipEnded, queue=f"{name}.ended", type="ended"):
+        class Ended(RoutingSlipEnded, queue=f"{name}.ended", type="ended"):
             pass
 
         self.app = app
         self.flight, self.hotel, self.car, self.ended = Flight, Hotel, Car, Ended
         self.did: list[str] = []
         self.ids: list[str | None] = []
-        self.ends: list[SlipEnded] = []
+        self.ends: list[RoutingSlipEnded] = []
         self.refused: set[str] = set()
         self.broken: set[str] = set()
         self.seat = "12A"
@@ -75,7 +75,7 @@ class Trip:
     async def do(self, what: str) -> None:
         await self.before(what)
         if what in self.refused:
-            raise Abort(f"there is no {what}")
+            raise AbortRoutingSlip(f"there is no {what}")
         self.did.append(what)
         if what in self.broken:
             raise RuntimeError(f"the {what} is broken")
@@ -91,6 +91,6 @@ class Trip:
         steps: list[Command] = [self.flight(to="Rome"), self.hotel(town="Rome"), self.car()]
         return await self.slips.start(steps, end=self.ended, slip_id=slip_id)
 
-    async def is_over(self) -> SlipEnded:
+    async def is_over(self) -> RoutingSlipEnded:
         await eventually(lambda: bool(self.ends), f"the trip is over, not {self.did}")
         return self.ends[0]

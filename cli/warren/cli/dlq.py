@@ -20,10 +20,10 @@ from rich.table import Table
 from warren.cli.import_target import load
 from warren.cli.typer_commands import Json, Url, broker_url, commands, print_json, run
 from warren.core.errors import ExitStatus, UsageError
-from warren.patterns.dead_letters.dead_letter import Letter
-from warren.patterns.dead_letters.parking_lot import ParkingLot, count_letters
-from warren.patterns.dead_letters.replay import Settled, discard, replay
-from warren.patterns.dead_letters.selection import Which
+from warren.patterns.dead_letters.parked_message import ParkedMessage
+from warren.patterns.dead_letters.parking_lot import ParkingLot, count_messages
+from warren.patterns.dead_letters.replay import SelectionResult, discard, replay
+from warren.patterns.dead_letters.selection import DeadLetterSelection
 from warren.sdk import App, ConfigError, TopologyMismatch, WarrenError
 from warren.sdk import Queue as DeclaredQueue
 from warren.sdk.extend import duration
@@ -89,7 +89,7 @@ def list_queues(
     app = load(target, App, "an App")
     queues = [item.dead_letter_queue for item in app.topology if isinstance(item, DeclaredQueue)]
     names = sorted({queue.name for queue in queues if queue is not None})
-    counts = asyncio.run(count_letters(url or app.url or broker_url(None), names))
+    counts = asyncio.run(count_messages(url or app.url or broker_url(None), names))
     if as_json:
         print_json(counts)
     else:
@@ -132,7 +132,7 @@ def show(
     as_json: Json = False,
 ) -> int:
     """Show one dead letter with its headers and body. Ends with 1 if it is not there."""
-    letters, _ = asyncio.run(_read(broker_url(url), queue, Which(message_id=message_id), 1))
+    letters, _ = asyncio.run(_read(broker_url(url), queue, DeadLetterSelection(message_id=message_id), 1))
     if not letters:
         print(f"warren dlq: no message {message_id} in {queue}", file=sys.stderr)
         return ExitStatus.FAILED
@@ -177,7 +177,7 @@ def replay_letters(
     address = broker_url(url)
     _check_rate(rate)
 
-    async def work(progress: Callable[[ParkingLot], Callable[[int], None]]) -> Settled:
+    async def work(progress: Callable[[ParkingLot], Callable[[int], None]]) -> SelectionResult:
         async with ParkingLot(address, queue) as lot, App(address, name="warren dlq", declare="never") as app:
             return await replay(
                 lot, app, which, rate=rate, limit=limit, dry_run=dry_run, to_queue=to_queue, progress=progress(lot)
@@ -211,11 +211,11 @@ def discard_letters(
         if not sys.stdin.isatty():
             raise UsageError("discard removes messages for good: say --yes, or --dry-run to see how many")
         if not typer.confirm(
-            f"Remove {'all' if which == Which() else 'these'} dead letters of {queue} for good?"
+            f"Remove {'all' if which == DeadLetterSelection() else 'these'} dead letters of {queue} for good?"
         ):
             return ExitStatus.FAILED
 
-    async def work(progress: Callable[[ParkingLot], Callable[[int], None]]) -> Settled:
+    async def work(progress: Callable[[ParkingLot], Callable[[int], None]]) -> SelectionResult:
         async with ParkingLot(address, queue) as lot:
             return await discard(lot, which, rate=rate, limit=limit, dry_run=dry_run, progress=progress(lot))
 
@@ -230,8 +230,8 @@ def _which(
     older_than: str | None,
     newer_than: str | None,
     message_id: str | None,
-) -> Which:
-    return Which(
+) -> DeadLetterSelection:
+    return DeadLetterSelection(
         queue=died_in,
         reason=reason,
         exception=exception,
@@ -251,8 +251,10 @@ def _check_rate(rate: float | None) -> None:
         raise UsageError("--rate is how many messages a second: more than 0")
 
 
-async def _read(url: str, queue: str, which: Which, limit: int) -> tuple[list[Letter], int]:
-    found: list[Letter] = []
+async def _read(
+    url: str, queue: str, which: DeadLetterSelection, limit: int
+) -> tuple[list[ParkedMessage], int]:
+    found: list[ParkedMessage] = []
     now = datetime.now(UTC)
     async with ParkingLot(url, queue) as lot:
         async for letter in lot:
@@ -264,9 +266,9 @@ async def _read(url: str, queue: str, which: Which, limit: int) -> tuple[list[Le
 
 
 def _settle(
-    work: Callable[[Callable[[ParkingLot], Callable[[int], None]]], Awaitable[Settled]],
-) -> Settled:
-    async def run() -> Settled:
+    work: Callable[[Callable[[ParkingLot], Callable[[int], None]]], Awaitable[SelectionResult]],
+) -> SelectionResult:
+    async def run() -> SelectionResult:
         return await work(started)
 
     with _progress() as started:
@@ -287,7 +289,7 @@ def _progress() -> Iterator[Callable[[ParkingLot], Callable[[int], None]]]:
         yield started
 
 
-def _report(what: str, settled: Settled, queue: str, dry_run: bool, as_json: bool) -> int:
+def _report(what: str, settled: SelectionResult, queue: str, dry_run: bool, as_json: bool) -> int:
     failed = [{"message_id": letter.message_id, "error": str(error)} for letter, error in settled.failed]
     if as_json:
         counts = {"read": settled.read, "matched": settled.matched, what: settled.done, "dry_run": dry_run}
@@ -302,7 +304,7 @@ def _report(what: str, settled: Settled, queue: str, dry_run: bool, as_json: boo
     return ExitStatus.FAILED if failed else ExitStatus.SUCCESS
 
 
-def _show_table(letters: Sequence[Letter]) -> None:
+def _show_table(letters: Sequence[ParkedMessage]) -> None:
     if not letters:
         return
     table = Table(box=None, pad_edge=False)
@@ -325,7 +327,7 @@ def _show_table(letters: Sequence[Letter]) -> None:
     console.print(table)
 
 
-def _details(letter: Letter) -> dict[str, Any]:
+def _details(letter: ParkedMessage) -> dict[str, Any]:
     delivery = letter.delivery
     try:
         headers = {_printable(name): _plain(value) for name, value in delivery.headers.items()}
@@ -339,7 +341,7 @@ def _details(letter: Letter) -> dict[str, Any]:
         return {**details, "body_base64": base64.b64encode(delivery.body).decode()}
 
 
-def _body_text(letter: Letter) -> str:
+def _body_text(letter: ParkedMessage) -> str:
     try:
         text = letter.delivery.body.decode()
     except UnicodeDecodeError:

@@ -12,8 +12,8 @@ import typer
 
 from warren.cli.typer_commands import Json, commands, print_json, run
 from warren.core.errors import ExitStatus, UsageError
-from warren.patterns.saga.history import Story, tell, tell_all
-from warren.patterns.stores.open_by_url import closing_store
+from warren.patterns.saga.history import SagaHistory, read_histories, read_history
+from warren.patterns.stores.open_by_url import open_store_from_url
 from warren.patterns.stores.store import StoreUnavailable
 
 saga: typer.Typer = commands("Look at sagas: where each stands, what it owes, and how it got there.")
@@ -59,11 +59,11 @@ def list_sagas(
 ) -> None:
     """List sagas, those that moved last at the top."""
 
-    async def collect() -> list[Story]:
-        async with closing_store(store, prefix) as kept:
+    async def collect() -> list[SagaHistory]:
+        async with open_store_from_url(store, prefix) as kept:
             return [
                 story
-                async for story in tell_all(kept, name, now_ms=int(time.time() * 1000))
+                async for story in read_histories(kept, name, now_ms=int(time.time() * 1000))
                 if (state is None or story.state == state) and (story.owed or not owing)
             ]
 
@@ -89,9 +89,9 @@ def show_saga(
 ) -> None:
     """Tell the story of one saga."""
 
-    async def read() -> Story | None:
-        async with closing_store(store, prefix) as kept:
-            return await tell(kept, name, key, now_ms=int(time.time() * 1000))
+    async def read() -> SagaHistory | None:
+        async with open_store_from_url(store, prefix) as kept:
+            return await read_history(kept, name, key, now_ms=int(time.time() * 1000))
 
     story = asyncio.run(read())
     if story is None:

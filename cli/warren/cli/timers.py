@@ -12,9 +12,9 @@ import typer
 
 from warren.cli.typer_commands import Json, commands, print_json, run
 from warren.core.errors import ExitStatus
-from warren.patterns.stores.open_by_url import closing_store
+from warren.patterns.stores.open_by_url import open_store_from_url
 from warren.patterns.stores.store import StoreUnavailable
-from warren.patterns.timers.timers import Listed, Timers
+from warren.patterns.timers.timers import TimerInfo, Timers
 
 timers: typer.Typer = commands("Look at timers, and cancel them.")
 
@@ -47,8 +47,8 @@ def main(arguments: Sequence[str]) -> int:
 def list_timers(name: Name, store: StoreAt, prefix: Prefix = "warren:", as_json: Json = False) -> None:
     """List timers, those that are due first at the top."""
 
-    async def read() -> Sequence[Listed]:
-        async with closing_store(store, prefix) as kept:
+    async def read() -> Sequence[TimerInfo]:
+        async with open_store_from_url(store, prefix) as kept:
             return await Timers(name, store=kept, sends=[]).listed()
 
     found = asyncio.run(read())
@@ -69,7 +69,7 @@ def cancel_timer(
     """Take a timer away; status 1 if there is none, or its only time has come."""
 
     async def take() -> bool:
-        async with closing_store(store, prefix) as kept:
+        async with open_store_from_url(store, prefix) as kept:
             return await Timers(name, store=kept, sends=[]).cancel(timer)
 
     if asyncio.run(take()):

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from warren.patterns.deadline import Deadline, Outcome
+from warren.patterns.deadline import Deadline, DeadlineOutcome
 from warren.patterns.idempotency import Once
 from warren.patterns.stores import Store
 from warren.sdk import App, Command, Event, Queue
@@ -93,11 +93,11 @@ class Shop:
 
     async def pay(self, command: PayOrder) -> None:
         outcome = await self.unpaid.complete(command.order_id, at=command.sent_at)
-        if outcome is Outcome.REPEATED:
+        if outcome is DeadlineOutcome.REPEATED:
             # Another message has paid this order, and its delivery says so; one that comes again hears WON again.
             return
         await self.app.publish(OrderPaid(order_id=command.order_id, paid_at=command.paid_at))
-        if outcome is Outcome.LATE:
+        if outcome is DeadlineOutcome.LATE:
             await self.app.publish(OrderRefunded(order_id=command.order_id))
             self._note(self.done.paid_late, command.order_id)
         else:

@@ -5,14 +5,22 @@ from warren.patterns.backoff import backoff
 from warren.patterns.catch_all import CatchAll
 from warren.patterns.dead_letters import ParkingLot
 from warren.patterns.deadline import Deadline, DeadlineStatistics
-from warren.patterns.deadline.rules import Outcome
-from warren.patterns.delay import Cancellation, Delay, Ladder, Levels, Native, WaitQueues, wait_queue
+from warren.patterns.deadline.rules import DeadlineOutcome
+from warren.patterns.delay import (
+    BinaryDelayQueues,
+    Cancellation,
+    Delay,
+    DelayedExchange,
+    DelayLadder,
+    WaitQueues,
+    wait_queue,
+)
 from warren.patterns.idempotency import (
-    Natural,
+    NaturallyIdempotent,
     Once,
     OnceStatistics,
     TransactionalOnce,
-    TransactionalStatistics,
+    TransactionalOnceStatistics,
     current_session,
 )
 from warren.patterns.immediate import Immediate, NoConsumer
@@ -21,22 +29,22 @@ from warren.patterns.stores import PostgresStore, RedisStore, SqliteStore, Store
 from warren.patterns.work_queue import WorkQueue
 
 __all__ = [
+    "BinaryDelayQueues",
     "Cancellation",
     "CatchAll",
     "Deadline",
+    "DeadlineOutcome",
     "DeadlineStatistics",
     "Delay",
+    "DelayLadder",
+    "DelayedExchange",
     "Immediate",
-    "Ladder",
-    "Levels",
-    "Native",
-    "Natural",
+    "NaturallyIdempotent",
     "NoConsumer",
     "Once",
     "OnceStatistics",
     "Outbox",
     "OutboxStatistics",
-    "Outcome",
     "ParkingLot",
     "PostgresStore",
     "RedisStore",
@@ -44,7 +52,7 @@ __all__ = [
     "Store",
     "StoreUnavailable",
     "TransactionalOnce",
-    "TransactionalStatistics",
+    "TransactionalOnceStatistics",
     "WaitQueues",
     "WorkQueue",
     "backoff",

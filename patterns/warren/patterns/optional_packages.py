@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from warren.core.errors import missing_extra_error
 
 
-def need(package: str, extra: str, purpose: str) -> None:
+def require_package(package: str, extra: str, purpose: str) -> None:
     """:raises UsageError: `package` is not installed."""
     try:
         there = find_spec(package) is not None
@@ -17,4 +17,4 @@ def need(package: str, extra: str, purpose: str) -> None:
         raise missing_extra_error(extra, purpose)
 
 
-__all__ = ["need"]
+__all__ = ["require_package"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warren.patterns.optional_packages import need
+from warren.patterns.optional_packages import require_package
 from warren.sdk import ConfigError
 
 if TYPE_CHECKING:
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 
-def need_sqlalchemy(purpose: str) -> None:
+def require_sqlalchemy(purpose: str) -> None:
     """:raises UsageError: SQLAlchemy is not installed."""
-    need("sqlalchemy", "sql", purpose)
+    require_package("sqlalchemy", "sql", purpose)
 
 
-async def make_tables(sessions: async_sessionmaker[AsyncSession], *tables: Table) -> None:
+async def create_tables(sessions: async_sessionmaker[AsyncSession], *tables: Table) -> None:
     """Make those that are missing, in a transaction of their own.
 
     :raises ConfigError: the database is neither PostgreSQL nor SQLite.
@@ -56,4 +56,4 @@ def upsert(session: AsyncSession, table: Table) -> Insert:
     return postgresql.insert(table)
 
 
-__all__ = ["make_tables", "need_sqlalchemy", "upsert"]
+__all__ = ["create_tables", "require_sqlalchemy", "upsert"]

@@ -16,7 +16,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers
-from warren.patterns.claim_check import BlobsUnavailable, ClaimCheck, FolderBlobs
+from warren.patterns.claim_check import BlobStoreUnavailable, ClaimCheck, FolderBlobStore
 from warren.sdk import App, Command, Retry
 
 MATRIX = Matrix("claim_check", page="docs/patterns/claim_check.md")
@@ -24,7 +24,7 @@ MATRIX = Matrix("claim_check", page="docs/patterns/claim_check.md")
 LARGE = "x" * 5000
 
 
-class StoppingBlobs(FolderBlobs):
+class StoppingBlobs(FolderBlobStore):
     """A folder at which a worker stands still, or which is down for a while."""
 
     stand: Voice | None = None
@@ -32,14 +32,14 @@ class StoppingBlobs(FolderBlobs):
 
     async def put(self, name: str, body: bytes) -> None:
         if self.down:
-            raise BlobsUnavailable("down, as the test says")
+            raise BlobStoreUnavailable("down, as the test says")
         await super().put(name, body)
         if self.stand is not None:
             await self.stand.wait("put")
 
     async def get(self, name: str) -> bytes | None:
         if self.down:
-            raise BlobsUnavailable("down, as the test says")
+            raise BlobStoreUnavailable("down, as the test says")
         return await super().get(name)
 
 
@@ -95,7 +95,7 @@ async def test_a_publisher_dies_between_body_and_message(
     doomed = await workers.start(sender, url=amqp_url, name=name, folder=str(tmp_path / "b"))
     await workers.hear("put")
     doomed.kill()
-    check = ClaimCheck(FolderBlobs(tmp_path / "b"), keep=timedelta(microseconds=1))
+    check = ClaimCheck(FolderBlobStore(tmp_path / "b"), keep=timedelta(microseconds=1))
     assert len(list((tmp_path / "b").glob("*/*"))) == 1
     assert await check.clean() == 1
 
@@ -118,7 +118,7 @@ async def succeeded(url: str, folder: Path, workers: Workers, new_app: NewApp, n
     await workers.hear("ready")
     post = Post(new_app(), name, folder)
     sending = new_app()
-    sending.include(ClaimCheck(FolderBlobs(folder), above=1000, clean_every=None))
+    sending.include(ClaimCheck(FolderBlobStore(folder), above=1000, clean_every=None))
     async with sending:
         await sending.publish(post.letter(number=1))
     await workers.hear("stands still")
@@ -181,7 +181,7 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, tmp_path: Pat
     post = Post(new_app(), name, tmp_path / "b")
     async with post.app, Proxy(amqp_url) as proxy:
         sending = new_app(proxy.url)
-        sending.include(ClaimCheck(FolderBlobs(tmp_path / "b"), above=1000, clean_every=None))
+        sending.include(ClaimCheck(FolderBlobStore(tmp_path / "b"), above=1000, clean_every=None))
         async with sending:
             await sending.publish(post.letter(number=1))
             proxy.to_client.hold()
@@ -200,7 +200,7 @@ async def test_the_broker_is_killed_while_a_message_waits(
 ) -> None:
     post = Post(App(mortal_broker.url), name, tmp_path / "b")
     sending = App(mortal_broker.url)
-    sending.include(ClaimCheck(FolderBlobs(tmp_path / "b"), above=1000, clean_every=None))
+    sending.include(ClaimCheck(FolderBlobStore(tmp_path / "b"), above=1000, clean_every=None))
     async with sending:
         await sending.publish(post.letter(number=1))
     await asyncio.to_thread(mortal_broker.kill)
@@ -211,15 +211,15 @@ async def test_the_broker_is_killed_while_a_message_waits(
 
 @MATRIX.shows(
     Fault.STORE_DOWN,
-    "publishing raises `BlobsUnavailable`, nothing is published; handling fails, and the message follows its retry policy",
+    "publishing raises `BlobStoreUnavailable`, nothing is published; handling fails, and the message follows its retry policy",
 )
 async def test_the_place_for_bodies_is_down(new_app: NewApp, tmp_path: Path, name: str) -> None:
     post = Post(new_app(), name, tmp_path / "b")
     sending = new_app()
-    sending.include(ClaimCheck(FolderBlobs(tmp_path / "b"), above=1000, clean_every=None))
+    sending.include(ClaimCheck(FolderBlobStore(tmp_path / "b"), above=1000, clean_every=None))
     async with post.app as app, sending:
         post.blobs.down = True
-        with pytest.raises(BlobsUnavailable):
+        with pytest.raises(BlobStoreUnavailable):
             await app.publish(post.letter(number=0))
         await sending.publish(post.letter(number=1))
         statistics = app.statistics().handlers[post.queue]
@@ -238,8 +238,8 @@ async def test_the_place_for_bodies_is_down(new_app: NewApp, tmp_path: Path, nam
 async def test_who_cleans_is_a_day_ahead(amqp_url: str, new_app: NewApp, tmp_path: Path, name: str) -> None:
     post = Post(new_app(), name, tmp_path / "b", keep=timedelta(days=7))
     ahead = App(amqp_url, clock=SkewedClock(86_400))
-    cleaning = ClaimCheck(FolderBlobs(tmp_path / "b"), keep=timedelta(days=7))
-    hasty = ClaimCheck(FolderBlobs(tmp_path / "b"), keep=timedelta(hours=1))
+    cleaning = ClaimCheck(FolderBlobStore(tmp_path / "b"), keep=timedelta(days=7))
+    hasty = ClaimCheck(FolderBlobStore(tmp_path / "b"), keep=timedelta(hours=1))
     for check in (cleaning, hasty):
         ahead.include(check)
     await post.check.put(b"x")

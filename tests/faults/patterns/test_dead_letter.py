@@ -14,7 +14,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers
-from warren.patterns.dead_letters import Letter, ParkingLot, replay
+from warren.patterns.dead_letters import ParkedMessage, ParkingLot, replay
 from warren.sdk import App, Queue, TransportUnavailable, WarrenError
 
 MATRIX = Matrix("dead letters", page="docs/patterns/dead_letters.md")
@@ -57,7 +57,7 @@ async def replayer(voice: Voice, url: str, queue: str, stop: str) -> None:
             if stop == "before" and read == 3:
                 stand("about to publish")
 
-        def taken_out(letter: Letter) -> None:
+        def taken_out(letter: ParkedMessage) -> None:
             if stop == "after" and letter.message_id == "m2":
                 stand("published")
             take_out(letter)

@@ -20,8 +20,8 @@ from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers
-from warren.patterns import Deadline, Once, Outcome, RedisStore, Store
-from warren.patterns.stores import Swap
+from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore, Store
+from warren.patterns.stores import SwapResult
 from warren.sdk import App, Command, Subscription
 
 MATRIX = Matrix("deadline", page="docs/patterns/deadline.md")
@@ -62,7 +62,7 @@ class Watched:
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
-    ) -> Swap:
+    ) -> SwapResult:
         changed = record if key.startswith("deadline:") and record != expected else None
         if changed is not None:
             await self.before(changed)
@@ -182,7 +182,7 @@ async def test_a_worker_dies_before_the_signal(
     doomed.kill()
     shop = Shop(new_app(), name, redis_url)
     async with shop.app:
-        assert await shop.unpaid.complete("42") is Outcome.LATE
+        assert await shop.unpaid.complete("42") is DeadlineOutcome.LATE
         await shop.cancels("42")
 
 
@@ -257,7 +257,7 @@ async def test_all_that_comes_comes_twice(redis_url: str, new_app: NewApp, name:
         await asyncio.gather(*(shop.unpaid.start("unpaid", at=soon_due()) for _ in range(2)))
         await asyncio.gather(*(shop.unpaid.start("paid") for _ in range(2)))
         answers = [await shop.unpaid.complete("paid", by=who) for who in ("a", "a", "b")]
-        assert answers == [Outcome.WON, Outcome.WON, Outcome.REPEATED]
+        assert answers == [DeadlineOutcome.WON, DeadlineOutcome.WON, DeadlineOutcome.REPEATED]
         await shop.settles(2)
         await shop.cancels("unpaid")
 
@@ -269,11 +269,11 @@ async def test_all_that_comes_comes_twice(redis_url: str, new_app: NewApp, name:
 async def test_the_payment_comes_before_the_order(redis_url: str, new_app: NewApp, name: str) -> None:
     shop = Shop(new_app(), name, redis_url)
     async with shop.app:
-        assert await shop.unpaid.complete("early") is Outcome.WON
+        assert await shop.unpaid.complete("early") is DeadlineOutcome.WON
         await shop.unpaid.start("early")
         await shop.unpaid.start("late")
         await shop.cancels("late")
-        assert [await shop.unpaid.complete("late") for _ in range(2)] == [Outcome.LATE] * 2
+        assert [await shop.unpaid.complete("late") for _ in range(2)] == [DeadlineOutcome.LATE] * 2
     assert shop.signals == ["late"]
 
 
@@ -290,7 +290,7 @@ async def test_the_broker_is_killed_while_deadlines_wait(
         await shop.unpaid.start("paid")
         await asyncio.gather(*(shop.unpaid.start(order, at=soon_due()) for order in orders))
         await asyncio.to_thread(mortal_broker.kill)
-        assert await shop.unpaid.complete("paid") is Outcome.WON
+        assert await shop.unpaid.complete("paid") is DeadlineOutcome.WON
         await asyncio.to_thread(mortal_broker.start)
         await shop.cancels(*orders)
 
@@ -310,7 +310,7 @@ async def test_redis_is_stopped_when_it_is_due(new_app: NewApp, name: str, tmp_p
             await shop.due.pause()  # Until Redis is down.
             await shop.unpaid.start("unpaid", at=soon_due())
             await shop.unpaid.start("paid")
-            assert await shop.unpaid.complete("paid") is Outcome.WON
+            assert await shop.unpaid.complete("paid") is DeadlineOutcome.WON
         await shop.due.resume()
         await eventually(lambda: shop.unpaid.statistics.postponed >= 3, "due messages are put off")
         with redis_server(tmp_path, *durable, port=port):

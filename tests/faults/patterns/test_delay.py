@@ -18,13 +18,13 @@ from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers
-from warren.patterns import Cancellation, Delay, Levels, RedisStore
+from warren.patterns import BinaryDelayQueues, Cancellation, Delay, RedisStore
 from warren.patterns.delay import delay as delay_module
 from warren.sdk import App, Command, Subscription
 
 MATRIX = Matrix("delay", page="docs/patterns/delay.md")
 
-WAY = Levels(unit=timedelta(milliseconds=50), levels=12)
+WAY = BinaryDelayQueues(unit=timedelta(milliseconds=50), levels=12)
 SOON = timedelta(milliseconds=300)
 LATER = timedelta(seconds=100)
 

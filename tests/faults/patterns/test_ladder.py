@@ -15,7 +15,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers
-from warren.patterns import Ladder, Once, SqliteStore
+from warren.patterns import DelayLadder, Once, SqliteStore
 from warren.sdk import App, Delivery, Message
 
 MATRIX = Matrix("ladder", page="docs/patterns/delay.md")
@@ -34,7 +34,7 @@ class Stairs:
 
     def __init__(self, app: App, name: str, *, once: Once | None = None) -> None:
         self.app = app
-        self.ladder = Ladder(name, SOON, LATER, NOT_IN_THIS_TEST)
+        self.ladder = DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST)
         self.met: list[tuple[int, str | None, int]] = []
         self.republished: list[bool] = []
         self.confirmed = asyncio.Event()
@@ -132,7 +132,7 @@ async def test_a_process_dies_after_it_has_handled(
     Fault.LOST_ACK, "as after a crash: it is handled again, with the same message id, without waiting again"
 )
 async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name: str) -> None:
-    new_app().include(Ladder(name, SOON, LATER, NOT_IN_THIS_TEST))  # Its names are tidied up.
+    new_app().include(DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST))  # Its names are tidied up.
     async with Proxy(amqp_url) as proxy:
         here = Stairs(App(proxy.url), name)
 
@@ -156,7 +156,7 @@ async def test_the_confirm_is_lost(amqp_url: str, new_app: NewApp, name: str) ->
     here = Stairs(new_app(), name)
     async with here.app, Proxy(amqp_url) as proxy:
         away = App(proxy.url)
-        ladder = Ladder(name, SOON, LATER, NOT_IN_THIS_TEST)
+        ladder = DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST)
         away.include(ladder)
         async with away:
             proxy.to_client.hold()
@@ -210,7 +210,7 @@ async def test_the_order_within_a_step_and_between_steps(amqp_url: str, new_app:
 async def test_the_broker_is_killed_while_they_wait(mortal_broker: BrokerProcess, name: str) -> None:
     loop = asyncio.get_running_loop()
     before = App(mortal_broker.url)
-    ladder = Ladder(name, SOON, LATER, NOT_IN_THIS_TEST)
+    ladder = DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST)
     before.include(ladder)
     async with before:
         await ladder.publish(Remind(number=9), NOT_IN_THIS_TEST, message_id="m9")
@@ -251,7 +251,7 @@ MATRIX.spared(Fault.STORE_DOWN, "there is no store: what waits is in the broker'
     Fault.CLOCK_SKEW, "the broker alone measures a step, as a duration: neither side's clock counts"
 )
 async def test_clocks_an_hour_ahead_and_an_hour_behind(amqp_url: str, new_app: NewApp, name: str) -> None:
-    new_app().include(Ladder(name, SOON, LATER, NOT_IN_THIS_TEST))  # Its names are tidied up.
+    new_app().include(DelayLadder(name, SOON, LATER, NOT_IN_THIS_TEST))  # Its names are tidied up.
     ahead, behind = (Stairs(App(amqp_url, clock=SkewedClock(s)), name) for s in (7200.0, -7200.0))
     async with ahead.app, behind.app:
         for number, at in enumerate((ahead, behind), 1):

@@ -18,7 +18,7 @@ from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers
 from warren.patterns import RedisStore
-from warren.patterns.rate_limit import RateLimit, RedisLimiter
+from warren.patterns.rate_limit import RateLimit, RedisRateLimiter
 from warren.sdk import App, Command
 
 MATRIX = Matrix("rate_limit", page="docs/patterns/rate_limit.md")
@@ -38,7 +38,7 @@ class Gate:
         self.passed: list[int] = []
         # An answer that came too late would have taken a token, and there are few.
         store = RedisStore(redis, prefix=f"{name}:", timeout=PATIENCE)
-        limiter = RedisLimiter(store, "gate", 1, per=HOUR, burst=burst)
+        limiter = RedisRateLimiter(store, "gate", 1, per=HOUR, burst=burst)
         self.limit = RateLimit(
             limiter,
             queues=[f"{name}.gate"],
@@ -200,7 +200,7 @@ async def test_the_store_is_down(new_app: NewApp, tmp_path: Path, name: str) -> 
             await closed.has_passed(1)
 
 
-@MATRIX.shows(Fault.CLOCK_SKEW, "nothing: `RedisLimiter` goes by the time of Redis")
+@MATRIX.shows(Fault.CLOCK_SKEW, "nothing: `RedisRateLimiter` goes by the time of Redis")
 async def test_a_machine_is_an_hour_ahead(amqp_url: str, redis_url: str, name: str) -> None:
     right, ahead = (
         Gate(App(amqp_url), name, redis_url),

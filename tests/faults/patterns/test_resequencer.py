@@ -26,13 +26,13 @@ from warren.sdk import App, Command, Queue
 MATRIX = Matrix("resequencer", page="docs/patterns/resequencer.md")
 
 
-class Step(Command, queue="replaced"):
+class OrderStep(Command, queue="replaced"):
     number: int
 
 
 @cache  # One class a queue: what it must reach is declared once.
-def step_in(queue_name: str) -> type[Step]:
-    class StepHere(Step, queue=Queue(queue_name, single_active_consumer=True), type="step"):
+def step_in(queue_name: str) -> type[OrderStep]:
+    class StepHere(OrderStep, queue=Queue(queue_name, single_active_consumer=True), type="step"):
         pass
 
     return StepHere

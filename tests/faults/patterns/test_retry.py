@@ -18,7 +18,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers
-from warren.patterns import Delay, Levels, WaitQueues, backoff
+from warren.patterns import BinaryDelayQueues, Delay, WaitQueues, backoff
 from warren.sdk import App, Command, ConfigError, Delivery, Retry
 
 MATRIX = Matrix("retry", page="docs/patterns/retry.md")
@@ -86,7 +86,7 @@ async def test_it_comes_back_and_then_is_parked_with_its_origin(
     amqp_url: str, new_app: NewApp, name: str, backend: str
 ) -> None:
     """Both backends do the same."""
-    way = Levels(unit=timedelta(milliseconds=50), levels=6)
+    way = BinaryDelayQueues(unit=timedelta(milliseconds=50), levels=6)
     delays = WaitQueues() if backend == "wait queues" else Delay(f"{name}.delay", way=way)
     here = Till(App(amqp_url, delay=delays), name, fails=9)
     async with here.app:

@@ -20,7 +20,7 @@ from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers
 from warren.patterns import Once, RedisStore
-from warren.patterns.timers import At, Every, Schedule, Timers
+from warren.patterns.timers import DateSchedule, IntervalSchedule, Schedule, Timers
 from warren.sdk import App, Command, Delivery
 
 MATRIX = Matrix("timers", page="docs/patterns/timers.md")
@@ -47,8 +47,10 @@ def timers_of(
     return Timers(name, store=kept, sends=[ring_in(name)], schedules=schedules, lease=lease)
 
 
-def soon(name: str, milliseconds: int = 0, bell: str = "tea") -> At:
-    return At(bell, datetime.now(UTC) + timedelta(milliseconds=milliseconds), ring_in(name)(bell=bell))
+def soon(name: str, milliseconds: int = 0, bell: str = "tea") -> DateSchedule:
+    return DateSchedule(
+        bell, datetime.now(UTC) + timedelta(milliseconds=milliseconds), ring_in(name)(bell=bell)
+    )
 
 
 async def put(name: str, redis: str, schedule: Schedule) -> None:
@@ -232,9 +234,9 @@ async def test_the_store_is_down(amqp_url: str, new_app: NewApp, tmp_path: Path,
     timers = timers_of(
         name,
         f"redis://127.0.0.1:{port}/0",
-        Every("watch", timedelta(milliseconds=100), ring_in(name)(bell="watch")),
-        At("late", due, ring_in(name)(bell="late"), missed="catch_up"),
-        At("passed over", due, ring_in(name)(bell="passed over"), missed="skip"),
+        IntervalSchedule("watch", timedelta(milliseconds=100), ring_in(name)(bell="watch")),
+        DateSchedule("late", due, ring_in(name)(bell="late"), missed="catch_up"),
+        DateSchedule("passed over", due, ring_in(name)(bell="passed over"), missed="skip"),
     )
     new_app().publishes(ring_in(name))
     tower = Tower(App(amqp_url, clock=clock), name, timers)
@@ -278,7 +280,7 @@ async def test_a_follower_is_an_hour_ahead(amqp_url: str, redis_url: str, new_ap
         await eventually(lambda: leading.leading, "it leads")
         async with ahead:
             due = datetime.now(UTC) + timedelta(minutes=30)
-            await leading.put(At("later", due, ring_in(name)(bell="later")))
+            await leading.put(DateSchedule("later", due, ring_in(name)(bell="later")))
             await leading.put(soon(name, 700))
             await tower.hears("tea")
             assert (leading.leading, following.leading) == (True, False)

@@ -19,7 +19,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers, worker_host
-from warren.patterns import Deadline, Once, Outcome, RedisStore
+from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore
 from warren.sdk import App, Command, Event
 
 RATE = 1000
@@ -182,8 +182,8 @@ def judge(
 ) -> list[str]:
     """:param punctual: whether lateness counts: it does not where other work is on the machine
     :raises AssertionError: an order has no outcome, two, another than its times say, or lost though paid well in time"""
-    won = {order for order, outcome, _, _ in outcomes if outcome == Outcome.WON}
-    late = {order for order, outcome, _, _ in outcomes if outcome == Outcome.LATE}
+    won = {order for order, outcome, _, _ in outcomes if outcome == DeadlineOutcome.WON}
+    late = {order for order, outcome, _, _ in outcomes if outcome == DeadlineOutcome.LATE}
     lost = Counter(order for order, _ in cancelled)
     assert max(lost.values(), default=1) == 1, "an order was cancelled twice"
     assert not won & set(lost), f"both paid and cancelled: {sorted(won & set(lost))[:10]}"
@@ -197,7 +197,7 @@ def judge(
     """When the first start of an order had returned."""
     for order, outcome, asked, at in outcomes:
         answered[order] = min(at, answered.get(order, at))
-        if outcome == Outcome.WON:
+        if outcome == DeadlineOutcome.WON:
             winning[order] = min(asked, winning.get(order, asked))
     for order, at in started:
         known[order] = min(at, known.get(order, at))

@@ -19,7 +19,7 @@ from tests.faults.chaos.power import Powered
 from tests.support.processes import free_port
 from tests.support.redis import redis_server
 from warren.broker import BrokerConfig, VirtualClock
-from warren.patterns import Deadline, Once, Outcome, RedisStore
+from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore
 from warren.sdk import App, Command, Delivery, Event, Requeue
 from warren.testing.clocks import AppClock
 
@@ -59,7 +59,7 @@ class Story:
 
     placed: dict[int, float] = field(default_factory=dict)
     paid: dict[int, float] = field(default_factory=dict)
-    outcomes: dict[int, set[Outcome]] = field(default_factory=dict)
+    outcomes: dict[int, set[DeadlineOutcome]] = field(default_factory=dict)
     cancelled: dict[int, list[float]] = field(default_factory=dict)
     outages: list[tuple[float, float]] = field(default_factory=list)
     came_again: int = 0
@@ -206,7 +206,7 @@ def _unfinished(clock: AppClock, *apps: App) -> str:
 
 def judge(story: Story) -> list[str]:
     """:raises AssertionError: an order has no outcome, two, or, outages excepted, another than its times say, or late"""
-    won = {order for order, outcomes in story.outcomes.items() if Outcome.WON in outcomes}
+    won = {order for order, outcomes in story.outcomes.items() if DeadlineOutcome.WON in outcomes}
     lost = set(story.cancelled)
     twice = [order for order, times in story.cancelled.items() if len(times) > 1]
     assert not twice, f"cancelled twice: {twice[:10]}"

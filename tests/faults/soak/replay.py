@@ -17,7 +17,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers, worker_host
 from warren.patterns.dead_letters import ParkingLot, replay
-from warren.patterns.dead_letters.parking_lot import count_letters
+from warren.patterns.dead_letters.parking_lot import count_messages
 from warren.patterns.dead_letters.replay import IN_FLIGHT
 from warren.sdk import App, Queue
 
@@ -58,20 +58,20 @@ async def _killed(url: str, host: Path, letters: int, kills: int, random: Random
             wanted = round(letters * (number + random.uniform(0.3, 0.9)) / (kills + 1))
 
             async def reached(wanted: int = wanted) -> bool:
-                return (await count_letters(url, [QUEUE]))[QUEUE] >= wanted  # type: ignore[operator]
+                return (await count_messages(url, [QUEUE]))[QUEUE] >= wanted  # type: ignore[operator]
 
             await eventually(reached, f"{wanted} are replayed", seconds=120)
             worker.kill()
 
             async def given_back() -> bool:
-                counts = await count_letters(url, [QUEUE, PARKED])
+                counts = await count_messages(url, [QUEUE, PARKED])
                 return sum(count or 0 for count in counts.values()) >= letters
 
             await eventually(given_back, "the broker has given back what was held", seconds=60)
         await workers.start(replaying, url=url)
         await workers.hear("done", seconds=600)
     elapsed = time.monotonic() - started
-    assert await count_letters(url, [PARKED]) == {PARKED: 0}, "the parking lot is not empty"
+    assert await count_messages(url, [PARKED]) == {PARKED: 0}, "the parking lot is not empty"
     async with ParkingLot(url, QUEUE) as lot:
         arrived = Counter([int(letter.delivery.body) async for letter in lot])
     missing = letters - len(arrived)

@@ -9,14 +9,14 @@ from warren.sdk import WarrenError
 from warren.sdk.extend import Outcome
 
 
-class BlobsUnavailable(WarrenError):
+class BlobStoreUnavailable(WarrenError):
     """The place for large bodies did not answer, or cannot be written; worth trying again."""
 
     retryable: bool = True
     outcome: Outcome = "not_sent"
 
 
-class Blobs(Protocol):
+class BlobStore(Protocol):
     """A place for large bodies. Names are made of hexadecimal digits; what a name stands for never changes."""
 
     async def put(self, name: str, body: bytes) -> None:
@@ -45,4 +45,4 @@ class Blobs(Protocol):
         ...
 
 
-__all__ = ["Blobs", "BlobsUnavailable"]
+__all__ = ["BlobStore", "BlobStoreUnavailable"]

@@ -26,7 +26,7 @@ from typing import Final
 
 from pydantic import BaseModel, Field
 
-from warren.patterns.claim_check.blob_store import Blobs, BlobsUnavailable
+from warren.patterns.claim_check.blob_store import BlobStore, BlobStoreUnavailable
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
@@ -59,11 +59,11 @@ class ClaimCheckStatistics:
 
 
 class ClaimCheck:
-    """`app.include(ClaimCheck(FolderBlobs("/srv/blobs")))` in publishers and handlers: large bodies go there by themselves.
+    """`app.include(ClaimCheck(FolderBlobStore("/srv/blobs")))` in publishers and handlers: large bodies go there by themselves.
 
     Included after `Encryption`, what it keeps is encrypted. `put` and `get` do the same by hand, also without an App.
 
-    :param blobs: `FolderBlobs`, or `S3Blobs`.
+    :param blobs: `FolderBlobStore`, or `S3BlobStore`.
     :param above: bodies of more bytes than that are kept there. Default 256 KiB.
     :param most: bodies of more bytes are refused, when they are published and when they are claimed. Default 256 MiB.
     :param keep: how long a body is kept after it was last published; longer than any message may wait. Default 30 days.
@@ -73,7 +73,7 @@ class ClaimCheck:
 
     def __init__(
         self,
-        blobs: Blobs,
+        blobs: BlobStore,
         *,
         above: int = 256 * KIB,
         most: int = 256 * KIB * KIB,
@@ -187,7 +187,7 @@ class ClaimCheck:
             self._cleaning = True
             try:
                 await self.clean()
-            except BlobsUnavailable as error:
+            except BlobStoreUnavailable as error:
                 log.warning("claim_check.not_cleaned error=%s", error)
             finally:
                 self._cleaning = False

@@ -8,9 +8,17 @@ but not yet taken out when it stopped is there twice, with one message id.
 The command `warren dlq` does it from a shell.
 """
 
-from warren.patterns.dead_letters.dead_letter import Letter
+from warren.patterns.dead_letters.parked_message import ParkedMessage
 from warren.patterns.dead_letters.parking_lot import ParkingLot
-from warren.patterns.dead_letters.replay import REPLAYED, Settled, discard, replay
-from warren.patterns.dead_letters.selection import Which
+from warren.patterns.dead_letters.replay import REPLAYED, SelectionResult, discard, replay
+from warren.patterns.dead_letters.selection import DeadLetterSelection
 
-__all__ = ["REPLAYED", "Letter", "ParkingLot", "Settled", "Which", "discard", "replay"]
+__all__ = [
+    "REPLAYED",
+    "DeadLetterSelection",
+    "ParkedMessage",
+    "ParkingLot",
+    "SelectionResult",
+    "discard",
+    "replay",
+]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Final
 
-from warren.patterns.dead_letters.dead_letter import Letter
+from warren.patterns.dead_letters.parked_message import ParkedMessage
 from warren.sdk import Delivery, TopologyMismatch, TransportUnavailable
 from warren.sdk.extend import DataChannel, Session, translate_errors
 
@@ -89,15 +89,15 @@ class ParkingLot:
             if self._session is not None:
                 await self._session.close()
 
-    async def __aiter__(self) -> AsyncIterator[Letter]:
+    async def __aiter__(self) -> AsyncIterator[ParkedMessage]:
         for _ in range(self.size):
             taken = await self._next()
             if taken is None:
                 return
             tag, delivery = taken
-            yield Letter.of(delivery, tag)
+            yield ParkedMessage.of(delivery, tag)
 
-    def take_out(self, letter: Letter) -> None:
+    def take_out(self, letter: ParkedMessage) -> None:
         """Remove it from the queue (acknowledge it); it has left for certain when the `async with` block has."""
         self._usable().acknowledge(letter.delivery_tag)
         self._taken_out = True
@@ -176,7 +176,7 @@ async def _size(channel: DataChannel, queue: str) -> int:
     return 0
 
 
-async def count_letters(url: str, queues: Iterable[str]) -> dict[str, int | None]:
+async def count_messages(url: str, queues: Iterable[str]) -> dict[str, int | None]:
     """How many messages are ready in each queue; None where there is no such queue.
 
     :raises TransportUnavailable: there is no connection, or it is lost.
@@ -210,4 +210,4 @@ async def _ready(session: Session, queue: str) -> int | None:
     return ready
 
 
-__all__ = ["ParkingLot", "count_letters"]
+__all__ = ["ParkingLot", "count_messages"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from warren.patterns.dead_letters.dead_letter import Letter
+from warren.patterns.dead_letters.parked_message import ParkedMessage
 from warren.patterns.dead_letters.parking_lot import ParkingLot
-from warren.patterns.dead_letters.selection import Which
+from warren.patterns.dead_letters.selection import DeadLetterSelection
 from warren.sdk import App, WarrenError
 from warren.sdk.extend import (
     ATTEMPT,
@@ -32,7 +32,7 @@ Progress = Callable[[int], object]
 
 
 @dataclass(slots=True)
-class Settled:
+class SelectionResult:
     """What became of a parking lot.
 
     :ivar read: letters that were looked at.
@@ -44,20 +44,20 @@ class Settled:
     read: int = 0
     matched: int = 0
     done: int = 0
-    failed: list[tuple[Letter, WarrenError]] = field(default_factory=list)
+    failed: list[tuple[ParkedMessage, WarrenError]] = field(default_factory=list)
 
 
 async def replay(
     lot: ParkingLot,
     app: App,
-    which: Which | None = None,
+    which: DeadLetterSelection | None = None,
     *,
     rate: float | None = None,
     limit: int | None = None,
     dry_run: bool = False,
     to_queue: bool = False,
     progress: Progress | None = None,
-) -> Settled:
+) -> SelectionResult:
     """Publish letters again where they were published first, and take out each that the broker has.
 
     The copy has the same id, body and headers, `warren-replayed` counts how often, and its attempts count anew. An event
@@ -70,10 +70,10 @@ async def replay(
     :param to_queue: to the queue where it died, past the exchange.
     :param progress: called with how many letters have been looked at.
     """
-    settled = Settled()
+    settled = SelectionResult()
     room = asyncio.Semaphore(IN_FLIGHT)
 
-    async def again(letter: Letter) -> None:
+    async def again(letter: ParkedMessage) -> None:
         try:
             await _publish(app, letter, to_queue)
             lot.take_out(letter)
@@ -100,15 +100,15 @@ async def replay(
 
 async def discard(
     lot: ParkingLot,
-    which: Which | None = None,
+    which: DeadLetterSelection | None = None,
     *,
     rate: float | None = None,
     limit: int | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Settled:
+) -> SelectionResult:
     """Take letters out for good; parameters as for `replay`."""
-    settled = Settled()
+    settled = SelectionResult()
     async for letter in _chosen(lot, which, settled, limit, progress):
         if not dry_run:
             lot.take_out(letter)
@@ -118,10 +118,14 @@ async def discard(
 
 
 async def _chosen(
-    lot: ParkingLot, which: Which | None, settled: Settled, limit: int | None, progress: Progress | None
-) -> AsyncIterator[Letter]:
+    lot: ParkingLot,
+    which: DeadLetterSelection | None,
+    settled: SelectionResult,
+    limit: int | None,
+    progress: Progress | None,
+) -> AsyncIterator[ParkedMessage]:
     now = datetime.now(UTC)
-    which = which or Which()
+    which = which or DeadLetterSelection()
     async for letter in lot:
         settled.read += 1
         if progress is not None:
@@ -133,7 +137,7 @@ async def _chosen(
                 return
 
 
-async def _publish(app: App, letter: Letter, to_queue: bool) -> None:
+async def _publish(app: App, letter: ParkedMessage, to_queue: bool) -> None:
     delivery = letter.delivery
     replayed = delivery.headers.get(REPLAYED)
     first = letter.first_death
@@ -154,4 +158,4 @@ async def _pace(rate: float | None) -> None:
         await asyncio.sleep(1 / rate)
 
 
-__all__ = ["REPLAYED", "Settled", "discard", "replay"]
+__all__ = ["REPLAYED", "SelectionResult", "discard", "replay"]

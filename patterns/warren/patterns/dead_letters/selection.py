@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
-from warren.patterns.dead_letters.dead_letter import Letter
+from warren.patterns.dead_letters.parked_message import ParkedMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class DeadLetterSelection:
     """Those that all of these hold for; none given means all letters.
 
     :ivar queue: where it died; `*` stands for any text in this and the next three.
@@ -29,7 +29,7 @@ class Which:
     newer_than: timedelta | None = None
     message_id: str | None = None
 
-    def __call__(self, letter: Letter, now: datetime) -> bool:
+    def __call__(self, letter: ParkedMessage, now: datetime) -> bool:
         if self.message_id is not None and letter.message_id != self.message_id:
             return False
         patterns = (
@@ -50,4 +50,4 @@ class Which:
         )
 
 
-__all__ = ["Which"]
+__all__ = ["DeadLetterSelection"]

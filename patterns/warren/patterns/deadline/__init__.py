@@ -1,6 +1,6 @@
 """Deadline: a signal is published unless something happens in time."""
 
 from warren.patterns.deadline.deadline import Deadline, DeadlineStatistics
-from warren.patterns.deadline.rules import Outcome
+from warren.patterns.deadline.rules import DeadlineOutcome
 
-__all__ = ["Deadline", "DeadlineStatistics", "Outcome"]
+__all__ = ["Deadline", "DeadlineOutcome", "DeadlineStatistics"]

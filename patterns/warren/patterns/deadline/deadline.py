@@ -31,9 +31,9 @@ from typing import Final, TypeVar
 from uuid import UUID, uuid5
 
 from warren.patterns.deadline import rules
-from warren.patterns.deadline.rules import Decision, Outcome, State
+from warren.patterns.deadline.rules import DeadlineOutcome, DeadlineRecord, DeadlineState
 from warren.patterns.delay import wait_queue
-from warren.patterns.stores import Step, Store, decide, decide_patiently, record_key
+from warren.patterns.stores import RuleResult, Store, apply_rule, apply_rule_with_retry, record_key
 from warren.sdk import (
     App,
     Clock,
@@ -152,21 +152,23 @@ class Deadline:
         now_ms = self._now_ms()
         due_ms = (now_ms if at is None else _instant_ms(at)) + self._after_ms
 
-        def rule(record: bytes | None) -> Step[Decision]:
+        def rule(record: bytes | None) -> RuleResult[DeadlineRecord]:
             return rules.start(record, due_ms=due_ms, now_ms=self._now_ms(), keep_ms=self._keep_ms)
 
         held = await self._decide(key, rule)
         self.statistics.started += 1
         # Also what is pending already, or owes its signal: an earlier start may have crashed before it
         # published.
-        if at is None and held.state is State.PENDING and held.due_ms == due_ms:
+        if at is None and held.state is DeadlineState.PENDING and held.due_ms == due_ms:
             # One step of the whole time, however long the store took: the rest in halves would be many messages for
             # each deadline, just when a store is slow, and early where the clock of who starts is behind.
             await app.publish(self._due(key=key, due_ms=due_ms), key=self._waiting[self._after_ms])
-        elif held.state in (State.PENDING, State.EXPIRED):
+        elif held.state in (DeadlineState.PENDING, DeadlineState.EXPIRED):
             await self._wait(app, key, held.due_ms or due_ms)
 
-    async def complete(self, key: str, *, at: datetime | None = None, by: str | None = None) -> Outcome:
+    async def complete(
+        self, key: str, *, at: datetime | None = None, by: str | None = None
+    ) -> DeadlineOutcome:
         """Say that what `key` waits for has happened.
 
         `WON`: in time, the signal will not be published. `LATE`: it expired before, the signal was or will be
@@ -181,13 +183,13 @@ class Deadline:
         who = by or _being_handled() or secrets.token_hex(8)
         at_ms = None if at is None else _instant_ms(at)
 
-        def rule(record: bytes | None) -> Step[Outcome]:
+        def rule(record: bytes | None) -> RuleResult[DeadlineOutcome]:
             return rules.complete(record, by=who, at_ms=at_ms, now_ms=self._now_ms(), keep_ms=self._keep_ms)
 
         outcome = await self._decide(key, rule)
-        self.statistics.won += outcome is Outcome.WON
-        self.statistics.late += outcome is Outcome.LATE
-        self.statistics.repeated += outcome is Outcome.REPEATED
+        self.statistics.won += outcome is DeadlineOutcome.WON
+        self.statistics.late += outcome is DeadlineOutcome.LATE
+        self.statistics.repeated += outcome is DeadlineOutcome.REPEATED
         return outcome
 
     async def extend(self, key: str, until: datetime) -> bool:
@@ -199,7 +201,7 @@ class Deadline:
         """
         due_ms = _instant_ms(until)
 
-        def rule(record: bytes | None) -> Step[bool]:
+        def rule(record: bytes | None) -> RuleResult[bool]:
             return rules.extend(record, due_ms=due_ms, now_ms=self._now_ms(), keep_ms=self._keep_ms)
 
         return await self._decide(key, rule)
@@ -219,8 +221,8 @@ class Deadline:
         """Close the store; the next use opens it again."""
         await self._store.close()
 
-    async def _decide(self, key: str, rule: Callable[[bytes | None], Step[Answer]]) -> Answer:
-        return await decide_patiently(
+    async def _decide(self, key: str, rule: Callable[[bytes | None], RuleResult[Answer]]) -> Answer:
+        return await apply_rule_with_retry(
             self._store, self._key(key), rule, clock=self._clock, patience=self._patience
         )
 
@@ -242,24 +244,24 @@ class Deadline:
         """Decide what is due and signal it; when it is due if this is too early."""
         key = due.key
         now_ms = self._now_ms()
-        held = await decide(
+        held = await apply_rule(
             self._store,
             self._key(key),
             partial(rules.expire, now_ms=now_ms, keep_ms=self._keep_ms),
             guess=None if due.due_ms is None else rules.pending_record(due.due_ms, self._keep_ms),
         )
-        if held.state is State.PENDING:
+        if held.state is DeadlineState.PENDING:
             self.statistics.delayed_again += 1
             return held.due_ms
-        if held.state is State.FORGOTTEN:
+        if held.state is DeadlineState.FORGOTTEN:
             raise DeadLetter(
                 f"deadline {self.name}: the store knows nothing of {key!r}, so that it is neither expired nor completed"
             )
-        if held.state is State.EXPIRED:
+        if held.state is DeadlineState.EXPIRED:
             message_id = str(uuid5(NAMESPACE, f"{self.name}\n{key}\n{held.due_ms}"))
             await app.publish(self._signal(key), message_id=message_id)
             self.statistics.signalled += 1
-            await decide(
+            await apply_rule(
                 self._store,
                 self._key(key),
                 partial(rules.confirm, now_ms=now_ms, keep_ms=self._keep_ms),
@@ -342,4 +344,4 @@ def _instant_ms(instant: datetime) -> int:
     return int(instant.timestamp() * 1000)
 
 
-__all__ = ["Deadline", "DeadlineStatistics", "Outcome"]
+__all__ = ["Deadline", "DeadlineOutcome", "DeadlineStatistics"]

@@ -11,18 +11,18 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from warren.patterns.delay import cancellation_rules
-from warren.patterns.delay.binary_levels import Levels
-from warren.patterns.delay.cancellation_rules import Arrival, Cancellation, Delayed, State, Ticket
-from warren.patterns.delay.strategy import Entry, Way
-from warren.patterns.delay.wait_queues import once_more, wait_queue
+from warren.patterns.delay import rules
+from warren.patterns.delay.binary_delay_queues import BinaryDelayQueues
+from warren.patterns.delay.rules import ArrivalDecision, Cancellation, DelayedMessage, DelayRecord, DelayState
+from warren.patterns.delay.strategy import DelayStrategy, EntryPoint
+from warren.patterns.delay.wait_queues import redelivery_headers, wait_queue
 from warren.patterns.stores import (
     KEY_BYTES,
     ListingStore,
-    Step,
+    RuleResult,
     StoreUnavailable,
-    decide,
-    decide_patiently,
+    apply_rule,
+    apply_rule_with_retry,
     record_key,
 )
 from warren.sdk import (
@@ -78,7 +78,7 @@ class Delay:
     the broker has the message. Given as `App(delay=Delay())`, it brings back what a retry policy puts off as well.
 
     :param name: the prefix of its exchanges and queues.
-    :param way: how messages wait: `Levels()` (default: steps of 1 s up to 8.5 years, on any broker), or `Native()`.
+    :param way: how messages wait: `BinaryDelayQueues()` (default: steps of 1 s up to 8.5 years, on any broker), or `DelayedExchange()`.
     :param store: remembers what is delayed with a `cancel_key`, so that it can be cancelled and listed. Those
         messages come to the queue `<name>.due` first; each process with the store may pass them on from there.
     :param keep: how long after its time the record of such a message is kept, which must outlast an outage. What
@@ -90,13 +90,13 @@ class Delay:
         self,
         name: str = "warren.delay",
         *,
-        way: Way | None = None,
+        way: DelayStrategy | None = None,
         store: ListingStore | None = None,
         keep: timedelta = timedelta(days=7),
     ) -> None:
         self.name: str = name
         self.statistics: DelayStatistics = DelayStatistics()
-        self._way: Way = way or Levels()
+        self._way: DelayStrategy = way or BinaryDelayQueues()
         self._store = store
         self._keep_ms = keep // timedelta(milliseconds=1)
         self._due = Queue(f"{name}.due")
@@ -171,7 +171,7 @@ class Delay:
             except (PublishError, TransportUnavailable) as error:
                 if error.outcome != "unknown":
                     with suppress(StoreUnavailable):
-                        await self._decide(cancel_key, cancellation_rules.withdraw, token)
+                        await self._decide(cancel_key, rules.withdraw, token)
                 raise
         self.statistics.delayed += 1
 
@@ -196,17 +196,17 @@ class Delay:
 
         :raises StoreUnavailable: it is not known whether it is cancelled; cancel again.
         """
-        return await self._decide(cancel_key, cancellation_rules.cancel)
+        return await self._decide(cancel_key, rules.cancel)
 
-    async def delayed(self) -> AsyncIterator[Delayed]:
+    async def delayed(self) -> AsyncIterator[DelayedMessage]:
         """What waits and can be cancelled, in no order.
 
         :raises StoreUnavailable: the store did not answer.
         """
         store = self._noting()
         async for _, record in store.records(record_key("delay", self.name, "")):
-            ticket = cancellation_rules.read(record)
-            if ticket is not None and ticket.state is State.WAITING:
+            ticket = rules.read(record)
+            if ticket is not None and ticket.state is DelayState.WAITING:
                 yield ticket.delayed
 
     def reach(self, queue: str, delays: Collection[timedelta]) -> list[Declarable]:
@@ -226,8 +226,8 @@ class Delay:
         """
         app = self._included()
         self._check(after)
-        entry = Entry("", queue, {}) if after <= NOW else await self._entry(app, "", queue, after)
-        headers = {**once_more(delivery), **entry.headers}
+        entry = EntryPoint("", queue, {}) if after <= NOW else await self._entry(app, "", queue, after)
+        headers = {**redelivery_headers(delivery), **entry.headers}
         with self._heeding_returns():
             await app.forward(delivery, exchange=entry.exchange, key=entry.key, headers=headers)
         self.statistics.redelivered += 1
@@ -242,10 +242,10 @@ class Delay:
         try:
             due_ms = delivery.headers.get(DUE)
             message = delivery.message_id or "", due_ms if isinstance(due_ms, int) else None
-            arrival = await self._decide(cancel_key, cancellation_rules.arrive, *message, patience=0)
-            if arrival in (Arrival.CANCELLED, Arrival.SUPERSEDED):
+            arrival = await self._decide(cancel_key, rules.arrive, *message, patience=0)
+            if arrival in (ArrivalDecision.CANCELLED, ArrivalDecision.SUPERSEDED):
                 log.info("delayed message %s: name=%s key=%s", arrival, self.name, cancel_key)
-            elif arrival is not Arrival.FORGOTTEN:
+            elif arrival is not ArrivalDecision.FORGOTTEN:
                 exchange, key = origin(delivery)
                 await app.forward(delivery, exchange=exchange, key=key, headers={CANCEL_KEY: None, DUE: None})
         except WarrenError as error:
@@ -260,26 +260,26 @@ class Delay:
             self.statistics.postponed += 1
             return
         match arrival:
-            case Arrival.PASS:
+            case ArrivalDecision.PASS:
                 self.statistics.passed += 1
-            case Arrival.CANCELLED:
+            case ArrivalDecision.CANCELLED:
                 self.statistics.cancelled += 1
-            case Arrival.SUPERSEDED:
+            case ArrivalDecision.SUPERSEDED:
                 self.statistics.superseded += 1
-            case Arrival.FORGOTTEN:
+            case ArrivalDecision.FORGOTTEN:
                 self.statistics.forgotten += 1
                 raise DeadLetter(
                     f"it comes later than Delay(keep={timedelta(milliseconds=self._keep_ms)}) after its time: nobody"
                     " knows any more whether it was cancelled; replay it if it was not"
                 )
-            case Arrival.UNKNOWN:
+            case ArrivalDecision.UNKNOWN:
                 self.statistics.unknown += 1
                 log.warning(
                     "delayed message not in the store, passed on: name=%s key=%s", self.name, cancel_key
                 )
 
     async def _publish(
-        self, app: App, message: Any, entry: Entry, headers: Mapping[str, Any], message_id: str | None
+        self, app: App, message: Any, entry: EntryPoint, headers: Mapping[str, Any], message_id: str | None
     ) -> None:
         with self._heeding_returns():
             await app.publish(
@@ -312,10 +312,10 @@ class Delay:
             raise ConfigError("a delayed message needs an address: a message class, or key= (and exchange=)")
         return exchange or "", key
 
-    async def _entry(self, app: App, exchange: str, key: str, delay: timedelta) -> Entry:
+    async def _entry(self, app: App, exchange: str, key: str, delay: timedelta) -> EntryPoint:
         """Where to publish it, with what leads from there to its address."""
         if delay <= NOW:
-            return Entry(exchange, key, {})
+            return EntryPoint(exchange, key, {})
         await self._stands(app, (exchange, key), partial(self._way.reach, self.name, exchange, key))
         return self._way.entry(self.name, exchange, key, delay)
 
@@ -330,12 +330,16 @@ class Delay:
     async def _note(self, cancel_key: str, token: str, target: tuple[str, str], delay: timedelta) -> int:
         """:return: when it is due."""
         due_ms = self._now_ms() + delay // timedelta(milliseconds=1)
-        ticket = Ticket(State.WAITING, cancel_key, token, due_ms, *target)
-        await self._decide(cancel_key, cancellation_rules.schedule, ticket)
+        ticket = DelayRecord(DelayState.WAITING, cancel_key, token, due_ms, *target)
+        await self._decide(cancel_key, rules.schedule, ticket)
         return due_ms
 
     async def _decide(
-        self, cancel_key: str, rule: Callable[..., Step[Answer]], *values: Any, patience: float = PATIENCE
+        self,
+        cancel_key: str,
+        rule: Callable[..., RuleResult[Answer]],
+        *values: Any,
+        patience: float = PATIENCE,
     ) -> Answer:
         store = self._noting()
         key = record_key("delay", self.name, cancel_key)
@@ -344,12 +348,12 @@ class Delay:
                 f"the cancel_key {cancel_key[:40]!r}... is too long: {KEY_BYTES} bytes with the name"
             )
 
-        def bound(record: bytes | None) -> Step[Answer]:
+        def bound(record: bytes | None) -> RuleResult[Answer]:
             return partial(rule, record, *values)(now_ms=self._now_ms(), keep_ms=self._keep_ms)
 
         if not patience:
-            return await decide(store, key, bound)
-        return await decide_patiently(store, key, bound, clock=self._included().clock, patience=patience)
+            return await apply_rule(store, key, bound)
+        return await apply_rule_with_retry(store, key, bound, clock=self._included().clock, patience=patience)
 
     def _noting(self) -> ListingStore:
         if self._store is None:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from warren.patterns.delay.strategy import Entry
+from warren.patterns.delay.strategy import EntryPoint
 from warren.sdk import Binding, Declarable, Exchange, Queue
 from warren.sdk.extend import milliseconds
 
 TO: Final = "warren-delay-to"
 
 
-class Native:
+class DelayedExchange:
     """On Warren's broker, and on RabbitMQ before 4.3 with the plugin `rabbitmq_delayed_message_exchange`.
 
     One hop, in milliseconds. RabbitMQ's plugin keeps what waits on the disk of one node, is not made for hundreds
@@ -44,8 +44,8 @@ class Native:
         arguments = {"x-match": "all", TO: _address(exchange, key)}
         yield Binding(_exchange(name), exchange or key, arguments=arguments, to_exchange=bool(exchange))
 
-    def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> Entry:
-        return Entry(_exchange(name), key, {"x-delay": milliseconds(delay), TO: _address(exchange, key)})
+    def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> EntryPoint:
+        return EntryPoint(_exchange(name), key, {"x-delay": milliseconds(delay), TO: _address(exchange, key)})
 
 
 def _exchange(name: str) -> str:
@@ -56,4 +56,4 @@ def _address(exchange: str, key: str) -> str:
     return f"{len(exchange)}:{exchange}:{key}"
 
 
-__all__ = ["Native"]
+__all__ = ["DelayedExchange"]

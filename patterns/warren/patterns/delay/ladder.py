@@ -12,7 +12,7 @@ from warren.sdk.extend import Duration, duration, milliseconds
 STEPS: Final = ("5s", "10s", "30s", "1m", "5m", "10m", "30m", "1h")
 
 
-class Ladder:
+class DelayLadder:
     """`app.include(ladder)`, `await ladder.publish(message, "30s")`, `@app.handle(Remind, queue=ladder.queue("30s"))`.
 
     What is published to a step waits in the queue `<name>.<step>.wait.<ms>` and arrives in `<name>.<step>`: published by
@@ -80,4 +80,4 @@ def _label(step: Any) -> str:
     return step.replace(" ", "") if isinstance(step, str) else f"{milliseconds(duration(step))}ms"
 
 
-__all__ = ["STEPS", "Ladder"]
+__all__ = ["STEPS", "DelayLadder"]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from warren.sdk import Declarable
 
 
-class Entry(NamedTuple):
+class EntryPoint(NamedTuple):
     """Where a message is published so that it waits."""
 
     exchange: str
@@ -17,7 +17,7 @@ class Entry(NamedTuple):
     headers: Mapping[str, Any]
 
 
-class Way(Protocol):
+class DelayStrategy(Protocol):
     """How messages wait.
 
     :ivar longest: the longest delay.
@@ -38,9 +38,9 @@ class Way(Protocol):
         """
         ...
 
-    def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> Entry:
+    def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> EntryPoint:
         """Where to publish what shall be there after `delay`; it is above 0 and at most `longest`."""
         ...
 
 
-__all__ = ["Entry", "Way"]
+__all__ = ["DelayStrategy", "EntryPoint"]

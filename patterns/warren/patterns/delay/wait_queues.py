@@ -60,7 +60,7 @@ class WaitQueues:
     async def redeliver(self, delivery: Delivery, queue: str, after: timedelta) -> None:
         if self._app is None:
             raise ConfigError("these WaitQueues belong to no App: App(delay=WaitQueues())")
-        headers = once_more(delivery)
+        headers = redelivery_headers(delivery)
         if after <= timedelta(0):
             await self._app.forward(delivery, key=queue, headers=headers)
             return
@@ -83,10 +83,10 @@ class WaitQueues:
         await self._app.forward(delivery, key=waiting.name, headers=headers)
 
 
-def once_more(delivery: Delivery) -> dict[str, object]:
+def redelivery_headers(delivery: Delivery) -> dict[str, object]:
     """The headers of a redelivery: its attempt, and where the message was published first."""
     exchange, key = origin(delivery)
     return {ATTEMPT: delivery.attempt + 1, ORIGIN_EXCHANGE: exchange, ORIGIN_KEY: key}
 
 
-__all__ = ["WaitQueues", "once_more", "wait_queue"]
+__all__ = ["WaitQueues", "redelivery_headers", "wait_queue"]

@@ -1,19 +1,19 @@
 """Effects that happen once, though messages come twice: with a store (`Once`), in the handler's own database transaction
-(`TransactionalOnce`), or by the handler's nature (`Natural`)."""
+(`TransactionalOnce`), or by the handler's nature (`NaturallyIdempotent`)."""
 
-from warren.patterns.idempotency.natural import Natural
+from warren.patterns.idempotency.naturally_idempotent import NaturallyIdempotent
 from warren.patterns.idempotency.once import Once, OnceStatistics
 from warren.patterns.idempotency.transactional_once import (
     TransactionalOnce,
-    TransactionalStatistics,
+    TransactionalOnceStatistics,
     current_session,
 )
 
 __all__ = [
-    "Natural",
+    "NaturallyIdempotent",
     "Once",
     "OnceStatistics",
     "TransactionalOnce",
-    "TransactionalStatistics",
+    "TransactionalOnceStatistics",
     "current_session",
 ]

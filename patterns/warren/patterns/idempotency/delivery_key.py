@@ -9,7 +9,7 @@ from warren.patterns.stores import record_key
 from warren.sdk import DeadLetter, Delivery
 
 
-def key_of(key: Callable[[Any], str] | None, message: Any, delivery: Delivery) -> str:
+def idempotency_key(key: Callable[[Any], str] | None, message: Any, delivery: Delivery) -> str:
     """The store's key of a delivery: what `key` says of the message, else its message id; of its queue alone.
 
     :raises DeadLetter: there is neither.
@@ -22,4 +22,4 @@ def key_of(key: Callable[[Any], str] | None, message: Any, delivery: Delivery) -
     return record_key("once", delivery.queue, own)
 
 
-__all__ = ["key_of"]
+__all__ = ["idempotency_key"]

@@ -23,9 +23,9 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from warren.patterns.idempotency import rules
-from warren.patterns.idempotency.delivery_key import key_of
+from warren.patterns.idempotency.delivery_key import idempotency_key
 from warren.patterns.idempotency.rules import Busy, Claimed, Done
-from warren.patterns.stores import Step, Store, StoreUnavailable, decide, decide_patiently
+from warren.patterns.stores import RuleResult, Store, StoreUnavailable, apply_rule, apply_rule_with_retry
 from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
@@ -105,7 +105,7 @@ class Once:
         :raises DeadLetter: there is neither a key function nor a message id.
         :raises StoreUnavailable: `fail_closed`, and the store did not answer within `patience`.
         """
-        key = key_of(self._key, message, delivery)
+        key = idempotency_key(self._key, message, delivery)
         owner = secrets.token_hex(8)
         try:
             claim = await self._claim(key, owner)
@@ -127,14 +127,14 @@ class Once:
     async def _claim(self, key: str, owner: str) -> Claimed | Done:
         """Claim, waiting for whoever holds the claim and, if closed, for a store that fails."""
 
-        def rule(record: bytes | None) -> Step[Claimed | Busy | Done]:
+        def rule(record: bytes | None) -> RuleResult[Claimed | Busy | Done]:
             return rules.claim(record, owner=owner, now_ms=self._now_ms(), lease_ms=self._lease_ms)
 
         wait = POLL_FIRST
         waited = False
         while True:
             patience = 0.0 if self._fail_open else self._patience
-            claim = await decide_patiently(self._store, key, rule, clock=self._clock, patience=patience)
+            claim = await apply_rule_with_retry(self._store, key, rule, clock=self._clock, patience=patience)
             if not isinstance(claim, Busy):
                 return claim
             self.statistics.waited += not waited
@@ -174,12 +174,12 @@ class Once:
         return result
 
     async def _renew(self, key: str, claimed: Claimed) -> None:
-        def rule(record: bytes | None) -> Step[bool]:
+        def rule(record: bytes | None) -> RuleResult[bool]:
             return rules.renew(record, claimed, now_ms=self._now_ms(), lease_ms=self._lease_ms)
 
         while True:
             try:
-                if not await decide(self._store, key, rule):
+                if not await apply_rule(self._store, key, rule):
                     return
             except StoreUnavailable as error:
                 log.warning("once.not_renewed key=%s error=%s", key, error)
@@ -187,7 +187,7 @@ class Once:
 
     async def _release(self, key: str, claimed: Claimed) -> None:
         try:
-            await decide(
+            await apply_rule(
                 self._store, key, lambda record: rules.release(record, claimed), guess=claimed.record()
             )
         except StoreUnavailable as error:
@@ -198,11 +198,11 @@ class Once:
         """Record the result. A store that fails is waited for, and then given up: raising now would run the
         handler again for certain."""
 
-        def rule(record: bytes | None) -> Step[bool]:
+        def rule(record: bytes | None) -> RuleResult[bool]:
             return rules.finish(record, claimed, result, now_ms=self._now_ms(), keep_ms=self._keep_ms)
 
         try:
-            kept = await decide_patiently(
+            kept = await apply_rule_with_retry(
                 self._store,
                 key,
                 rule,

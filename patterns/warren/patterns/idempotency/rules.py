@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from warren.patterns.stores.store import Step
+from warren.patterns.stores.store import RuleResult
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -52,49 +52,53 @@ class Done(NamedTuple):
     result: bytes
 
 
-def claim(record: bytes | None, *, owner: str, now_ms: int, lease_ms: int) -> Step[Claimed | Busy | Done]:
+def claim(
+    record: bytes | None, *, owner: str, now_ms: int, lease_ms: int
+) -> RuleResult[Claimed | Busy | Done]:
     """Ask for the work. The same `owner` asking twice, because an answer was lost, gets the same claim
     twice."""
     held = _read(record)
     if held is not None and held.until_ms > now_ms:
         if held.state is _State.DONE:
-            return Step(record, Done(held.result))
+            return RuleResult(record, Done(held.result))
         if held.owner != owner:
-            return Step(record, Busy(held.until_ms))
-        return Step(record, Claimed(owner, held.token, held.until_ms))
+            return RuleResult(record, Busy(held.until_ms))
+        return RuleResult(record, Claimed(owner, held.token, held.until_ms))
     # From the clock, so that it grows even after the store has forgotten a key; from the last token, so that
     # it grows even if the clock does not.
     token = max(now_ms * 1000, held.token + 1 if held else 1)
     taken = _Record(_State.CLAIMED, owner, token, now_ms + lease_ms)
-    return Step(_write(taken), Claimed(owner, token, taken.until_ms), lease_ms)
+    return RuleResult(_write(taken), Claimed(owner, token, taken.until_ms), lease_ms)
 
 
-def renew(record: bytes | None, claimed: Claimed, *, now_ms: int, lease_ms: int) -> Step[bool]:
+def renew(record: bytes | None, claimed: Claimed, *, now_ms: int, lease_ms: int) -> RuleResult[bool]:
     """Lengthen the lease; False if the claim was lost."""
     if not _may_move(_read(record), claimed):
-        return Step(record, False)
-    return Step(
+        return RuleResult(record, False)
+    return RuleResult(
         _write(_Record(_State.CLAIMED, claimed.owner, claimed.token, now_ms + lease_ms)), True, lease_ms
     )
 
 
-def finish(record: bytes | None, claimed: Claimed, result: bytes, *, now_ms: int, keep_ms: int) -> Step[bool]:
+def finish(
+    record: bytes | None, claimed: Claimed, result: bytes, *, now_ms: int, keep_ms: int
+) -> RuleResult[bool]:
     """Say that the work is done; False if somebody else took it over, whose result then stands."""
     done = _Record(_State.DONE, claimed.owner, claimed.token, now_ms + keep_ms, result)
     held = _read(record)
     if held is not None and held.state is _State.DONE:
-        return Step(record, (held.owner, held.token) == (claimed.owner, claimed.token))
+        return RuleResult(record, (held.owner, held.token) == (claimed.owner, claimed.token))
     if not _may_move(held, claimed):
-        return Step(record, False)
-    return Step(_write(done), True, keep_ms)
+        return RuleResult(record, False)
+    return RuleResult(_write(done), True, keep_ms)
 
 
-def release(record: bytes | None, claimed: Claimed) -> Step[bool]:
+def release(record: bytes | None, claimed: Claimed) -> RuleResult[bool]:
     """Give the work back undone, for the next who asks; False if it was not held any more."""
     held = _read(record)
     if held is None or not _may_move(held, claimed):
-        return Step(record, False)
-    return Step(None, True)
+        return RuleResult(record, False)
+    return RuleResult(None, True)
 
 
 class _State(StrEnum):

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from warren.patterns.idempotency.delivery_key import key_of
-from warren.patterns.sql_tables import make_tables, need_sqlalchemy, upsert
+from warren.patterns.idempotency.delivery_key import idempotency_key
+from warren.patterns.sql_tables import create_tables, require_sqlalchemy, upsert
 from warren.patterns.stores import StoreUnavailable
 from warren.patterns.stores.store import FIRST_WAIT, LAST_WAIT
 from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
@@ -42,7 +42,7 @@ _session: ContextVar[AsyncSession] = ContextVar("warren.session")
 
 
 @dataclass(slots=True)
-class TransactionalStatistics:
+class TransactionalOnceStatistics:
     """What happened to the deliveries that came through."""
 
     run: int = 0
@@ -103,11 +103,11 @@ class TransactionalOnce:
         patience: timedelta = timedelta(minutes=1),
         clock: Clock | None = None,
     ) -> None:
-        need_sqlalchemy("TransactionalOnce")
+        require_sqlalchemy("TransactionalOnce")
         if keep < MILLISECOND:
             raise ConfigError(f"TransactionalOnce: keep ({keep}) is at least a millisecond")
         self.table: Table = _table(table)
-        self.statistics: TransactionalStatistics = TransactionalStatistics()
+        self.statistics: TransactionalOnceStatistics = TransactionalOnceStatistics()
         self._sessions = sessions
         self._key = key
         self._keep_ms = keep // MILLISECOND
@@ -127,7 +127,7 @@ class TransactionalOnce:
         :raises DeadLetter: there is neither a key function nor a message id.
         :raises StoreUnavailable: the database did not answer within `patience`, or was lost in the commit.
         """
-        key = key_of(self._key, message, delivery).encode()
+        key = idempotency_key(self._key, message, delivery).encode()
         async with self._sessions() as session:
             kept = await self._claim_patiently(session, key)
             if kept is not None:
@@ -167,7 +167,7 @@ class TransactionalOnce:
     async def _claim(self, session: AsyncSession, key: bytes) -> bytes | None:
         """Claim within the transaction, waiting for whoever else claims; or the kept result."""
         if self._statements is None:
-            await make_tables(self._sessions, self.table)
+            await create_tables(self._sessions, self.table)
             self._statements = _Statements.of(self.table, upsert(session, self.table))
         while True:
             now_ms = self._now_ms()
@@ -258,4 +258,4 @@ def _table(name: str) -> Table:
     )
 
 
-__all__ = ["TransactionalOnce", "TransactionalStatistics", "current_session"]
+__all__ = ["TransactionalOnce", "TransactionalOnceStatistics", "current_session"]

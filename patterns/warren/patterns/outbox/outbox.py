@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from opentelemetry import metrics
 
 from warren.patterns.idempotency import current_session
-from warren.patterns.outbox.outbox_tables import Tables
+from warren.patterns.outbox.outbox_tables import OutboxTables
 from warren.patterns.outbox.relay import OutboxStatistics, Relay
-from warren.patterns.sql_tables import need_sqlalchemy
+from warren.patterns.sql_tables import require_sqlalchemy
 from warren.sdk import App, Clock, ConfigError, Message, SystemClock
 from warren.sdk.extend import encode
 
@@ -74,13 +74,13 @@ class Outbox:
         poll: timedelta = timedelta(milliseconds=100),
         retry_after: timedelta = timedelta(seconds=1),
     ) -> None:
-        need_sqlalchemy("Outbox")
+        require_sqlalchemy("Outbox")
         if min(lease, poll, retry_after) < MILLISECOND:
             raise ConfigError(
                 f"Outbox: lease ({lease}), poll ({poll}) and retry_after ({retry_after}) are at least a millisecond"
             )
         self.statistics: OutboxStatistics = OutboxStatistics()
-        self._tables = Tables(sessions, table)
+        self._tables = OutboxTables(sessions, table)
         self._ordered_by = ordered_by
         self._lease_ms = lease // MILLISECOND
         self._poll = poll.total_seconds()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from warren.patterns.sql_tables import make_tables, upsert
+from warren.patterns.sql_tables import create_tables, upsert
 from warren.sdk import ConfigError, Outgoing
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     outgoing: Outgoing
 
 
-class Tables:
+class OutboxTables:
     """Both tables, made when they are first used and missing."""
 
     def __init__(self, sessions: async_sessionmaker[AsyncSession], name: str) -> None:
@@ -37,7 +37,7 @@ class Tables:
 
     async def make(self) -> None:
         if not self._made:
-            await make_tables(self.sessions, self.messages, self.lease)
+            await create_tables(self.sessions, self.messages, self.lease)
             self._made = True
 
     async def add(
@@ -199,4 +199,4 @@ def _lease(name: str) -> Table:
     )
 
 
-__all__ = ["Row", "Tables"]
+__all__ = ["OutboxTables", "Row"]

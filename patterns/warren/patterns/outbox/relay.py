@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from warren.patterns.outbox.outbox_tables import Row, Tables
+from warren.patterns.outbox.outbox_tables import OutboxTables, Row
 from warren.sdk import App, Clock, TransportUnavailable, WarrenError
 
 log: logging.Logger = logging.getLogger("warren.patterns")
@@ -52,7 +52,7 @@ class Relay:
     """
 
     def __init__(
-        self, tables: Tables, statistics: OutboxStatistics, *, lease_ms: int, poll: float, retry: float
+        self, tables: OutboxTables, statistics: OutboxStatistics, *, lease_ms: int, poll: float, retry: float
     ) -> None:
         self.news: asyncio.Event = asyncio.Event()
         self._tables = tables

@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from warren.patterns.optional_packages import need
+from warren.patterns.optional_packages import require_package
 from warren.patterns.protection.protection_header import (
+    ProtectionHeader,
     ProtectionStatistics,
-    Terms,
     bound,
     check_age,
     check_key_ids,
@@ -99,7 +99,7 @@ class Encryption:
         """Nothing to end."""
 
     async def _encrypt(self, outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
-        terms = Terms(ALGORITHM, self._current, int(self._clock.now() * 1000))
+        terms = ProtectionHeader(ALGORITHM, self._current, int(self._clock.now() * 1000))
         nonce = os.urandom(NONCE_BYTES)
         data = bound(terms, outgoing.properties, outgoing.headers, self._headers)
         sealed = self._ciphers[self._current].encrypt(nonce, outgoing.body, data)
@@ -158,7 +158,7 @@ class Encryption:
 
 
 def _cipher() -> type[AESGCM]:
-    need("cryptography", "crypto", "Encryption")
+    require_package("cryptography", "crypto", "Encryption")
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     return AESGCM

@@ -10,7 +10,14 @@ from typing import Any, Final, NamedTuple
 
 from warren.sdk import ConfigError, DeadLetter
 
-BOUND: Final = ("message_id", "type", "content_type", "content_encoding", "correlation_id", "app_id")
+AUTHENTICATED_PROPERTIES: Final = (
+    "message_id",
+    "type",
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "app_id",
+)
 """The properties that are bound to the body. Not `reply_to`, which brokers rewrite (direct reply-to), nor what a delay, a
 dead letter exchange or a replay changes: exchange, routing key, expiration."""
 KEY_ID_CHARACTERS: Final = 64
@@ -27,7 +34,7 @@ class ProtectionStatistics:
     refused: int = 0
 
 
-class Terms(NamedTuple):
+class ProtectionHeader(NamedTuple):
     """How a message is protected, as its header says it: `algorithm;key id;milliseconds`."""
 
     algorithm: str
@@ -38,19 +45,19 @@ class Terms(NamedTuple):
         return f"{self.algorithm};{self.key_id};{self.at_ms}"
 
 
-def read_terms(text: object) -> Terms | None:
+def read_terms(text: object) -> ProtectionHeader | None:
     """The terms of a header; None if it is none that Warren writes."""
     parts = text.split(";") if isinstance(text, str) else []
     if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdecimal() and len(parts[2]) < 20):
         return None
-    return Terms(parts[0], parts[1], int(parts[2]))
+    return ProtectionHeader(parts[0], parts[1], int(parts[2]))
 
 
 def bound(
-    terms: Terms, properties: Mapping[str, Any], headers: Mapping[str, Any], names: Sequence[str]
+    terms: ProtectionHeader, properties: Mapping[str, Any], headers: Mapping[str, Any], names: Sequence[str]
 ) -> bytes:
     """What is bound to the body, in one unambiguous form: the terms, the properties, the headers that were named."""
-    own = [properties.get(name) for name in BOUND]
+    own = [properties.get(name) for name in AUTHENTICATED_PROPERTIES]
     further = [[name, headers.get(name)] for name in names]
     return json.dumps([str(terms), own, further], separators=(",", ":"), default=str).encode()
 
@@ -68,10 +75,18 @@ def check_key_ids(what: str, key_ids: Sequence[str], current: str | None) -> Non
         )
 
 
-def check_age(terms: Terms, max_age: timedelta | None, now: float) -> None:
+def check_age(terms: ProtectionHeader, max_age: timedelta | None, now: float) -> None:
     """:raises DeadLetter: it is older than it may be, or from the future by as much."""
     if max_age is not None and abs(now - terms.at_ms / 1000) > max_age.total_seconds():
         raise DeadLetter(f"it was protected at {terms.at_ms} ms, which is more than {max_age} away from now")
 
 
-__all__ = ["BOUND", "ProtectionStatistics", "Terms", "bound", "check_age", "check_key_ids", "read_terms"]
+__all__ = [
+    "AUTHENTICATED_PROPERTIES",
+    "ProtectionHeader",
+    "ProtectionStatistics",
+    "bound",
+    "check_age",
+    "check_key_ids",
+    "read_terms",
+]

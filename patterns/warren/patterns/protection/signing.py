@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 from warren.core.errors import missing_extra_error
 from warren.patterns.protection.protection_header import (
+    ProtectionHeader,
     ProtectionStatistics,
-    Terms,
     bound,
     check_age,
     check_key_ids,
@@ -160,7 +160,7 @@ class Signing:
     async def _attach(self, outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
         assert self._sign is not None
         key_id, sign = self._sign
-        terms = Terms(self._algorithm, key_id, int(self._clock.now() * 1000))
+        terms = ProtectionHeader(self._algorithm, key_id, int(self._clock.now() * 1000))
         data = bound(terms, outgoing.properties, outgoing.headers, self._headers)
         signature = sign(_signed(data, outgoing.body))
         outgoing.set_header(TERMS_HEADER, str(terms))

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Literal
 
 from warren.patterns.delay import wait_queue
-from warren.patterns.rate_limit.token_bucket import Limited, Limiter
+from warren.patterns.rate_limit.rate_limiter import RateLimiter, RateLimitExceeded
 from warren.patterns.stores import StoreUnavailable
 from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
 
@@ -44,7 +44,7 @@ class RateLimit:
 
     For a part of a handler, `await limiter.acquire()` there does the same without this.
 
-    :param limiter: `RedisLimiter`, over all processes, or `LocalLimiter`.
+    :param limiter: `RedisRateLimiter`, over all processes, or `LocalRateLimiter`.
     :param queues: whose handlers are limited, together.
     :param key: from the delivery to what has a rate of its own (`lambda delivery: delivery.headers["tenant"]`); by default
         all have one.
@@ -56,7 +56,7 @@ class RateLimit:
 
     def __init__(
         self,
-        limiter: Limiter,
+        limiter: RateLimiter,
         *,
         queues: Sequence[str],
         key: Callable[[Delivery], str] | None = None,
@@ -102,7 +102,7 @@ class RateLimit:
             rest = await self._limiter.reserve(
                 "" if self._key is None else self._key(delivery), within=self._wait
             )
-        except Limited:
+        except RateLimitExceeded:
             self.statistics.put_aside += 1
             await self._put_aside(delivery)
             return

@@ -1,6 +1,6 @@
 """Resequencer: messages are handled in the order of their numbers."""
 
 from warren.patterns.resequencer.resequencer import Resequencer, ResequencerStatistics
-from warren.patterns.resequencer.sequence_numbers import Numbers
+from warren.patterns.resequencer.sequence_numbers import SequenceNumbers
 
-__all__ = ["Numbers", "Resequencer", "ResequencerStatistics"]
+__all__ = ["Resequencer", "ResequencerStatistics", "SequenceNumbers"]

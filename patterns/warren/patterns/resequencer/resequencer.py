@@ -29,7 +29,7 @@ from typing import Any, Final, ParamSpec
 from warren.patterns.delay import wait_queue
 from warren.patterns.resequencer.rules import Line, Place, advance, read
 from warren.patterns.resequencer.sequence_numbers import SEQUENCE, SEQUENCE_KEY
-from warren.patterns.stores import Step, Store, decide_patiently, record_key
+from warren.patterns.stores import RuleResult, Store, apply_rule_with_retry, record_key
 from warren.sdk import (
     App,
     Clock,
@@ -74,10 +74,10 @@ class Resequencer:
     """`@resequencer.handle(OrderChanged)`, then `app.include(resequencer)`.
 
     :param queue: where the messages come; it has a single active consumer. A Command names the same one:
-        `class Step(Command, queue=Queue("steps", single_active_consumer=True))`.
+        `class OrderStep(Command, queue=Queue("steps", single_active_consumer=True))`.
     :param store: where it stands which number is next: `RedisStore`, `PostgresStore`, `SqliteStore`.
     :param key: from the message to what its number is counted for; by default the header `warren-sequence-key`.
-    :param number: from the message to its number; by default the header `warren-sequence`. `Numbers` gives both headers.
+    :param number: from the message to its number; by default the header `warren-sequence`. `SequenceNumbers` gives both headers.
     :param first: the number that a key begins with; None takes whatever comes first. Default 1.
     :param gap_timeout: how long messages wait for one that is missing; None waits for ever. Default 1 minute.
     :param window: how many messages may wait in memory. Default 100.
@@ -333,7 +333,7 @@ class Resequencer:
 
     async def _look(self, line: Line, key: str) -> None:
         """Read the place anew: another process may have been active meanwhile, and come further."""
-        held = read(await self._decide(key, lambda record: Step(record, record)))
+        held = read(await self._decide(key, lambda record: RuleResult(record, record)))
         if not line.loaded:
             line.unknown, line.loaded = held is None and self._first is None and not line.busy, True
         if held is not None and (line.unknown or held.following > line.place.following):
@@ -349,8 +349,10 @@ class Resequencer:
                 return
             del self._lines[idle]
 
-    async def _decide(self, key: str, rule: Callable[[bytes | None], Step[bytes | None]]) -> bytes | None:
-        return await decide_patiently(
+    async def _decide(
+        self, key: str, rule: Callable[[bytes | None], RuleResult[bytes | None]]
+    ) -> bytes | None:
+        return await apply_rule_with_retry(
             self._store,
             record_key("sequence", self.queue.name, key),
             rule,

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from warren.patterns.stores import Step
+from warren.patterns.stores import RuleResult
 
 SKIPPED: Final = 100
 
@@ -110,12 +110,12 @@ class Line:
                         turn.set_result(True)
 
 
-def advance(record: bytes | None, *, place: Place, keep_ms: int) -> Step[bytes | None]:
+def advance(record: bytes | None, *, place: Place, keep_ms: int) -> RuleResult[bytes | None]:
     held = read(record)
     if held is not None and held.following > place.following:
-        return Step(record, record)
+        return RuleResult(record, record)
     written = json.dumps([place.following, place.skipped], separators=(",", ":")).encode()
-    return Step(written, written, keep_ms)
+    return RuleResult(written, written, keep_ms)
 
 
 def read(record: bytes | None) -> Place | None:

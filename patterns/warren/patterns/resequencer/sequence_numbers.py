@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from warren.patterns.stores import Step, Store, decide, record_key
+from warren.patterns.stores import RuleResult, Store, apply_rule, record_key
 
 SEQUENCE: Final = "warren-sequence"
 """Header: the message's number, from 1."""
@@ -13,7 +13,7 @@ SEQUENCE_KEY: Final = "warren-sequence-key"
 """Header: what the numbers are counted for."""
 
 
-class Numbers:
+class SequenceNumbers:
     """Gives the headers that a Resequencer orders by: `await app.publish(event, headers=await numbers.next(order_id))`.
 
     Every number is given once for each key, over all processes that share the store. A number that was taken and whose
@@ -34,15 +34,15 @@ class Numbers:
 
         :raises StoreUnavailable: a number may have been taken; ask again, and there is a gap.
         """
-        number = await decide(self._store, self._record_key(key), self._count)
+        number = await apply_rule(self._store, self._record_key(key), self._count)
         return {SEQUENCE_KEY: key, SEQUENCE: number}
 
-    def _count(self, record: bytes | None) -> Step[int]:
+    def _count(self, record: bytes | None) -> RuleResult[int]:
         number = int(record or b"0") + 1
-        return Step(str(number).encode(), number, self._keep_ms)
+        return RuleResult(str(number).encode(), number, self._keep_ms)
 
     def _record_key(self, key: str) -> str:
         return record_key("numbers", self._name, key)
 
 
-__all__ = ["SEQUENCE", "SEQUENCE_KEY", "Numbers"]
+__all__ = ["SEQUENCE", "SEQUENCE_KEY", "SequenceNumbers"]

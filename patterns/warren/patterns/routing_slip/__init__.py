@@ -1,6 +1,11 @@
 """Routing slips: a message that carries its own itinerary, and goes back along it when a step fails."""
 
-from warren.patterns.routing_slip.itinerary import SlipEnded
-from warren.patterns.routing_slip.routing_slip import Abort, RoutingSlips, RoutingSlipStatistics, StepHandler
+from warren.patterns.routing_slip.routing_slip import (
+    AbortRoutingSlip,
+    RoutingSlips,
+    RoutingSlipStatistics,
+    RoutingSlipStep,
+)
+from warren.patterns.routing_slip.rules import RoutingSlipEnded
 
-__all__ = ["Abort", "RoutingSlipStatistics", "RoutingSlips", "SlipEnded", "StepHandler"]
+__all__ = ["AbortRoutingSlip", "RoutingSlipEnded", "RoutingSlipStatistics", "RoutingSlipStep", "RoutingSlips"]

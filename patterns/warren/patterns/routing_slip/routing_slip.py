@@ -1,7 +1,7 @@
 """Routing slip: a message carries its itinerary from step to step; when a step fails, it goes back and undoes those before.
 
 Guarantees: each step runs at least once, after the one before it; the next one is published, with a message id of its own
-that stays the same, before the message of this one is acknowledged. When a step fails for good, or raises `Abort` or
+that stays the same, before the message of this one is acknowledged. When a step fails for good, or raises `AbortRoutingSlip` or
 `DeadLetter`, the steps that were done are undone, the last one first; the end is told either way. Nobody keeps anything in
 between: the slip is all.
 
@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from warren.patterns.routing_slip.itinerary import HEADER, Planned, Slip, SlipEnded, read
+from warren.patterns.routing_slip.rules import HEADER, PlannedStep, RoutingSlip, RoutingSlipEnded, read
 from warren.sdk import (
     App,
     Clock,
@@ -41,11 +41,11 @@ REASON: Final = 1000
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
-Step = TypeVar("Step", bound=Command)
+StepCommand = TypeVar("StepCommand", bound=Command)
 Result = TypeVar("Result")
 
 
-class Abort(Exception):
+class AbortRoutingSlip(Exception):
     """What a step raises that cannot be done: it is not tried again, and what was done is undone.
 
     :param reason: for who hears of the end.
@@ -63,21 +63,21 @@ class RoutingSlipStatistics:
     ended: int = 0
 
 
-class StepHandler(Generic[Step, Result]):
+class RoutingSlipStep(Generic[StepCommand, Result]):
     """A decorated step; it stays callable, and `@its_name.undo` decorates what undoes it."""
 
-    def __init__(self, kind: type[Step], function: Callable[[Step], Awaitable[Result]]) -> None:
+    def __init__(self, kind: type[StepCommand], function: Callable[[StepCommand], Awaitable[Result]]) -> None:
         self._function = function
         self._kind = kind
-        self._undo: Callable[[Step, Result], Awaitable[None]] | None = None
+        self._undo: Callable[[StepCommand, Result], Awaitable[None]] | None = None
         self._adapter: TypeAdapter[Any] = TypeAdapter(_returned(function))
 
-    async def __call__(self, step: Step) -> Result:
+    async def __call__(self, step: StepCommand) -> Result:
         return await self._function(step)
 
     def undo(
-        self, function: Callable[[Step, Result], Awaitable[None]]
-    ) -> Callable[[Step, Result], Awaitable[None]]:
+        self, function: Callable[[StepCommand, Result], Awaitable[None]]
+    ) -> Callable[[StepCommand, Result], Awaitable[None]]:
         """Decorate what undoes the step; it gets the step and what the step returned. It must be idempotent, and must not
         fail for good: its message would be dead-lettered, and what was done before remains done until it is replayed."""
         self._undo = function
@@ -109,7 +109,7 @@ class RoutingSlips:
         self,
         *,
         steps: Sequence[type[Command]],
-        ends: Sequence[type[SlipEnded]],
+        ends: Sequence[type[RoutingSlipEnded]],
         retry: RetryPolicy | None = None,
         once: Once | None = None,
         concurrency: int = 10,
@@ -125,13 +125,13 @@ class RoutingSlips:
         self._retry: RetryPolicy = retry or Retry(3)
         self._once = once
         self._concurrency = concurrency
-        self._handlers: dict[str, StepHandler[Any, Any]] = {}
+        self._handlers: dict[str, RoutingSlipStep[Any, Any]] = {}
         self._app: App | None = None
         self._clock: Clock = SystemClock()
 
     def step(
-        self, kind: type[Step]
-    ) -> Callable[[Callable[[Step], Awaitable[Result]]], StepHandler[Step, Result]]:
+        self, kind: type[StepCommand]
+    ) -> Callable[[Callable[[StepCommand], Awaitable[Result]]], RoutingSlipStep[StepCommand, Result]]:
         """Decorate the function that takes a step; what it returns (JSON has to carry it) is kept for its undoing.
 
         :raises ConfigError: the step is not named in `steps`, or has a function already.
@@ -141,15 +141,17 @@ class RoutingSlips:
                 f"RoutingSlips: {kind.__name__} is not named in steps=[...], or has a function already"
             )
 
-        def register(function: Callable[[Step], Awaitable[Result]]) -> StepHandler[Step, Result]:
-            handler = StepHandler(kind, function)
+        def register(
+            function: Callable[[StepCommand], Awaitable[Result]],
+        ) -> RoutingSlipStep[StepCommand, Result]:
+            handler = RoutingSlipStep(kind, function)
             self._handlers[kind.wire_type] = handler
             return handler
 
         return register
 
     async def start(
-        self, steps: Sequence[Command], *, end: type[SlipEnded], slip_id: str | None = None
+        self, steps: Sequence[Command], *, end: type[RoutingSlipEnded], slip_id: str | None = None
     ) -> str:
         """Publish the first step; returns the slip's id when the broker has it.
 
@@ -162,8 +164,10 @@ class RoutingSlips:
         for step in steps:
             if self._steps.get(type(step).wire_type) is not type(step):
                 raise ConfigError(f"RoutingSlips: {type(step).__name__} is not named in steps=[...]")
-        planned = tuple(Planned(type(step).wire_type, step.model_dump_json(by_alias=True)) for step in steps)
-        slip = Slip(slip_id or uuid4().hex, end.wire_type, planned)
+        planned = tuple(
+            PlannedStep(type(step).wire_type, step.model_dump_json(by_alias=True)) for step in steps
+        )
+        slip = RoutingSlip(slip_id or uuid4().hex, end.wire_type, planned)
         await self._go_on(slip)
         return slip.id
 
@@ -182,25 +186,25 @@ class RoutingSlips:
     async def on_stop(self) -> None:
         """Nothing to end."""
 
-    async def _take(self, handler: StepHandler[Any, Any], step: Message, delivery: Delivery) -> None:
+    async def _take(self, handler: RoutingSlipStep[Any, Any], step: Message, delivery: Delivery) -> None:
         slip = read(delivery.headers.get(HEADER))
-        here = Planned(step.wire_type, step.model_dump_json(by_alias=True))
+        here = PlannedStep(step.wire_type, step.model_dump_json(by_alias=True))
 
         async def attempt() -> Any:
             try:
                 return await handler(step)
-            except Abort as abort:
+            except AbortRoutingSlip as abort:
                 return abort  # Chosen, and not tried again.
 
         try:
             result: Any = await self._retry.attempts(self._clock)(attempt)
         except DeadLetter as dead:
-            result = Abort(dead.reason)
+            result = AbortRoutingSlip(dead.reason)
         except HandlerOutcome:
             raise
         except Exception as error:
-            result = Abort(f"{type(error).__name__}: {error}")
-        if isinstance(result, Abort):
+            result = AbortRoutingSlip(f"{type(error).__name__}: {error}")
+        if isinstance(result, AbortRoutingSlip):
             await self._fail(slip, step, str(result))
             return
         try:
@@ -217,19 +221,19 @@ class RoutingSlips:
         self.statistics.taken += 1
         await self._go_on(taken)
 
-    async def _fail(self, slip: Slip, step: Message, reason: str) -> None:
+    async def _fail(self, slip: RoutingSlip, step: Message, reason: str) -> None:
         """Undo what the slip has done."""
         log.warning("routing_slip.failed slip=%s step=%s reason=%s", slip.id, step.wire_type, reason)
         self.statistics.failed += 1
         await self._go_back(replace(slip, todo=(), failed=step.wire_type, reason=reason[:REASON]))
 
-    async def _undo(self, handler: StepHandler[Any, Any], undo: _Undo, delivery: Delivery) -> None:
+    async def _undo(self, handler: RoutingSlipStep[Any, Any], undo: _Undo, delivery: Delivery) -> None:
         slip = read(delivery.headers.get(HEADER))
         await handler.take_back(undo.body, undo.result)
         self.statistics.undone += 1
         await self._go_back(slip)
 
-    async def _go_on(self, slip: Slip) -> None:
+    async def _go_on(self, slip: RoutingSlip) -> None:
         """To the next step, or to the end."""
         if not slip.todo:
             results = {step.type: _json(step.result) for step in slip.done}
@@ -239,7 +243,7 @@ class RoutingSlips:
         kind = self._known(self._steps, following.type)
         await self._publish(replace(slip, todo=tuple(rest)), kind.model_validate_json(following.body), "do")
 
-    async def _go_back(self, slip: Slip) -> None:
+    async def _go_back(self, slip: RoutingSlip) -> None:
         """To what was done last, to undo it; when nothing is left, to the end."""
         if not slip.done:
             await self._end(slip, completed=False)
@@ -249,12 +253,12 @@ class RoutingSlips:
         message = kind(body=last.body, result=last.result)
         await self._publish(replace(slip, done=slip.done[:-1]), message, "undo")
 
-    async def _end(self, slip: Slip, **how: Any) -> None:
+    async def _end(self, slip: RoutingSlip, **how: Any) -> None:
         kind = self._known(self._ends, slip.end)
         self.statistics.ended += 1
         await self._publish(slip, kind(slip=slip.id, failed=slip.failed, reason=slip.reason, **how), "end")
 
-    async def _publish(self, slip: Slip, message: Message, what: str) -> None:
+    async def _publish(self, slip: RoutingSlip, message: Message, what: str) -> None:
         if self._app is None:
             raise ConfigError("these RoutingSlips belong to no App: app.include(slips)")
         await self._app.publish(message, message_id=slip.message_id(what), headers={HEADER: slip.header()})
@@ -301,4 +305,4 @@ def _json(text: str) -> Any:
     return TypeAdapter(Any).validate_json(text)
 
 
-__all__ = ["Abort", "RoutingSlipStatistics", "RoutingSlips", "StepHandler"]
+__all__ = ["AbortRoutingSlip", "RoutingSlipStatistics", "RoutingSlipStep", "RoutingSlips"]

@@ -1,30 +1,30 @@
 """Sagas: conversations of many messages as typed state machines, whose steps can be undone."""
 
-from warren.patterns.saga.history import Story
+from warren.patterns.saga.history import SagaHistory
 from warren.patterns.saga.saga import Saga, SagaStatistics
 from warren.patterns.saga.transitions import (
     COMPENSATED,
     COMPENSATING,
     COMPLETED,
-    Compensate,
-    Complete,
-    Go,
-    Stay,
-    Transition,
-    Undo,
+    CompensateSaga,
+    Compensation,
+    CompleteSaga,
+    SagaTransition,
+    StayInState,
+    TransitionTo,
 )
 
 __all__ = [
     "COMPENSATED",
     "COMPENSATING",
     "COMPLETED",
-    "Compensate",
-    "Complete",
-    "Go",
+    "CompensateSaga",
+    "Compensation",
+    "CompleteSaga",
     "Saga",
+    "SagaHistory",
     "SagaStatistics",
-    "Stay",
-    "Story",
-    "Transition",
-    "Undo",
+    "SagaTransition",
+    "StayInState",
+    "TransitionTo",
 ]

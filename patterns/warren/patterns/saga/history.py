@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from warren.patterns.saga.rules import TIMEOUT, Instance, Passed, read
+from warren.patterns.saga.rules import TIMEOUT, HistoryEntry, SagaInstance, read
 from warren.patterns.stores import ListingStore, Store, record_key
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class SagaHistory:
     """`str(story)` is a page of text, `story.as_json()` the same for programs.
 
     :ivar data: what the saga knows, as JSON.
@@ -24,7 +24,7 @@ class Story:
 
     name: str
     key: str
-    instance: Instance
+    instance: SagaInstance
 
     @property
     def state(self) -> str:
@@ -48,7 +48,7 @@ class Story:
         return tuple(step.type for step in reversed(self.instance.undo))
 
     @property
-    def history(self) -> tuple[Passed, ...]:
+    def history(self) -> tuple[HistoryEntry, ...]:
         return self.instance.history
 
     def as_json(self) -> dict[str, Any]:
@@ -80,17 +80,17 @@ class Story:
         return "\n".join(lines)
 
 
-async def tell(store: Store, name: str, key: str, *, now_ms: int) -> Story | None:
+async def read_history(store: Store, name: str, key: str, *, now_ms: int) -> SagaHistory | None:
     """The story of the saga `key`; None if it never began, or was forgotten.
 
     :raises StoreUnavailable: the store did not answer.
     """
     held = await store.compare_and_set(record_key("saga", name, key), None, None, keep_ms=1)
     instance = read(held.current, now_ms)
-    return None if instance is None else Story(name, key, instance)
+    return None if instance is None else SagaHistory(name, key, instance)
 
 
-async def tell_all(store: ListingStore, name: str, *, now_ms: int) -> AsyncIterator[Story]:
+async def read_histories(store: ListingStore, name: str, *, now_ms: int) -> AsyncIterator[SagaHistory]:
     """The stories of all sagas whose keys are short enough to stand in the store's keys, in no order.
 
     :raises StoreUnavailable: the store did not answer.
@@ -99,10 +99,10 @@ async def tell_all(store: ListingStore, name: str, *, now_ms: int) -> AsyncItera
     async for key, record in store.records(prefix):
         instance = read(record, now_ms)
         if instance is not None:
-            yield Story(name, key.removeprefix(prefix), instance)
+            yield SagaHistory(name, key.removeprefix(prefix), instance)
 
 
-def _line(passed: Passed) -> str:
+def _line(passed: HistoryEntry) -> str:
     at = datetime.fromtimestamp(passed.at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
     what = "it took too long" if passed.message == TIMEOUT else passed.message
     where = passed.after if passed.after != passed.before else f"still {passed.after}"
@@ -112,4 +112,4 @@ def _line(passed: Passed) -> str:
     return f"{line} ({passed.note})" if passed.note else line
 
 
-__all__ = ["Story", "tell", "tell_all"]
+__all__ = ["SagaHistory", "read_histories", "read_history"]

@@ -18,14 +18,14 @@ from warren.patterns.saga.transitions import (
     COMPENSATING,
     COMPLETED,
     ENDED,
-    Compensate,
-    Complete,
-    Go,
-    Stay,
-    Transition,
-    Undo,
+    CompensateSaga,
+    Compensation,
+    CompleteSaga,
+    SagaTransition,
+    StayInState,
+    TransitionTo,
 )
-from warren.patterns.stores import Step
+from warren.patterns.stores import RuleResult
 from warren.sdk import ConfigError, Message
 
 NAMESPACE: Final = UUID("0f6f2a34-9f0f-5d3e-9c36-4f2f3e0a9b11")
@@ -33,10 +33,10 @@ HISTORY: Final = 1000
 """Steps that are remembered; older ones are forgotten, and with them the ids of their messages."""
 TIMEOUT: Final = "timeout"
 
-Apply = Callable[["Instance"], Transition[Any] | None]
+Apply = Callable[["SagaInstance"], SagaTransition[Any] | None]
 
 
-class Owed(NamedTuple):
+class PendingMessage(NamedTuple):
     """A message that is saved and not yet known to be published.
 
     :ivar visit: of a timeout, the entry of the state that it belongs to; else None.
@@ -48,7 +48,7 @@ class Owed(NamedTuple):
     visit: int | None = None
 
 
-class Undoing(NamedTuple):
+class CompensationStep(NamedTuple):
     """A step that can be undone: the message, and the type of the message that says it is done."""
 
     type: str
@@ -56,7 +56,7 @@ class Undoing(NamedTuple):
     until: str | None
 
 
-class Passed(NamedTuple):
+class HistoryEntry(NamedTuple):
     """One line of the history."""
 
     at_ms: int
@@ -69,7 +69,7 @@ class Passed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class SagaInstance:
     """One saga.
 
     :ivar born: the id of the message that began it; the ids of what it sends are made from it.
@@ -85,9 +85,9 @@ class Instance:
     sent: int = 0
     steps: int = 0
     awaiting: str | None = None
-    undo: tuple[Undoing, ...] = ()
-    owed: tuple[Owed, ...] = ()
-    history: tuple[Passed, ...] = ()
+    undo: tuple[CompensationStep, ...] = ()
+    owed: tuple[PendingMessage, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
     keep_until_ms: int = 0
 
     @property
@@ -98,7 +98,7 @@ class Instance:
         return any(passed.message_id == message_id for passed in self.history)
 
 
-class Verdict(Enum):
+class MessageOutcome(Enum):
     """What became of a message."""
 
     PASSED = "passed"
@@ -110,13 +110,13 @@ class Verdict(Enum):
     """A timeout of a state that the saga has left."""
 
 
-class Turn(NamedTuple):
-    verdict: Verdict
-    instance: Instance | None
+class SagaResult(NamedTuple):
+    verdict: MessageOutcome
+    instance: SagaInstance | None
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SagaRules:
     """What one kind of saga is made of, as far as its records are concerned."""
 
     name: str
@@ -133,10 +133,10 @@ class Rules:
         *,
         kind: str,
         message_id: str,
-        start: Callable[[], Go[Any]] | None,
+        start: Callable[[], TransitionTo[Any]] | None,
         apply: Apply,
         now_ms: int,
-    ) -> Step[Turn]:
+    ) -> RuleResult[SagaResult]:
         """A message is here.
 
         :param start: begins a saga where there is none, if the message may.
@@ -145,76 +145,76 @@ class Rules:
         held = read(record, now_ms)
         if held is None:
             if start is None:
-                return Step(record, Turn(Verdict.UNEXPECTED, None))
-            begun = Instance(state="", data="", born=message_id)
+                return RuleResult(record, SagaResult(MessageOutcome.UNEXPECTED, None))
+            begun = SagaInstance(state="", data="", born=message_id)
             return self._write(self._move(begun, start(), kind, message_id, now_ms), now_ms)
         if held.knows(message_id):
-            return Step(record, Turn(Verdict.REPEATED, held))
+            return RuleResult(record, SagaResult(MessageOutcome.REPEATED, held))
         if held.state == COMPENSATING and held.awaiting == kind:
             return self._write(self._undone(held, kind, message_id, now_ms), now_ms)
         taken = apply(held)
         if taken is None:
-            return Step(record, Turn(Verdict.UNEXPECTED, held))
+            return RuleResult(record, SagaResult(MessageOutcome.UNEXPECTED, held))
         return self._write(self._move(held, taken, kind, message_id, now_ms), now_ms)
 
     def time_out(
         self, record: bytes | None, *, visit: int, born: str, message_id: str, apply: Apply, now_ms: int
-    ) -> Step[Turn]:
+    ) -> RuleResult[SagaResult]:
         """The timeout of the entry `visit` is here; it counts only while the saga has not moved on."""
         held = read(record, now_ms)
         if held is None:
-            return Step(record, Turn(Verdict.UNEXPECTED, None))
+            return RuleResult(record, SagaResult(MessageOutcome.UNEXPECTED, None))
         if held.knows(message_id):
-            return Step(record, Turn(Verdict.REPEATED, held))
+            return RuleResult(record, SagaResult(MessageOutcome.REPEATED, held))
         taken = apply(held) if (held.visit, held.born) == (visit, born) else None
         if taken is None:
-            return Step(record, Turn(Verdict.STALE, held))
+            return RuleResult(record, SagaResult(MessageOutcome.STALE, held))
         return self._write(self._move(held, taken, TIMEOUT, message_id, now_ms), now_ms)
 
-    def paid(self, record: bytes | None, published: Collection[str], *, now_ms: int) -> Step[None]:
+    def paid(self, record: bytes | None, published: Collection[str], *, now_ms: int) -> RuleResult[None]:
         """These messages are published: they are owed no longer."""
         held = read(record, now_ms)
         if held is None:
-            return Step(record, None)
+            return RuleResult(record, None)
         rest = tuple(owed for owed in held.owed if owed.message_id not in published)
         if len(rest) == len(held.owed):
-            return Step(record, None)
+            return RuleResult(record, None)
         step = self._write(replace(held, owed=rest), now_ms)
-        return Step(step.record, None, step.keep_ms)
+        return RuleResult(step.record, None, step.keep_ms)
 
     def _move(
-        self, held: Instance, taken: Transition[Any], kind: str, message_id: str, now_ms: int
-    ) -> Instance:
+        self, held: SagaInstance, taken: SagaTransition[Any], kind: str, message_id: str, now_ms: int
+    ) -> SagaInstance:
         if taken.data is None and not held.steps:
             raise ConfigError(f"saga {self.name}: the start by {kind} returns no data")
         moved = held if taken.data is None else replace(held, data=self.dump(taken.data))
         note = ""
         messages: list[tuple[str, str]] = [self._dumped(message) for message in taken.send]
-        if isinstance(taken, Go | Stay) and taken.undo is not None:
-            undo = taken.undo if isinstance(taken.undo, Undo) else Undo(taken.undo)
+        if isinstance(taken, TransitionTo | StayInState) and taken.undo is not None:
+            undo = taken.undo if isinstance(taken.undo, Compensation) else Compensation(taken.undo)
             until = undo.until.wire_type if undo.until is not None else None
             if until is not None and until not in self.hears:
                 raise ConfigError(
                     f"saga {self.name} waits for {until}, which it does not hear: saga.hears(...)"
                 )
-            moved = replace(moved, undo=(*moved.undo, Undoing(*self._dumped(undo.message), until)))
+            moved = replace(moved, undo=(*moved.undo, CompensationStep(*self._dumped(undo.message), until)))
         match taken:
-            case Go():
+            case TransitionTo():
                 state = str(taken.state)
-            case Stay():
+            case StayInState():
                 state = held.state
-            case Complete():
+            case CompleteSaga():
                 state = COMPLETED
                 moved = replace(moved, undo=(), awaiting=None)
-            case Compensate():
+            case CompensateSaga():
                 state, note = COMPENSATING, taken.reason
         if state in (COMPENSATING, COMPENSATED) and moved.awaiting is None:
             moved, state, undone = _unwind(moved)
             messages += undone
-        entered = not isinstance(taken, Stay) or state != held.state
+        entered = not isinstance(taken, StayInState) or state != held.state
         return self._passed(moved, state, entered, messages, kind, message_id, held.state, note, now_ms)
 
-    def _undone(self, held: Instance, kind: str, message_id: str, now_ms: int) -> Instance:
+    def _undone(self, held: SagaInstance, kind: str, message_id: str, now_ms: int) -> SagaInstance:
         moved, state, messages = _unwind(replace(held, awaiting=None))
         return self._passed(
             moved, state, state != held.state, messages, kind, message_id, held.state, "undone", now_ms
@@ -222,7 +222,7 @@ class Rules:
 
     def _passed(
         self,
-        moved: Instance,
+        moved: SagaInstance,
         state: str,
         entered: bool,
         messages: Sequence[tuple[str, str]],
@@ -231,18 +231,18 @@ class Rules:
         before: str,
         note: str,
         now_ms: int,
-    ) -> Instance:
+    ) -> SagaInstance:
         visit = moved.visit + entered
         owed = list(moved.owed)
         sent = moved.sent
         for name, body in messages:
-            owed.append(Owed(self._id(moved.born, sent), name, body))
+            owed.append(PendingMessage(self._id(moved.born, sent), name, body))
             sent += 1
         if entered and state in self.timeouts:
-            owed.append(Owed(self._id(moved.born, sent), TIMEOUT, state, visit))
+            owed.append(PendingMessage(self._id(moved.born, sent), TIMEOUT, state, visit))
             sent += 1
         names = tuple(name for name, _ in messages)
-        line = Passed(now_ms, kind, message_id, before, state, names, note)
+        line = HistoryEntry(now_ms, kind, message_id, before, state, names, note)
         history = (*moved.history, line)[-HISTORY:]
         return replace(
             moved,
@@ -265,15 +265,15 @@ class Rules:
             )
         return kind, message.model_dump_json(by_alias=True)
 
-    def _write(self, instance: Instance, now_ms: int) -> Step[Turn]:
+    def _write(self, instance: SagaInstance, now_ms: int) -> RuleResult[SagaResult]:
         # Its timeouts must still find a saga that has ended, or else one that is lost could not be told from it.
         ended_ms = self.keep_ms + max(self.timeouts.values(), default=0)
         keep_ms = ended_ms if instance.ended and not instance.owed else self.longest_ms
         instance = replace(instance, keep_until_ms=now_ms + keep_ms)
-        return Step(write(instance), Turn(Verdict.PASSED, instance), keep_ms)
+        return RuleResult(write(instance), SagaResult(MessageOutcome.PASSED, instance), keep_ms)
 
 
-def _unwind(held: Instance) -> tuple[Instance, str, list[tuple[str, str]]]:
+def _unwind(held: SagaInstance) -> tuple[SagaInstance, str, list[tuple[str, str]]]:
     """The messages that undo what was done last, up to the first whose answer is waited for; the state then."""
     undo = list(held.undo)
     messages: list[tuple[str, str]] = []
@@ -285,24 +285,34 @@ def _unwind(held: Instance) -> tuple[Instance, str, list[tuple[str, str]]]:
     return replace(held, undo=(), awaiting=None), COMPENSATED, messages
 
 
-def read(record: bytes | None, now_ms: int) -> Instance | None:
+def read(record: bytes | None, now_ms: int) -> SagaInstance | None:
     """The saga of a record; None if there is none, or if it ended and was kept long enough."""
     if record is None:
         return None
     fields: dict[str, Any] = json.loads(record)
-    fields["undo"] = tuple(Undoing(*entry) for entry in fields["undo"])
-    fields["owed"] = tuple(Owed(*entry) for entry in fields["owed"])
+    fields["undo"] = tuple(CompensationStep(*entry) for entry in fields["undo"])
+    fields["owed"] = tuple(PendingMessage(*entry) for entry in fields["owed"])
     fields["history"] = tuple(
-        Passed(at, kind, message_id, before, after, tuple(sent), note)
+        HistoryEntry(at, kind, message_id, before, after, tuple(sent), note)
         for at, kind, message_id, before, after, sent, note in fields["history"]
     )
-    held = Instance(**fields)
+    held = SagaInstance(**fields)
     return None if held.ended and not held.owed and held.keep_until_ms <= now_ms else held
 
 
-def write(instance: Instance) -> bytes:
-    fields = {name: getattr(instance, name) for name in Instance.__slots__}
+def write(instance: SagaInstance) -> bytes:
+    fields = {name: getattr(instance, name) for name in SagaInstance.__slots__}
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-__all__ = ["TIMEOUT", "Instance", "Owed", "Passed", "Rules", "Turn", "Verdict", "read", "write"]
+__all__ = [
+    "TIMEOUT",
+    "HistoryEntry",
+    "MessageOutcome",
+    "PendingMessage",
+    "SagaInstance",
+    "SagaResult",
+    "SagaRules",
+    "read",
+    "write",
+]

@@ -28,10 +28,26 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel
 
 from warren.patterns.delay import wait_queue
-from warren.patterns.saga.history import Story, tell
-from warren.patterns.saga.rules import TIMEOUT, Apply, Instance, Owed, Rules, Turn, Verdict, write
-from warren.patterns.saga.transitions import COMPENSATED, COMPLETED, Go, Transition
-from warren.patterns.stores import Step, Store, StoreUnavailable, decide, decide_patiently, record_key
+from warren.patterns.saga.history import SagaHistory, read_history
+from warren.patterns.saga.rules import (
+    TIMEOUT,
+    Apply,
+    MessageOutcome,
+    PendingMessage,
+    SagaInstance,
+    SagaResult,
+    SagaRules,
+    write,
+)
+from warren.patterns.saga.transitions import COMPENSATED, COMPLETED, SagaTransition, TransitionTo
+from warren.patterns.stores import (
+    RuleResult,
+    Store,
+    StoreUnavailable,
+    apply_rule,
+    apply_rule_with_retry,
+    record_key,
+)
 from warren.sdk import (
     App,
     Clock,
@@ -89,7 +105,7 @@ class Saga(Generic[Data]):
     :param data: what a saga knows: a pydantic model.
     :param store: shared by all who take part.
     :param key: the field of every message that says which saga it is for; `on(..., key=...)` overrides it.
-    :param sends: the classes of all messages that transitions send, `Undo` included: their topology is declared at
+    :param sends: the classes of all messages that transitions send, `Compensation` included: their topology is declared at
         start, and they can be published again by a process that did not make them.
     :param keep: how long a saga that has ended is remembered, and its duplicates recognised. Default 7 days.
     :param longest: how long one that has not ended is kept after its last step. Default 365 days.
@@ -133,11 +149,11 @@ class Saga(Generic[Data]):
         self._queue = Queue(f"{name}.saga")
         self._due = _due_message(Queue(f"{name}.saga.timeout"))
         self._heard: dict[str, tuple[type[Message], Key]] = {}
-        self._starts: dict[str, Callable[[Any], Go[Data]]] = {}
-        self._transitions: dict[tuple[str, str], Callable[[Data, Any], Transition[Data]]] = {}
-        self._timeouts: dict[str, Callable[[Data], Transition[Data]]] = {}
+        self._starts: dict[str, Callable[[Any], TransitionTo[Data]]] = {}
+        self._transitions: dict[tuple[str, str], Callable[[Data, Any], SagaTransition[Data]]] = {}
+        self._timeouts: dict[str, Callable[[Data], SagaTransition[Data]]] = {}
         self._timeouts_ms: dict[str, int] = {}
-        self._rules = Rules(
+        self._rules = SagaRules(
             name=name,
             keep_ms=keep // MILLISECOND,
             longest_ms=longest // MILLISECOND,
@@ -152,14 +168,16 @@ class Saga(Generic[Data]):
 
     def starts(
         self, message: type[Content], *, key: Callable[[Content], str] | None = None
-    ) -> Callable[[Callable[[Content], Go[Data]]], Callable[[Content], Go[Data]]]:
-        """Decorate the function that begins a saga; it returns `Go` with data.
+    ) -> Callable[[Callable[[Content], TransitionTo[Data]]], Callable[[Content], TransitionTo[Data]]]:
+        """Decorate the function that begins a saga; it returns `TransitionTo` with data.
 
         :raises ConfigError: there is one for this message already.
         """
         self.hears(message, key=key)
 
-        def register(function: Callable[[Content], Go[Data]]) -> Callable[[Content], Go[Data]]:
+        def register(
+            function: Callable[[Content], TransitionTo[Data]],
+        ) -> Callable[[Content], TransitionTo[Data]]:
             if message.wire_type in self._starts:
                 raise ConfigError(f"saga {self.name} has a start by {message.__name__} already")
             self._starts[message.wire_type] = function
@@ -169,7 +187,9 @@ class Saga(Generic[Data]):
 
     def on(
         self, state: str, message: type[Content], *, key: Callable[[Content], str] | None = None
-    ) -> Callable[[Callable[[Data, Content], Transition[Data]]], Callable[[Data, Content], Transition[Data]]]:
+    ) -> Callable[
+        [Callable[[Data, Content], SagaTransition[Data]]], Callable[[Data, Content], SagaTransition[Data]]
+    ]:
         """Decorate the transition for `message` in `state`. `COMPLETED`, `COMPENSATING` and `COMPENSATED` are states too:
         what must happen when a payment arrives after all was undone?
 
@@ -178,8 +198,8 @@ class Saga(Generic[Data]):
         self.hears(message, key=key)
 
         def register(
-            function: Callable[[Data, Content], Transition[Data]],
-        ) -> Callable[[Data, Content], Transition[Data]]:
+            function: Callable[[Data, Content], SagaTransition[Data]],
+        ) -> Callable[[Data, Content], SagaTransition[Data]]:
             place = (str(state), message.wire_type)
             if place in self._transitions:
                 raise ConfigError(
@@ -192,14 +212,16 @@ class Saga(Generic[Data]):
 
     def timeout(
         self, state: str, after: timedelta
-    ) -> Callable[[Callable[[Data], Transition[Data]]], Callable[[Data], Transition[Data]]]:
+    ) -> Callable[[Callable[[Data], SagaTransition[Data]]], Callable[[Data], SagaTransition[Data]]]:
         """Decorate what happens when the saga is still in this entry of `state` after that time (of the broker's clock,
         from when the broker has the message that entered it).
 
         :raises ConfigError: the state has one already, or the time is shorter than a millisecond.
         """
 
-        def register(function: Callable[[Data], Transition[Data]]) -> Callable[[Data], Transition[Data]]:
+        def register(
+            function: Callable[[Data], SagaTransition[Data]],
+        ) -> Callable[[Data], SagaTransition[Data]]:
             if str(state) in self._timeouts:
                 raise ConfigError(f"saga {self.name} has a timeout of {state} already")
             if after < MILLISECOND:
@@ -211,7 +233,7 @@ class Saga(Generic[Data]):
         return register
 
     def hears(self, message: type[Content], *, key: Callable[[Content], str] | None = None) -> None:
-        """Receive these messages; needed only for those that end an `Undo(until=...)` and have no transition.
+        """Receive these messages; needed only for those that end an `Compensation(until=...)` and have no transition.
 
         :raises ConfigError: another class has the same name on the wire.
         """
@@ -221,12 +243,12 @@ class Saga(Generic[Data]):
         elif known[0] is not message:
             raise ConfigError(f"saga {self.name} hears two messages of type {message.wire_type!r}")
 
-    async def story(self, key: str) -> Story | None:
+    async def story(self, key: str) -> SagaHistory | None:
         """Where the saga stands and how it got there (`print` it); None if it never began, or was forgotten.
 
         :raises StoreUnavailable: the store did not answer.
         """
-        return await tell(self._store, self.name, key, now_ms=self._now_ms())
+        return await read_history(self._store, self.name, key, now_ms=self._now_ms())
 
     def register(self, app: App) -> None:
         if not self._starts:
@@ -288,18 +310,25 @@ class Saga(Generic[Data]):
         await self._take(due.key, due, delivery, rule)
 
     async def _take(
-        self, key: str, message: Message, delivery: Delivery, rule: Callable[[bytes | None], Step[Turn]]
+        self,
+        key: str,
+        message: Message,
+        delivery: Delivery,
+        rule: Callable[[bytes | None], RuleResult[SagaResult]],
     ) -> None:
         # The store decides also without the lock; with it, who comes next in this process does not publish again what who
         # came before is just publishing.
         lock = self._locks.setdefault(key, asyncio.Lock())
         try:
             async with lock:
-                turn = await decide_patiently(
+                turn = await apply_rule_with_retry(
                     self._store, self._record_key(key), rule, clock=self._clock, patience=self._patience
                 )
                 self._count(turn, message)
-                if turn.verdict in (Verdict.PASSED, Verdict.REPEATED) and turn.instance is not None:
+                if (
+                    turn.verdict in (MessageOutcome.PASSED, MessageOutcome.REPEATED)
+                    and turn.instance is not None
+                ):
                     await self._pay(key, turn.instance)
         except (StoreUnavailable, PublishError, TransportUnavailable) as error:
             # Put off and acknowledged, not requeued: a store that is down or a queue that is full for an hour must not use
@@ -308,10 +337,10 @@ class Saga(Generic[Data]):
             self.statistics.postponed += 1
             await self._put_aside(delivery, delivery.headers.get(EARLY, 0))
             return
-        if turn.verdict is Verdict.UNEXPECTED:
+        if turn.verdict is MessageOutcome.UNEXPECTED:
             await self._unexpected(key, turn.instance, message, delivery)
 
-    async def _pay(self, key: str, held: Instance) -> None:
+    async def _pay(self, key: str, held: SagaInstance) -> None:
         """Publish what is owed, in order, and record it; timeouts first, which nobody's full queue may stop."""
         if not held.owed:
             return
@@ -328,14 +357,14 @@ class Saga(Generic[Data]):
         finally:
             # Also of what one that fails left behind: its repetition publishes the rest, not all of it again.
             if published:
-                await decide(
+                await apply_rule(
                     self._store,
                     self._record_key(key),
                     partial(self._rules.paid, published=published, now_ms=self._now_ms()),
                     guess=write(held),
                 )
 
-    def _message(self, key: str, held: Instance, owed: Owed) -> tuple[Message, str | None]:
+    def _message(self, key: str, held: SagaInstance, owed: PendingMessage) -> tuple[Message, str | None]:
         """What is owed as a message, and where it goes if not to its own address."""
         if owed.visit is not None:
             due = self._due.wire_key or ""
@@ -349,7 +378,7 @@ class Saga(Generic[Data]):
         return kind.model_validate_json(owed.body), None
 
     async def _unexpected(
-        self, key: str, held: Instance | None, message: Message, delivery: Delivery
+        self, key: str, held: SagaInstance | None, message: Message, delivery: Delivery
     ) -> None:
         attempt = int(delivery.headers.get(EARLY, 0)) + 1
         lost = held is None and isinstance(message, _Due)
@@ -366,30 +395,30 @@ class Saga(Generic[Data]):
         await self._included().forward(delivery, key=waiting.name, headers={EARLY: attempt})
 
     def _transition(self, message: Message) -> Apply:
-        def apply(held: Instance) -> Transition[Data] | None:
+        def apply(held: SagaInstance) -> SagaTransition[Data] | None:
             function = self._transitions.get((held.state, message.wire_type))
             return None if function is None else function(self._known(held), message)
 
         return apply
 
-    def _expiry(self, held: Instance) -> Transition[Data] | None:
+    def _expiry(self, held: SagaInstance) -> SagaTransition[Data] | None:
         function = self._timeouts.get(held.state)
         return None if function is None else function(self._known(held))
 
-    def _known(self, held: Instance) -> Data:
+    def _known(self, held: SagaInstance) -> Data:
         return self._data.model_validate_json(held.data)
 
     def _key_of(self, message: Message) -> str:
         key = self._heard[message.wire_type][1]
         return str(getattr(message, key) if isinstance(key, str) else key(message))
 
-    def _count(self, turn: Turn, message: Message) -> None:
+    def _count(self, turn: SagaResult, message: Message) -> None:
         counts = self.statistics
-        if turn.verdict is Verdict.REPEATED:
+        if turn.verdict is MessageOutcome.REPEATED:
             counts.repeated += 1
-        elif turn.verdict is Verdict.STALE:
+        elif turn.verdict is MessageOutcome.STALE:
             counts.stale += 1
-        elif turn.verdict is Verdict.PASSED and turn.instance is not None:
+        elif turn.verdict is MessageOutcome.PASSED and turn.instance is not None:
             counts.passed += 1
             counts.begun += turn.instance.steps == 1
             entered = turn.instance.history[-1].before != turn.instance.state

@@ -20,7 +20,7 @@ ENDED: Final = frozenset({COMPLETED, COMPENSATED})
 
 
 @dataclass(frozen=True, slots=True)
-class Undo:
+class Compensation:
     """The message that undoes a step.
 
     :param until: the class of the message that says it is undone; what was done before is undone only then. Without it
@@ -32,7 +32,7 @@ class Undo:
 
 
 @dataclass(frozen=True, slots=True)
-class Go(Generic[Data]):
+class TransitionTo(Generic[Data]):
     """Enter `state` (its timeout begins anew, also if the saga was in it already).
 
     :param data: what the saga knows from now on; None keeps what it knew. A start needs it.
@@ -43,20 +43,20 @@ class Go(Generic[Data]):
     state: str
     data: Data | None = None
     send: Sequence[Message] = ()
-    undo: Message | Undo | None = None
+    undo: Message | Compensation | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Stay(Generic[Data]):
-    """Remain in the state (its timeout goes on); parameters as for `Go`. While the saga compensates, `undo` is next."""
+class StayInState(Generic[Data]):
+    """Remain in the state (its timeout goes on); parameters as for `TransitionTo`. While the saga compensates, `undo` is next."""
 
     data: Data | None = None
     send: Sequence[Message] = ()
-    undo: Message | Undo | None = None
+    undo: Message | Compensation | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Complete(Generic[Data]):
+class CompleteSaga(Generic[Data]):
     """The saga has reached its end; nothing of it will be undone."""
 
     data: Data | None = None
@@ -64,7 +64,7 @@ class Complete(Generic[Data]):
 
 
 @dataclass(frozen=True, slots=True)
-class Compensate(Generic[Data]):
+class CompensateSaga(Generic[Data]):
     """Undo all steps, the last one first; `send` goes out before.
 
     :param reason: for the history.
@@ -75,17 +75,17 @@ class Compensate(Generic[Data]):
     send: Sequence[Message] = ()
 
 
-Transition = Go[Data] | Stay[Data] | Complete[Data] | Compensate[Data]
+SagaTransition = TransitionTo[Data] | StayInState[Data] | CompleteSaga[Data] | CompensateSaga[Data]
 
 __all__ = [
     "COMPENSATED",
     "COMPENSATING",
     "COMPLETED",
     "ENDED",
-    "Compensate",
-    "Complete",
-    "Go",
-    "Stay",
-    "Transition",
-    "Undo",
+    "CompensateSaga",
+    "Compensation",
+    "CompleteSaga",
+    "SagaTransition",
+    "StayInState",
+    "TransitionTo",
 ]

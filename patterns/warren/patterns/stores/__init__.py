@@ -6,12 +6,12 @@ from warren.patterns.stores.sqlite_store import SqliteStore
 from warren.patterns.stores.store import (
     KEY_BYTES,
     ListingStore,
-    Step,
+    RuleResult,
     Store,
     StoreUnavailable,
-    Swap,
-    decide,
-    decide_patiently,
+    SwapResult,
+    apply_rule,
+    apply_rule_with_retry,
     record_key,
 )
 
@@ -20,12 +20,12 @@ __all__ = [
     "ListingStore",
     "PostgresStore",
     "RedisStore",
+    "RuleResult",
     "SqliteStore",
-    "Step",
     "Store",
     "StoreUnavailable",
-    "Swap",
-    "decide",
-    "decide_patiently",
+    "SwapResult",
+    "apply_rule",
+    "apply_rule_with_retry",
     "record_key",
 ]

@@ -14,7 +14,7 @@ from warren.patterns.stores.sqlite_store import SqliteStore
 from warren.patterns.stores.store import ListingStore
 
 
-def store_at(address: str, *, prefix: str = "warren:") -> ListingStore:
+def store_from_url(address: str, *, prefix: str = "warren:") -> ListingStore:
     """The store at `redis://...`, `postgresql://...`, or in an SQLite file that exists.
 
     :param prefix: of the keys in Redis.
@@ -35,13 +35,13 @@ def store_at(address: str, *, prefix: str = "warren:") -> ListingStore:
 
 
 @asynccontextmanager
-async def closing_store(address: str, prefix: str) -> AsyncIterator[ListingStore]:
-    """`store_at`, closed at the end."""
-    store = store_at(address, prefix=prefix)
+async def open_store_from_url(address: str, prefix: str) -> AsyncIterator[ListingStore]:
+    """`store_from_url`, closed at the end."""
+    store = store_from_url(address, prefix=prefix)
     try:
         yield store
     finally:
         await store.close()
 
 
-__all__ = ["closing_store", "store_at"]
+__all__ = ["open_store_from_url", "store_from_url"]

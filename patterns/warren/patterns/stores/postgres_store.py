@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from warren.core.errors import UsageError
-from warren.patterns.optional_packages import need
-from warren.patterns.stores.request_batching import Gathering, Request
-from warren.patterns.stores.store import StoreUnavailable, Swap
-from warren.patterns.stores.url_masking import masked
+from warren.patterns.optional_packages import require_package
+from warren.patterns.stores.request_batching import Request, RequestBatcher
+from warren.patterns.stores.store import StoreUnavailable, SwapResult
+from warren.patterns.stores.url_masking import mask_url
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -80,7 +80,7 @@ class PostgresStore:
     """
 
     def __init__(self, url: str, *, table: str = "warren_records", timeout: float = 5.0) -> None:
-        need("asyncpg", "sql", "PostgresStore")
+        require_package("asyncpg", "sql", "PostgresStore")
         _check(url)
         self._url = url
         self._table = ".".join('"{}"'.format(part.replace('"', '""')) for part in table.split("."))
@@ -89,8 +89,8 @@ class PostgresStore:
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
-    ) -> Swap:
-        return await self._linked().gathering.decide(Request(key, expected, record, keep_ms))
+    ) -> SwapResult:
+        return await self._linked().batcher.apply_rule(Request(key, expected, record, keep_ms))
 
     async def close(self) -> None:
         link, self._link = self._link, None
@@ -113,15 +113,15 @@ class PostgresStore:
                     yield key.decode(), record
                 rows = await connection.fetch(LIST.format(table=self._table, more=">"), rows[-1][0], start)
         except Exception as error:
-            raise StoreUnavailable(f"no answer from PostgreSQL at {masked(self._url)}: {error}") from error
+            raise StoreUnavailable(f"no answer from PostgreSQL at {mask_url(self._url)}: {error}") from error
         finally:
             if connection is not None:
                 connection.terminate()
 
     def _linked(self) -> _Link:
         link = self._link
-        if link is None or link.gathering.loop is not asyncio.get_running_loop():
-            link = self._link = _Link(self._url, masked(self._url), self._table, self._timeout)
+        if link is None or link.batcher.loop is not asyncio.get_running_loop():
+            link = self._link = _Link(self._url, mask_url(self._url), self._table, self._timeout)
         return link
 
     async def __aenter__(self) -> PostgresStore:
@@ -136,30 +136,30 @@ class PostgresStore:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"PostgresStore({masked(self._url)!r})"
+        return f"PostgresStore({mask_url(self._url)!r})"
 
 
 class _Link:
     """A connection of one event loop, made anew when it was lost, and what gathers for it."""
 
     def __init__(self, url: str, name: str, table: str, timeout: float) -> None:
-        self.gathering = Gathering(self._decide, f"PostgreSQL at {name}")
+        self.batcher = RequestBatcher(self._decide, f"PostgreSQL at {name}")
         self._url = url
         self._table = table
         self._timeout = timeout
         self._connection: Connection | None = None
-        self._swept = self.gathering.loop.time()
+        self._swept = self.batcher.loop.time()
 
     async def close(self) -> None:
-        await self.gathering.finish()
+        await self.batcher.finish()
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close(timeout=self._timeout)
 
-    async def _decide(self, batch: list[Request]) -> list[Swap | Exception]:
+    async def _decide(self, batch: list[Request]) -> list[SwapResult | Exception]:
         """All that can be written, in as many statements as a key comes again: within one its changes would not see
         each other."""
-        answers: dict[int, Swap | Exception] = {}
+        answers: dict[int, SwapResult | Exception] = {}
         keys: list[bytes] = []
         for position, request in enumerate(batch):
             try:
@@ -182,7 +182,7 @@ class _Link:
         await self._sweep()
         return [answers[position] for position in range(len(batch))]
 
-    async def _swap(self, keys: list[bytes], requests: list[Request]) -> list[Swap]:
+    async def _swap(self, keys: list[bytes], requests: list[Request]) -> list[SwapResult]:
         connection = await self._connected()
         rows = await connection.fetch(
             COMPARE_AND_SET.format(table=self._table),
@@ -197,13 +197,13 @@ class _Link:
             if inserted or current == request.expected:
                 done = inserted or current is not None or request.record is None
                 if done:
-                    swaps.append(Swap(True, request.record))
+                    swaps.append(SwapResult(True, request.record))
                     continue
                 # Another transaction has inserted it since this statement began.
                 current = await connection.fetchval(
                     READ.format(table=self._table), key, timeout=self._timeout
                 )
-            swaps.append(Swap(False, current))
+            swaps.append(SwapResult(False, current))
         return swaps
 
     async def _connected(self) -> Connection:
@@ -214,7 +214,7 @@ class _Link:
         return connection
 
     async def _sweep(self) -> None:
-        now = self.gathering.loop.time()
+        now = self.batcher.loop.time()
         if now - self._swept < SWEEP_SECONDS or self._connection is None:
             return
         swept, self._swept = self._swept, now

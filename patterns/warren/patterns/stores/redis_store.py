@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 from warren.core.errors import UsageError
-from warren.patterns.optional_packages import need
-from warren.patterns.stores.request_batching import Gathering, Request
-from warren.patterns.stores.store import StoreUnavailable, Swap
-from warren.patterns.stores.url_masking import masked
+from warren.patterns.optional_packages import require_package
+from warren.patterns.stores.request_batching import Request, RequestBatcher
+from warren.patterns.stores.store import StoreUnavailable, SwapResult
+from warren.patterns.stores.url_masking import mask_url
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -58,7 +58,7 @@ class RedisStore:
     """
 
     def __init__(self, url: str, *, prefix: str = "warren:", timeout: float = 5.0) -> None:
-        need("redis", "redis", "RedisStore")
+        require_package("redis", "redis", "RedisStore")
         _check(url)
         self._url = url
         self._prefix = prefix
@@ -67,8 +67,8 @@ class RedisStore:
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
-    ) -> Swap:
-        return await self._linked().gathering.decide(Request(self._prefix + key, expected, record, keep_ms))
+    ) -> SwapResult:
+        return await self._linked().batcher.apply_rule(Request(self._prefix + key, expected, record, keep_ms))
 
     async def run(self, script: str, key: str, *arguments: str | bytes | float) -> object:
         """Run a Lua script on one key (`KEYS[1]`), for patterns whose rule is not a compare-and-set.
@@ -92,7 +92,7 @@ class RedisStore:
                     if record is not None:
                         yield cast("bytes", key).decode()[len(self._prefix) :], cast("bytes", record)
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"no answer from Redis at {masked(self._url)}: {error}") from error
+            raise StoreUnavailable(f"no answer from Redis at {mask_url(self._url)}: {error}") from error
         finally:
             await client.aclose()
 
@@ -103,8 +103,8 @@ class RedisStore:
 
     def _linked(self) -> _Link:
         link = self._link
-        if link is None or link.gathering.loop is not asyncio.get_running_loop():
-            link = self._link = _Link(self._connect(), masked(self._url))
+        if link is None or link.batcher.loop is not asyncio.get_running_loop():
+            link = self._link = _Link(self._connect(), mask_url(self._url))
         return link
 
     def _connect(self) -> Redis:
@@ -133,7 +133,7 @@ class RedisStore:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"RedisStore({masked(self._url)!r})"
+        return f"RedisStore({mask_url(self._url)!r})"
 
 
 class _Link:
@@ -143,10 +143,10 @@ class _Link:
         self._client = client
         self._script = client.register_script(COMPARE_AND_SET)
         self._name = name
-        self.gathering = Gathering(self._decide, f"Redis at {name}")
+        self.batcher = RequestBatcher(self._decide, f"Redis at {name}")
 
     async def close(self) -> None:
-        await self.gathering.finish()
+        await self.batcher.finish()
         await self._client.aclose()
 
     async def run(self, script: str, key: str, *arguments: str | bytes | float) -> object:
@@ -157,13 +157,13 @@ class _Link:
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"no answer from Redis at {self._name}: {error}") from error
 
-    async def _decide(self, batch: list[Request]) -> list[Swap | Exception]:
-        answers: list[Swap | Exception] = []
+    async def _decide(self, batch: list[Request]) -> list[SwapResult | Exception]:
+        answers: list[SwapResult | Exception] = []
         for start in range(0, len(batch), BATCH):
             answers += await self._ask(batch[start : start + BATCH])
         return answers
 
-    async def _ask(self, batch: list[Request]) -> list[Swap | Exception]:
+    async def _ask(self, batch: list[Request]) -> list[SwapResult | Exception]:
         keys: list[bytes] = []
         arguments: list[bytes | int] = []
         refused: dict[int, Exception] = {}
@@ -181,13 +181,13 @@ class _Link:
         ]
 
 
-def _swap(request: Request, answer: object) -> Swap | Exception:
+def _swap(request: Request, answer: object) -> SwapResult | Exception:
     if isinstance(answer, Exception):
         return answer
     if answer == 1:
-        return Swap(True, request.record)
+        return SwapResult(True, request.record)
     (current,) = cast("list[bytes]", answer)
-    return Swap(False, current or None)
+    return SwapResult(False, current or None)
 
 
 def _check(url: str) -> None:

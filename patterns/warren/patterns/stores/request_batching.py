@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from warren.patterns.stores.store import StoreUnavailable, Swap
+from warren.patterns.stores.store import StoreUnavailable, SwapResult
 
 BATCH: Final = 500
 
@@ -20,7 +20,7 @@ class Request(NamedTuple):
     keep_ms: int
 
 
-class Gathering:
+class RequestBatcher:
     """The conversation with a server on one event loop: one batch under way, the next one gathering.
 
     So a busy process pays for few round trips, and a quiet one waits for nobody.
@@ -29,16 +29,18 @@ class Gathering:
     :param name: of the server, for errors and the task.
     """
 
-    def __init__(self, ask: Callable[[list[Request]], Awaitable[list[Swap | Exception]]], name: str) -> None:
+    def __init__(
+        self, ask: Callable[[list[Request]], Awaitable[list[SwapResult | Exception]]], name: str
+    ) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._ask = ask
         self._name = name
-        self._waiting: list[tuple[Request, asyncio.Future[Swap]]] = []
+        self._waiting: list[tuple[Request, asyncio.Future[SwapResult]]] = []
         self._sender: asyncio.Task[None] | None = None
 
-    async def decide(self, request: Request) -> Swap:
+    async def apply_rule(self, request: Request) -> SwapResult:
         """:raises StoreUnavailable: no answer came; the change may have been made or not."""
-        answer: asyncio.Future[Swap] = self.loop.create_future()
+        answer: asyncio.Future[SwapResult] = self.loop.create_future()
         self._waiting.append((request, answer))
         if self._sender is None or self._sender.done():
             self._sender = self.loop.create_task(self._send(), name=f"decisions of {self._name}")
@@ -52,7 +54,7 @@ class Gathering:
     async def _send(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-            answers: list[Swap | Exception]
+            answers: list[SwapResult | Exception]
             try:
                 answers = await self._ask([request for request, _ in batch])
             except Exception as error:  # Whatever it is, those who wait must hear of it.
@@ -68,4 +70,4 @@ class Gathering:
                     future.set_result(answer)
 
 
-__all__ = ["Gathering", "Request"]
+__all__ = ["Request", "RequestBatcher"]

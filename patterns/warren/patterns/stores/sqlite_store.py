@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from warren.core.errors import UsageError
-from warren.patterns.stores.store import StoreUnavailable, Swap
+from warren.patterns.stores.store import StoreUnavailable, SwapResult
 
 APPLICATION_ID: Final = 0x57415252  # "WARR", so that a foreign database is recognised and left alone
 FORMAT: Final = 1
@@ -49,7 +49,7 @@ class SqliteStore:
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
-    ) -> Swap:
+    ) -> SwapResult:
         loop = asyncio.get_running_loop()
         request = _Request(key, expected, record, keep_ms, loop, loop.create_future())
         if self._worker is None:
@@ -139,7 +139,7 @@ class _Request(NamedTuple):
     record: bytes | None
     keep_ms: int
     loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[Swap]
+    answer: asyncio.Future[SwapResult]
 
 
 def _gather(requests: queue.SimpleQueue[_Request | None]) -> tuple[list[_Request], bool]:
@@ -159,11 +159,11 @@ def _gather(requests: queue.SimpleQueue[_Request | None]) -> tuple[list[_Request
             return batch, False
 
 
-def _swap(database: sqlite3.Connection, request: _Request, now: float) -> Swap:
+def _swap(database: sqlite3.Connection, request: _Request, now: float) -> SwapResult:
     row = database.execute("SELECT record FROM records WHERE key = ?", (request.key,)).fetchone()
     current: bytes | None = row[0] if row else None
     if current != request.expected:
-        return Swap(False, current)
+        return SwapResult(False, current)
     if request.record is None:
         database.execute("DELETE FROM records WHERE key = ?", (request.key,))
     elif request.record != current:
@@ -172,7 +172,7 @@ def _swap(database: sqlite3.Connection, request: _Request, now: float) -> Swap:
             "ON CONFLICT (key) DO UPDATE SET record = excluded.record, keep_until = excluded.keep_until",
             (request.key, request.record, now + request.keep_ms / 1000),
         )
-    return Swap(True, request.record)
+    return SwapResult(True, request.record)
 
 
 def _sweep(database: sqlite3.Connection, now: float) -> int:
@@ -183,9 +183,11 @@ def _sweep(database: sqlite3.Connection, now: float) -> int:
     ).rowcount
 
 
-def _answer(batch: list[_Request], answers: list[Swap] | StoreUnavailable) -> None:
+def _answer(batch: list[_Request], answers: list[SwapResult] | StoreUnavailable) -> None:
     """Hand the answers back, one wake-up a loop: a callback a request would cost more than the decision."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Swap], Swap | StoreUnavailable]]] = {}
+    by_loop: dict[
+        asyncio.AbstractEventLoop, list[tuple[asyncio.Future[SwapResult], SwapResult | StoreUnavailable]]
+    ] = {}
     for position, request in enumerate(batch):
         answer = answers if isinstance(answers, StoreUnavailable) else answers[position]
         by_loop.setdefault(request.loop, []).append((request.answer, answer))
@@ -196,7 +198,7 @@ def _answer(batch: list[_Request], answers: list[Swap] | StoreUnavailable) -> No
             continue
 
 
-def _settle(settled: Iterable[tuple[asyncio.Future[Swap], Swap | StoreUnavailable]]) -> None:
+def _settle(settled: Iterable[tuple[asyncio.Future[SwapResult], SwapResult | StoreUnavailable]]) -> None:
     for future, answer in settled:
         if future.done():  # Its caller was cancelled.
             continue

@@ -27,7 +27,7 @@ class StoreUnavailable(WarrenError):
     outcome: Outcome = "unknown"
 
 
-class Swap(NamedTuple):
+class SwapResult(NamedTuple):
     """Whether the record was what the caller expected, and what it is now."""
 
     done: bool
@@ -45,7 +45,7 @@ class Store(Protocol):
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
-    ) -> Swap:
+    ) -> SwapResult:
         """Replace the record of `key` if it is `expected`, atomically among all users of the store.
 
         With `record == expected` nothing is written: it is a read. The record is kept for at least `keep_ms`
@@ -76,7 +76,7 @@ class ListingStore(Store, Protocol):
         ...
 
 
-class Step(NamedTuple, Generic[Answer]):
+class RuleResult(NamedTuple, Generic[Answer]):
     """What a rule says to a record: the record that follows, the answer to the caller, and how long it must
     be kept."""
 
@@ -98,8 +98,8 @@ def record_key(pattern: str, owner: str, key: str) -> str:
     return f"{pattern}:{hashlib.sha256(whole.encode()).hexdigest()}"
 
 
-async def decide(
-    store: Store, key: str, rule: Callable[[bytes | None], Step[Answer]], *, guess: bytes | None = None
+async def apply_rule(
+    store: Store, key: str, rule: Callable[[bytes | None], RuleResult[Answer]], *, guess: bytes | None = None
 ) -> Answer:
     """Apply `rule` to the record of `key`, atomically, and return its answer.
 
@@ -120,16 +120,16 @@ async def decide(
             return step.answer
 
 
-async def decide_patiently(
+async def apply_rule_with_retry(
     store: Store,
     key: str,
-    rule: Callable[[bytes | None], Step[Answer]],
+    rule: Callable[[bytes | None], RuleResult[Answer]],
     *,
     clock: Clock,
     patience: float,
     guess: bytes | None = None,
 ) -> Answer:
-    """`decide`, and while the store fails, again, for up to `patience` seconds.
+    """`apply_rule`, and while the store fails, again, for up to `patience` seconds.
 
     The rule is applied anew each time, so that it should read the clock itself.
 
@@ -139,7 +139,7 @@ async def decide_patiently(
     wait = FIRST_WAIT
     while True:
         try:
-            return await decide(store, key, rule, guess=guess)
+            return await apply_rule(store, key, rule, guess=guess)
         except StoreUnavailable:
             if clock.now() + wait > give_up:
                 raise
@@ -150,11 +150,11 @@ async def decide_patiently(
 __all__ = [
     "KEY_BYTES",
     "ListingStore",
-    "Step",
+    "RuleResult",
     "Store",
     "StoreUnavailable",
-    "Swap",
-    "decide",
-    "decide_patiently",
+    "SwapResult",
+    "apply_rule",
+    "apply_rule_with_retry",
     "record_key",
 ]

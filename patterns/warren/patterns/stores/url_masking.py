@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit, urlunsplit
 
 
-def masked(url: str) -> str:
+def mask_url(url: str) -> str:
     """Without the password, wherever redis-py and asyncpg take one from: before the host, or in the query."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
@@ -15,4 +15,4 @@ def masked(url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{user}{at}{host}", query=query))
 
 
-__all__ = ["masked"]
+__all__ = ["mask_url"]

@@ -1,6 +1,21 @@
 """Timers: messages at a time, every so often, or as a cron expression says."""
 
-from warren.patterns.timers.schedule import At, Cron, Every, Missed, Schedule
-from warren.patterns.timers.timers import Listed, Timers, TimersStatistics
+from warren.patterns.timers.schedules import (
+    CronSchedule,
+    DateSchedule,
+    IntervalSchedule,
+    MissedPolicy,
+    Schedule,
+)
+from warren.patterns.timers.timers import TimerInfo, Timers, TimersStatistics
 
-__all__ = ["At", "Cron", "Every", "Listed", "Missed", "Schedule", "Timers", "TimersStatistics"]
+__all__ = [
+    "CronSchedule",
+    "DateSchedule",
+    "IntervalSchedule",
+    "MissedPolicy",
+    "Schedule",
+    "TimerInfo",
+    "Timers",
+    "TimersStatistics",
+]

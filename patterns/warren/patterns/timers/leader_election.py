@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from warren.patterns.stores import Step, Store, decide
+from warren.patterns.stores import RuleResult, Store, apply_rule
 from warren.sdk import Clock, SystemClock
 from warren.sdk.extend import AppClock
 
@@ -25,7 +25,7 @@ KEEP_MS: Final = 400 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LeaderRecord:
     """Who leads, how often he has said so, and what was changed lately.
 
     :ivar token: grows with every change of the lead (fencing token).
@@ -35,20 +35,20 @@ class Head:
 
     owner: str = ""
     token: int = 0
-    beat: int = 0
+    heartbeat: int = 0
     revision: int = 0
     news: tuple[tuple[int, str], ...] = ()
 
 
-class Beat(NamedTuple):
+class HeartbeatResult(NamedTuple):
     """Whether we lead, and what was changed since the revision that we had seen; None if that is too much."""
 
     leading: bool
-    head: Head
+    head: LeaderRecord
     changed: Sequence[str] | None
 
 
-class Lead:
+class LeaderElection:
     """One process's part in it.
 
     :param lease: seconds.
@@ -67,82 +67,84 @@ class Lead:
     @property
     def leading(self) -> bool:
         """By our own clock, with a third of the lease to spare."""
-        return steady(self._clock) - self._renewed < self._lease * 2 / 3
+        return monotonic_time(self._clock) - self._renewed < self._lease * 2 / 3
 
-    async def beat(self, revision: int) -> Beat:
+    async def heartbeat(self, revision: int) -> HeartbeatResult:
         """Say that we lead, or take over from who has not said so for a lease, or watch.
 
         :param revision: the last that we have seen.
         :raises StoreUnavailable: nothing is known; we lead for as long as our last success allows.
         """
-        began = steady(self._clock)
+        began = monotonic_time(self._clock)
         # Who asks for the lead judges by what he saw when he began to look, never by a time in the record.
         overdue = self._seen if self._seen is not None and began - self._since >= self._lease else None
-        head = await decide(self._store, self._key, partial(_beat, owner=self.owner, overdue=overdue))
-        seen = (head.owner, head.token, head.beat)
+        head = await apply_rule(self._store, self._key, partial(_beat, owner=self.owner, overdue=overdue))
+        seen = (head.owner, head.token, head.heartbeat)
         if head.owner == self.owner:
             self._renewed = began
         else:
             self._renewed = float("-inf")
         if seen != self._seen:
             self._seen, self._since = seen, began
-        return Beat(head.owner == self.owner, head, _changed(head, revision))
+        return HeartbeatResult(head.owner == self.owner, head, _changed(head, revision))
 
     async def tell(self, name: str) -> None:
         """Leave the news that `name` was changed."""
-        await decide(self._store, self._key, partial(_tell, name=name))
+        await apply_rule(self._store, self._key, partial(_tell, name=name))
 
     async def leave(self) -> None:
         """Let another lead at once."""
         self._renewed = float("-inf")
-        await decide(self._store, self._key, partial(_leave, owner=self.owner))
+        await apply_rule(self._store, self._key, partial(_leave, owner=self.owner))
 
 
-def steady(clock: Clock) -> float:
+def monotonic_time(clock: Clock) -> float:
     """Seconds that pass by this clock, from no particular time on: real ones evenly, a test's as the test has them."""
     followed = clock.followed if isinstance(clock, AppClock) else clock
     return time.monotonic() if isinstance(followed, SystemClock) else followed.now()
 
 
-def _beat(record: bytes | None, *, owner: str, overdue: tuple[str, int, int] | None) -> Step[Head]:
+def _beat(
+    record: bytes | None, *, owner: str, overdue: tuple[str, int, int] | None
+) -> RuleResult[LeaderRecord]:
     head = _read(record)
     if head.owner == owner:
-        head = replace(head, beat=head.beat + 1)
-    elif not head.owner or (head.owner, head.token, head.beat) == overdue:
-        head = replace(head, owner=owner, token=head.token + 1, beat=0)
+        head = replace(head, heartbeat=head.heartbeat + 1)
+    elif not head.owner or (head.owner, head.token, head.heartbeat) == overdue:
+        head = replace(head, owner=owner, token=head.token + 1, heartbeat=0)
     else:
-        return Step(record, head)
+        return RuleResult(record, head)
     return _write(head)
 
 
-def _tell(record: bytes | None, *, name: str) -> Step[Head]:
+def _tell(record: bytes | None, *, name: str) -> RuleResult[LeaderRecord]:
     head = _read(record)
     news = (*head.news, (head.revision + 1, name))[-NEWS:]
     return _write(replace(head, revision=head.revision + 1, news=news))
 
 
-def _leave(record: bytes | None, *, owner: str) -> Step[Head]:
+def _leave(record: bytes | None, *, owner: str) -> RuleResult[LeaderRecord]:
     head = _read(record)
-    return _write(replace(head, owner="")) if head.owner == owner else Step(record, head)
+    return _write(replace(head, owner="")) if head.owner == owner else RuleResult(record, head)
 
 
-def _changed(head: Head, revision: int) -> Sequence[str] | None:
+def _changed(head: LeaderRecord, revision: int) -> Sequence[str] | None:
     missed = head.revision - revision
     if missed <= 0:
         return () if missed == 0 else None
     return [name for number, name in head.news if number > revision] if missed <= len(head.news) else None
 
 
-def _read(record: bytes | None) -> Head:
+def _read(record: bytes | None) -> LeaderRecord:
     if record is None:
-        return Head()
-    owner, token, beat, revision, news = json.loads(record)
-    return Head(owner, token, beat, revision, tuple((number, name) for number, name in news))
+        return LeaderRecord()
+    owner, token, heartbeat, revision, news = json.loads(record)
+    return LeaderRecord(owner, token, heartbeat, revision, tuple((number, name) for number, name in news))
 
 
-def _write(head: Head) -> Step[Head]:
-    fields = [head.owner, head.token, head.beat, head.revision, head.news]
-    return Step(json.dumps(fields, separators=(",", ":")).encode(), head, KEEP_MS)
+def _write(head: LeaderRecord) -> RuleResult[LeaderRecord]:
+    fields = [head.owner, head.token, head.heartbeat, head.revision, head.news]
+    return RuleResult(json.dumps(fields, separators=(",", ":")).encode(), head, KEEP_MS)
 
 
-__all__ = ["Beat", "Head", "Lead", "steady"]
+__all__ = ["HeartbeatResult", "LeaderElection", "LeaderRecord", "monotonic_time"]

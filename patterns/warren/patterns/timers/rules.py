@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID, uuid5
 
-from warren.patterns.stores import Step
-from warren.patterns.timers.schedule import following
+from warren.patterns.stores import RuleResult
+from warren.patterns.timers.schedules import following
 
 NAMESPACE: Final = UUID("2b0b5f0e-77c1-5b1b-8d7a-4c3c53f9f2ad")
 KEEP_MS: Final = 400 * 24 * 3600 * 1000
@@ -72,60 +72,60 @@ class Timer:
         )
 
 
-def put(record: bytes | None, timer: Timer, *, now_ms: int) -> Step[bool]:
+def put(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[bool]:
     """Put a timer in the place of that name; False if the same one is there, which goes on as it is, or was fired."""
     held = _held(record)
     if held is not None and held.token == timer.token:
-        return Step(record, True)
+        return RuleResult(record, True)
     if held is not None and held.same(timer) and held.over != CANCELLED:
-        return Step(record, False)
-    return Step(write(timer), True, _keep_ms(timer, now_ms))
+        return RuleResult(record, False)
+    return RuleResult(write(timer), True, _keep_ms(timer, now_ms))
 
 
-def cancel(record: bytes | None, *, token: str) -> Step[bool]:
+def cancel(record: bytes | None, *, token: str) -> RuleResult[bool]:
     """Take it away; False if there is none, or if its only time has come and is being published."""
     held = _held(record)
     if held is not None and held.token == token:
-        return Step(record, True)
+        return RuleResult(record, True)
     if held is None or held.over or (held.firing and "at_ms" in held.spec):
-        return Step(record, False)
-    return Step(write(replace(held, over=CANCELLED, token=token)), True, OVER_MS)
+        return RuleResult(record, False)
+    return RuleResult(write(replace(held, over=CANCELLED, token=token)), True, OVER_MS)
 
 
-def begin(record: bytes | None, timer: Timer, *, late_ms: int, now_ms: int) -> Step[Timer | None]:
+def begin(record: bytes | None, timer: Timer, *, late_ms: int, now_ms: int) -> RuleResult[Timer | None]:
     """The time of `timer` has come: the timer to publish, or None if it was changed, or if this time is passed over.
 
     :param late_ms: from how late on a time counts as missed.
     """
     held = read(record)
     if held is None or not held.same(timer) or held.next_ms != timer.next_ms or held.next_ms > now_ms:
-        return Step(record, None)
+        return RuleResult(record, None)
     if held.firing:
         # Somebody began and died, or lost the lead: it is published again, with the same message id.
-        return Step(record, held)
+        return RuleResult(record, held)
     if held.missed == "skip" and now_ms - held.next_ms > late_ms:
         step = _go_on(held, held.fired, now_ms)
-        return Step(step.record, None, step.keep_ms)
+        return RuleResult(step.record, None, step.keep_ms)
     firing = replace(held, firing=True)
-    return Step(write(firing), firing, _keep_ms(firing, now_ms))
+    return RuleResult(write(firing), firing, _keep_ms(firing, now_ms))
 
 
-def fired(record: bytes | None, timer: Timer, *, now_ms: int) -> Step[Timer | None]:
+def fired(record: bytes | None, timer: Timer, *, now_ms: int) -> RuleResult[Timer | None]:
     """Its message is published: the timer as it goes on, or None if it has no further time."""
     held = read(record)
     if held is None or not held.same(timer) or held.next_ms != timer.next_ms:
-        return Step(record, held)
+        return RuleResult(record, held)
     return _go_on(held, held.fired + 1, now_ms)
 
 
-def _go_on(held: Timer, count: int, now_ms: int) -> Step[Timer | None]:
+def _go_on(held: Timer, count: int, now_ms: int) -> RuleResult[Timer | None]:
     """To the first time that is not past: however many were missed, one was published."""
     next_ms = following(held.spec, held.anchor_ms, max(now_ms, held.next_ms))
     if next_ms is None or "at_ms" in held.spec:
         over = replace(held, firing=False, fired=count, over=FIRED)
-        return Step(write(over), None, KEEP_MS if held.standing else OVER_MS)
+        return RuleResult(write(over), None, KEEP_MS if held.standing else OVER_MS)
     timer = replace(held, firing=False, fired=count, next_ms=next_ms)
-    return Step(write(timer), timer, _keep_ms(timer, now_ms))
+    return RuleResult(write(timer), timer, _keep_ms(timer, now_ms))
 
 
 def read(record: bytes | None) -> Timer | None:

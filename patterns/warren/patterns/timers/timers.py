@@ -26,12 +26,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
-from warren.patterns.stores import StoreUnavailable, decide, decide_patiently, record_key
+from warren.patterns.stores import StoreUnavailable, apply_rule, apply_rule_with_retry, record_key
 from warren.patterns.stores.store import ListingStore
 from warren.patterns.timers import rules as rules
-from warren.patterns.timers.leader_election import Lead, steady
+from warren.patterns.timers.leader_election import LeaderElection, monotonic_time
 from warren.patterns.timers.rules import Timer
-from warren.patterns.timers.schedule import At, Schedule, following, spec_of, words
+from warren.patterns.timers.schedules import DateSchedule, Schedule, following, spec_of, words
 from warren.sdk import App, Clock, ConfigError, Message, SystemClock
 
 log: logging.Logger = logging.getLogger("warren.patterns")
@@ -60,7 +60,7 @@ class TimersStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class TimerInfo:
     """One timer as `timers.listed()` shows it.
 
     :ivar schedule: in words: `once`, `every 0:05:00`, `0 6 * * * (Europe/Berlin)`.
@@ -83,7 +83,7 @@ class Timers:
     :param name: of this set of timers in the store.
     :param store: shared by all processes: `RedisStore`, `PostgresStore`, or `SqliteStore` on one machine.
     :param sends: the classes of all messages that timers publish; their topology is declared at start.
-    :param schedules: put when the App starts; an `At` that was published is not put again. What is no longer among them
+    :param schedules: put when the App starts; an `DateSchedule` that was published is not put again. What is no longer among them
         stays until it is cancelled.
     :param lease: how long after the death of who leads another takes over; a timer that another process puts is noticed
         within a third of it. Default 15 s.
@@ -151,7 +151,7 @@ class Timers:
     async def _put(self, schedule: Schedule, *, standing: bool) -> bool:
         now_ms, spec = self._now_ms(), spec_of(schedule)
         kind, body = self._type_of(schedule.message), schedule.message.model_dump_json(by_alias=True)
-        next_ms = spec["at_ms"] if isinstance(schedule, At) else following(spec, now_ms, now_ms)
+        next_ms = spec["at_ms"] if isinstance(schedule, DateSchedule) else following(spec, now_ms, now_ms)
         if next_ms is None:
             raise ConfigError(f"timer {schedule.name!r} has no time in the future")
         timer = Timer(
@@ -165,7 +165,7 @@ class Timers:
             token=secrets.token_hex(8),
             standing=standing,
         )
-        done = await decide_patiently(
+        done = await apply_rule_with_retry(
             self._store,
             self._key(schedule.name),
             partial(rules.put, timer=timer, now_ms=now_ms),
@@ -182,7 +182,7 @@ class Timers:
 
         :raises StoreUnavailable: it is not known whether it was cancelled; cancel it again.
         """
-        done = await decide_patiently(
+        done = await apply_rule_with_retry(
             self._store,
             self._key(name),
             partial(rules.cancel, token=secrets.token_hex(8)),
@@ -192,7 +192,7 @@ class Timers:
         await self._tell(name)
         return done
 
-    async def listed(self) -> Sequence[Listed]:
+    async def listed(self) -> Sequence[TimerInfo]:
         """All timers that have a time to come, those that are due first at the top.
 
         :raises StoreUnavailable: the store did not answer.
@@ -201,7 +201,7 @@ class Timers:
             [timer async for timer in self._stored()], key=lambda timer: (timer.next_ms, timer.name)
         )
         return [
-            Listed(
+            TimerInfo(
                 timer.name,
                 words(timer.spec),
                 datetime.fromtimestamp(timer.next_ms / 1000, UTC),
@@ -248,15 +248,15 @@ class Timers:
                 while pending:
                     await self._put(pending[0], standing=True)
                     pending.pop(0)
-                if self._told or steady(self._clock) - beaten >= self._lease / 3:
-                    self._told, beaten = False, steady(self._clock)
+                if self._told or monotonic_time(self._clock) - beaten >= self._lease / 3:
+                    self._told, beaten = False, monotonic_time(self._clock)
                     await self._beat()
                 if self.leading:
                     await self._fire_due()
             except StoreUnavailable as error:
                 self.statistics.outages += 1
                 log.warning("timers.store_unavailable name=%s error=%s", self.name, error)
-            await self._sleep(beaten + self._lease / 3 - steady(self._clock))
+            await self._sleep(beaten + self._lease / 3 - monotonic_time(self._clock))
 
     async def _sleep(self, seconds: float) -> None:
         """Until the next beat, or the next timer, or news of this process."""
@@ -278,21 +278,21 @@ class Timers:
 
     async def _beat(self) -> None:
         """Lead or follow; who leads learns what others have put and cancelled."""
-        beat = await self._lead.beat(self._revision)
-        if not beat.leading:
+        heartbeat = await self._lead.heartbeat(self._revision)
+        if not heartbeat.leading:
             self._forget()
             return
         if self._revision < 0:
             self.statistics.led += 1
-            log.info("timers.leading name=%s token=%d", self.name, beat.head.token)
-        if self._revision < 0 or beat.changed is None:
+            log.info("timers.leading name=%s token=%d", self.name, heartbeat.head.token)
+        if self._revision < 0 or heartbeat.changed is None:
             self._forget()
             async for timer in self._stored():
                 self._know(timer)
         else:
-            for name in dict.fromkeys(beat.changed):
+            for name in dict.fromkeys(heartbeat.changed):
                 await self._learn(name)
-        self._revision = beat.head.revision
+        self._revision = heartbeat.head.revision
 
     async def _fire_due(self) -> None:
         while self.leading:
@@ -309,7 +309,7 @@ class Timers:
     async def _fire(self, timer: Timer) -> None:
         key = self._key(timer.name)
         try:
-            firing = await decide(
+            firing = await apply_rule(
                 self._store,
                 key,
                 partial(rules.begin, timer=timer, late_ms=self._late_ms, now_ms=self._now_ms()),
@@ -321,7 +321,7 @@ class Timers:
                 await self._learn(timer.name)
                 return
             await self._publish(firing)
-            after = await decide(
+            after = await apply_rule(
                 self._store,
                 key,
                 partial(rules.fired, timer=firing, now_ms=self._now_ms()),
@@ -377,9 +377,9 @@ class Timers:
         self._queue.clear()
         self._revision = -1
 
-    def _new_lead(self) -> Lead:
+    def _new_lead(self) -> LeaderElection:
         owner = secrets.token_hex(8)
-        return Lead(
+        return LeaderElection(
             self._store, record_key("timers", self.name, "lead"), owner, lease=self._lease, clock=self._clock
         )
 
@@ -398,4 +398,4 @@ class Timers:
         return int(self._clock.now() * 1000)
 
 
-__all__ = ["Listed", "Timers", "TimersStatistics"]
+__all__ = ["TimerInfo", "Timers", "TimersStatistics"]

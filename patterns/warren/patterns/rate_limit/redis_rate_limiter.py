@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, cast
 
-from warren.patterns.rate_limit.token_bucket import FOREVER, MICROSECOND, Limited, Rate
+from warren.patterns.rate_limit.rate_limiter import FOREVER, MICROSECOND, Rate, RateLimitExceeded
 from warren.patterns.stores import RedisStore, record_key
 from warren.sdk import Clock, SystemClock
 
@@ -23,8 +23,8 @@ return {1, wait}
 """
 
 
-class RedisLimiter:
-    """A rate limit over all processes: `RedisLimiter(RedisStore(url), "payment-service", 50, per=timedelta(seconds=1))`.
+class RedisRateLimiter:
+    """A rate limit over all processes: `RedisRateLimiter(RedisStore(url), "payment-service", 50, per=timedelta(seconds=1))`.
 
     A token that was reserved by a process that then died is lost. When Redis forgets (a restart without persistence), the
     bucket is full: a burst more.
@@ -61,7 +61,7 @@ class RedisLimiter:
         )
         taken, wait = cast("tuple[int, int]", answer)
         if not taken:
-            raise Limited(key or self._name, wait * MICROSECOND)
+            raise RateLimitExceeded(key or self._name, wait * MICROSECOND)
         return wait * MICROSECOND
 
     async def acquire(self, key: str = "", *, cost: int = 1, within: timedelta = FOREVER) -> None:
@@ -80,4 +80,4 @@ class RedisLimiter:
         await self._store.close()
 
 
-__all__ = ["RedisLimiter"]
+__all__ = ["RedisRateLimiter"]

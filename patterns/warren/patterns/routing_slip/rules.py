@@ -17,8 +17,8 @@ MOST_BYTES: Final = 64 * 1024
 """Of a slip on its way: the headers of a message have to fit into one frame (AMQP 0-9-1 section 4.2.6.1)."""
 
 
-class SlipEnded(Command):
-    """How a slip ended. Subclass it with a queue: `class BookingEnded(SlipEnded, queue="bookings.ended")`.
+class RoutingSlipEnded(Command):
+    """How a slip ended. Subclass it with a queue: `class BookingEnded(RoutingSlipEnded, queue="bookings.ended")`.
 
     :ivar slip: the id that `start` returned.
     :ivar completed: every step was done; else those that were are undone.
@@ -34,14 +34,14 @@ class SlipEnded(Command):
     results: dict[str, Any] = Field(default_factory=dict)
 
 
-class Planned(NamedTuple):
+class PlannedStep(NamedTuple):
     """A step to come."""
 
     type: str
     body: str
 
 
-class Taken(NamedTuple):
+class CompletedStep(NamedTuple):
     """A step that was done, and what it returned, as JSON."""
 
     type: str
@@ -50,18 +50,18 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Slip:
+class RoutingSlip:
     """:ivar end: the type of the message that tells the end."""
 
     id: str
     end: str
-    todo: tuple[Planned, ...] = ()
-    done: tuple[Taken, ...] = ()
+    todo: tuple[PlannedStep, ...] = ()
+    done: tuple[CompletedStep, ...] = ()
     failed: str | None = None
     reason: str | None = None
 
-    def took(self, step: Planned, result: str) -> Slip:
-        return replace(self, done=(*self.done, Taken(*step, result)))
+    def took(self, step: PlannedStep, result: str) -> RoutingSlip:
+        return replace(self, done=(*self.done, CompletedStep(*step, result)))
 
     def message_id(self, what: str) -> str:
         """The same for one step of one slip, however often it is published."""
@@ -79,17 +79,17 @@ class Slip:
         return text
 
 
-def read(text: object) -> Slip:
+def read(text: object) -> RoutingSlip:
     """:raises DeadLetter: it is no slip."""
     if not isinstance(text, str):
         raise DeadLetter("the message carries no routing slip: start it with slips.start(...)")
     try:
         identity, end, todo, done, failed, reason = json.loads(text)
-        return Slip(
+        return RoutingSlip(
             identity,
             end,
-            tuple(Planned(*step) for step in todo),
-            tuple(Taken(*step) for step in done),
+            tuple(PlannedStep(*step) for step in todo),
+            tuple(CompletedStep(*step) for step in done),
             failed,
             reason,
         )
@@ -97,4 +97,4 @@ def read(text: object) -> Slip:
         raise DeadLetter("its routing slip cannot be read") from None
 
 
-__all__ = ["HEADER", "Planned", "Slip", "SlipEnded", "Taken", "read"]
+__all__ = ["HEADER", "CompletedStep", "PlannedStep", "RoutingSlip", "RoutingSlipEnded", "read"]

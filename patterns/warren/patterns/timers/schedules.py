@@ -12,14 +12,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from warren.core.errors import missing_extra_error
 from warren.sdk import ConfigError, Message
 
-Missed = Literal["catch_up", "skip"]
+MissedPolicy = Literal["catch_up", "skip"]
 
 NAME_BYTES: Final = 150
 MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class DateSchedule:
     """Once, at a time; at once if that is past.
 
     :param name: what it is listed and cancelled by; a schedule of the same name takes its place.
@@ -31,7 +31,7 @@ class At:
     name: str
     when: datetime
     message: Message
-    missed: Missed = "catch_up"
+    missed: MissedPolicy = "catch_up"
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -40,7 +40,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class IntervalSchedule:
     """Again and again, an interval after it was put, then an interval after that, without drift.
 
     :param missed: if nobody was there at one or more of its times: `catch_up` publishes once, late, `skip` waits for
@@ -50,7 +50,7 @@ class Every:
     name: str
     interval: timedelta
     message: Message
-    missed: Missed = "catch_up"
+    missed: MissedPolicy = "catch_up"
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -59,7 +59,7 @@ class Every:
 
 
 @dataclass(frozen=True, slots=True)
-class Cron:
+class CronSchedule:
     """Whenever a cron expression says so, in a time zone.
 
     Five fields (minute, hour, day of month, month, day of week) or six (seconds first), as Debian's cron reads them, with
@@ -68,14 +68,14 @@ class Cron:
     evenly.
 
     :param zone: of the IANA database, `Europe/Berlin`; default UTC.
-    :param missed: as for `Every`.
+    :param missed: as for `IntervalSchedule`.
     """
 
     name: str
     expression: str
     message: Message
     zone: str = "UTC"
-    missed: Missed = "catch_up"
+    missed: MissedPolicy = "catch_up"
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -85,17 +85,17 @@ class Cron:
             raise ConfigError(f"timer {self.name!r}: {error}") from None
 
 
-Schedule = At | Every | Cron
+Schedule = DateSchedule | IntervalSchedule | CronSchedule
 
 
 def spec_of(schedule: Schedule) -> dict[str, Any]:
     """The schedule as it is stored, without its name and message."""
     match schedule:
-        case At():
+        case DateSchedule():
             return {"at_ms": int(schedule.when.timestamp() * 1000)}
-        case Every():
+        case IntervalSchedule():
             return {"every_ms": -(-schedule.interval // MILLISECOND)}
-        case Cron():
+        case CronSchedule():
             return {"cron": schedule.expression, "zone": schedule.zone}
 
 
@@ -152,4 +152,13 @@ def _check_name(name: str) -> None:
         raise ConfigError(f"a timer's name has 1 to {NAME_BYTES} bytes: {name[:40]!r}")
 
 
-__all__ = ["At", "Cron", "Every", "Missed", "Schedule", "following", "spec_of", "words"]
+__all__ = [
+    "CronSchedule",
+    "DateSchedule",
+    "IntervalSchedule",
+    "MissedPolicy",
+    "Schedule",
+    "following",
+    "spec_of",
+    "words",
+]

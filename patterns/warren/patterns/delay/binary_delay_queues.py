@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from warren.patterns.delay.strategy import Entry
+from warren.patterns.delay.strategy import EntryPoint
 from warren.sdk import Binding, ConfigError, Declarable, Exchange, Queue
 
 NAME_BYTES: Final = 255
 LEVELS: Final = 28
 
 
-class Levels:
+class BinaryDelayQueues:
     """On any AMQP 0-9-1 broker: quorum queues that dead-letter at least once, one a power of two of the unit.
 
     A message waits in the queues of its ones and passes by its zeros: up to `levels` hops, half as many on
@@ -88,10 +88,10 @@ class Levels:
             )
         yield Binding(self._out(name), target, pattern)
 
-    def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> Entry:
+    def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> EntryPoint:
         units = -(-delay // self._unit)
         bits = f"{units:0{self._levels}b}"
-        return Entry(
+        return EntryPoint(
             self._level(name, units.bit_length() - 1), f"{'.'.join(bits)}.{_address(exchange, key)}", {}
         )
 
@@ -107,4 +107,4 @@ def _address(exchange: str, key: str) -> str:
     return f"x{exchange.count('.') + 1}.{exchange}.{key}" if exchange else f"q.{key}"
 
 
-__all__ = ["Levels"]
+__all__ = ["BinaryDelayQueues"]

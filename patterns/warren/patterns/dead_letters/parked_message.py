@@ -22,7 +22,7 @@ from warren.wire.field_tables import TableError
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class ParkedMessage:
     """A message in a parking lot.
 
     :ivar queue: where it died.
@@ -46,7 +46,7 @@ class Letter:
     last_death: datetime | None
 
     @classmethod
-    def of(cls, delivery: Delivery, delivery_tag: int) -> Letter:
+    def of(cls, delivery: Delivery, delivery_tag: int) -> ParkedMessage:
         try:
             headers = delivery.headers
             exchange, key = origin(delivery)
@@ -132,4 +132,4 @@ def _instant(milliseconds: int | None) -> datetime | None:
         return None
 
 
-__all__ = ["Letter"]
+__all__ = ["ParkedMessage"]

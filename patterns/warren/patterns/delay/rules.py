@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from warren.patterns.stores.store import Step
+from warren.patterns.stores.store import RuleResult
 
 CLOCKS_DIFFER_MS: Final = 60_000
 """So much longer is a record kept than a message may pass without it: the store forgets by a clock of its own."""
@@ -34,7 +34,7 @@ class Cancellation(StrEnum):
     """Nothing is delayed under this key, or it was decided longer ago than it is kept."""
 
 
-class Arrival(StrEnum):
+class ArrivalDecision(StrEnum):
     """What is to be done with a message whose time has come."""
 
     PASS = "pass"
@@ -47,7 +47,7 @@ class Arrival(StrEnum):
     """Another message was scheduled under the same key after it."""
 
 
-class State(StrEnum):
+class DelayState(StrEnum):
     """Where a delayed message stands."""
 
     WAITING = "waiting"
@@ -56,7 +56,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Delayed:
+class DelayedMessage:
     """A message that waits.
 
     :ivar key: by which it can be cancelled.
@@ -71,10 +71,10 @@ class Delayed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class DelayRecord:
     """The record of one key."""
 
-    state: State
+    state: DelayState
     key: str
     token: str
     due_ms: int
@@ -82,35 +82,35 @@ class Ticket:
     routing_key: str
 
     @property
-    def delayed(self) -> Delayed:
+    def delayed(self) -> DelayedMessage:
         due = datetime.fromtimestamp(self.due_ms / 1000, UTC)
-        return Delayed(self.key, due, self.token, self.exchange, self.routing_key)
+        return DelayedMessage(self.key, due, self.token, self.exchange, self.routing_key)
 
 
-def schedule(record: bytes | None, ticket: Ticket, *, now_ms: int, keep_ms: int) -> Step[None]:
+def schedule(record: bytes | None, ticket: DelayRecord, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
     """Note what is delayed from now on under its key."""
-    return Step(_write(ticket), None, _keep(ticket, now_ms, keep_ms))
+    return RuleResult(_write(ticket), None, _keep(ticket, now_ms, keep_ms))
 
 
-def withdraw(record: bytes | None, token: str, *, now_ms: int, keep_ms: int) -> Step[None]:
+def withdraw(record: bytes | None, token: str, *, now_ms: int, keep_ms: int) -> RuleResult[None]:
     """It was not published after all."""
     held = read(record)
-    return Step(None if held is not None and held.token == token else record, None, keep_ms)
+    return RuleResult(None if held is not None and held.token == token else record, None, keep_ms)
 
 
-def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> Step[Cancellation]:
+def cancel(record: bytes | None, *, now_ms: int, keep_ms: int) -> RuleResult[Cancellation]:
     held = read(record)
     if held is None:
-        return Step(record, Cancellation.UNKNOWN)
-    if held.state is State.PASSED:
-        return Step(record, Cancellation.TOO_LATE)
-    cancelled = replace(held, state=State.CANCELLED)
-    return Step(_write(cancelled), Cancellation.CANCELLED, _keep(held, now_ms, keep_ms))
+        return RuleResult(record, Cancellation.UNKNOWN)
+    if held.state is DelayState.PASSED:
+        return RuleResult(record, Cancellation.TOO_LATE)
+    cancelled = replace(held, state=DelayState.CANCELLED)
+    return RuleResult(_write(cancelled), Cancellation.CANCELLED, _keep(held, now_ms, keep_ms))
 
 
 def arrive(
     record: bytes | None, token: str, due_ms: int | None, *, now_ms: int, keep_ms: int
-) -> Step[Arrival]:
+) -> RuleResult[ArrivalDecision]:
     """The message is due. Once it may pass it may pass again: the process that let it pass may have died over it.
 
     :param due_ms: when it was due, as the message says; None if it does not.
@@ -118,38 +118,38 @@ def arrive(
     held = read(record)
     if held is None:
         late = due_ms is not None and now_ms >= due_ms + keep_ms
-        return Step(record, Arrival.FORGOTTEN if late else Arrival.UNKNOWN)
+        return RuleResult(record, ArrivalDecision.FORGOTTEN if late else ArrivalDecision.UNKNOWN)
     if held.token != token:
-        return Step(record, Arrival.SUPERSEDED)
-    if held.state is State.CANCELLED:
-        return Step(record, Arrival.CANCELLED)
-    passed = replace(held, state=State.PASSED)
-    return Step(_write(passed), Arrival.PASS, _keep(held, now_ms, keep_ms))
+        return RuleResult(record, ArrivalDecision.SUPERSEDED)
+    if held.state is DelayState.CANCELLED:
+        return RuleResult(record, ArrivalDecision.CANCELLED)
+    passed = replace(held, state=DelayState.PASSED)
+    return RuleResult(_write(passed), ArrivalDecision.PASS, _keep(held, now_ms, keep_ms))
 
 
-def read(record: bytes | None) -> Ticket | None:
+def read(record: bytes | None) -> DelayRecord | None:
     if record is None:
         return None
     state, *rest = json.loads(record)
-    return Ticket(State(state), *rest)
+    return DelayRecord(DelayState(state), *rest)
 
 
-def _write(ticket: Ticket) -> bytes:
+def _write(ticket: DelayRecord) -> bytes:
     values = [ticket.state, ticket.key, ticket.token, ticket.due_ms, ticket.exchange, ticket.routing_key]
     return json.dumps(values, separators=(",", ":")).encode()
 
 
-def _keep(ticket: Ticket, now_ms: int, keep_ms: int) -> int:
+def _keep(ticket: DelayRecord, now_ms: int, keep_ms: int) -> int:
     """Longer than the message waits: its tombstone must be there when it arrives."""
     return max(0, ticket.due_ms - now_ms) + keep_ms + CLOCKS_DIFFER_MS
 
 
 __all__ = [
-    "Arrival",
+    "ArrivalDecision",
     "Cancellation",
-    "Delayed",
-    "State",
-    "Ticket",
+    "DelayRecord",
+    "DelayState",
+    "DelayedMessage",
     "arrive",
     "cancel",
     "read",

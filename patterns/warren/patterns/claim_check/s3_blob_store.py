@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any
 
-from warren.patterns.claim_check.blob_store import BlobsUnavailable
-from warren.patterns.optional_packages import need
+from warren.patterns.claim_check.blob_store import BlobStoreUnavailable
+from warren.patterns.optional_packages import require_package
 
 
-class S3Blobs:
+class S3BlobStore:
     """One object a body; shared by every process that reaches the bucket.
 
     Credentials and region come from where Amazon's tools look for them (environment, `~/.aws`, the machine's role), unless
@@ -27,7 +27,7 @@ class S3Blobs:
     """
 
     def __init__(self, bucket: str, *, prefix: str = "warren/", **settings: Any) -> None:
-        need("aiobotocore", "s3", "S3Blobs")
+        require_package("aiobotocore", "s3", "S3Blobs")
         self._bucket = bucket
         self._prefix = prefix
         self._settings = settings
@@ -96,11 +96,13 @@ class S3Blobs:
                 self._open = loop, stack, client
             return self._open[2]
 
-    def _unavailable(self, error: Exception) -> BlobsUnavailable:
-        return BlobsUnavailable(f"large bodies in bucket {self._bucket!r}: {type(error).__name__}: {error}")
+    def _unavailable(self, error: Exception) -> BlobStoreUnavailable:
+        return BlobStoreUnavailable(
+            f"large bodies in bucket {self._bucket!r}: {type(error).__name__}: {error}"
+        )
 
     def __repr__(self) -> str:
         return f"S3Blobs({self._bucket!r}, prefix={self._prefix!r})"
 
 
-__all__ = ["S3Blobs"]
+__all__ = ["S3BlobStore"]

@@ -8,8 +8,8 @@ from typing import Any, Final
 from warren.sdk import App, Delivery
 
 
-class _Natural:
-    """`once=Natural`: idempotent by nature (it sets a value, deletes a row, writes under a key), said where others look
+class _NaturallyIdempotent:
+    """`once=NaturallyIdempotent`: idempotent by nature (it sets a value, deletes a row, writes under a key), said where others look
     for the protection. It costs nothing and keeps nothing: a duplicate runs the handler again."""
 
     def register(self, app: App) -> None:
@@ -25,6 +25,6 @@ class _Natural:
         return "Natural"
 
 
-Natural: Final[_Natural] = _Natural()
+NaturallyIdempotent: Final[_NaturallyIdempotent] = _NaturallyIdempotent()
 
-__all__ = ["Natural"]
+__all__ = ["NaturallyIdempotent"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from warren.core.errors import UsageError
-from warren.patterns.claim_check.blob_store import BlobsUnavailable
+from warren.patterns.claim_check.blob_store import BlobStoreUnavailable
 
 Result = TypeVar("Result")
 
@@ -21,7 +21,7 @@ LEAVING: Final = ".old"
 PREFIX: Final = 2
 
 
-class FolderBlobs:
+class FolderBlobStore:
     """One file a body, in folders by the first two digits of its name.
 
     A file is written under another name, synced, renamed, and its folder synced: a name that is there stands for the whole
@@ -104,7 +104,7 @@ class FolderBlobs:
         try:
             return await asyncio.to_thread(work, *arguments)
         except OSError as error:
-            raise BlobsUnavailable(f"large bodies in {self._path}: {error}") from error
+            raise BlobStoreUnavailable(f"large bodies in {self._path}: {error}") from error
 
     def __repr__(self) -> str:
         return f"FolderBlobs({str(self._path)!r})"
@@ -119,4 +119,4 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-__all__ = ["FolderBlobs"]
+__all__ = ["FolderBlobStore"]

@@ -16,7 +16,7 @@ KEYS: Final = 10_000
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
-class Limited(WarrenError):
+class RateLimitExceeded(WarrenError):
     """No token in the time that there is; nothing was taken.
 
     :ivar after: how long it will be until there is one, if nobody else takes it.
@@ -29,8 +29,8 @@ class Limited(WarrenError):
         self.after: timedelta = after
 
 
-class Limiter(Protocol):
-    """What limits a rate: `LocalLimiter` in one process, `RedisLimiter` over all."""
+class RateLimiter(Protocol):
+    """What limits a rate: `LocalRateLimiter` in one process, `RedisRateLimiter` over all."""
 
     async def reserve(self, key: str = "", *, cost: int = 1, within: timedelta) -> timedelta:
         """Take `cost` tokens, which exist at the latest `within` from now; how long it is until then.
@@ -92,8 +92,8 @@ def take(full_us: int, now_us: int, rate: Rate, cost: int, within_us: int) -> tu
 FOREVER: Final = timedelta(days=365)
 
 
-class LocalLimiter:
-    """A rate limit of this process: `LocalLimiter(50, per=timedelta(seconds=1))`.
+class LocalRateLimiter:
+    """A rate limit of this process: `LocalRateLimiter(50, per=timedelta(seconds=1))`.
 
     :param count: so many in `per`, for each key.
     :param burst: so many at once, after a while in which there were none. Default `count`.
@@ -114,7 +114,7 @@ class LocalLimiter:
         now_us = int(self._clock.now() * 1_000_000)
         taken, wait, full = take(self._full.get(key, 0), now_us, self._rate, cost, within // MICROSECOND)
         if not taken:
-            raise Limited(key, wait * MICROSECOND)
+            raise RateLimitExceeded(key, wait * MICROSECOND)
         self._full[key] = full
         if len(self._full) > KEYS:
             # A bucket that is full is as good as none.
@@ -136,4 +136,4 @@ class LocalLimiter:
         """Nothing is open."""
 
 
-__all__ = ["FOREVER", "MICROSECOND", "Limited", "Limiter", "LocalLimiter", "Rate", "take"]
+__all__ = ["FOREVER", "MICROSECOND", "LocalRateLimiter", "Rate", "RateLimitExceeded", "RateLimiter", "take"]
