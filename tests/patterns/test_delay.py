@@ -184,7 +184,7 @@ async def test_wrong_use_is_said_before_anything_is_sent(new_app: NewApp, name: 
     with pytest.raises(ConfigError, match="from 1 to 28"):
         BinaryDelayQueues(levels=29)
     async with house.app:
-        with pytest.raises(ConfigError, match="is the longest of Levels"):
+        with pytest.raises(ConfigError, match="is the longest of BinaryDelayQueues"):
             await house.delay.after(house.switch(number=1), timedelta(minutes=1))
         with pytest.raises(ConfigError, match="needs an address"):
             await house.delay.after(b"", timedelta(seconds=1))

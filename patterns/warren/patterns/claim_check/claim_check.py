@@ -59,7 +59,7 @@ class ClaimCheckStatistics:
 
 
 class ClaimCheck:
-    """`app.include(ClaimCheck(FolderBlobStore("/srv/blobs")))` in publishers and handlers: large bodies go there by themselves.
+    """`app.include(ClaimCheck(FolderBlobStore("/srv/blobs")))` stores large bodies outside the broker.
 
     Included after `Encryption`, what it keeps is encrypted. `put` and `get` do the same by hand, also without an App.
 
