@@ -16,7 +16,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 CLEAN = [
+    "core",
     "tests/house",
+    "tests/unit/core",
+    "tests/unit/wire",
+    "wire",
 ]
 """Folders and modules that keep the rule. The goal is all of core, wire, cli, sdk, patterns, broker, pipeline, examples,
 benchmarks and tests."""

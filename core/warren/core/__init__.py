@@ -1,1 +1,1 @@
-"""Shared by every component and no part of AMQP: exit statuses, control client, log output, capture events."""
+"""Code that every component shares: exit statuses, control-socket client, log set-up, capture events."""

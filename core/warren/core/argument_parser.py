@@ -1,4 +1,4 @@
-"""Command lines of commands that start fast: argparse, whose errors become one line and status 2."""
+"""argparse parser of the commands that start fast; its errors are one line, with exit status 2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warren.core.errors import UsageError
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that raises `UsageError` instead of printing the usage and ending the process."""
+    """Argument parser that raises `UsageError` where argparse prints its usage and exits. Options cannot be abbreviated."""
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)

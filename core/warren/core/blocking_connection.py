@@ -1,4 +1,7 @@
-"""One blocking connection: handshake and methods, until its owner takes over the socket."""
+"""Blocking AMQP connection with one channel: handshake and synchronous methods.
+
+Benchmarks, `warren bench` and Spark tasks use it to set up, and then read and write frames on the socket themselves.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,20 @@ from warren.wire.amqp_url import AmqpUrl
 from warren.wire.reply_codes import Reply
 
 CHANNEL = 1
-"""The one channel that such a connection uses."""
+"""Number of the only channel of the connection."""
 
 FRAME_MAX = 131072
+"""Largest frame that the connection accepts, in bytes."""
 _FRAME = struct.Struct(">BHI")
 _REFUSALS = (Reply.ACCESS_REFUSED, Reply.NOT_FOUND, Reply.RESOURCE_LOCKED, Reply.PRECONDITION_FAILED)
 
 
 class ClosedByBroker(Exception):
-    """The broker closed the channel or the connection: its reply code and text."""
+    """The broker closed the channel or the connection.
+
+    :param code: reply code of the close method
+    :param text: its reply text
+    """
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"the broker answered {code} {text}")
@@ -28,7 +36,7 @@ class ClosedByBroker(Exception):
 
     @property
     def is_client_error(self) -> bool:
-        """Whether the request is at fault (other properties, a wrong password), and not the broker."""
+        """True if the request is wrong (a wrong password, other queue arguments), False if the broker has a problem."""
         return self.code in _REFUSALS or self.code == Reply.NOT_ALLOWED
 
 
@@ -45,18 +53,18 @@ class BlockingConnection:
         heartbeat: int = 0,
     ) -> None:
         """
-        :param product: how the connection names itself to the broker
-        :param timeout: seconds for each answer of the broker
-        :param context: of an `amqps` URL; the system's authorities if none is given
-        :param heartbeat: seconds; who asks for heartbeats sends them (see `heartbeat`), 0 is for short runs
+        :param timeout: seconds for connecting and for each reply of the broker
+        :param product: `product` of the client properties
+        :param context: TLS context for an `amqps` URL; by default the system's certificate authorities are trusted
+        :param heartbeat: seconds that are proposed; 0 is no heartbeats. The caller has to send them (see `heartbeat`)
         :raises OSError: if the broker cannot be reached or does not answer
-        :raises ClosedByBroker: if it does not want this user or virtual host
+        :raises ClosedByBroker: if the broker refuses the user or the virtual host
         """
         self.socket = socket.create_connection((url.host, url.port), timeout)
         self.buffer = b""
         self.frame_max = FRAME_MAX
         self.heartbeat = 0
-        """Seconds that were agreed on: after twice as long without a byte the broker closes the connection; 0 is never."""
+        """Negotiated heartbeat in seconds; 0 is none. The broker closes a connection that is silent for twice as long."""
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if url.tls:
@@ -71,7 +79,7 @@ class BlockingConnection:
     def _handshake(self, url: AmqpUrl, product: str, heartbeat: int) -> None:
         self.socket.sendall(b"AMQP\x00\x00\x09\x01")
         self.expect("connection.start")
-        # Without this capability a wrong password would be a closed socket instead of a reply
+        # Without authentication_failure_close the broker answers a wrong password by closing the socket
         # (https://www.rabbitmq.com/docs/auth-notification).
         client = field_tables.encode(
             {
@@ -93,15 +101,19 @@ class BlockingConnection:
         self.call("connection.open", url.virtual_host.encode(), b"", False, channel=0)
 
     def send(self, name: str, *values: methods.Argument, channel: int = CHANNEL) -> None:
+        """Send a method."""
         self.socket.sendall(methods.frame(channel, name, *values))
 
     def call(self, name: str, *values: methods.Argument, channel: int = CHANNEL) -> methods.Arguments:
-        """Send a method and wait for its `-ok`."""
+        """Send a method, wait for its `-ok` and return the arguments of that.
+
+        :raises ClosedByBroker: if the broker closes the channel or the connection instead
+        """
         self.send(name, *values, channel=channel)
         return self.expect(f"{name}-ok")
 
     def expect(self, name: str) -> methods.Arguments:
-        """Wait for a method of this name; what else comes before it is dropped.
+        """Wait for a method of this name and return its arguments. Drop all other frames before it.
 
         :raises ClosedByBroker: if the broker closes the channel or the connection instead
         """
@@ -118,9 +130,9 @@ class BlockingConnection:
             raise_if_close(method.name, arguments)
 
     def raise_if_closed(self, frame: bytes) -> None:
-        """Judge a frame that its owner did not expect.
+        """Check a frame that the caller did not expect; ignore everything but a close.
 
-        :raises ClosedByBroker: if it closes the channel or the connection; everything else is passed over
+        :raises ClosedByBroker: if the frame closes the channel or the connection
         """
         method = methods.BY_ID.get(int.from_bytes(frame[7:11], "big")) if frame[0] == 1 else None
         if method is not None:
@@ -132,7 +144,7 @@ class BlockingConnection:
         self.call("channel.open", b"")
 
     def close(self) -> None:
-        """connection.close and its answer, which comes after everything before it has been processed."""
+        """Close the connection, and wait for the reply: the broker sends it after all earlier frames are processed."""
         try:
             self.call("connection.close", int(Reply.SUCCESS), b"done", 0, 0, channel=0)
         finally:
@@ -153,12 +165,15 @@ class BlockingConnection:
         if not data:
             raise ConnectionError("the broker closed the connection")
         if not self.buffer and data.startswith(b"AMQP"):
-            raise ConnectionError("the peer does not speak AMQP 0-9-1")
+            raise ConnectionError("the server does not support AMQP 0-9-1")
         self.buffer += data
 
 
 def raise_if_close(name: str, arguments: methods.Arguments) -> None:
-    """:raises ClosedByBroker: if the method of this name is one that closes"""
+    """Check a method that was received.
+
+    :raises ClosedByBroker: if the method is channel.close or connection.close
+    """
     if name in ("channel.close", "connection.close"):
         text = arguments.data("reply_text").decode(errors="replace")
         raise ClosedByBroker(arguments.number("reply_code"), text)

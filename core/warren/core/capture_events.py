@@ -1,6 +1,6 @@
-"""Life-cycle events of messages: their names and keys, and the message that carries a batch of them on a stream.
+"""Capture events: names and JSON keys of the life-cycle events of messages, and the message that carries a batch of them.
 
-What each event means, and what a reader can conclude from a gap, stands in docs/pipeline/events.md.
+docs/pipeline/events.md defines each event, and what a reader can conclude from a gap.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Final, Literal, TypeAlias
 from warren.wire import field_tables, properties
 
 MESSAGE_TYPE: Final = "warren.events"
-"""The property `type` of a message that carries a batch."""
+"""Property `type` of a message that carries a batch."""
 CONTENT_TYPE: Final = "application/json"
+"""Property `content_type` of such a message."""
 
 PUBLISHED: Final = "published"
 RETURNED: Final = "returned"
@@ -27,15 +28,15 @@ REQUEUED: Final = "requeued"
 EXPIRED: Final = "expired"
 DEAD_LETTERED: Final = "dead_lettered"
 DROPPED: Final = "dropped"
-"""A queue is done with it, and nothing has taken it instead: no dead letter exchange, or none that routes."""
+"""A queue removed the message without an acknowledgement, and no dead-letter exchange routed it to a queue."""
 PURGED: Final = "purged"
-"""All that was ready in a queue is gone, by an operator or with the queue; of no message."""
+"""All ready messages of a queue were removed, by a purge or with the queue. The event names no message."""
 CONSUMING: Final = "consuming"
 CANCELLED: Final = "cancelled"
 STARTED: Final = "started"
-"""The first event of a source; without it, the beginning is missing."""
+"""First event of a source. Where it is absent, the beginning is missing."""
 STOPPED: Final = "stopped"
-"""The last event of a source that ended in order; without it, it runs still, or the end is missing."""
+"""Last event of a source that stopped gracefully. Where it is absent, the source still runs, or its end is missing."""
 
 EVENTS: Final = (
     PUBLISHED,
@@ -55,6 +56,7 @@ EVENTS: Final = (
     STARTED,
     STOPPED,
 )
+"""Names of all events."""
 
 EVENT_KEYS: Final[dict[str, type]] = {
     "event": str,
@@ -73,17 +75,17 @@ EVENT_KEYS: Final[dict[str, type]] = {
     "no_ack": bool,
     "stream": bool,
 }
-"""What an event may have; `event` and `at` (microseconds since 1970) it has always."""
+"""JSON keys of an event with their types. Every event has `event` and `at` (microseconds since 1970)."""
 
 Recorder: TypeAlias = Literal["sdk", "broker"]
-"""Who saw it."""
+"""Component that recorded a batch: header `by`."""
 
 Event: TypeAlias = tuple[str, int, str, int]
 """One event: its prefix (of `event_prefix`), the time (microseconds since 1970), the id of the message ("" if it has none)
 and the bytes of its body (-1 if unknown). A plain tuple: one is made for each message and each step of its life."""
 
 PREFIX_CACHE_SIZE: Final = 8192
-"""How many beginnings of events are kept: routing keys may be without number."""
+"""Number of event prefixes that stay cached. It is bounded because routing keys are not."""
 
 _text = json.JSONEncoder().encode
 
@@ -103,7 +105,7 @@ def event_prefix(
     no_ack: bool | None = None,
     stream: bool | None = None,
 ) -> str:
-    """What many events have in common, encoded once: the beginning of their JSON objects."""
+    """Return the beginning of an event's JSON object: the fields that many events share, encoded once and cached."""
     values = {
         "event": event,
         "exchange": exchange,
@@ -123,11 +125,14 @@ def event_prefix(
 
 
 class EventBatch:
-    """The message of some events of one source: sent again with the same identity, however often it takes.
+    """Message that carries consecutive events of one source. It keeps its identity when it is published again.
 
-    :param source: who tells them: unique for each run of a process.
-    :param sequence: of the first event. A source numbers its events from 1 on; one that it could not keep has its number,
-        too, so that a gap between batches says how many are missing.
+    :param source: identity of the source, unique for each run of a process
+    :param by: component that recorded the events
+    :param application: property `app_id`
+    :param sequence: number of the first event. A source numbers its events from 1 on, including those that it had to
+        drop, so that a gap between two batches is the number of missing events
+    :param stream: name of the stream that stores the batch
     """
 
     def __init__(
@@ -154,9 +159,9 @@ class EventBatch:
         }
 
     def header(self) -> bytes:
-        """The payload of the content's header frame.
+        """Return the payload of the content header frame.
 
-        :raises ValueError: if a name is longer than 255 bytes.
+        :raises ValueError: if a name is longer than 255 bytes
         """
         values: dict[str, properties.Property] = {
             name: value.encode() if isinstance(value, str) else value
@@ -167,7 +172,7 @@ class EventBatch:
 
 
 def encode_events(events: Sequence[Event]) -> bytes:
-    """The body of a batch: a JSON array of objects, absent keys for what is not known."""
+    """Return the body of a batch: a JSON array of objects. Unknown values have no key."""
     objects = []
     for beginning, at, message_id, size in events:
         identity = f',"message_id":{_text(message_id)}' if message_id else ""

@@ -1,4 +1,4 @@
-"""The broker's control socket, from the outside: one request, one reply."""
+"""Client of the broker's control socket: one JSON line as request, one as reply."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Final
 from warren.core.errors import ExitStatus
 
 PATH_LIMIT: Final = 100
-"""Bytes of a socket's path that every system takes."""
+"""Longest path of a Unix socket, in bytes, that every supported system accepts (`sun_path` has 104 or 108)."""
 SOCKET_VARIABLE: Final = "WARREN_BROKER_CONTROL_SOCKET"
 FOLDER_VARIABLE: Final = "WARREN_BROKER_DATA_DIR"
 
 
 class ControlError(Exception):
-    """What was asked could not be done. Its text is one line.
+    """The broker cannot be reached or cannot perform the request. The text is one line.
 
-    :param status: the exit status to end with.
+    :param status: exit status of the command
     """
 
     def __init__(self, text: str, status: int = ExitStatus.FAILED) -> None:
@@ -28,9 +28,11 @@ class ControlError(Exception):
 
 
 def socket_path(socket: str | None, data_dir: str | None) -> Path:
-    """Where the broker listens: as the options say, else as the environment says.
+    """Return the path of the control socket: from the options, else from the environment.
 
-    :raises ControlError: if nothing says it.
+    :param socket: value of `--socket`
+    :param data_dir: value of `--data-dir`; the socket is `control.sock` in there
+    :raises ControlError: if neither an option nor a variable names the broker
     """
     if socket is not None:
         return Path(socket)
@@ -41,16 +43,16 @@ def socket_path(socket: str | None, data_dir: str | None) -> Path:
     if os.environ.get(FOLDER_VARIABLE):
         return Path(os.environ[FOLDER_VARIABLE]) / "control.sock"
     raise ControlError(
-        f"which broker? name its data folder with --data-dir or in {FOLDER_VARIABLE}, or its socket with --socket",
+        f"no broker is named; give its data folder (--data-dir or {FOLDER_VARIABLE}) or its control socket (--socket)",
         ExitStatus.USAGE,
     )
 
 
 def send_request(path: Path, verb: str, arguments: dict[str, Any], timeout: float) -> Any:
-    """Have the broker perform a verb: its result.
+    """Let the broker perform a verb, and return the result.
 
-    :param timeout: seconds until each answer of the system, 0 for no limit
-    :raises ControlError: with the broker's reason, or why it cannot be reached.
+    :param timeout: seconds for each step (connect, send, receive); 0 is no limit
+    :raises ControlError: with the broker's reason if it refuses, or if it cannot be reached
     """
     request = json.dumps({"verb": verb, "arguments": arguments}).encode() + b"\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -62,22 +64,22 @@ def send_request(path: Path, verb: str, arguments: dict[str, Any], timeout: floa
                 line = stream.readline()
         except TimeoutError:
             raise ControlError(
-                f"the broker at {path} has not answered within {timeout:g} s", ExitStatus.IO
+                f"the broker at {path} did not answer within {timeout:g} s", ExitStatus.IO
             ) from None
         except (FileNotFoundError, ConnectionRefusedError):
             raise ControlError(
-                f"no broker listens at {path}: is it running, and on this data folder?", ExitStatus.IO
+                f"no broker listens at {path}; check that it runs, and with this data folder", ExitStatus.IO
             ) from None
         except PermissionError:
             raise ControlError(
-                f"not allowed to open {path}: run this as the broker's user", ExitStatus.IO
+                f"no permission to open {path}; run this command as the user of the broker", ExitStatus.IO
             ) from None
         except OSError as error:
             raise ControlError(
-                f"cannot talk to the broker at {path}: {error.strerror or error}", ExitStatus.IO
+                f"the connection to the broker at {path} failed: {error.strerror or error}", ExitStatus.IO
             ) from None
     if not line.endswith(b"\n"):
-        raise ControlError(f"the broker at {path} ended before it answered", ExitStatus.IO)
+        raise ControlError(f"the broker at {path} stopped before it answered", ExitStatus.IO)
     reply = json.loads(line)
     if "error" in reply:
         raise ControlError(str(reply["error"]), int(reply.get("status", ExitStatus.FAILED)))
@@ -88,7 +90,7 @@ def _connect(sock: socket.socket, path: Path) -> None:
     if len(os.fsencode(path)) <= PATH_LIMIT:
         sock.connect(str(path))
         return
-    # The kernel takes no longer one; by its folder's handle it is short.
+    # The path is too long for the kernel; through a descriptor of its folder it is short.
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         sock.connect(f"/proc/self/fd/{folder}/{path.name}")

@@ -1,4 +1,4 @@
-"""What every command of Warren shares: exit codes, and errors that a user reads in one line."""
+"""Exit statuses of all commands, and the errors that end a command with one line of text."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """The exit status of every `warren` command."""
+    """Exit status of a `warren` command."""
 
     SUCCESS = 0
     FAILED = 1
-    """A check failed: the program ran, and what it was asked to verify does not hold."""
+    """The command ran, and its result is negative: a check that does not hold, a message that was not accepted."""
     USAGE = 2
-    """Wrong use: the input is at fault, and one line says what to change."""
+    """The input is wrong; one line on standard error names the error and what to change."""
     IO = 74
-    """An input or output error (sysexits EX_IOERR): the disk or the network is at fault."""
+    """The disk or the network failed (`EX_IOERR` of sysexits.h)."""
     INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """The input is wrong. Its text is one line: what is wrong and what to do. Ends a command with status 2."""
+    """The input is wrong. The text is one line that says what is wrong and what to do; a command exits with `USAGE`."""
 
 
 def missing_extra_error(extra: str, purpose: str) -> UsageError:
-    """The error of a command whose optional dependencies are not installed."""
+    """Return the error for a feature whose optional dependencies are not installed.
+
+    :param extra: name of the extra of the package `warren`, such as "redis"
+    :param purpose: subject of the sentence: the feature that needs the packages
+    """
     return UsageError(f"{purpose} needs packages that are not installed: pip install 'warren[{extra}]'")
 
 

@@ -323,7 +323,7 @@ def test_no_broker_is_told_from_wrong_use(tmp_path: Path) -> None:
     said = warren_ctl(tmp_path)("list_queues", "-q")
     assert said.status == 74
     assert said.errors == (
-        f"warren ctl: no broker listens at {tmp_path / 'control.sock'}: is it running, and on this data folder?\n"
+        f"warren ctl: no broker listens at {tmp_path / 'control.sock'}; check that it runs, and with this data folder\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""A message's content: one header frame and its body frames, taken apart and put together."""
+"""Message content: encoding and decoding of its header frame and body frames."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ PROPERTIES: dict[str, st.SearchStrategy[Property]] = {
 
 
 @pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 40])
-def test_content_keeps_its_header_and_body(body: bytes) -> None:
+def test_content_round_trips_header_and_body(body: bytes) -> None:
     header = make_header(len(body), b"\x02", 0x1000)
     content = join_content(3, header, body)
     assert (header_payload(content), body_payload(content), body_size(content)) == (header, body, len(body))
 
 
 @pytest.mark.parametrize("length", [0, 1, 91, 92, 93, 184, 185])
-def test_a_body_is_cut_into_frames_that_fit(length: int) -> None:
+def test_a_body_is_split_into_frames_of_at_most_frame_max(length: int) -> None:
     body = bytes(range(length))
     header = make_header(length, b"", 0)
     frames = content_frames(join_content(0, header, body), 7, 100)
@@ -59,7 +59,7 @@ def test_a_body_is_cut_into_frames_that_fit(length: int) -> None:
 
 
 @given(st.fixed_dictionaries({}, optional=PROPERTIES), st.none() | SHORT, st.integers(0, 9))
-def test_the_message_id_is_found_among_any_others(
+def test_the_message_id_is_found_among_any_other_properties(
     others: dict[str, Property], identity: bytes | None, before: int
 ) -> None:
     values = Properties(others)
@@ -70,5 +70,5 @@ def test_the_message_id_is_found_among_any_others(
 
 
 @given(st.binary(max_size=80))
-def test_what_is_no_header_has_no_id_or_some(header: bytes) -> None:
+def test_arbitrary_bytes_have_some_message_id_or_none(header: bytes) -> None:
     assert message_id(header) in header

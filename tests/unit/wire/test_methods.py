@@ -1,4 +1,4 @@
-"""The table of methods, held against pamqp's: the same bytes, both ways, for each of them."""
+"""Method codec: the same bytes as pamqp for every method, in both directions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRATEGIES: dict[str, st.SearchStrategy[Argument]] = {
     "octet": st.integers(0, 2**8 - 1),
     "u16": st.integers(0, 2**16 - 1),
     "u32": st.integers(0, 2**32 - 1),
-    # pamqp takes them for signed.
+    # pamqp decodes them as signed numbers.
     "u64": st.integers(0, 2**63 - 1),
     "short": SHORT,
     "longstr": SHORT,
@@ -37,7 +37,7 @@ STRATEGIES: dict[str, st.SearchStrategy[Argument]] = {
 
 
 def test_the_table_covers_the_protocol() -> None:
-    """All that pamqp knows, but the obsolete access.request."""
+    """All methods of pamqp except those that nobody uses."""
     names = {kind.name for index, kind in THEIRS.items() if index not in BY_ID}
     assert names <= {
         "Access.Request",
@@ -51,7 +51,7 @@ def test_the_table_covers_the_protocol() -> None:
 @pytest.mark.parametrize("method", BY_ID.values(), ids=lambda method: method.name)
 @given(data=st.data())
 @settings(deadline=None, max_examples=12)
-def test_a_method_comes_back_as_it_was(method: Method, data: Any) -> None:
+def test_a_method_round_trips(method: Method, data: Any) -> None:
     values = [data.draw(STRATEGIES[kind]) for kind, _ in method.fields]
     payload = encode(method.name, *values)
     assert int.from_bytes(payload[:4]) == method.class_id << 16 | method.method_id
@@ -61,7 +61,7 @@ def test_a_method_comes_back_as_it_was(method: Method, data: Any) -> None:
 @pytest.mark.parametrize("method", OURS_IN_PAMQP, ids=lambda method: method.name)
 @given(data=st.data())
 @settings(deadline=None, max_examples=12)
-def test_pamqp_reads_and_writes_the_same_bytes(method: Method, data: Any) -> None:
+def test_pamqp_decodes_the_same_arguments(method: Method, data: Any) -> None:
     values = [data.draw(STRATEGIES[kind]) for kind, _ in method.fields]
     payload = encode(method.name, *values)
     with warnings.catch_warnings():
@@ -82,7 +82,7 @@ def test_pamqp_reads_and_writes_the_same_bytes(method: Method, data: Any) -> Non
 
 
 @pytest.mark.parametrize("method", BY_ID.values(), ids=lambda method: method.name)
-def test_a_payload_fills_its_fields_exactly(method: Method) -> None:
+def test_a_payload_of_another_length_than_its_fields_is_an_error(method: Method) -> None:
     empty: dict[str, Argument] = {"short": b"ab", "longstr": b"cde", "table": b"\1kt\1", "bit": True}
     payload = encode(method.name, *(empty.get(kind, 7) for kind, _ in method.fields))
     for wrong in (*(payload[:size] for size in range(4, len(payload))), payload + b"\0"):
@@ -106,6 +106,6 @@ def test_a_short_string_has_at_most_255_bytes() -> None:
         encode("queue.purge", 0, b"q" * 256, False)
 
 
-def test_a_method_frame_is_what_pamqp_makes() -> None:
+def test_a_method_frame_equals_that_of_pamqp() -> None:
     ours = method_frame(7, "basic.ack", 42, True)
     assert ours == frame.marshal(commands.Basic.Ack(42, True), 7)

@@ -1,4 +1,4 @@
-"""A message's properties: the quick routing and the whole decoding agree, and both refuse what is malformed."""
+"""Properties of a message: the in-place parser and the full decoder agree, and both refuse malformed bytes."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def parse(routing: RoutingProperties, payload: bytes, padding: bytes = b"") -> N
 
 @given(PROPERTIES, st.binary(max_size=3))
 @settings(deadline=None, max_examples=300)
-def test_look_sees_what_decode_reads(given: Properties, padding: bytes) -> None:
+def test_the_parser_and_the_decoder_agree(given: Properties, padding: bytes) -> None:
     payload = properties.encode(given, 5)
     decoded = properties.decode(payload)
     assert decoded == given
     routing = RoutingProperties()
-    # What an earlier message left there does not shine through.
-    parse(routing, properties.encode(Properties(everything()), 0))
+    # Nothing of an earlier message remains.
+    parse(routing, properties.encode(Properties(all_properties()), 0))
     parse(routing, payload, padding)
     assert routing.delivery_mode == given.get("delivery_mode", 0)
     assert routing.priority == given.get("priority", 0)
@@ -67,7 +67,7 @@ def test_look_sees_what_decode_reads(given: Properties, padding: bytes) -> None:
         assert routing.user_id == given["user_id"]
 
 
-def everything() -> Properties:
+def all_properties() -> Properties:
     return Properties(
         headers=field_tables.decode_fields(b"\1kt\1"),
         delivery_mode=2,
@@ -78,9 +78,9 @@ def everything() -> Properties:
     )
 
 
-def test_a_plain_persistent_message_forgets_the_one_before() -> None:
+def test_parsing_a_plain_persistent_message_clears_the_previous_one() -> None:
     routing = RoutingProperties()
-    parse(routing, properties.encode(everything(), 0))
+    parse(routing, properties.encode(all_properties(), 0))
     parse(routing, properties.encode(Properties(delivery_mode=2), 0))
     assert (routing.headers, routing.reply_to, routing.has_expiration, routing.has_user_id) == (
         b"",
@@ -92,13 +92,13 @@ def test_a_plain_persistent_message_forgets_the_one_before() -> None:
 
 @given(PROPERTIES)
 @settings(deadline=None)
-def test_pamqp_reads_the_same(given: Properties) -> None:
+def test_pamqp_decodes_the_same(given: Properties) -> None:
     payload = properties.encode(given, 77)
     theirs = header.ContentHeader()
     try:
         theirs.unmarshal(payload)
     except (ValueError, OverflowError):
-        # Strings that are no UTF-8, times that Python has no date for.
+        # pamqp refuses strings that are not UTF-8, and times that datetime cannot represent.
         return
     assert theirs.body_size == 77
     read = theirs.properties
@@ -121,7 +121,7 @@ def test_cut_or_padded_properties_are_malformed(given: Properties, data: st.Data
         with pytest.raises(field_tables.TableError):
             properties.decode(malformed)
         for padding in (b"", b"\1" * 300):
-            # What follows in the buffer is not taken for a property.
+            # Bytes after the payload are not parsed as a property.
             with pytest.raises(MalformedProperties):
                 parse(RoutingProperties(), malformed, padding)
 
@@ -142,14 +142,14 @@ def test_malformed_properties(payload: bytes) -> None:
         properties.decode(payload)
     routing = RoutingProperties()
     for _ in range(2):
-        # Twice: that a table was walked once is no proof that it was sound.
+        # Twice: a table that failed the validation must not be cached as valid.
         with pytest.raises(MalformedProperties):
             parse(routing, payload)
 
 
 @given(st.binary(max_size=40), st.integers(0, 2**16 - 1))
 @settings(deadline=None, max_examples=300)
-def test_any_bytes_are_judged_alike(data: bytes, flags: int) -> None:
+def test_the_parser_and_the_decoder_agree_on_arbitrary_bytes(data: bytes, flags: int) -> None:
     payload = struct.pack(">HHQH", 60, 0, 0, flags) + data
     # Bit 1 announces nothing.
     known = flags & ~2

@@ -1,1 +1,1 @@
-"""AMQP 0-9-1 bytes and values, both directions, without input or output."""
+"""AMQP 0-9-1 codec: bytes to values and back, without any I/O (sans-I/O)."""

@@ -1,7 +1,6 @@
-"""AMQP URLs: where a broker is and who asks, from one line of text.
+"""AMQP URLs, as RabbitMQ defines them (https://www.rabbitmq.com/docs/uri-spec).
 
-The form is RabbitMQ's (https://www.rabbitmq.com/docs/uri-spec), but for one point in which clients differ
-from it: a path that is empty or `/` means the virtual host `/`.
+One rule differs, as in most clients: a path that is empty or `/` means the virtual host `/`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ PORTS = {"amqp": 5672, "amqps": 5671}
 
 
 class AmqpUrl(NamedTuple):
-    """The parts of an AMQP URL, percent-decoded; what is left out has RabbitMQ's default."""
+    """Parts of an AMQP URL, percent-decoded. A part that the URL leaves out has RabbitMQ's default."""
 
     host: str
     port: int
@@ -24,7 +23,7 @@ class AmqpUrl(NamedTuple):
 
     @property
     def masked(self) -> str:
-        """The URL for logs and messages: without its password."""
+        """The URL without its password, for logs and error texts."""
         scheme = "amqps" if self.tls else "amqp"
         host = f"[{self.host}]" if ":" in self.host else self.host
         user, virtual_host = quote(self.user, safe=""), quote(self.virtual_host, safe="")
@@ -32,9 +31,9 @@ class AmqpUrl(NamedTuple):
 
 
 def parse_url(text: str) -> AmqpUrl:
-    """The parts of `text`.
+    """Parse an AMQP URL.
 
-    :raises ValueError: one line that says what is wrong, without the password, if `text` is no AMQP URL
+    :raises ValueError: if `text` is not an AMQP URL; the message is one line and never contains the password
     """
     try:
         parts = urlsplit(text)
@@ -57,7 +56,11 @@ def parse_url(text: str) -> AmqpUrl:
 
 
 def connection_name(client: object, server: object) -> str:
-    """A connection as RabbitMQ names it, by the addresses of its ends; what is no internet address has no name."""
+    """Return RabbitMQ's name of a connection, `host:port -> host:port`.
+
+    :param client: socket address of the client; one that is not an internet address appears as `:`
+    :param server: socket address of the server
+    """
     return f"{_end(client)} -> {_end(server)}"
 
 

@@ -1,7 +1,7 @@
-"""Message content as it travels: one header frame and one body frame, side by side in one bytes object.
+"""Message content as encoded frames: one header frame and one body frame, concatenated in one bytes object.
 
-A broker that forwards a message needs nothing of it but what routes it and what makes it durable, so the header's properties
-are looked at in place and never rebuilt (AMQP 0-9-1, section 4.2.6).
+A broker that forwards a message needs only the properties that decide its routing and durability. It parses these in place
+and never encodes the content header again (AMQP 0-9-1, section 4.2.6).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ USER_ID: Final = 0x0010
 APP_ID: Final = 0x0008
 CLUSTER_ID: Final = 0x0004
 MORE_FLAGS: Final = 0x0001
-SELDOM_ALIKE: Final = (
+PER_MESSAGE: Final = (
     HEADERS | CORRELATION_ID | REPLY_TO | EXPIRATION | MESSAGE_ID | TIMESTAMP | USER_ID | MORE_FLAGS
 )
-"""What two messages of one publisher seldom have in common, or what has to be looked at in each."""
+"""Flags of the properties that usually differ between two messages of a publisher, or must be checked in each."""
 
 HEADER_FIXED: Final = 14
-"""Bytes of a header frame's payload before its properties: class, weight, body size, flags."""
+"""Bytes of a content header before its properties: class, weight, body size, flags."""
 
-BEFORE_ID: Final = PRIORITY | CORRELATION_ID | REPLY_TO | EXPIRATION
-"""The rarer ones that stand before the message id."""
+BEFORE_MESSAGE_ID: Final = PRIORITY | CORRELATION_ID | REPLY_TO | EXPIRATION
+"""Flags of the less frequent properties that precede the message id."""
 
 _FRAME: Final = struct.Struct(">BHI")
 _HEADER: Final = struct.Struct(">HHQH")
@@ -48,31 +48,31 @@ _WIDTHS: Final = {ord(kind): width for kind, width in VALUE_WIDTHS.items()}
 
 
 class MalformedProperties(ValueError):
-    """The property list of a content header ends before its flags say."""
+    """The property list of a content header is shorter or longer than its flags announce, or its headers are malformed."""
 
 
 class RoutingProperties:
-    """The properties of a message that decide its routing and storage. One object is reused: `parse` fills it anew."""
+    """Properties of a message that decide its routing and storage. One object is reused: `parse` overwrites all of them."""
 
     def __init__(self) -> None:
         self.delivery_mode: i64 = 0
         self.priority: i64 = 0
         self.headers = b""
-        self.sound = b""
-        """The last header table that was walked: a publisher often sends the same one again."""
+        self.valid_headers = b""
+        """Last header table that was validated: a publisher often sends the same one again."""
         self.reply_to = b""
-        self.reply_to_at: i64 = 0
-        """How far behind the flags it stands."""
+        self.reply_to_offset: i64 = 0
+        """Offset of `reply_to` in bytes, from the first property."""
         self.expiration = b""
         self.user_id = b""
         self.has_expiration = False
         self.has_user_id = False
 
     def parse(self, data: bytes, start: i64, end: i64, flags: i64) -> None:
-        """Walk the properties in `data[start:end]` that `flags` announces.
+        """Parse the properties in `data[start:end]` that `flags` announces.
 
-        :raises MalformedProperties: if they end early or go on longer than the frame says, or if the headers are no
-            field table: who consumes the message, or dead-letters it, would have to find out.
+        :raises MalformedProperties: if the properties are shorter or longer than the frame, or if the headers are not a
+            valid field table. Otherwise the error would surface only at a consumer, or when the message is dead-lettered
         """
         self.delivery_mode = 0
         self.priority = 0
@@ -98,9 +98,9 @@ class RoutingProperties:
                 if p + 4 + size > end:
                     raise MalformedProperties("the header table reaches past its frame")
                 headers = data[p + 4 : p + 4 + size]
-                if headers != self.sound:
+                if headers != self.valid_headers:
                     walk_table(headers, 0, size, 0)
-                    self.sound = headers
+                    self.valid_headers = headers
                 self.headers = headers
                 p += 4 + size
             if flags & DELIVERY_MODE:
@@ -113,7 +113,7 @@ class RoutingProperties:
                 p += 1 + i64(data[p])
             if flags & REPLY_TO:
                 length: i64 = data[p]
-                self.reply_to_at = p - start
+                self.reply_to_offset = p - start
                 self.reply_to = data[p + 1 : p + 1 + length]
                 p += 1 + length
             if flags & EXPIRATION:
@@ -143,10 +143,10 @@ class RoutingProperties:
 
 
 def walk_table(data: bytes, start: i64, end: i64, depth: i64) -> None:
-    """Make sure that `data[start:end]` is a field table, without making its values.
+    """Validate that `data[start:end]` is a field table, without decoding its values.
 
-    :raises MalformedProperties: if it is none.
-    :raises IndexError: or struct.error, if it ends early.
+    :raises MalformedProperties: if it is malformed
+    :raises IndexError: or struct.error, if it ends early
     """
     p: i64 = start
     while p < end:
@@ -154,7 +154,7 @@ def walk_table(data: bytes, start: i64, end: i64, depth: i64) -> None:
 
 
 def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
-    """The position after the value at `start`."""
+    """Validate the value at `start` and return the position after it."""
     if start >= end:
         raise MalformedProperties("the header table is malformed")
     kind: i64 = data[start]
@@ -183,16 +183,16 @@ def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
 
 
 def message_id(header: bytes, start: i64 = 0) -> bytes:
-    """The property `message-id` in a header frame's payload; empty if it is not set, or if the payload ends before it.
+    """Return the property `message-id` of a content header; empty if it is not set, or if the header ends before it.
 
-    :param start: where the payload begins.
+    :param start: position of the header frame's payload in `header`
     """
     try:
         flags: i64 = _U16.unpack_from(header, start + 12)[0]
         if not flags & MESSAGE_ID:
             return b""
         p: i64 = start + HEADER_FIXED
-        # Assigned and not converted: where this is not compiled, a call of i64 takes as long as all the rest.
+        # Annotated instead of converted: without mypyc, a call of i64 takes as long as the rest of the function.
         size: i64
         if flags & CONTENT_TYPE:
             size = header[p]
@@ -205,7 +205,7 @@ def message_id(header: bytes, start: i64 = 0) -> bytes:
             p += 4 + size
         if flags & DELIVERY_MODE:
             p += 1
-        if flags & BEFORE_ID:
+        if flags & BEFORE_MESSAGE_ID:
             if flags & PRIORITY:
                 p += 1
             for flag in (CORRELATION_ID, REPLY_TO, EXPIRATION):
@@ -219,7 +219,7 @@ def message_id(header: bytes, start: i64 = 0) -> bytes:
 
 
 def join_content(channel: i64, header: bytes, body: bytes) -> bytes:
-    """A header payload and a body as the two frames of `channel`; an empty body has no frame."""
+    """Encode a content header and a body as two frames of `channel`. An empty body has no frame."""
     head = _FRAME.pack(2, channel, len(header)) + header + b"\xce"
     if not body:
         return head
@@ -227,27 +227,28 @@ def join_content(channel: i64, header: bytes, body: bytes) -> bytes:
 
 
 def header_payload(content: bytes) -> bytes:
-    """The payload of the content's header frame."""
+    """Return the payload of the content's header frame."""
     size: i64 = _U32.unpack_from(content, 3)[0]
     return content[7 : 7 + size]
 
 
 def body_payload(content: bytes) -> bytes:
-    """The whole body."""
+    """Return the whole body."""
     size: i64 = _U32.unpack_from(content, 3)[0]
     if len(content) == size + 8:
-        # Only the header's frame. A slice that ends before it starts is an error in compiled code.
+        # There is no body frame. In compiled code a slice that ends before it starts is an error.
         return b""
     return content[15 + size : len(content) - 1]
 
 
 def body_size(content: bytes) -> i64:
+    """Return the size of the body in bytes, as the content header announces it."""
     size: i64 = _U64.unpack_from(content, 11)[0]
     return size
 
 
 def content_frames(content: bytes, channel: i64, frame_max: i64) -> bytes:
-    """The content as frames of another channel, its body in pieces that fit into `frame_max`."""
+    """Encode the content as frames of `channel`, with a body frame for each part that fits into `frame_max` bytes."""
     header = header_payload(content)
     body = body_payload(content)
     room: i64 = frame_max - 8
@@ -266,5 +267,5 @@ def content_frames(content: bytes, channel: i64, frame_max: i64) -> bytes:
 
 
 def make_header(body_length: i64, properties: bytes, flags: i64) -> bytes:
-    """A header payload of class basic from encoded properties and the flags that announce them."""
+    """Encode a content header of class basic from encoded properties and their flags."""
     return _HEADER.pack(60, 0, body_length, flags) + properties

@@ -1,6 +1,6 @@
-"""What a broker sends a client a message at a time, taken out of the byte stream: deliveries, gets, returns, confirms.
+"""Scanner of a client's incoming bytes: it extracts deliveries, replies to basic.get, returns and publisher confirms.
 
-Everything else (answers, closes, heartbeats) is handed on as it came, for whoever speaks the synchronous methods.
+All other frames (replies to synchronous methods, closes, heartbeats) are returned unchanged, for another parser.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RETURN: Final = 50
 GET_OK: Final = 71
 GET_EMPTY: Final = 72
 MESSAGES: Final = frozenset(BASIC << 16 | method for method in (DELIVER, RETURN, GET_OK))
-"""The methods that content follows, of those that a broker sends."""
+"""Methods that a broker sends with content, as `class << 16 | method`."""
 CONFIRMS: Final = frozenset(BASIC << 16 | method for method in (ACK, NACK))
 BLOCKED: Final = 10 << 16 | 60
 UNBLOCKED: Final = 10 << 16 | 61
@@ -25,10 +25,11 @@ HEADER: Final = 2
 BODY: Final = 3
 END: Final = 0xCE
 OVERHEAD: Final = 8
-"""Bytes of a frame that are not its payload."""
+"""Bytes of a frame besides its payload."""
 SMALLEST_LIMIT: Final = 4096
+"""Largest frame in bytes before the frame size is negotiated (`frame-min-size`, AMQP 0-9-1 section 1.2)."""
 LARGEST_BODY: Final = 512 * 1024 * 1024
-"""No message is larger (RabbitMQ's own upper bound); who announces one does not speak AMQP."""
+"""RabbitMQ's upper bound of a message, in bytes. A header that announces more is not AMQP."""
 
 _frame = struct.Struct(">BHI").unpack_from
 _u16 = struct.Struct(">H").unpack_from
@@ -39,32 +40,40 @@ PropertyValue: TypeAlias = "str | int"
 
 
 class StreamError(ValueError):
-    """The bytes are no frames, or not in an order that has a meaning."""
+    """The bytes are not frames, or the frames are in an invalid order."""
 
 
 class ChannelListener(Protocol):
-    """A channel, as far as messages and confirms come to it."""
+    """Receiver of the messages and confirms of a channel."""
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        """A whole message: the payloads of its method frame and of its header frame, and its body.
+        """Receive a message.
 
-        `basic.get-empty` comes as a message without header and body.
+        :param method: payload of the method frame: basic.deliver, basic.get-ok, basic.return or basic.get-empty
+        :param header: payload of the content header frame; empty for basic.get-empty
+        :param body: the whole body
         """
         ...
 
-    def confirm(self, sequence: int, multiple: bool, ack: bool) -> None: ...
+    def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
+        """Receive a basic.ack or basic.nack (`ack` is false) of the broker.
+
+        :param sequence: delivery tag: number of the publish on the channel
+        :param multiple: True if it confirms all publishes up to `sequence`
+        """
+        ...
 
 
 class ConnectionListener(Protocol):
-    """A connection, which the broker may stop reading (`connection.blocked`)."""
+    """Receiver of connection.blocked and connection.unblocked."""
 
     def blocked(self, reason: str | None) -> None:
-        """The reason that the broker gives, or None when it reads again."""
+        """Receive the reason of connection.blocked, or None for connection.unblocked."""
         ...
 
 
 class IncompleteMessage:
-    """A message of which something is still missing."""
+    """A message whose content has not been received completely."""
 
     __slots__ = ("body", "header", "method", "size")
 
@@ -92,23 +101,26 @@ class DeliveryScanner:
 
     @property
     def rest(self) -> bytes:
-        """The beginning of a frame whose end has not come."""
+        """The bytes of an incomplete frame."""
         return b"".join(self._pieces)
 
     def open(self, channel: int, listener: ChannelListener) -> None:
-        """From here on, the channel's messages and confirms go to `listener`."""
+        """Pass the channel's messages and confirms to `listener` from now on."""
         self.listeners[channel] = listener
         self._partial.pop(channel, None)
 
     def close(self, channel: int, listener: ChannelListener) -> None:
+        """Stop passing the channel's messages to `listener`; no effect if another listener has replaced it."""
         if self.listeners.get(channel) is listener:
             del self.listeners[channel]
             self._partial.pop(channel, None)
 
     def feed(self, data: bytes) -> bytes:
-        """Take in what was received, and pass on what is whole; returns the bytes that are for others.
+        """Scan received bytes: pass complete messages and confirms to the listeners, and return all other frames.
 
-        :raises StreamError: if they are no frames; what came before the fault has been passed on.
+        An incomplete frame at the end is kept for the next call.
+
+        :raises StreamError: if the bytes are not valid frames; the listeners have everything before the error
         """
         if self._pieces:
             self._pieces.append(data)
@@ -123,13 +135,13 @@ class DeliveryScanner:
             kind, channel, length = _frame(data, position)
             end = position + OVERHEAD + length
             if length > self.limit - OVERHEAD:
-                if kind == 0x41:  # "AMQP": the broker speaks another version, and says so
+                if kind == 0x41:  # "AMQP": the broker answers with its protocol version
                     return data[position:]
-                raise StreamError(f"a frame of {length} bytes, where {self.limit} are allowed")
+                raise StreamError(f"a frame has {length} bytes, more than the negotiated {self.limit}")
             if end > size:
                 break
             if data[end - 1] != END:
-                raise StreamError("a frame does not end where it says")
+                raise StreamError("a frame has no end octet after the length that it announces")
             listener = self.listeners.get(channel)
             if listener is None:
                 if kind == METHOD and not channel and length >= 4:
@@ -159,26 +171,28 @@ class DeliveryScanner:
     def _content(self, channel: int, listener: ChannelListener, kind: int, payload: bytes) -> None:
         partial = self._partial.get(channel)
         if partial is None:
-            raise StreamError("content that belongs to no method")
+            raise StreamError("a content frame without a method frame before it")
         if kind == HEADER and partial.header is None and len(payload) >= 14:
             partial.header = payload
             partial.size = _u64(payload, 4)[0]
             if partial.size > LARGEST_BODY:
-                raise StreamError(f"a message of {partial.size} bytes")
+                raise StreamError(
+                    f"a content header announces {partial.size} bytes; the largest message has {LARGEST_BODY}"
+                )
         elif kind == BODY and partial.header is not None:
             if len(payload) == partial.size:
-                # The usual case: the body is one frame, and is not copied again.
+                # Usually the body is one frame; it is not copied again.
                 del self._partial[channel]
                 listener.message(partial.method, partial.header, payload)
                 return
             partial.body += payload
         else:
-            raise StreamError(f"a frame of type {kind} in the middle of a message")
+            raise StreamError(f"a frame of type {kind} between the content frames of a message")
         if len(partial.body) == partial.size:
             del self._partial[channel]
             listener.message(partial.method, partial.header, bytes(partial.body))
         elif len(partial.body) > partial.size:
-            raise StreamError("a body that is longer than its header says")
+            raise StreamError("a body is longer than its content header announces")
 
     def _connection_method(self, payload: bytes) -> None:
         method = _u32(payload, 0)[0]
@@ -189,7 +203,7 @@ class DeliveryScanner:
 
 
 class DeliverFields(NamedTuple):
-    """A delivery, apart from its content."""
+    """Fields of basic.deliver."""
 
     delivery_tag: int
     redelivered: bool
@@ -198,7 +212,7 @@ class DeliverFields(NamedTuple):
 
 
 class ReturnFields(NamedTuple):
-    """Why a message came back, and where it was published to."""
+    """Fields of basic.return: reason, exchange and routing key of the publish."""
 
     reply_code: int
     reply_text: str
@@ -207,18 +221,18 @@ class ReturnFields(NamedTuple):
 
 
 class ContentHeader(NamedTuple):
-    """The properties of a message by their AMQP names (those that are set), and its header table as it came."""
+    """Properties of a message by name (those that are set), and its `headers` as an encoded field table."""
 
     properties: dict[str, PropertyValue]
     table: bytes
 
 
 def decode_deliver(method: bytes) -> DeliverFields:
-    """The fields of `basic.deliver` from the frame's payload.
+    """Decode the payload of a basic.deliver frame.
 
-    Bytes that are no UTF-8 become lone surrogates, which encode back to them; see `is_utf8`.
+    Bytes that are not UTF-8 become lone surrogates, which encode back to the same bytes; see `is_utf8`.
 
-    :raises StreamError: if the payload is shorter than its fields.
+    :raises StreamError: if the payload is shorter than its fields
     """
     try:
         position = 5 + method[4]
@@ -227,14 +241,14 @@ def decode_deliver(method: bytes) -> DeliverFields:
         exchange, position = _short(method, position + 9)
         routing_key, _ = _short(method, position)
     except (IndexError, struct.error):
-        raise StreamError("a delivery ends early") from None
+        raise StreamError("a basic.deliver frame ends early") from None
     return DeliverFields(tag, redelivered, exchange, routing_key)
 
 
 def decode_return(method: bytes) -> ReturnFields:
-    """The fields of `basic.return` from the frame's payload.
+    """Decode the payload of a basic.return frame.
 
-    :raises StreamError: if the payload is shorter than its fields.
+    :raises StreamError: if the payload is shorter than its fields
     """
     try:
         (code,) = _u16(method, 4)
@@ -242,14 +256,14 @@ def decode_return(method: bytes) -> ReturnFields:
         exchange, position = _short(method, position)
         routing_key, _ = _short(method, position)
     except (IndexError, struct.error):
-        raise StreamError("a return ends early") from None
+        raise StreamError("a basic.return frame ends early") from None
     return ReturnFields(code, text, exchange, routing_key)
 
 
 def decode_content_header(header: bytes) -> ContentHeader:
-    """The properties in a header frame's payload; strings as in `decode_deliver`, `timestamp` in seconds.
+    """Decode the payload of a content header frame; strings as in `decode_deliver`, `timestamp` in seconds.
 
-    :raises StreamError: if they end early.
+    :raises StreamError: if the properties are shorter or longer than the payload
     """
     properties: dict[str, PropertyValue] = {}
     table = b""
@@ -277,7 +291,7 @@ def decode_content_header(header: bytes) -> ContentHeader:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a string came as valid UTF-8."""
+    """Return True if the string was decoded from valid UTF-8."""
     if text.isascii():
         return True
     try:

@@ -1,8 +1,8 @@
 """Field tables: the typed name-value lists in arguments and headers.
 
-The types stand in RabbitMQ's errata to section 4.2.1 of AMQP 0-9-1
-(https://www.rabbitmq.com/amqp-0-9-1-errata). A field keeps its type and its bytes, because a broker has to report the type
-in its errors and must hand on what it only forwards unchanged: an integer that came as a byte leaves as a byte.
+RabbitMQ's errata to section 4.2.1 of AMQP 0-9-1 define the types (https://www.rabbitmq.com/amqp-0-9-1-errata). A field keeps
+its type and its bytes: a broker reports the type in its errors, and must forward a value unchanged (an integer that was sent
+as a byte leaves as a byte).
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import NamedTuple, TypeAlias
 
 
 class Timestamp(int):
-    """Seconds since 1970 (type `T`)."""
+    """Field value of type `T`: seconds since 1970."""
 
 
 Value: TypeAlias = "bool | int | float | str | bytes | Decimal | list[Value] | dict[str, Value] | None"
+"""A value that a field table can hold."""
 
 
 class Field(NamedTuple):
-    """One value of a table."""
+    """A value of a field table, with its type and its encoding."""
 
     kind: str
-    """The type's letter on the wire."""
+    """Letter of the type in the encoding."""
     value: Value
     raw: bytes
-    """The letter and the encoded value."""
+    """Type letter and encoded value."""
 
     @property
     def type_name(self) -> str:
-        """RabbitMQ's name of the type, as its error texts have it."""
+        """Name of the type in RabbitMQ's error texts."""
         return TYPE_NAMES[self.kind]
 
     @property
@@ -73,25 +74,25 @@ _FIXED = {
     "d": struct.Struct(">d"),
 }
 VALUE_WIDTHS = {"t": 1, "T": 8, "V": 0, "D": 5, **{kind: fixed.size for kind, fixed in _FIXED.items()}}
-"""Bytes of the values whose length is their type's."""
+"""Size in bytes of the values of each fixed-size type."""
 _LENGTH = struct.Struct(">I")
 _LONG = struct.Struct(">q")
 _UNSIGNED_LONG = struct.Struct(">Q")
 _DECIMAL = struct.Struct(">BI")
 
 MAX_DEPTH = 64
-"""Tables and arrays nested deeper than this are refused, so that a peer cannot exhaust the stack."""
+"""Deepest nesting of tables and arrays that is accepted, so that a peer cannot exhaust the stack."""
 
 
 class TableError(ValueError):
-    """The bytes are no field table."""
+    """The bytes are not a valid field table."""
 
 
 def decode_fields(table: bytes, opaque: str | None = None) -> dict[str, Field]:
-    """The fields of an encoded table (without its own length), in their order.
+    """Decode a table (without its length prefix) into its fields, in order.
 
-    :param opaque: the name of an array whose items are not looked at: its value is None.
-    :raises TableError: if the bytes end early, a type is unknown, or tables are nested too deep.
+    :param opaque: name of an array that is not decoded: the value of the field is None, its `raw` is complete
+    :raises TableError: if the bytes end early, a type is unknown, or the nesting is deeper than `MAX_DEPTH`
     """
     try:
         return _fields(table, 0, len(table), 0, opaque)
@@ -100,12 +101,15 @@ def decode_fields(table: bytes, opaque: str | None = None) -> dict[str, Field]:
 
 
 def decode(table: bytes) -> dict[str, Value]:
-    """The values of an encoded table."""
+    """Decode a table (without its length prefix) into its values.
+
+    :raises TableError: as `decode_fields`
+    """
     return {name: field.value for name, field in decode_fields(table).items()}
 
 
 def decode_items(array: bytes) -> list[Field]:
-    """The items of an encoded array (without its own length), each with its type."""
+    """Decode an array (without its length prefix) into its items, each with its type."""
     items: list[Field] = []
     position = 0
     try:
@@ -119,36 +123,45 @@ def decode_items(array: bytes) -> list[Field]:
 
 
 def encode(table: dict[str, Value]) -> bytes:
-    """An encoded table, without its own length. Integers become `I` where they fit in 32 bits, else `l`.
+    """Encode a table, without its length prefix. Integers become `I` if they fit in 32 bits, else `l`.
 
-    :raises ValueError: for a name longer than 255 bytes or a number that no type can hold.
+    :raises ValueError: for a name longer than 255 bytes, or a number that no type can hold
     """
     return b"".join(name_bytes(name) + encode_value(value) for name, value in table.items())
 
 
 def join(fields: dict[str, Field]) -> bytes:
-    """Fields back into an encoded table, each exactly as it came."""
+    """Encode decoded fields as a table again, each with its original bytes."""
     return b"".join(name_bytes(name) + field.raw for name, field in fields.items())
 
 
 def field_of(value: Value) -> Field:
+    """Encode a value as a field."""
     raw = encode_value(value)
     return Field(chr(raw[0]), value, raw)
 
 
 def long_field(value: int) -> Field:
-    """A 64-bit integer, whatever its size: RabbitMQ writes its counters so."""
+    """Encode an integer as type `l` (64 bits) whatever its size, as RabbitMQ encodes its counters."""
     return Field("l", value, b"l" + _LONG.pack(value))
 
 
 def name_bytes(name: str) -> bytes:
+    """Encode the name of a field as a short string.
+
+    :raises ValueError: if it is longer than 255 bytes
+    """
     encoded = name.encode("utf-8", "surrogateescape")
     if len(encoded) > 255:
-        raise ValueError(f"a field's name is longer than 255 bytes: {name[:40]!r}...")
+        raise ValueError(f"the field name {name[:40]!r}... is longer than 255 bytes")
     return bytes((len(encoded),)) + encoded
 
 
 def encode_value(value: Value) -> bytes:
+    """Encode a value: its type letter, and the value.
+
+    :raises ValueError: for a number that no type can hold
+    """
     if value is None:
         return b"V"
     if isinstance(value, bool):

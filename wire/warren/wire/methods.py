@@ -1,7 +1,7 @@
-"""The methods of AMQP 0-9-1 that are not on the hot path, as one table of their fields.
+"""Codec of AMQP 0-9-1 methods, driven by one table of their fields.
 
-Names and keys are bytes, as they stand on the wire (RabbitMQ does not insist on UTF-8), and tables stay encoded until someone
-asks for a field, so that their types survive.
+Strings are bytes, because RabbitMQ does not require UTF-8. Tables stay encoded, so that the types of their fields survive.
+Methods on the hot path (publish, deliver, ack) are also encoded and decoded by hand elsewhere.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _SPEC = """
 
 
 BASIC: Final = 60
-"""The class whose methods are also made and taken apart by hand, on the hot path; and those methods."""
+"""Class id of basic. The method ids below belong to it; hot paths encode and decode these methods by hand."""
 PUBLISH: Final = 40
 DELIVER: Final = 60
 ACK: Final = 80
@@ -94,7 +94,7 @@ NACK: Final = 120
 
 
 class Method(NamedTuple):
-    """A method's place in the protocol and the fields that follow its ids."""
+    """A method: name, ids and the (kind, name) of each field."""
 
     name: str
     class_id: int
@@ -113,6 +113,7 @@ def _parse() -> dict[int, Method]:
 
 
 BY_ID = _parse()
+"""All methods, by `class << 16 | method`."""
 BY_NAME = {method.name: method for method in BY_ID.values()}
 
 _NUMBERS = {
@@ -126,7 +127,7 @@ _FRAME = struct.Struct(">BHI")
 
 
 class Arguments(dict[str, Argument]):
-    """A decoded method's fields by name, with their types said by the way they are asked for."""
+    """Decoded fields of a method by name, with one accessor for each type."""
 
     def flag(self, name: str) -> bool:
         return self[name] is True
@@ -143,9 +144,9 @@ class Arguments(dict[str, Argument]):
 
 
 def decode(method: Method, payload: bytes) -> Arguments:
-    """The fields of a method frame's payload.
+    """Decode the payload of a method frame.
 
-    :raises AmqpError: 501 FRAME_ERROR if the payload is shorter or longer than its fields.
+    :raises AmqpError: 501 FRAME_ERROR if the payload is shorter or longer than its fields
     """
     arguments = Arguments()
     position, bit = 4, 0
@@ -178,7 +179,7 @@ def decode(method: Method, payload: bytes) -> Arguments:
 
 
 def decode_error(payload: bytes) -> AmqpError:
-    """The error of a method frame whose fields do not fill it, in RabbitMQ's words."""
+    """Return RabbitMQ's error for a method frame that is shorter or longer than its fields."""
     class_id, method_id = _IDS.unpack_from(payload)
     return AmqpError(
         Reply.FRAME_ERROR, f"cannot decode {erlang_octets(payload[4 : 4 + TEXT_LIMIT])}", class_id, method_id
@@ -186,7 +187,12 @@ def decode_error(payload: bytes) -> AmqpError:
 
 
 def encode(name: str, *values: Argument) -> bytes:
-    """A method's payload, its fields in their order. Short strings longer than 255 bytes are a ValueError."""
+    """Encode the payload of a method frame.
+
+    :param name: name in the specification, such as "queue.declare"
+    :param values: one value for each field, in the order of the specification
+    :raises ValueError: if a short string is longer than 255 bytes
+    """
     method = BY_NAME[name]
     parts = [_IDS.pack(method.class_id, method.method_id)]
     bits, count = 0, 0
@@ -216,6 +222,6 @@ def encode(name: str, *values: Argument) -> bytes:
 
 
 def frame(channel: int, name: str, *values: Argument) -> bytes:
-    """A whole method frame."""
+    """Encode a method as a frame of `channel`; see `encode`."""
     payload = encode(name, *values)
     return _FRAME.pack(1, channel, len(payload)) + payload + b"\xce"

@@ -1,4 +1,4 @@
-"""The fourteen properties of class basic, decoded and encoded: for those who have to read or change them."""
+"""Codec of content headers: the fourteen properties of class basic."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeAlias
 from warren.wire import field_tables
 
 Property: TypeAlias = "bytes | int | dict[str, field_tables.Field]"
+"""Value of a property: a short string as bytes, a number, or the decoded `headers`."""
 
 _ORDER: tuple[tuple[int, str, str], ...] = (
     (0x8000, "content_type", "short"),
@@ -35,28 +36,30 @@ _U64 = struct.Struct(">Q")
 
 
 class Properties(dict[str, Property]):
-    """A message's properties by name; absent ones are absent.
+    """Properties of a message by name; those that are not set have no key.
 
-    Strings are bytes, `timestamp` is seconds, `headers` keeps each field's type and bytes.
+    Strings are bytes, `timestamp` is in seconds, `headers` keeps the type and the bytes of each field.
     """
 
     @property
     def headers(self) -> dict[str, field_tables.Field]:
+        """The header table; empty if it is not set."""
         value = self.get("headers", {})
         assert isinstance(value, dict)
         return value
 
     def data(self, name: str) -> bytes | None:
+        """Return a property that is a string; None if it is not set."""
         value = self.get(name)
         assert value is None or isinstance(value, bytes)
         return value
 
 
 def decode(header: bytes, opaque: str | None = None) -> Properties:
-    """The properties in a content header's payload.
+    """Decode the payload of a content header frame.
 
-    :param opaque: the name of a header whose items, if it is an array, are not looked at.
-    :raises tables.TableError: if they are malformed.
+    :param opaque: name of a header that, if it is an array, is not decoded; see `field_tables.decode_fields`
+    :raises field_tables.TableError: if the properties or the headers are malformed
     """
     properties = Properties()
     position = 14
@@ -88,9 +91,11 @@ def decode(header: bytes, opaque: str | None = None) -> Properties:
 
 
 def encode(properties: Mapping[str, Property], body_size: int) -> bytes:
-    """A content header's payload with these properties; `headers` may be a table that is encoded already.
+    """Encode the payload of a content header frame. The property `headers` may also be an encoded table.
 
-    :raises ValueError: for a short string longer than 255 bytes, or a number that its field cannot hold.
+    :param body_size: size of the body in bytes
+    :raises ValueError: for a short string longer than 255 bytes, or an octet that is out of range
+    :raises struct.error: for a timestamp that is out of range
     """
     flags, last = 0, 0x10000
     parts = [b""]
@@ -119,7 +124,7 @@ def _joined(headers: Property) -> bytes:
 
 
 def present_properties(flags: int) -> tuple[tuple[str, str], ...]:
-    """The names and kinds (`short`, `octet`, `u64`, `table`) of the properties that the flags announce, in order."""
+    """Return name and kind (`short`, `octet`, `u64`, `table`) of the properties that the flags announce, in order."""
     found = _PRESENT.get(flags)
     if found is None:
         found = tuple((name, kind) for flag, name, kind in _ORDER if flags & flag)

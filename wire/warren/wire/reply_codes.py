@@ -1,4 +1,4 @@
-"""The reply codes of AMQP 0-9-1: their names, what each one closes, and the text that goes with them."""
+"""Reply codes of AMQP 0-9-1, RabbitMQ's reply texts, and the exception that closes a channel or connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Reply(IntEnum):
-    """AMQP 0-9-1 section 1.2 (constants); the names are spelled as RabbitMQ puts them into reply texts."""
+    """Reply code (AMQP 0-9-1 section 1.2, constants). The names are those in RabbitMQ's reply texts."""
 
     SUCCESS = 200
     CONTENT_TOO_LARGE = 311
@@ -30,7 +30,7 @@ class Reply(IntEnum):
 
     @property
     def closes_channel_only(self) -> bool:
-        """Soft errors close the channel, the others the connection."""
+        """True for soft errors, which close the channel; all other errors close the connection."""
         return self in SOFT_ERRORS
 
 
@@ -46,11 +46,12 @@ SOFT_ERRORS = frozenset(
 )
 
 TEXT_LIMIT = 255
+"""Longest reply text in bytes: it is a short string."""
 
 
 def reply_text(code: Reply, explanation: str) -> str:
-    """`NAME - explanation`, as RabbitMQ writes it: what does not fit into the 255 bytes of a short string becomes `...`."""
-    # A name may hold bytes that are no UTF-8 (they stand as surrogates), and the cut may go through a character.
+    """Return `NAME - explanation`, as RabbitMQ formats it. A text of more than 255 bytes is cut and ends with `...`."""
+    # The explanation may quote a name that is not UTF-8 (its bytes are surrogates), and the cut may split a character.
     text = f"{code.name} - {explanation[: TEXT_LIMIT + 1]}".encode(errors="replace")
     if len(text) <= TEXT_LIMIT:
         return text.decode()
@@ -58,7 +59,7 @@ def reply_text(code: Reply, explanation: str) -> str:
 
 
 def erlang_binary(data: bytes) -> str:
-    """Bytes as Erlang prints a binary, for texts that quote a peer's bytes: `<<"abc">>` or `<<1,2,3>>`."""
+    """Format bytes as Erlang prints a binary, for texts that quote a peer's bytes: `<<"abc">>` or `<<1,2,3>>`."""
     if data and all(32 <= octet < 127 for octet in data):
         text = data.decode("ascii").replace("\\", "\\\\").replace('"', '\\"')
         return f'<<"{text}">>'
@@ -66,18 +67,23 @@ def erlang_binary(data: bytes) -> str:
 
 
 def erlang_octets(data: bytes) -> str:
-    """Bytes as Erlang prints a binary of which nothing is text."""
+    """Format bytes as Erlang prints a binary that is not text: `<<1,2,3>>`."""
     return f"<<{','.join(map(str, data))}>>"
 
 
 def describe_frame(kind: int, payload: bytes) -> str:
-    """A frame as RabbitMQ's texts name it: its type and its first octets."""
+    """Describe a frame as RabbitMQ's reply texts do: its type and its first 16 octets."""
     which = "all" if len(payload) <= 16 else "first 16"
     return f"type {kind}, {which} octets = {erlang_binary(payload[:16])}"
 
 
 class AmqpError(Exception):
-    """What a peer did wrong: the code, the explanation, and the method that failed (0, 0 if none did)."""
+    """Protocol error of a peer. It closes the channel or the connection.
+
+    :param explanation: reply text after the name of the code
+    :param class_id: class of the method that failed; 0 if none did
+    :param method_id: its id in the class; 0 if none failed
+    """
 
     def __init__(self, code: Reply, explanation: str, class_id: int = 0, method_id: int = 0) -> None:
         super().__init__(f"{code.name} - {explanation}")
@@ -88,4 +94,5 @@ class AmqpError(Exception):
 
     @property
     def text(self) -> str:
+        """Reply text of the close method, at most 255 bytes."""
         return reply_text(self.code, self.explanation)

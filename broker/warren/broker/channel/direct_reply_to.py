@@ -87,6 +87,6 @@ def addressed(channel: Channel, content: bytes, properties: RoutingProperties) -
         raise AmqpError(Reply.PRECONDITION_FAILED, "fast reply consumer does not exist", BASIC, PUBLISH)
     name = channel.replies.name
     header = header_payload(content)
-    at = FIXED + int(properties.reply_to_at)
+    at = FIXED + int(properties.reply_to_offset)
     header = b"".join((header[:at], bytes((len(name),)), name, header[at + 1 + len(NAME) :]))
     return join_content(channel.number, header, body_payload(content))

@@ -16,7 +16,7 @@ from warren.broker.channel.confirms import Confirms
 from warren.broker.connection.flow_control import hold_back, leave_unread
 from warren.broker.connection.peer_limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT
 from warren.broker.connection.sockets import write
-from warren.wire.content import HEADER_FIXED, SELDOM_ALIKE, MalformedProperties, RoutingProperties
+from warren.wire.content import HEADER_FIXED, PER_MESSAGE, MalformedProperties, RoutingProperties
 from warren.wire.methods import BASIC, decode_error, frame
 from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 
@@ -301,7 +301,7 @@ class Connection:
         self.number = number
         properties = self.properties
         properties.parse(buffer, start + 7 + HEADER_FIXED, end, flags)
-        if body_size and flags & SELDOM_ALIKE == 0:
+        if body_size and flags & PER_MESSAGE == 0:
             self.same = buffer[start : end + 8]
             self.same_body = body_size
         elif self.same:

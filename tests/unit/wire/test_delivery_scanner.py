@@ -1,4 +1,4 @@
-"""Messages and confirms are taken out of the byte stream, however it is cut; everything else is handed on as it came."""
+"""Delivery scanner: it extracts messages and confirms from any chunking of the stream and returns all other frames."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ BLOCKED = method(0, (10, 60), short("low on disk"))
 UNBLOCKED = method(0, (10, 61))
 
 
-class Kept:
-    """An inbox and a connection that keep what comes."""
+class RecordingListener:
+    """Listener of a channel and of a connection that records its calls."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[bytes, bytes, bytes]] = []
@@ -43,37 +43,37 @@ class Kept:
         self.reasons.append(reason)
 
 
-def scanner() -> tuple[DeliveryScanner, Kept]:
-    kept = Kept()
-    made = DeliveryScanner(kept)
-    made.open(1, kept)
-    return made, kept
+def scanner() -> tuple[DeliveryScanner, RecordingListener]:
+    listener = RecordingListener()
+    made = DeliveryScanner(listener)
+    made.open(1, listener)
+    return made, listener
 
 
 @pytest.mark.parametrize("step", [1, 7, 8, 31, 10_000])
-def test_every_cut_of_the_stream_gives_the_same(step: int) -> None:
+def test_any_chunking_of_the_stream_gives_the_same_messages(step: int) -> None:
     stream = OTHERS + MESSAGE + ACK + EMPTY + BLOCKED + NACK + UNBLOCKED + OTHERS
-    made, kept = scanner()
+    made, listener = scanner()
     others = b"".join(made.feed(stream[at : at + step]) for at in range(0, len(stream), step))
     assert others == OTHERS + BLOCKED + UNBLOCKED + OTHERS
-    assert [body for _, _, body in kept.messages] == [b"abcdef", b""]
-    assert kept.confirms == [(5, True, True), (5, False, False)]
-    assert kept.reasons == ["low on disk", None]
-    method, header, _ = kept.messages[0]
+    assert [body for _, _, body in listener.messages] == [b"abcdef", b""]
+    assert listener.confirms == [(5, True, True), (5, False, False)]
+    assert listener.reasons == ["low on disk", None]
+    method, header, _ = listener.messages[0]
     assert decode_deliver(method) == (5, True, "x", "k")
     assert decode_content_header(header) == ({"delivery_mode": 2}, b"")
 
 
-def test_a_closed_channel_gets_nothing_more() -> None:
-    made, kept = scanner()
+def test_a_closed_channel_receives_nothing_more() -> None:
+    made, listener = scanner()
     made.feed(DELIVER)
-    made.close(1, Kept())
-    made.close(1, kept)
+    made.close(1, RecordingListener())
+    made.close(1, listener)
     rest = frame(HEADER, 1, HEAD)
     assert made.feed(rest) == rest
-    made.open(1, kept)
+    made.open(1, listener)
     made.feed(EMPTY)
-    assert len(kept.messages) == 1
+    assert len(listener.messages) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_a_closed_channel_gets_nothing_more() -> None:
         frame(METHOD, 1, b"\0\0\0\0", end=0),
     ],
 )
-def test_what_is_no_amqp_is_an_error_and_not_a_wait(stream: bytes) -> None:
+def test_invalid_frames_are_an_error(stream: bytes) -> None:
     with pytest.raises(StreamError):
         scanner()[0].feed(stream)
 
 
-def test_another_version_of_the_protocol_is_for_others_to_read() -> None:
+def test_a_protocol_header_is_returned_unchanged() -> None:
     assert scanner()[0].feed(b"AMQP\0\0\x09\1") == b"AMQP\0\0\x09\1"
 
 
@@ -104,7 +104,7 @@ def test_a_method_or_header_that_ends_early_is_an_error(payload: bytes) -> None:
         decode_content_header(payload + b"\0" * 8 + b"\x80\0")
 
 
-def test_bytes_that_are_no_text_come_back_as_they_were() -> None:
+def test_bytes_that_are_not_utf8_round_trip() -> None:
     properties, _ = decode_content_header(HEAD[:12] + b"\0\x80" + b"\3a\xff\xe9")
     text = str(properties["message_id"])
     assert not is_utf8(text)

@@ -1,4 +1,4 @@
-"""AMQP URLs are read as RabbitMQ's clients read them."""
+"""AMQP URLs: parts, defaults, errors, and the masked password."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warren.wire.amqp_url import AmqpUrl, parse_url
         ("amqp://[::1]:5673/v", AmqpUrl("::1", 5673, "guest", "guest", "v", False)),
     ],
 )
-def test_the_parts_of_a_url(text: str, parts: AmqpUrl) -> None:
+def test_a_url_is_parsed_into_its_parts(text: str, parts: AmqpUrl) -> None:
     assert parse_url(text) == parts
     assert parse_url(parts.masked)[:2] == parts[:2]
 
@@ -26,12 +26,12 @@ def test_the_parts_of_a_url(text: str, parts: AmqpUrl) -> None:
 @pytest.mark.parametrize(
     "text", ["", "localhost:5672", "http://h", "amqp://h:x", "amqp://h:99999", "amqp://h/a/b", "amqp://[::1"]
 )
-def test_what_is_no_amqp_url_is_said_in_one_line(text: str) -> None:
+def test_an_invalid_url_is_an_error_of_one_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^not an AMQP URL: .+$"):
         parse_url(text)
 
 
-def test_the_password_is_masked_everywhere() -> None:
+def test_the_password_is_neither_in_the_masked_url_nor_in_errors() -> None:
     assert "secret" not in parse_url("amqp://u:secret@h").masked
     with pytest.raises(ValueError, match="not an AMQP URL") as caught:
         parse_url("amqp://u:secret@h:x")

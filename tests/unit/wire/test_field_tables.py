@@ -1,6 +1,6 @@
-"""Field tables: both ways, against pamqp, and bytes that are none.
+"""Field tables: encoding and decoding, compared with pamqp, and malformed bytes.
 
-Source of the types: https://www.rabbitmq.com/amqp-0-9-1-errata.
+The types are those of https://www.rabbitmq.com/amqp-0-9-1-errata.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TABLES = tables(st.builds(Timestamp, st.integers(0, 2**64 - 1)))
 
 
 def well_formed(table: bytes) -> bool:
-    """What the walk over a table says, which makes no values."""
+    """Return the verdict of the validation that decodes no values."""
     try:
         walk_table(table, 0, len(table), 0)
     except (MalformedProperties, IndexError, struct.error):
@@ -72,7 +72,7 @@ def well_formed(table: bytes) -> bool:
 @settings(deadline=None)
 @example({"": {}, "a": [], "b": [[], {}]})
 @example({"digits": Decimal(2**32 - 1)})
-def test_a_table_comes_back_as_it_was(table: dict[str, Value]) -> None:
+def test_a_table_round_trips(table: dict[str, Value]) -> None:
     encoded = encode(table)
     assert decode(encoded) == table
     fields = decode_fields(encoded)
@@ -83,7 +83,7 @@ def test_a_table_comes_back_as_it_was(table: dict[str, Value]) -> None:
 
 @given(tables(st.builds(Timestamp, st.integers(0, 2**32 - 1))))
 @settings(deadline=None, max_examples=50)
-def test_pamqp_reads_what_is_written(table: dict[str, Value]) -> None:
+def test_pamqp_decodes_encoded_tables(table: dict[str, Value]) -> None:
     encoded = encode(table)
     consumed, read = pamqp_decode.field_table(struct.pack(">I", len(encoded)) + encoded)
     assert consumed == len(encoded) + 4
@@ -91,7 +91,7 @@ def test_pamqp_reads_what_is_written(table: dict[str, Value]) -> None:
 
 
 def pamqp_shape(value: Any) -> Any:
-    """pamqp has byte arrays and datetimes (what is later than 2106 it takes for milliseconds)."""
+    """Convert a value to pamqp's types: byte arrays and datetimes (pamqp takes times after 2106 for milliseconds)."""
     if isinstance(value, dict):
         return {name: pamqp_shape(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -126,7 +126,7 @@ def pamqp_shape(value: Any) -> Any:
         ("V", b"", None),
     ],
 )
-def test_every_type_is_read_and_handed_on_unchanged(kind: str, raw: bytes, value: Value) -> None:
+def test_every_type_is_decoded_and_encoded_unchanged(kind: str, raw: bytes, value: Value) -> None:
     encoded = b"\1k" + kind.encode() + raw
     (field,) = decode_fields(encoded).values()
     assert (field.kind, field.value, field.raw) == (kind, value, kind.encode() + raw)
@@ -136,18 +136,18 @@ def test_every_type_is_read_and_handed_on_unchanged(kind: str, raw: bytes, value
     assert well_formed(encoded)
 
 
-def test_a_name_and_a_string_need_not_be_utf8() -> None:
+def test_names_and_strings_need_not_be_utf8() -> None:
     encoded = b"\2\xff\xfeS\0\0\0\2\xc3\x28"
     fields = decode_fields(encoded)
     assert join(fields) == encoded
     assert encode(decode(encoded)) == encoded
 
 
-def test_the_later_of_two_fields_counts() -> None:
+def test_the_last_of_two_fields_of_a_name_counts() -> None:
     assert decode(b"\1at\0\1at\1") == {"a": True}
 
 
-def test_integers_are_written_in_the_width_they_need() -> None:
+def test_integers_are_encoded_in_the_smallest_width() -> None:
     assert field_of(5).raw == b"I\0\0\0\5"
     assert field_of(-(2**31)).kind == "I"
     assert field_of(2**31).kind == "l"
@@ -215,7 +215,7 @@ def test_a_truncated_table_is_malformed_or_ends_between_fields(table: dict[str, 
 @given(st.binary(max_size=60) | st.lists(st.sampled_from(list(b"\0\1\2\3aAFSxItTVD\xff"))).map(bytes))
 @settings(deadline=None, max_examples=400)
 def test_any_bytes_are_a_table_or_a_table_error(encoded: bytes) -> None:
-    """And the walk, which a broker takes instead of decoding, comes to the same judgement."""
+    """The validation that a broker does instead of decoding has the same verdict."""
     try:
         fields = decode_fields(encoded)
     except TableError:
@@ -246,7 +246,7 @@ def test_nesting_is_bounded(kind: bytes) -> None:
         assert not well_formed(nested(depth))
 
 
-def test_tables_of_pamqp_are_read() -> None:
+def test_tables_encoded_by_pamqp_are_decoded() -> None:
     table: FieldTable = {
         "flag": True,
         "small": 5,

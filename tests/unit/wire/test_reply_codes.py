@@ -1,4 +1,4 @@
-"""Reply codes and the texts that go with them."""
+"""Reply codes and RabbitMQ's reply texts."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def test_soft_errors_close_the_channel_only() -> None:
 
 
 @pytest.mark.parametrize("explanation", ["x" * 243, "\u00e9" * 121])
-def test_a_text_that_fits_stays(explanation: str) -> None:
+def test_a_text_of_up_to_255_bytes_is_unchanged(explanation: str) -> None:
     text = reply_text(Reply.NOT_FOUND, explanation)
     assert text == f"NOT_FOUND - {explanation}"
     assert len(text.encode()) <= 255
 
 
 @pytest.mark.parametrize("explanation", ["x" * 244, "\u00e9" * 122, "a\u20ac" * 90, "\udcff\udcfe" * 200])
-def test_a_longer_one_is_cut_within_a_short_string(explanation: str) -> None:
+def test_a_longer_text_is_cut_to_a_short_string(explanation: str) -> None:
     text = reply_text(Reply.NOT_FOUND, explanation)
     assert text.startswith("NOT_FOUND - ")
     assert text.endswith("...")
     assert 250 <= len(text.encode()) <= 255
 
 
-def test_cutting_is_quick() -> None:
+def test_cutting_a_very_long_text_is_fast() -> None:
     start = time.process_time()
     reply_text(Reply.NOT_FOUND, "x" * 10_000_000)
     assert time.process_time() - start < 0.5
@@ -51,10 +51,10 @@ def test_cutting_is_quick() -> None:
         (b"\xff\x01", "<<255,1>>"),
     ],
 )
-def test_bytes_are_shown_as_erlang_prints_them(data: bytes, text: str) -> None:
+def test_bytes_are_formatted_as_erlang_prints_them(data: bytes, text: str) -> None:
     assert erlang_binary(data) == text
 
 
-def test_a_snippet_is_the_beginning_of_a_frame() -> None:
+def test_a_frame_is_described_by_its_first_octets() -> None:
     assert describe_frame(1, b"\0" * 3) == "type 1, all octets = <<0,0,0>>"
     assert describe_frame(7, b"a" * 17) == f'type 7, first 16 octets = <<"{"a" * 16}">>'

@@ -1,4 +1,4 @@
-"""A batch of life-cycle events: what stands in it, and that any JSON reader reads it."""
+"""Capture events: properties and body of a batch, readable by any JSON parser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def batch(*content: Event, sequence: int = 1) -> EventBatch:
     return EventBatch("shop-1", "sdk", "shop", sequence, content, "warren.events")
 
 
-def test_a_batch_names_its_source_and_its_place_in_the_sequence() -> None:
+def test_a_batch_has_its_source_and_sequence_number() -> None:
     message = batch((event_prefix(capture_events.STARTED), 1_700_000_000_000_001, "", -1), sequence=42)
     values = properties.decode(message.header())
     assert {name: field.value for name, field in values.headers.items()} == {
@@ -34,7 +34,7 @@ def test_a_batch_names_its_source_and_its_place_in_the_sequence() -> None:
     assert (values["timestamp"], values["delivery_mode"]) == (1_700_000_000, 2)
 
 
-def test_what_is_not_known_is_absent() -> None:
+def test_unknown_values_have_no_key() -> None:
     published = event_prefix(capture_events.PUBLISHED, "orders", "order.placed")
     delivered = event_prefix(capture_events.DELIVERED, "", "q", "q", True, 2)
     assert json.loads(capture_events.encode_events([(published, 5, "a", 0), (delivered, 6, "", -1)])) == [
@@ -59,7 +59,7 @@ def test_what_is_not_known_is_absent() -> None:
 
 
 @given(st.sampled_from(capture_events.EVENTS), TEXT, TEXT, TEXT, TEXT, st.integers(0), st.integers(-1))
-def test_any_text_comes_back_as_it_was(
+def test_any_text_round_trips(
     event: str, exchange: str, key: str, queue: str, message_id: str, at: int, size: int
 ) -> None:
     (read,) = json.loads(
@@ -77,7 +77,7 @@ def test_any_text_comes_back_as_it_was(
     assert set(read) <= set(capture_events.EVENT_KEYS)
 
 
-def test_a_key_that_was_no_utf_8_does_not_spoil_the_batch() -> None:
+def test_a_routing_key_that_is_not_utf8_leaves_the_batch_valid_json() -> None:
     strange = b"k\xff".decode("utf-8", "surrogateescape")
     body = capture_events.encode_events(
         [(event_prefix(capture_events.PUBLISHED, "x", strange), 1, strange, 1)]
