@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from xdist.remote import Producer
 
+from tests.support import tiers
 from tests.support.broker import PATIENT, BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
@@ -20,19 +21,39 @@ if TYPE_CHECKING:
     from warren.testing import Warren
 
 # Warren's pytest plugin brings `--amqp-url`; here it means: run the tests of any broker, and no others, against this one,
-# and `rabbitmq` starts Debian's. Without it all tests run, with a `warren broker`.
+# and `rabbitmq` starts Debian's. Without it all tests of the tier run, with a `warren broker`.
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier",
+        choices=[tier.name.lower() for tier in tiers.Tier],
+        default="all",
+        help="run the tests of this tier and of those below it (tests/support/tiers.py)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    chosen = tiers.choose(config.getoption("--tier"))
+    in_control_of_workers = bool(config.getoption("numprocesses", None)) and not hasattr(
+        config, "workerinput"
+    )
+    if chosen is tiers.Tier.CHECK and not in_control_of_workers:
+        config.pluginmanager.register(tiers.ProcessGuard())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow files first. With `--amqp-url`, what starts a broker of its own says nothing about the one that is named."""
-    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
-    if config.getoption("--amqp-url") is None:
-        return
-    fixtures = [set(getattr(item, "fixturenames", ())) for item in items]
-    ours = [bool(names & {"amqp_url", "rabbitmq"}) for names in fixtures]
-    config.hook.pytest_deselected(items=[item for item, mine in zip(items, ours, strict=True) if not mine])
-    items[:] = [item for item, mine in zip(items, ours, strict=True) if mine]
+    """Leave out what is above the chosen tier; with `--amqp-url`, what starts a broker of its own. Slow files first."""
+    chosen = tiers.Tier[config.getoption("--tier").upper()]
+    selected = [item for item in items if tiers.tier_of(item) <= chosen]
+    if config.getoption("--amqp-url") is not None:
+        selected = [
+            item for item in selected if {"amqp_url", "rabbitmq"} & set(getattr(item, "fixturenames", ()))
+        ]
+    kept = set(selected)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = sorted(selected, key=lambda item: not item.nodeid.startswith(SLOW))
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -42,6 +63,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWithoutSpark | None:
     return OneWithoutSpark(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.fixture(scope="session")
+def starts_processes() -> None:
+    """Requested by each fixture that starts a process, so that its tests are not in tier `check`."""
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.tiers import examples
 from tests.unit.store.disk import Disk
 from tests.unit.store.node import Node
 from warren.broker.model.compat_checks import PortabilityChecks
@@ -315,7 +316,7 @@ class BackingMachine(RuleBasedStateMachine):
 
 
 BackingMachine.TestCase.settings = settings(
-    max_examples=120,
+    max_examples=examples(120),
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

@@ -25,6 +25,8 @@ from warren.broker.bench.message_flow import (
 from warren.wire.content import join_content, make_header
 from warren.wire.methods import frame
 
+pytestmark = pytest.mark.slow
+
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     words = [str(word) for word in warren("bench", *arguments)]

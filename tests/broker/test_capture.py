@@ -19,6 +19,8 @@ from tests.support.streams import consume, declare_stream
 from warren.broker import Broker, BrokerConfig
 from warren.sdk import App, Capture
 
+pytestmark = pytest.mark.processes
+
 STREAM = "warren.events"
 
 

@@ -16,6 +16,8 @@ from tests.support.broker import READY, warren
 from tests.support.peer import Peer
 from tests.support.processes import Child, wait_until
 
+pytestmark = pytest.mark.processes
+
 
 def start(*arguments: str | Path) -> Child:
     return Child(warren("broker", *arguments))

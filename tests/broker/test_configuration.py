@@ -307,6 +307,7 @@ def test_what_is_wrong_in_a_rabbitmq_conf(conf: Path, text: str, said: str) -> N
 # -- the command
 
 
+@pytest.mark.processes
 def test_the_command_runs_by_a_file(tmp_path: Path, toml: Path) -> None:
     toml.write_text('heartbeat = 7\nlog_json = true\n[users]\nann = "secret"\n')
     with BrokerProcess(tmp_path / "data", "--config", str(toml)) as broker:
@@ -319,6 +320,7 @@ def test_the_command_runs_by_a_file(tmp_path: Path, toml: Path) -> None:
         assert {"time", "level", "logger", "message"} <= set(line)
 
 
+@pytest.mark.processes
 def test_the_first_users_are_made_once(tmp_path: Path) -> None:
     """A password in the configuration is that of the first start; afterwards the data folder's counts."""
     for password, right in (("old", "old"), ("new", "old")):
@@ -327,6 +329,7 @@ def test_the_first_users_are_made_once(tmp_path: Path) -> None:
                 peer.connect().open().sync()
 
 
+@pytest.mark.processes
 def test_the_command_prints_its_settings_and_ends() -> None:
     words = [str(word) for word in warren("broker", "--print-config", "--port", "0")]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
@@ -334,6 +337,7 @@ def test_the_command_prints_its_settings_and_ends() -> None:
     assert ran.stderr == ""
 
 
+@pytest.mark.processes
 def test_the_soft_limit_of_open_files_is_raised(tmp_path: Path) -> None:
     program = (
         "import resource, subprocess, sys;"

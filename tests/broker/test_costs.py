@@ -14,15 +14,11 @@ from warren.wire.content import make_header
 from warren.wire.methods import frame
 
 
-def test_many_wildcards_in_a_row_cost_a_publish_no_second() -> None:
-    """Each word of the key at each place of the pattern, and not each way to get there."""
+def test_many_wildcards_in_a_row_are_matched_without_backtracking() -> None:
+    """Following each way to split the key among the wildcards would not end: there are more than 10^70."""
     trie = TopicTrie()
     trie.add(b".".join([b"#"] * 127), "any")
-    key = b".".join([b"a"] * 127)
-    began = time.process_time()
-    for _ in range(3):
-        assert list(trie.match(key)) == ["any"]
-    assert time.process_time() - began < 0.15
+    assert list(trie.match(b".".join([b"a"] * 127))) == ["any"]
 
 
 def test_a_body_in_tiny_pieces_takes_its_own_size(inprocess: InProcess) -> None:
@@ -81,18 +77,26 @@ def test_what_an_exchange_leads_to_is_not_counted_for_each_key(inprocess: InProc
         narrow = min(seconds(0), seconds(2000))
         for number in range(3000):
             channel.bind(queue, exchange, f"other-{number}")
-        assert min(seconds(4000), seconds(6000)) < 3 * narrow + 0.05
+        # A publish that looked at each of the bindings would cost a hundred times as much.
+        assert min(seconds(4000), seconds(6000)) < 20 * narrow + 0.5
 
 
 def test_a_death_costs_the_same_however_many_went_before(inprocess: InProcess) -> None:
     with Connection(inprocess.url) as connection:
         channel = connection.channel()
-        queue = last = channel.declare(exclusive=True)
-        for _ in range(200):
-            queue = channel.declare(
-                exclusive=True, x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key=queue
-            )
-        began = time.process_time()
-        channel.publish(queue, b"x")
-        assert channel.ready(last) == 1
-        assert time.process_time() - began < 0.25
+
+        def seconds(deaths: int) -> float:
+            """Processor time of a message that dies so many times, each time in another queue."""
+            queue = last = channel.declare(exclusive=True)
+            for _ in range(deaths):
+                queue = channel.declare(
+                    exclusive=True, x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key=queue
+                )
+            began = time.process_time()
+            channel.publish(queue, b"x")
+            assert channel.ready(last) == 1
+            return time.process_time() - began
+
+        # Ten times as many deaths cost about ten times as much; if each read all before it, a hundred times.
+        few = min(seconds(40), seconds(40))
+        assert seconds(400) < 40 * few + 0.5

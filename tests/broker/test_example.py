@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.examples import run
 from tests.support.rabbitmq import RabbitMQ
+
+pytestmark = pytest.mark.processes
 
 STREAMED = """\
 from the first:

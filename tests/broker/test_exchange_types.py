@@ -16,6 +16,7 @@ from tests.support.behaviour import Behaviour
 from tests.support.client import Channel, Closed
 from tests.support.peer import Peer, made
 from tests.support.restarts import Session
+from tests.support.tiers import examples
 from warren.broker.model.exchange.exchange import Binding, Exchange
 from warren.broker.model.exchange.hashing import ConsistentHash
 
@@ -194,7 +195,7 @@ def test_the_choice_is_the_same_after_a_restart(session: Session) -> None:
     assert contents(session.channel, names) == before
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=6))
 def test_shares_are_the_weights_whatever_they_are(weights: list[int]) -> None:
     choice = ConsistentHash()

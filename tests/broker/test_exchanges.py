@@ -14,6 +14,7 @@ from tests.broker.conftest import Talk
 from tests.support.behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
 from tests.support.peer import Peer, Refusal, made
+from tests.support.tiers import examples
 from warren.broker.model.exchange.topic import TopicTrie
 
 DEFAULT_REFUSED = "ACCESS_REFUSED - operation not permitted on the default exchange"
@@ -357,7 +358,7 @@ KEYS = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=5).map(".".j
 
 
 @given(st.lists(KEYS, max_size=8), KEYS, st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @example(["#.#.#.#.a", "*.*", ""], "", None)
 def test_topics_match_as_defined(patterns: list[str], key: str, data: Any) -> None:
     trie = TopicTrie()

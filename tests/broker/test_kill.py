@@ -16,6 +16,8 @@ from tests.support.frames import (
     publish_frames,
 )
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = 20_000
 WINDOW = 1_000
 ROUNDS = 10

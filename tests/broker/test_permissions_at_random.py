@@ -16,6 +16,8 @@ from tests.support.peer import Peer, content, encoded, made
 from tests.support.prepared import definitions, prepared
 from tests.support.rabbitmq import installed
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["a", "b", "ab", "a.b", "amq.topic", "amq.fanout", "missing", ""]
 PATTERNS = [
     "",

@@ -112,6 +112,7 @@ def test_a_stop_waits_for_nobody_who_has_sent_no_header() -> None:
     peer.abort()
 
 
+@pytest.mark.processes
 def test_the_header_stands_before_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("server", "/CN=localhost")

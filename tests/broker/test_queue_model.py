@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.client import Channel, Connection, Message
 from tests.support.inprocess import InProcess
+from tests.support.tiers import examples
 
 # Some hundred syncs, one after the other.
 pytestmark = pytest.mark.timeout(1200)
@@ -298,7 +299,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestQueue = QueueMachine.TestCase
 TestQueue.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

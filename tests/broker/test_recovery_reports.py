@@ -17,6 +17,8 @@ from tests.support.client import Channel, Connection
 from tests.support.processes import Child, wait_until
 from tests.support.restarts import PERSISTENT
 
+pytestmark = pytest.mark.processes
+
 LARGE = 200_000
 Harm = Callable[[Path], None]
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from pamqp.commands import Basic
 
 from tests.support.broker import BrokerProcess
 from tests.support.client import Channel, Connection
 from tests.support.streams import consume, declare_stream, offset_of, seen
+
+pytestmark = pytest.mark.slow
 
 STREAM = "s"
 WINDOW = 1000

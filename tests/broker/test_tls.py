@@ -63,7 +63,7 @@ class Certificates(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+def certificates(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     folder = tmp_path_factory.mktemp("certificates")
     authority, other = Authority(folder), Authority(folder, "other")
     return Certificates(
@@ -276,6 +276,7 @@ def test_pika_over_tls_by_certificate(certificates: Certificates, start: Start) 
     connection.close()
 
 
+@pytest.mark.processes
 def test_a_renewed_certificate_counts_from_the_next_connection_on(
     certificates: Certificates, start: Start, tmp_path: Path
 ) -> None:
@@ -310,6 +311,7 @@ def test_a_renewed_certificate_counts_from_the_next_connection_on(
 # -- configuration
 
 
+@pytest.mark.processes
 def test_a_key_may_have_a_password(certificates: Certificates, start: Start) -> None:
     certificate, key = certificates.authority.issue("secret", "/CN=localhost", password="opensesame")
     broker = start(certificate=certificate, key=key, key_password="opensesame")

@@ -33,6 +33,7 @@ def test_the_words_that_may_come_next(warren: Command, typed: list[str], offered
     assert bool(done.out) == bool(offered)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_with_the_script(warren: Command, tmp_path: Path) -> None:
     command = tmp_path / "warren"

@@ -9,6 +9,8 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command, Module
 from tests.support.blocking import connected
 from tests.support.broker import warren as command
@@ -35,6 +37,7 @@ def test_help_says_what_each_command_does(warren: Command) -> None:
     )
 
 
+@pytest.mark.processes
 def test_help_imports_no_command() -> None:
     program = (
         "import sys; from warren.cli import dispatch; dispatch.main(['--help']);"
@@ -45,6 +48,7 @@ def test_help_imports_no_command() -> None:
     assert not brought & {"aiormq", "pydantic", "typer", "rich", "opentelemetry", "pyspark"}
 
 
+@pytest.mark.processes
 def test_output_that_nobody_reads_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)

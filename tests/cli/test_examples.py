@@ -22,6 +22,8 @@ from tests.support.examples import EXAMPLES, run
 from tests.support.processes import wait_until
 from tests.support.rabbitmq import RabbitMQ
 
+pytestmark = pytest.mark.slow
+
 DEPLOY = EXAMPLES / "deploy"
 
 

@@ -241,6 +241,7 @@ def test_what_an_option_needs_is_said(warren: Command, monkeypatch: pytest.Monke
     )
 
 
+@pytest.mark.processes
 def test_workers_that_can_never_run_end_all(module: Module, tmp_path: Path) -> None:
     with Child(command("run", f"{module('')}:app", "--workers", "2"), cwd=tmp_path) as child:
         assert child.wait(LONG) == 2

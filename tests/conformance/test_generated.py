@@ -16,6 +16,8 @@ from tests.conformance.machine import Conversation
 from tests.support.inprocess import InProcess
 from tests.support.rabbitmq import RabbitMQ
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = int(os.environ.get("SCRIPTS") or 0)
 SEEDS = int(os.environ.get("SEEDS") or 0)
 STEPS = 40

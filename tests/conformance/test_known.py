@@ -14,6 +14,8 @@ from tests.conformance.side import Side
 from tests.support.inprocess import InProcess
 from tests.support.rabbitmq import RabbitMQ
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LONG = 60.0
 """Seconds that RabbitMQ may take over what it does like Warren. Nothing is waited for once it is seen."""

@@ -9,6 +9,8 @@ from tests.conformance.scripts import EXCHANGES, QUEUES, SCRIPTS
 from tests.support.inprocess import InProcess
 from tests.support.rabbitmq import RabbitMQ
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcess, name: str) -> None:

@@ -16,6 +16,8 @@ from warren.demo.orders import sample
 from warren.demo.replay import Plan
 from warren.demo.verdict import Verdict
 
+pytestmark = pytest.mark.slow
+
 ORDERS = 300
 
 

@@ -62,6 +62,7 @@ def test_a_wrong_file_is_one_line_with_its_line_number(tmp_path: Path, text: str
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.processes
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no file .*none\.csv"):
         main(["orders", "--file", str(tmp_path / "none.csv")])

@@ -46,12 +46,14 @@ def module_of(command: str) -> str:
     return module
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("command", ["broker", "bench", "ctl", "definitions", "completion"])
 def test_a_command_that_starts_fast_imports_no_heavy_package(command: str) -> None:
     loaded = imported_by("warren.cli.dispatch", module_of(command))
     assert not loaded & {*HEAVY, "typer", "rich"}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("command", ["run", "publish", "call", "topology", "asyncapi"])
 def test_a_command_that_uses_the_sdk_imports_it_only_when_it_runs(command: str) -> None:
     assert not imported_by("warren.cli.dispatch", module_of(command)) & HEAVY
@@ -85,6 +87,7 @@ def test_the_readme_shows_the_test_of_the_example() -> None:
     assert blocks[1] in (ROOT / "examples" / "test_unpaid_order.py").read_text()
 
 
+@pytest.mark.processes
 def test_the_example_in_the_readme_runs(tmp_path: Path) -> None:
     block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert block is not None

@@ -154,6 +154,7 @@ def test_a_record_of_another_form_is_only_a_message(message: str, arguments: tup
     assert split_event(record(message, *arguments)) is None
 
 
+@pytest.mark.processes
 def test_a_record_inside_a_span_names_it() -> None:
     program = (
         "import logging; from opentelemetry import trace; from warren.core.log_output import JsonLines\n"

@@ -16,6 +16,8 @@ from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
 from tests.support.workers import Workers, worker_host
 
+pytestmark = pytest.mark.processes
+
 
 @asynccontextmanager
 async def echo() -> AsyncIterator[str]:

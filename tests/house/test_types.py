@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ROOTS = ("core", "wire", "cli", "sdk", "patterns", "broker", "pipeline")
 BROKER = (

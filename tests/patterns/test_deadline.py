@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.faults.patterns.skew import SkewedClock
 from tests.patterns import tidy
 from tests.patterns.conftest import PATIENCE, NewApp, OpenStore
+from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore, SqliteStore, Store, StoreUnavailable

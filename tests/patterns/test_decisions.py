@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 )
 
 from tests.patterns.conftest import OpenStore
+from tests.support.tiers import examples
 from warren.patterns import RedisStore, SqliteStore, Store
 from warren.patterns.deadline import rules
 from warren.patterns.deadline.rules import DeadlineOutcome, DeadlineRecord, DeadlineState
@@ -289,7 +290,7 @@ class OneOutcome(RuleBasedStateMachine):
 
 
 SETTINGS = settings(
-    max_examples=200,
+    max_examples=examples(200),
     stateful_step_count=25,
     deadline=None,
     database=None,

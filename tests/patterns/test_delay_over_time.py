@@ -91,6 +91,7 @@ async def test_a_retry_over_days_is_parked_in_the_end(warren: Warren) -> None:
     assert len(warren.dead_letters) == 1
 
 
+@pytest.mark.processes
 async def test_a_broker_that_refuses_what_rabbitmq_43_refuses_takes_them_all(tmp_path: Path) -> None:
     class Ring(Message):
         number: int

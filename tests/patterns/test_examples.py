@@ -10,6 +10,8 @@ import pytest
 from tests.support.broker import BrokerProcess
 from tests.support.examples import EXAMPLES, run
 
+pytestmark = pytest.mark.slow
+
 PROMISED = {
     "unpaid_order": ["order 41: paid in time", "order 42: cancelled", "order 42: paid late, refunded"],
     "once": ["charging for order 42", "receipt for order 42", "receipt for order 42"],

@@ -13,6 +13,8 @@ from tests.patterns import tidy
 from tests.support.examples import EXAMPLES
 from warren.sdk import App
 
+pytestmark = pytest.mark.slow
+
 FOLDER = EXAMPLES / "literature"
 
 PROMISED = {

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.patterns.conftest import NewApp
 from tests.patterns.waiting import eventually
 from warren.sdk import Command
 
 
+@pytest.mark.slow
 async def test_a_spike_is_absorbed_and_worked_off_at_the_pace_of_the_consumers(
     new_app: NewApp, name: str
 ) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.patterns.skew import SkewedClock
 from tests.patterns.conftest import PATIENCE, OpenStore
+from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from tests.support.processes import closed_port, free_port
@@ -214,6 +214,7 @@ async def test_without_its_store_a_closed_handler_does_not_run_and_an_open_one_d
         await closed.on_stop()
 
 
+@pytest.mark.processes
 async def test_a_store_that_comes_back_in_time_is_waited_for(tmp_path: Path) -> None:
     port = free_port()
     once = Once(RedisStore(f"redis://127.0.0.1:{port}/0"), patience=timedelta(minutes=4))
@@ -224,6 +225,7 @@ async def test_a_store_that_comes_back_in_time_is_waited_for(tmp_path: Path) -> 
         await once.on_stop()
 
 
+@pytest.mark.processes
 async def test_a_store_that_dies_under_the_handler_does_not_undo_it(tmp_path: Path) -> None:
     with redis_server(tmp_path) as url:
         once = Once(RedisStore(url, timeout=PATIENCE), patience=timedelta(milliseconds=100))

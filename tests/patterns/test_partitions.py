@@ -71,6 +71,7 @@ async def test_a_handler_runs_to_its_end_when_its_connection_is_lost(
     assert second.done[:-3] in ([], [("k0", 0)])
 
 
+@pytest.mark.processes
 async def test_the_broker_divides_the_keys_by_consistent_hash(
     request: pytest.FixtureRequest, name: str
 ) -> None:

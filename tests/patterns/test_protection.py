@@ -11,9 +11,9 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.faults.patterns.skew import SkewedClock
 from tests.patterns.capture import publish_captured
 from tests.patterns.conftest import NewApp
+from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from warren.patterns.protection import Encryption, Signing

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.waiting import eventually
+from tests.support.tiers import examples
 from warren.broker import VirtualClock
 from warren.patterns import RedisStore
 from warren.patterns.rate_limit import (
@@ -30,7 +31,7 @@ SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 NONE = timedelta(0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     gaps=st.lists(st.integers(0, 3_000_000), min_size=1, max_size=60),
     count=st.integers(1, 5),

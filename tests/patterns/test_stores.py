@@ -146,6 +146,7 @@ async def test_a_key_that_is_something_else_in_redis_harms_no_other(redis_url: s
         assert "WRONGTYPE" in str(answers[1])
 
 
+@pytest.mark.processes
 async def test_redis_that_is_down_is_said_and_survived(tmp_path: Path) -> None:
     """With an append-only file synced at every write, Redis stopped and started again knows what it
     answered."""
@@ -308,6 +309,7 @@ def test_without_its_driver_one_line_says_what_to_install(monkeypatch: pytest.Mo
         PostgresStore("postgresql://127.0.0.1/db")
 
 
+@pytest.mark.processes
 async def test_sqlite_is_still_true_after_its_process_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "decisions.sqlite"
     script = (

@@ -12,6 +12,7 @@ from tests.support.broker import PATIENT, BrokerProcess
 from warren.sdk import App, PublishTimeout, Queue, State
 
 
+@pytest.mark.processes
 async def test_a_blocked_publisher_is_told_why_and_consumers_go_on(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "broker", "--disk-free-limit", "1000000GB", *PATIENT)
     await asyncio.to_thread(broker.start)

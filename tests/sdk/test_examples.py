@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.examples import run
 
+pytestmark = pytest.mark.processes
+
 # Sorted: what two handlers print has no order between them.
 PROMISED = {
     "hello": ["billed 42"],

@@ -12,12 +12,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_mypy_sees_what_it_should(tmp_path: Path) -> None:
     """`--strict` warns of an unused ignore, so that what should be an error in typed.py has to be one."""
     check("mypy", "--cache-dir", str(tmp_path), "--follow-imports", "silent")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_pyright_sees_the_same() -> None:
     check("pyright")

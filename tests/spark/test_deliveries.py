@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.tiers import examples
 from warren.pipeline.source.delivery_batches import Deliveries, Messages
 from warren.wire import field_tables, methods, properties
 from warren.wire.content import content_frames, join_content
@@ -45,7 +46,7 @@ TOLD: list[dict[str, properties.Property]] = [
 ]
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.sampled_from(TOLD), st.sampled_from([0, 1, 5000, 20_000])), min_size=1, max_size=8),
     st.lists(st.integers(0, 100_000), max_size=5),

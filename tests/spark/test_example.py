@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.spark.conftest import Audit, Message
 from tests.spark.test_stream_source import declared
 from tests.support.examples import EXAMPLES, run
+
+pytestmark = pytest.mark.processes
 
 
 def test_browsing_counts_and_shows_what_stays(audit: Audit) -> None:

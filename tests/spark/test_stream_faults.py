@@ -23,6 +23,8 @@ from warren.pipeline.source.stream_end import Watch
 from warren.pipeline.source.stream_readers import ContinuousReader
 from warren.pipeline.source.stream_replay import Replay
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def stream(amqp_url: str) -> Iterator[Stream]:

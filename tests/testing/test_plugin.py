@@ -7,6 +7,10 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "test_unpaid_order.py"
 # What loads the plugin in a checkout that was installed before it had one.

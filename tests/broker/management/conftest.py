@@ -19,7 +19,7 @@ SetPolicy: TypeAlias = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def warren(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+def warren(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """The operator of a `warren broker` that the module's tests share."""
     with BrokerProcess(tmp_path_factory.mktemp("managed") / "data") as broker:
         yield Operator(warren_ctl(broker.data_dir), broker.url, is_warren=True)

@@ -149,6 +149,7 @@ def test_it_ends_with_the_broker(path: Path, broker: InProcess) -> None:
     assert not path.exists()
 
 
+@pytest.mark.processes
 def test_a_socket_that_a_killed_broker_has_left_is_replaced(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         broker.kill()

@@ -377,6 +377,7 @@ def test_definitions_are_loaded_at_every_start(tmp_path: Path) -> None:
         assert operator("list_queues") == ["name\tmessages", "work\t0"]
 
 
+@pytest.mark.processes
 def test_a_broker_in_memory_may_have_a_socket_and_definitions(tmp_path: Path) -> None:
     (tmp_path / "queues.json").write_text(json.dumps({"queues": [{"vhost": "/", "name": "work"}]}))
     config = BrokerConfig(control_socket=tmp_path / "here.sock", load_definitions=tmp_path / "queues.json")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.examples import run
+
+pytestmark = pytest.mark.processes
 
 
 def test_a_policy_works_on_a_live_queue() -> None:

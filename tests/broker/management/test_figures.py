@@ -15,6 +15,7 @@ from pamqp import commands
 from tests.support.client import Channel, Connection
 from tests.support.inprocess import InProcess
 from tests.support.operator import Operator, warren_ctl
+from tests.support.tiers import examples
 
 # Some hundred syncs, one after the other.
 pytestmark = pytest.mark.timeout(1200)
@@ -75,7 +76,9 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(steps=STEPS, durable=st.booleans(), priorities=st.booleans())
 def test_the_figures_are_counted(
     broker: InProcess, steps: list[tuple[object, ...]], durable: bool, priorities: bool

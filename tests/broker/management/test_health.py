@@ -64,6 +64,7 @@ def test_a_broker_in_a_program_is_not_the_operators_to_stop(operator: Operator) 
     assert "stop that" in operator.refused("shutdown")
 
 
+@pytest.mark.processes
 def test_await_startup_and_shutdown(tmp_path: Path) -> None:
     run = warren_ctl(tmp_path / "data")
     said = run("await_startup", "-t", "0.2")
@@ -79,6 +80,7 @@ def test_await_startup_and_shutdown(tmp_path: Path) -> None:
     assert run("-q", "ping").status == 74
 
 
+@pytest.mark.processes
 def test_the_log_level_changes_while_it_runs(warren: Operator) -> None:
     warren("set_log_level", "warning")
     warren("set_log_level", "info")

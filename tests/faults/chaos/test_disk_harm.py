@@ -10,6 +10,8 @@ import pytest
 from tests.faults.chaos.power import Powered
 from tests.faults.chaos.rounds import run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("harm", "rounds"), [("power", 2), ("fail", 2), ("full", 1)])
 async def test_a_broker_whose_disk_comes_to_harm_keeps_its_promises(

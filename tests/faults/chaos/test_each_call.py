@@ -24,6 +24,8 @@ from warren.broker.store.errors import StoreError
 from warren.broker.store.log.log import Log
 from warren.core.errors import ExitStatus
 
+pytestmark = pytest.mark.slow
+
 FULL_FOR = 3
 """How many calls a full disk refuses before there is room again."""
 

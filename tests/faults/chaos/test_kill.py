@@ -20,7 +20,7 @@ Plant = Callable[[History, Random], Kind]
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The history of two kills and the emptying after them, in which no fault was found."""
     folder = tmp_path_factory.mktemp("chaos")
     subject = Process(folder / "data", Random(6), longest=1.5, stops=0.0)
@@ -28,6 +28,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / HISTORY
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_keeps_its_promises(recorded: Path) -> None:
     judged = judge(read(recorded))
     assert judged.faults == []

@@ -18,6 +18,8 @@ from tests.faults.fuzz.run import run
 from tests.support.broker import PATIENT, BrokerProcess
 from tests.support.peer import Peer, encoded
 
+pytestmark = pytest.mark.slow
+
 CASES = 4_000
 
 

@@ -136,6 +136,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.processes
 def test_a_crash_loses_nothing_that_was_committed_and_repeats_no_incarnation(tmp_path: Path) -> None:
     highest = 0
     # More than half of what is set aside at a time, so that more has to be.
@@ -212,6 +213,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.processes
 def test_a_disk_that_fails_is_told_of_and_nothing_is_committed_any_more(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FAIL, tmp_path], capture_output=True, text=True)
     line = "cannot write the definitions: disk I/O error"

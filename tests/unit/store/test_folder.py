@@ -65,6 +65,7 @@ def test_no_file_knows_the_host(tmp_path: Path) -> None:
             assert socket.gethostname().encode() not in file.read_bytes()
 
 
+@pytest.mark.processes
 def test_a_second_process_is_told_who_has_the_folder(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OPEN, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -130,6 +131,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     assert refusal(path / "below").status is ExitStatus.USAGE
 
 
+@pytest.mark.processes
 def test_a_folder_that_cannot_be_written_is_refused() -> None:
     # Root may write everywhere, so the child becomes nobody after its imports; pytest's folders are closed to nobody.
     drop = "import os\nif os.getuid() == 0: os.setgroups([]), os.setgid(65534), os.setuid(65534)\ntry:"

@@ -9,6 +9,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.tiers import examples
 from tests.unit.store.disk import LOG, Disk
 from tests.unit.store.disk import Node as File
 from tests.unit.store.node import BLOCK, Node
@@ -363,7 +364,7 @@ class LogMachine(RuleBasedStateMachine):
 
 # Without shrinking: a failure that has to time out would be shrunk for longer than a test may take.
 LogMachine.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=examples(150),
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.definitions.definitions_database import Definitions
 from warren.broker.store.log.recovery import recover
@@ -70,6 +72,7 @@ async def surviving(path: Path) -> tuple[dict[int, bytes], list[str], int]:
     return {number: payload for number, payload, _ in found.messages}, recovery.damage, found.last_sequence
 
 
+@pytest.mark.processes
 def test_nothing_that_was_synced_is_lost_by_a_kill(tmp_path: Path) -> None:
     chance = random.Random(7)
     begun = 1

@@ -8,6 +8,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from tests.support.tiers import examples
 from tests.unit.store.disk import Disk
 from tests.unit.store.stream_node import StreamNode
 from warren.broker.store.stream.chunk_reader import BY_OFFSET, BY_TIME
@@ -228,7 +229,7 @@ class StreamMachine(RuleBasedStateMachine):
 
 TestStreamLog = StreamMachine.TestCase
 TestStreamLog.settings = settings(
-    max_examples=80,
+    max_examples=examples(80),
     stateful_step_count=60,
     deadline=None,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],

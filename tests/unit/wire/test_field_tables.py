@@ -17,6 +17,7 @@ from pamqp import decode as pamqp_decode
 from pamqp import encode as pamqp_encode
 from pamqp.common import FieldTable
 
+from tests.support.tiers import examples
 from warren.wire.content import MalformedProperties, walk_table
 from warren.wire.field_tables import (
     MAX_DEPTH,
@@ -82,7 +83,7 @@ def test_a_table_round_trips(table: dict[str, Value]) -> None:
 
 
 @given(tables(st.builds(Timestamp, st.integers(0, 2**32 - 1))))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_pamqp_decodes_encoded_tables(table: dict[str, Value]) -> None:
     encoded = encode(table)
     consumed, read = pamqp_decode.field_table(struct.pack(">I", len(encoded)) + encoded)
@@ -199,7 +200,7 @@ def test_malformed_tables(encoded: bytes) -> None:
 
 
 @given(TABLES, st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_truncated_table_is_malformed_or_ends_between_fields(table: dict[str, Value], data: Any) -> None:
     encoded = encode(table)
     cut = encoded[: data.draw(st.integers(0, len(encoded)))]
@@ -213,7 +214,7 @@ def test_a_truncated_table_is_malformed_or_ends_between_fields(table: dict[str, 
 
 
 @given(st.binary(max_size=60) | st.lists(st.sampled_from(list(b"\0\1\2\3aAFSxItTVD\xff"))).map(bytes))
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 def test_any_bytes_are_a_table_or_a_table_error(encoded: bytes) -> None:
     """The validation that a broker does instead of decoding has the same verdict."""
     try:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pamqp import commands, frame
 from pamqp.base import Frame as Command
 
+from tests.support.tiers import examples
 from warren.wire import field_tables
 from warren.wire.methods import BY_ID, BY_NAME, Argument, Method, decode, encode
 from warren.wire.methods import frame as method_frame
@@ -50,7 +51,7 @@ def test_the_table_covers_the_protocol() -> None:
 
 @pytest.mark.parametrize("method", BY_ID.values(), ids=lambda method: method.name)
 @given(data=st.data())
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 def test_a_method_round_trips(method: Method, data: Any) -> None:
     values = [data.draw(STRATEGIES[kind]) for kind, _ in method.fields]
     payload = encode(method.name, *values)
@@ -60,7 +61,7 @@ def test_a_method_round_trips(method: Method, data: Any) -> None:
 
 @pytest.mark.parametrize("method", OURS_IN_PAMQP, ids=lambda method: method.name)
 @given(data=st.data())
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 def test_pamqp_decodes_the_same_arguments(method: Method, data: Any) -> None:
     values = [data.draw(STRATEGIES[kind]) for kind, _ in method.fields]
     payload = encode(method.name, *values)

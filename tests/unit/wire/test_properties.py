@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands, header
 
+from tests.support.tiers import examples
 from warren.wire import field_tables, properties
 from warren.wire.content import HEADER_FIXED, MalformedProperties, RoutingProperties
 from warren.wire.properties import Properties
@@ -46,7 +47,7 @@ def parse(routing: RoutingProperties, payload: bytes, padding: bytes = b"") -> N
 
 
 @given(PROPERTIES, st.binary(max_size=3))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_the_parser_and_the_decoder_agree(given: Properties, padding: bytes) -> None:
     payload = properties.encode(given, 5)
     decoded = properties.decode(payload)
@@ -111,7 +112,7 @@ def test_pamqp_decodes_the_same(given: Properties) -> None:
 
 
 @given(PROPERTIES, st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_cut_or_padded_properties_are_malformed(given: Properties, data: st.DataObject) -> None:
     payload = properties.encode(given, 5)
     wrong = [payload + b"\0", payload + b"ab"]
@@ -148,7 +149,7 @@ def test_malformed_properties(payload: bytes) -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 2**16 - 1))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_the_parser_and_the_decoder_agree_on_arbitrary_bytes(data: bytes, flags: int) -> None:
     payload = struct.pack(">HHQH", 60, 0, 0, flags) + data
     # Bit 1 announces nothing.

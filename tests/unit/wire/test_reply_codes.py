@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from warren.wire.reply_codes import AmqpError, Reply, describe_frame, erlang_binary, reply_text
@@ -35,10 +33,9 @@ def test_a_longer_text_is_cut_to_a_short_string(explanation: str) -> None:
     assert 250 <= len(text.encode()) <= 255
 
 
-def test_cutting_a_very_long_text_is_fast() -> None:
-    start = time.process_time()
-    reply_text(Reply.NOT_FOUND, "x" * 10_000_000)
-    assert time.process_time() - start < 0.5
+def test_a_very_long_explanation_is_cut_once() -> None:
+    """Shortening it byte by byte would copy 10 MB ten million times and not end."""
+    assert len(reply_text(Reply.NOT_FOUND, "x" * 10_000_000)) == 255
 
 
 @pytest.mark.parametrize(

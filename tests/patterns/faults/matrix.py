@@ -7,7 +7,7 @@
 
     MATRIX.spared(Fault.CLOCK_SKEW, "no part of it reads a clock")
 
-A module `tests/faults/patterns/test_*.py` holds one matrix as `MATRIX`. `python -m tests.faults.patterns` writes the tables
+A module `tests/patterns/faults/test_*.py` holds one matrix as `MATRIX`. `python -m tests.patterns.faults` writes the tables
 into the pages, between `<!-- faults: NAME -->` and `<!-- end of faults -->`; a test fails while a page says something else.
 """
 
@@ -88,5 +88,5 @@ class Matrix:
 def matrices() -> list[Matrix]:
     """Those of all patterns, by the modules that hold them."""
     modules = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
-    found = (importlib.import_module(f"tests.faults.patterns.{module}") for module in modules)
+    found = (importlib.import_module(f"tests.patterns.faults.{module}") for module in modules)
     return [module.MATRIX for module in found if hasattr(module, "MATRIX")]

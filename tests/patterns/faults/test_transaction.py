@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.faults.patterns.matrix import Fault, Matrix
 from tests.patterns.conftest import NewApp
+from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess

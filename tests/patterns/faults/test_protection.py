@@ -6,10 +6,10 @@ import asyncio
 import secrets
 from datetime import timedelta
 
-from tests.faults.patterns.matrix import Fault, Matrix
-from tests.faults.patterns.skew import SkewedClock
 from tests.patterns.capture import publish_captured
 from tests.patterns.conftest import PATIENCE, NewApp
+from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess

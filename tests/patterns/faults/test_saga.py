@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.patterns.matrix import Fault, Matrix
-from tests.faults.patterns.skew import SkewedClock
 from tests.patterns.checkout import At, Checkout
 from tests.patterns.conftest import PATIENCE, NewApp
+from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tests.faults.patterns.matrix import Fault, Matrix
-from tests.faults.patterns.skew import SkewedClock
 from tests.patterns.conftest import NewApp
 from tests.patterns.databases import Sessions, sessions_of
+from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess
 from tests.support.postgres import PostgreSQL

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.patterns.matrix import Fault, Matrix
-from tests.faults.patterns.skew import SkewedClock
 from tests.patterns.conftest import NewApp
+from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.faults.patterns.matrix import Fault, Matrix
 from tests.patterns.conftest import NewApp
+from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess
 from tests.support.proxy import Proxy

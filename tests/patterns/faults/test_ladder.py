@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.faults.patterns.matrix import Fault, Matrix
-from tests.faults.patterns.skew import SkewedClock
 from tests.patterns.conftest import NewApp
+from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess

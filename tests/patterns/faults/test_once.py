@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.patterns.matrix import Fault, Matrix
-from tests.faults.patterns.skew import SkewedClock
 from tests.patterns.conftest import PATIENCE, NewApp
+from tests.patterns.faults.matrix import Fault, Matrix
+from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess
 from tests.support.processes import closed_port, free_port

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.patterns.matrix import Fault, Matrix
 from tests.patterns import tidy
 from tests.patterns.conftest import NewApp
+from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
 from tests.support.broker import BrokerProcess

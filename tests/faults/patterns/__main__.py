@@ -1,8 +1,0 @@
-"""`python -m tests.faults.patterns`: writes every pattern's fault table into its page."""
-
-from __future__ import annotations
-
-from tests.faults.patterns.matrix import matrices
-
-for matrix in matrices():
-    matrix.page.write_text(matrix.page_with_table())
