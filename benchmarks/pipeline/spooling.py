@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from benchmarks.backlog import commit
 from benchmarks.pipeline.reading import KINDS, brokers, fill
 from warren.pipeline.spool.spark_reader import SpoolReader
-from warren.pipeline.spool.spool_options import Settings
+from warren.pipeline.spool.spool_options import SpoolOptions
 
 KIND = "ids"
 
@@ -40,7 +40,7 @@ def main() -> int:
         print(json.dumps(work(*options.work)))
         return 0
     with tempfile.TemporaryDirectory(prefix="warren-spooling-") as name:
-        rows = [
+        read_rows = [
             row(broker, url, count, Path(name) / f"{broker}-{count}")
             for broker, url in brokers(Path(name))
             for count in (options.count, options.count * 10)
@@ -55,7 +55,7 @@ def main() -> int:
         "| broker | messages | into the spool, a second and core | by the clock | out of it, a second and core | "
         "most memory, MB |",
         "|---|---|---|---|---|---|",
-        *rows,
+        *read_rows,
         "",
     ]
     text = "\n".join(lines)
@@ -78,19 +78,21 @@ def row(broker: str, url: str, count: int, folder: Path) -> str:
 
 def work(url: str, queue: str, folder: str) -> dict[str, float]:
     """Seconds of processor time into the spool and out of it, and of the clock into it."""
-    reader = SpoolReader(Settings.of({"url": url, "queue": queue, "spooldir": folder, "timeout": "120"}))
+    reader = SpoolReader(
+        SpoolOptions.from_options({"url": url, "queue": queue, "spooldir": folder, "timeout": "120"})
+    )
     used, began = time.process_time(), time.monotonic()
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     into, clock = time.process_time() - used, time.monotonic() - began
-    used, rows = time.process_time(), 0
+    used, read_rows = time.process_time(), 0
     for piece in reader.partitions(start, end):
-        rows += sum(batch.num_rows for batch in reader.read(piece))
+        read_rows += sum(to_record_batch.num_rows for to_record_batch in reader.read(piece))
     out = time.process_time() - used
     reader.stop()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"into": into, "clock": clock, "out": out, "rows": rows, "megabytes": most}
+    return {"into": into, "clock": clock, "out": out, "rows": read_rows, "megabytes": most}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from warren.pipeline.jobs.query_restarts import BEGINNINGS, GAVE_UP
+from warren.pipeline.jobs.streaming_queries import BEGINNINGS, GAVE_UP
 
 PATIENCE = 250
 """Seconds: Spark may take its time for a batch, and to start what runs Python."""

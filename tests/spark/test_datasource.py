@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Audit, Message, audit_queue, channel
 from tests.support.broker import BrokerProcess
-from warren.pipeline.broker_connection import Address, Link
+from warren.pipeline.broker_connection import Address, BrokerConnection
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.source.consumer import BATCH_BYTES
-from warren.pipeline.source.queue_browser import Browse
+from warren.pipeline.source.blocking_consumer import BATCH_BYTES
+from warren.pipeline.source.queue_browser import QueueBrowser
 from warren.pipeline.source.row_schema import SCHEMA
 from warren.wire.field_tables import decode
 from warren.wire.methods import Argument, Arguments
@@ -32,8 +32,8 @@ def load(spark: SparkSession, audit: Audit, **options: str) -> DataFrame:
     return spark.read.format("amqp").options(**given).load()
 
 
-def browse(audit: Audit, timeout: float = 30.0) -> Browse:
-    return Browse(Address(audit.url, timeout), audit.name)
+def browse(audit: Audit, timeout: float = 30.0) -> QueueBrowser:
+    return QueueBrowser(Address(audit.url, timeout), audit.name)
 
 
 def bodies(frame: DataFrame) -> list[bytes]:
@@ -71,18 +71,18 @@ def test_a_queue_that_has_not_answered_in_time_is_not_taken_for_empty(
 ) -> None:
     """RabbitMQ says 0 messages and 0 consumers for a quorum queue whose leader takes longer than 250 ms."""
     audit.publish([Message(b"1")])
-    call, late = Link.call, 2
+    call, late = BrokerConnection.call, 2
 
-    def slow(link: Link, name: str, *values: Argument) -> Arguments:
+    def slow(connection: BrokerConnection, name: str, *values: Argument) -> Arguments:
         nonlocal late
-        found = call(link, name, *values)
+        found = call(connection, name, *values)
         if name == "queue.declare":
             late -= 1
             if late >= 0:
                 found |= {"message_count": 0, "consumer_count": 0}
         return found
 
-    monkeypatch.setattr(Link, "call", slow)
+    monkeypatch.setattr(BrokerConnection, "call", slow)
     assert [body for batch in browse(audit).batches() for body in batch.bodies] == [b"1"]
 
 
@@ -227,7 +227,7 @@ def test_errors_say_what_is_wrong_and_hide_the_password(
     with pytest.raises(PipelineError, match="cannot be reached: Connection refused"), source_errors():
         gone.count()
     with pytest.raises(PipelineError, match="the virtual host does not exist"):
-        list(Browse(Address(f"amqp://guest:guest@{host.partition('/')[0]}/nowhere"), "q").batches())
+        list(QueueBrowser(Address(f"amqp://guest:guest@{host.partition('/')[0]}/nowhere"), "q").batches())
 
 
 @pytest.mark.parametrize(
@@ -271,10 +271,10 @@ def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Pa
 def test_a_broker_that_hangs_ends_the_read_after_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[Link] = []
+    opened: list[BrokerConnection] = []
     opening = Address.open
 
-    def kept(address: Address, product: str = "test") -> Link:
+    def kept(address: Address, product: str = "test") -> BrokerConnection:
         opened.append(opening(address, product))
         return opened[-1]
 

@@ -1,4 +1,4 @@
-"""Deliveries taken out of bytes: however they are divided, and whatever a peer sends instead."""
+"""DeliveryParser taken out of bytes: however they are divided, and whatever a peer sends instead."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.tiers import examples
-from warren.pipeline.source.delivery_batches import Deliveries, Messages
+from warren.pipeline.source.delivery_parser import DeliveryParser, MessageColumns
 from warren.wire import field_tables, methods, properties
 from warren.wire.content import content_frames, join_content
 from warren.wire.field_tables import TableError
@@ -26,8 +25,8 @@ def delivered(number: int, told: dict[str, properties.Property], body: bytes, ke
     return deliver + content_frames(content, 1, FRAME_MAX)
 
 
-def taken(data: bytes, *cuts: int) -> Messages:
-    deliveries = Deliveries(FRAME_MAX, streamed=True)
+def taken(data: bytes, *cuts: int) -> MessageColumns:
+    deliveries = DeliveryParser(FRAME_MAX, streamed=True)
     start = 0
     for cut in (*sorted(cuts), len(data)):
         deliveries.feed(data[start:cut])
@@ -81,7 +80,7 @@ CONTENT = WHOLE[WHOLE.index(b"\x02\x00\x01") :]
     ],
 )
 def test_what_is_no_delivery_is_an_error(data: bytes, error: type[Exception]) -> None:
-    deliveries = Deliveries(FRAME_MAX, streamed=True)
+    deliveries = DeliveryParser(FRAME_MAX, streamed=True)
     padded = data + bytes(8) if len(data) < 8 else data
     with pytest.raises(error):
         deliveries.feed(padded)

@@ -11,20 +11,20 @@ from tests.spark.conftest import Audit, Message
 from tests.support.broker import BrokerProcess
 from tests.support.certificates import Authority
 from tests.support.processes import closed_port, free_port, wait_until
-from warren.core.blocking_connection import BlockingConnection
-from warren.pipeline.broker_connection import Address, telling
+from warren.core.blocking_connection import Conversation
+from warren.pipeline.broker_connection import Address, pipeline_errors
 from warren.pipeline.errors import PipelineError
 from warren.wire import methods
 from warren.wire.amqp_url import parse_url
 
 
 def look(url: str, queue: bytes, timeout: float) -> None:
-    with telling("cannot look"):
-        link = Address(url, timeout).open()
+    with pipeline_errors("cannot look"):
+        connection = Address(url, timeout).open()
         try:
-            link.call("queue.declare", 0, queue, True, False, False, False, False, b"")
+            connection.call("queue.declare", 0, queue, True, False, False, False, False, b"")
         finally:
-            link.close()
+            connection.close()
 
 
 def said(url: str, queue: bytes = b"q", timeout: float = 60.0) -> str:
@@ -68,7 +68,7 @@ def test_a_url_that_cannot_be_meant_is_refused(url: str, message: str) -> None:
 
 def test_a_url_is_shown_without_password_and_query() -> None:
     address = Address("amqp://u:s3cret@h:5672/v?cafile=x")
-    assert address.shown == "amqp://u@h:5672/v"
+    assert address.masked_url == "amqp://u@h:5672/v"
     assert "s3cret" not in repr(address)
 
 
@@ -79,7 +79,7 @@ def test_a_busy_owner_keeps_its_connection(amqp_url: str, audit: Audit) -> None:
     silent = BlockingConnection(parse_url(amqp_url), heartbeat=8)
     assert silent.heartbeat == 8
     silent.socket.setblocking(False)
-    link = Address(f"{amqp_url}?heartbeat=8").open()
+    connection = Address(f"{amqp_url}?heartbeat=8").open()
 
     def closed() -> bool:
         try:
@@ -91,10 +91,10 @@ def test_a_busy_owner_keeps_its_connection(amqp_url: str, audit: Audit) -> None:
 
     wait_until(closed, "the broker gave the silent connection up", 120)
     silent.socket.close()
-    declared = link.call("queue.declare", 0, audit.name.encode(), True, False, False, False, False, b"")
+    declared = connection.call("queue.declare", 0, audit.name.encode(), True, False, False, False, False, b"")
     assert declared.number("message_count") == 1
-    link.close()
-    link.close()
+    connection.close()
+    connection.close()
 
 
 def test_tls_knows_its_authority_by_the_url(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_tls_knows_its_authority_by_the_url(tmp_path: Path) -> None:
         url = f"amqps://127.0.0.1:{port}"
         assert "its certificate is not trusted (" in said(url)
         for query in (f"cafile={authority.certificate}", "no_verify_ssl=1"):
-            link = Address(f"{url}?{query}&heartbeat=1").open()
-            link.call("queue.declare", 0, b"pipeline.tls", False, False, False, False, False, b"")
-            assert link.receive(0.1) == b"", "nothing comes by itself"
-            link.send(methods.frame(1, "basic.get", 0, b"pipeline.tls", True))
-            assert link.receive(30)[7:11] == struct.pack(">HH", 60, 72), "basic.get-empty"
-            link.close()
+            connection = Address(f"{url}?{query}&heartbeat=1").open()
+            connection.call("queue.declare", 0, b"pipeline.tls", False, False, False, False, False, b"")
+            assert connection.receive(0.1) == b"", "nothing comes by itself"
+            connection.send(methods.frame(1, "basic.get", 0, b"pipeline.tls", True))
+            assert connection.receive(30)[7:11] == struct.pack(">HH", 60, 72), "basic.get-empty"
+            connection.close()

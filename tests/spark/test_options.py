@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, LessThan
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.source.filter_pushdown import Limits
-from warren.pipeline.source.offset_ranges import Ranges
-from warren.pipeline.spool.spool_options import Settings
+from warren.pipeline.source.filter_pushdown import PushedBounds
+from warren.pipeline.source.stream_options import StreamOptions
+from warren.pipeline.spool.spool_options import SpoolOptions
 
 URL = "amqp://u:s3cret@localhost"
 
@@ -37,7 +37,7 @@ URL = "amqp://u:s3cret@localhost"
 )
 def test_a_stream_s_options_are_judged_when_they_are_read(options: dict[str, str], message: str) -> None:
     with pytest.raises(PipelineError, match=message) as failed:
-        Ranges.of({"url": URL, "stream": "s", **options})
+        StreamOptions.from_options({"url": URL, "stream": "s", **options})
     assert "\n" not in str(failed.value)
     assert "s3cret" not in str(failed.value)
 
@@ -54,17 +54,19 @@ def test_a_stream_s_options_are_judged_when_they_are_read(options: dict[str, str
 )
 def test_a_spool_s_options_are_judged_when_they_are_read(options: dict[str, str], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
-        Settings.of({"url": URL, "queue": "q", "spooldir": "/srv/spool", **options})
+        SpoolOptions.from_options({"url": URL, "queue": "q", "spooldir": "/srv/spool", **options})
 
 
 def test_the_folder_of_a_spool_may_be_a_url() -> None:
     for text in ("file:/srv/a%20b", "file:///srv/a%20b", "file://localhost/srv/a%20b", "/srv/a b"):
-        assert str(Settings.of({"url": URL, "queue": "q", "spooldir": text}).folder) == "/srv/a b"
+        assert (
+            str(SpoolOptions.from_options({"url": URL, "queue": "q", "spooldir": text}).folder) == "/srv/a b"
+        )
 
 
 def test_times_of_filters_stay_within_what_brokers_know() -> None:
-    def limits(filter: EqualTo | GreaterThan | LessThan, tolerance: float = 60.0) -> Limits:
-        return Limits().narrowed(filter, tolerance)
+    def limits(filter: EqualTo | GreaterThan | LessThan, tolerance: float = 60.0) -> PushedBounds:
+        return PushedBounds().with_filter(filter, tolerance)
 
     epoch, latest = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     where = ("timestamp",)

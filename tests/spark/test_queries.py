@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from warren.pipeline.jobs.query_restarts import BEGINNINGS, Queries
+from warren.pipeline.jobs.streaming_queries import BEGINNINGS, Queries
 
 GAVE_UP = "Python worker failed to connect back."
 

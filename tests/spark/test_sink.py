@@ -104,9 +104,9 @@ def test_every_property_is_where_it_belongs(spark: SparkSession, audit: Audit) -
     frame = spark.createDataFrame([row, empty], FULL).coalesce(1)
     with source_errors():
         frame.write.format("amqp").options(url=audit.url, exchange="").mode("append").save()
-    (full, body), (bare, nothing) = taken(audit)
+    (batch_is_full, body), (bare, nothing) = taken(audit)
     assert body == b"\x00\xff{}"
-    told = {name: value for name, value in vars(full).items() if value is not None}
+    told = {name: value for name, value in vars(batch_is_full).items() if value is not None}
     assert told == {
         "content_type": "application/json",
         "content_encoding": "utf-8",
@@ -259,16 +259,16 @@ def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
     name = f"{audit.name}.full"
     with channel(audit.url) as declaring:
         declaring.queue_declare(name, arguments={"x-max-length": 10, "x-overflow": "reject-publish"})
-    full = Audit(audit.url, name)
+    batch_is_full = Audit(audit.url, name)
     try:
         with pytest.raises(PipelineError, match="confirmed nothing for 10 s, it refuses messages"):
-            write(numbers(spark, 25), full, timeout=10)
-        assert len(taken(full)) == 10
+            write(numbers(spark, 25), batch_is_full, timeout=10)
+        assert len(taken(batch_is_full)) == 10
         bodies: list[bytes] = []
 
         def drain() -> None:
             deadline = time.monotonic() + 120
-            with channel(full.url) as taking:
+            with channel(batch_is_full.url) as taking:
                 while len(bodies) < 25 and time.monotonic() < deadline:
                     _, _, body = taking.basic_get(name, auto_ack=True)
                     if body is not None:
@@ -276,7 +276,7 @@ def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
 
         with ThreadPoolExecutor(1) as beside:
             drained = beside.submit(drain)
-            write(numbers(spark, 25), full, timeout=120)
+            write(numbers(spark, 25), batch_is_full, timeout=120)
             drained.result(120)
         assert sorted(map(int, bodies)) == list(range(25))
     finally:

@@ -27,7 +27,7 @@ from tests.support.processes import wait_until
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.spool.spark_reader import SpoolReader
-from warren.pipeline.spool.spool_options import Settings
+from warren.pipeline.spool.spool_options import SpoolOptions
 from warren.wire import field_tables
 
 ALL = ReadAllAvailable()
@@ -46,7 +46,9 @@ def numbered(first: int, last: int, size: int = 0) -> list[Message]:
 @contextmanager
 def reading(audit: Audit, folder: Path, **options: object) -> Iterator[SpoolReader]:
     given = {"url": audit.url, "queue": audit.name, "spooldir": str(folder), "timeout": "60"}
-    reader = SpoolReader(Settings.of(given | {name.lower(): str(value) for name, value in options.items()}))
+    reader = SpoolReader(
+        SpoolOptions.from_options(given | {name.lower(): str(value) for name, value in options.items()})
+    )
     try:
         yield reader
     finally:
@@ -352,8 +354,8 @@ def test_a_spool_that_is_not_there_for_a_task_says_so(audit: Audit, tmp_path: Pa
         start = reader.initialOffset()
         end = arrived(reader, start, 1)
         (file,) = tmp_path.glob("*.spool")
-        whole = file.read_bytes()
-        file.write_bytes(whole[:-1])
+        intact = file.read_bytes()
+        file.write_bytes(intact[:-1])
         with pytest.raises(PipelineError, match="spool cannot be read: it ends early"):
             rows(reader, start, end)
         file.unlink()

@@ -15,18 +15,20 @@ from pathlib import Path
 import pytest
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.spool.file_format import HEADER, NO_KEY, Entry, chunks
-from warren.pipeline.spool.folder import Folder
+from warren.pipeline.spool.file_format import HEADER, NO_KEY, SpooledMessage, read_chunks
+from warren.pipeline.spool.folder import SpoolFolder
 from warren.pipeline.spool.segments import Segments
 
 
-def entry(number: int, size: int = 10) -> Entry:
-    return Entry(b"%d".ljust(size, b".") % number, number.to_bytes(16) if number else NO_KEY, number % 2 == 0)
+def entry(number: int, size: int = 10) -> SpooledMessage:
+    return SpooledMessage(
+        b"%d".ljust(size, b".") % number, number.to_bytes(16) if number else NO_KEY, number % 2 == 0
+    )
 
 
 @contextmanager
 def opened(path: Path, window: int = 1000, segment: int = 1 << 20, queue: str = "q") -> Iterator[Segments]:
-    folder = Folder(path, queue, wait=0)
+    folder = SpoolFolder(path, queue, wait=0)
     try:
         segments = Segments(folder, window, segment)
         try:
@@ -40,15 +42,15 @@ def opened(path: Path, window: int = 1000, segment: int = 1 << 20, queue: str = 
 def content(segments: Segments, start: int, stop: int) -> list[tuple[int, bytes]]:
     """Position and first message of each chunk that holds some of a range."""
     found = []
-    for part in segments.parts(start, stop):
+    for part in segments.file_ranges(start, stop):
         with open(part.path, "rb") as file:
-            found += [(chunk.first, chunk.frames) for chunk in chunks(file, part.begin, part.end)]
+            found += [(chunk.first, chunk.frames) for chunk in read_chunks(file, part.begin, part.end)]
     return [(first, frames) for first, frames in found if first < stop]
 
 
 def knows(segments: Segments, *numbers: int) -> set[int]:
     """Which of the messages it remembers."""
-    return {int.from_bytes(key) for key in segments.known([number.to_bytes(16) for number in numbers])}
+    return {int.from_bytes(key) for key in segments.known_keys([number.to_bytes(16) for number in numbers])}
 
 
 def filled(path: Path, batches: int, segment: int = 1 << 20) -> list[tuple[int, bytes]]:
@@ -100,10 +102,10 @@ def test_damage_is_an_error_and_nothing_is_cut_off(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     third = len(data) // 3
     places = [*range(HEADER.size), *range(2 * third, 2 * third + HEADER.size)]
-    for place in (*places, 40, third + 5, 2 * third + 40, len(data) - 1):
+    for nearest_mark in (*places, 40, third + 5, 2 * third + 40, len(data) - 1):
         for bit in (1, 128):
             broken = bytearray(data)
-            broken[place] ^= bit
+            broken[nearest_mark] ^= bit
             file.write_bytes(broken)
             with (
                 pytest.raises(PipelineError, match=r"spool is damaged at byte \d+: bring it back"),
@@ -121,9 +123,9 @@ def test_what_is_committed_goes_and_its_keys_stay_for_a_while(tmp_path: Path) ->
             segments.remove_before(number - 1)
         assert segments.first == 18
         with pytest.raises(PipelineError, match="begins at 18: another query has read it"):
-            segments.parts(17, 20)
+            segments.file_ranges(17, 20)
         with pytest.raises(PipelineError, match=r"is at position 21 and the spool .* ends at 20"):
-            segments.parts(20, 21)
+            segments.file_ranges(20, 21)
         remembered = knows(segments, *range(1, 21))
     assert len(remembered) <= 10
     assert set(range(15, 21)) <= remembered
@@ -210,20 +212,18 @@ def test_a_spool_has_one_owner_and_one_queue(tmp_path: Path) -> None:
         with pytest.raises(
             PipelineError, match=rf"is used by another query \(process {os.getpid()} on .*\): give"
         ):
-            Folder(tmp_path, "q", wait=0)
-        code = (
-            f"from warren.pipeline.spool.folder import Folder; Folder(Path({str(tmp_path)!r}), 'q', wait=0)"
-        )
+            SpoolFolder(tmp_path, "q", wait=0)
+        code = f"from warren.pipeline.spool.folder import SpoolFolder; SpoolFolder(Path({str(tmp_path)!r}), 'q', wait=0)"
         ran = subprocess.run(
             [sys.executable, "-c", f"from pathlib import Path\n{code}"], capture_output=True, text=True
         )
         assert f"is used by another query (process {os.getpid()}" in ran.stderr
     with pytest.raises(PipelineError, match="belongs to queue 'q': give each queue a spoolDir of its own"):
-        Folder(tmp_path, "other", wait=0)
-    Folder(tmp_path, "q", wait=0).close()
+        SpoolFolder(tmp_path, "other", wait=0)
+    SpoolFolder(tmp_path, "q", wait=0).close()
 
 
 def test_a_folder_that_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(PipelineError, match=r"the spool .*/file/spool cannot be used: File exists"):
-        Folder(tmp_path / "file" / "spool", "q", wait=0)
+        SpoolFolder(tmp_path / "file" / "spool", "q", wait=0)

@@ -17,11 +17,11 @@ from tests.support.broker import BrokerProcess
 from tests.support.processes import wait_until
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.source.consumer import Consuming
-from warren.pipeline.source.offset_ranges import Ranges
-from warren.pipeline.source.stream_end import Watch
-from warren.pipeline.source.stream_readers import ContinuousReader
-from warren.pipeline.source.stream_replay import Replay
+from warren.pipeline.source.blocking_consumer import BlockingConsumer
+from warren.pipeline.source.end_offset_tracker import EndOffsetTracker
+from warren.pipeline.source.spark_readers import StreamMicroBatchReader
+from warren.pipeline.source.stream_client import StreamClient
+from warren.pipeline.source.stream_options import StreamOptions
 
 pytestmark = pytest.mark.slow
 
@@ -42,20 +42,20 @@ def large(stream: Stream, count: int) -> None:
 def test_what_retention_takes_in_mid_read_is_an_error(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warren.pipeline.source.stream_replay.PREFETCH", 8)
-    monkeypatch.setattr("warren.pipeline.source.consumer.BATCH_MESSAGES", 8)
+    monkeypatch.setattr("warren.pipeline.source.stream_client.PREFETCH", 8)
+    monkeypatch.setattr("warren.pipeline.source.blocking_consumer.BATCH_MESSAGES", 8)
     for _ in range(15):
         large(stream, 10)
-    replay = Replay(Address(stream.url), stream.name)
-    end = replay.end()
-    whole, lossy = replay.batches(0, end), replay.batches(0, end, whole=False)
-    assert next(whole).offsets[0] <= 1
+    client = StreamClient(Address(stream.url), stream.name)
+    end = client.end_offset()
+    strict, lossy = client.read_batches(0, end), client.read_batches(0, end, fail_on_data_loss=False)
+    assert next(strict).offsets[0] <= 1
     assert next(lossy).offsets[0] <= 1
     for _ in range(40):
         large(stream, 10)
-    wait_until(lambda: (replay.find("first") or 0) > end, "what is being read is gone", 60)
+    wait_until(lambda: (client.find_offset("first") or 0) > end, "what is being read is gone", 60)
     with pytest.raises(PipelineError, match=r"messages from offset \d+ on are gone, it begins at \d+"):
-        list(whole)
+        list(strict)
     assert sum(len(batch.bodies) for batch in lossy) < 150
 
 
@@ -63,8 +63,8 @@ def test_offsets_that_are_no_messages_are_no_loss(stream: Stream) -> None:
     """RabbitMQ gives some to records of its own, about one a segment."""
     for _ in range(12):
         large(stream, 10)
-    replay = Replay(Address(stream.url), stream.name)
-    assert sum(len(batch.bodies) for batch in replay.batches(0, replay.end())) == 120
+    client = StreamClient(Address(stream.url), stream.name)
+    assert sum(len(batch.bodies) for batch in client.read_batches(0, client.end_offset())) == 120
 
 
 def test_the_end_of_a_stream_that_never_rests_is_found(
@@ -72,41 +72,41 @@ def test_the_end_of_a_stream_that_never_rests_is_found(
 ) -> None:
     """Whenever it is asked whether there is more, there is."""
     stream.numbers(0, 9)
-    asked, waiting = [0], Consuming.waiting
+    asked, waiting = [0], BlockingConsumer.message_count
 
-    def busy(consuming: Consuming) -> int:
+    def busy(consuming: BlockingConsumer) -> int:
         asked[0] += 1
         assert asked[0] < 200, "it is followed on and on"
         stream.publish([Message(b"x")])
         assert len(consuming.deliveries.bodies) <= 1, "bodies are kept"
         return waiting(consuming)
 
-    monkeypatch.setattr(Consuming, "waiting", busy)
-    assert Replay(Address(stream.url), stream.name).end() > 10
+    monkeypatch.setattr(BlockingConsumer, "message_count", busy)
+    assert StreamClient(Address(stream.url), stream.name).end_offset() > 10
 
 
 def test_a_stream_that_is_made_anew_while_it_is_watched_is_an_error(stream: Stream) -> None:
     stream.numbers(0, 4)
-    replay = Replay(Address(stream.url), stream.name)
-    whole, lossy = Watch(replay), Watch(replay, whole=False)
+    client = StreamClient(Address(stream.url), stream.name)
+    strict, lossy = EndOffsetTracker(client), EndOffsetTracker(client, fail_on_data_loss=False)
     try:
-        assert whole.end() == lossy.end() == 5
+        assert strict.end() == lossy.end() == 5
         with channel(stream.url) as making:
             making.queue_delete(stream.name)
             making.queue_declare(stream.name, durable=True, arguments={"x-queue-type": "stream"})
         stream.numbers(0, 9)
         with pytest.raises(PipelineError, match="was deleted while it was read"):
-            wait_until(lambda: whole.end() == 10, "it is noticed", 60)
+            wait_until(lambda: strict.end() == 10, "it is noticed", 60)
         wait_until(lambda: lossy.end() == 10, "it is read on", 60)
     finally:
-        whole.close()
+        strict.close()
         lossy.close()
 
 
 def test_a_read_that_begins_ahead_of_the_end_waits_for_it(stream: Stream) -> None:
     stream.numbers(0, 9)
-    ranges = Ranges.of({"url": stream.url, "stream": stream.name, "startingoffset": "12"})
-    reader = ContinuousReader(ranges)
+    ranges = StreamOptions.from_options({"url": stream.url, "stream": stream.name, "startingoffset": "12"})
+    reader = StreamMicroBatchReader(ranges)
     try:
         start = reader.initialOffset()
         assert reader.latestOffset(start, ReadAllAvailable()) == start == {stream.name: 12}
@@ -120,8 +120,8 @@ def test_a_broker_that_restarts_is_waited_for(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker:
         stream = declared(broker.url)
         stream.numbers(0, 4)
-        watch = Watch(Replay(Address(broker.url, 120), stream.name))
-        short = Watch(Replay(Address(broker.url, 5), stream.name))
+        watch = EndOffsetTracker(StreamClient(Address(broker.url, 120), stream.name))
+        short = EndOffsetTracker(StreamClient(Address(broker.url, 5), stream.name))
         try:
             assert watch.end() == short.end() == 5
             broker.stop()
@@ -145,7 +145,7 @@ def test_a_broker_that_falls_silent_is_noticed_by_who_waits(tmp_path: Path) -> N
     with BrokerProcess(tmp_path / "broker") as broker:
         stream = declared(broker.url)
         stream.numbers(0, 4)
-        watch = Watch(Replay(Address(f"{broker.url}?heartbeat=1", 10), stream.name))
+        watch = EndOffsetTracker(StreamClient(Address(f"{broker.url}?heartbeat=1", 10), stream.name))
         try:
             assert watch.end() == 5
             os.kill(broker.pid, signal.SIGSTOP)

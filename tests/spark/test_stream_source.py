@@ -20,8 +20,8 @@ from tests.support.processes import wait_until
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.source.offset_ranges import Ranges
-from warren.pipeline.source.stream_replay import Replay
+from warren.pipeline.source.stream_client import StreamClient
+from warren.pipeline.source.stream_options import StreamOptions
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -90,7 +90,7 @@ def test_a_range_is_read(spark: SparkSession, stream: Stream) -> None:
     assert offsets(load(spark, stream, startingOffset=10, endingOffset=20)) == list(range(10, 20))
     assert offsets(load(spark, stream, startingOffset=45)) == list(range(45, 50))
     assert offsets(load(spark, stream, endingOffset=1000, startingOffset=48)) == [48, 49]
-    assert Ranges.of({"url": stream.url, "stream": stream.name}).tasks(60, 50) == []
+    assert StreamOptions.from_options({"url": stream.url, "stream": stream.name}).tasks(60, 50) == []
 
 
 def test_a_long_range_is_read_by_several_tasks(spark: SparkSession, stream: Stream) -> None:
@@ -109,8 +109,11 @@ def test_times_lead_to_offsets(spark: SparkSession, stream: Stream, monkeypatch:
     at = datetime.fromtimestamp(border, UTC).isoformat()
     assert offsets(load(spark, stream, startingTimestamp=at)) == list(range(10, 20))
     assert offsets(load(spark, stream, endingTimestamp=at)) == list(range(10))
-    monkeypatch.setattr("warren.pipeline.source.stream_replay.LATE", 0.5)
-    assert Replay(Address(stream.url), stream.name).find(datetime.fromtimestamp(border + 3600, UTC)) is None
+    monkeypatch.setattr("warren.pipeline.source.stream_client.YOUNG_TIMEOUT", 0.5)
+    assert (
+        StreamClient(Address(stream.url), stream.name).find_offset(datetime.fromtimestamp(border + 3600, UTC))
+        is None
+    )
 
 
 def test_the_offset_is_a_column_and_no_header(spark: SparkSession, stream: Stream) -> None:
@@ -126,9 +129,9 @@ def test_what_retention_has_taken_is_an_error_unless_it_may_be(spark: SparkSessi
     arguments = {"x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 4096}
     stream = declared(amqp_url, **arguments)
     stream.publish([Message(b"%d".ljust(1000) % number) for number in range(100)])
-    replay = Replay(Address(stream.url), stream.name)
+    client = StreamClient(Address(stream.url), stream.name)
     # RabbitMQ takes its time.
-    wait_until(lambda: (replay.find("first") or 0) > 10, "the oldest are gone", 60)
+    wait_until(lambda: (client.find_offset("first") or 0) > 10, "the oldest are gone", 60)
     lossy = load(spark, stream, startingOffset=1)
     with (
         pytest.raises(PipelineError, match=r"messages from offset 1 on are gone, it begins at \d+"),
@@ -212,12 +215,12 @@ def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Pa
         with channel(broker.url) as publishing:
             for number in range(20_000):
                 publishing.basic_publish("", stream.name, b"%d" % number + bytes(1000))
-        replay = Replay(Address(broker.url), stream.name)
-        wait_until(lambda: replay.end() == 20_000, "all is written")
-        batches = replay.batches(0, 20_000)
+        client = StreamClient(Address(broker.url), stream.name)
+        wait_until(lambda: client.end_offset() == 20_000, "all is written")
+        batches = client.read_batches(0, 20_000)
         next(batches)
         broker.kill()
         with pytest.raises(PipelineError, match="the connection was lost"):
             list(batches)
         broker.start()
-        assert sum(len(batch.bodies) for batch in replay.batches(0, 20_000)) == 20_000
+        assert sum(len(batch.bodies) for batch in client.read_batches(0, 20_000)) == 20_000

@@ -16,13 +16,13 @@ from tests.spark.conftest import channel
 from tests.spark.queries import ended
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.processes import wait_until
-from warren.core.blocking_connection import BlockingConnection
-from warren.pipeline.broker_connection import Address, Link
+from warren.core.blocking_connection import Conversation
+from warren.pipeline.broker_connection import Address, BrokerConnection
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.source.offset_ranges import shared
-from warren.pipeline.source.stream_end import Watch
-from warren.pipeline.source.stream_replay import Replay
+from warren.pipeline.source.end_offset_tracker import EndOffsetTracker
+from warren.pipeline.source.stream_client import StreamClient
+from warren.pipeline.source.stream_options import split_limit
 from warren.wire import field_tables, methods, properties
 from warren.wire.amqp_url import parse_url
 from warren.wire.content import content_frames, join_content
@@ -145,10 +145,10 @@ def test_a_stream_that_was_made_anew_is_an_error(
 
 
 def test_what_may_be_read_is_shared_in_proportion() -> None:
-    assert shared(100, {"a": 10, "b": 20}) == {"a": 10, "b": 20}
-    assert shared(30, {"a": 90, "b": 10, "c": 0}) == {"a": 27, "b": 3, "c": 0}
-    assert shared(1, {"a": 5, "b": 7}) == {"a": 0, "b": 1}
-    assert sum(shared(10, {"a": 7, "b": 7, "c": 7}).values()) == 10
+    assert split_limit(100, {"a": 10, "b": 20}) == {"a": 10, "b": 20}
+    assert split_limit(30, {"a": 90, "b": 10, "c": 0}) == {"a": 27, "b": 3, "c": 0}
+    assert split_limit(1, {"a": 5, "b": 7}) == {"a": 0, "b": 1}
+    assert sum(split_limit(10, {"a": 7, "b": 7, "c": 7}).values()) == 10
 
 
 def publish(url: str, stream: str, messages: list[tuple[dict[str, properties.Property], bytes]]) -> None:
@@ -206,11 +206,11 @@ def test_an_end_is_found_whose_messages_are_acknowledged_already(
     streams: list[Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of a chunk that is as long as what is acknowledged at a time; twice would end the channel."""
-    monkeypatch.setattr("warren.pipeline.source.stream_replay.PREFETCH", 1)
+    monkeypatch.setattr("warren.pipeline.source.stream_client.PREFETCH", 1)
     streams[0].numbers(0, 4)
-    replay = Replay(Address(streams[0].url), streams[0].name)
-    assert replay.end() == 5
-    assert sum(len(batch.bodies) for batch in replay.batches(1, 5)) == 4
+    client = StreamClient(Address(streams[0].url), streams[0].name)
+    assert client.end_offset() == 5
+    assert sum(len(batch.bodies) for batch in client.read_batches(1, 5)) == 4
 
 
 def test_an_end_is_watched(streams: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,13 +218,13 @@ def test_an_end_is_watched(streams: list[Stream], monkeypatch: pytest.MonkeyPatc
     opened: list[Address] = []
     opening = Address.open
 
-    def counted(address: Address, product: str = "test") -> Link:
+    def counted(address: Address, product: str = "test") -> BrokerConnection:
         opened.append(address)
         return opening(address, product)
 
     monkeypatch.setattr(Address, "open", counted)
     stream = streams[0]
-    watch = Watch(Replay(Address(stream.url), stream.name))
+    watch = EndOffsetTracker(StreamClient(Address(stream.url), stream.name))
     try:
         assert watch.end() == 0
         stream.numbers(0, 9)
@@ -243,7 +243,7 @@ def test_heartbeats_are_no_messages(streams: list[Stream]) -> None:
     """A broker that is there, and sends nothing of a range that cannot be, is waited for as long as the timeout says."""
     stream = streams[0]
     stream.numbers(0, 4)
-    batches = Replay(Address(f"{stream.url}?heartbeat=1", 10), stream.name).batches(0, 10)
+    batches = StreamClient(Address(f"{stream.url}?heartbeat=1", 10), stream.name).read_batches(0, 10)
     assert next(batches).offsets == list(range(5))
     with pytest.raises(PipelineError, match=r"nothing arrived for 10 s, at offset 5"):
         next(batches)
@@ -252,9 +252,9 @@ def test_heartbeats_are_no_messages(streams: list[Stream]) -> None:
 def test_a_batch_is_bounded_whatever_the_stream_holds(streams: list[Stream]) -> None:
     stream = streams[0]
     publish(stream.url, stream.name, [({}, bytes(512 * 1024)) for _ in range(40)])
-    replay = Replay(Address(stream.url), stream.name)
-    assert replay.end() == 40
-    sizes = [sum(map(len, batch.bodies)) for batch in replay.batches(3, 37)]
+    client = StreamClient(Address(stream.url), stream.name)
+    assert client.end_offset() == 40
+    sizes = [sum(map(len, batch.bodies)) for batch in client.read_batches(3, 37)]
     assert sum(sizes) == 34 * 512 * 1024
     assert max(sizes) <= 5 * 1024 * 1024
 

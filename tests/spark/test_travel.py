@@ -44,7 +44,10 @@ def test_a_python_with_another_warren_names_both_versions(tmp_path: Path) -> Non
 
 def test_a_python_with_the_same_warren_loads_both(tmp_path: Path) -> None:
     python = python_elsewhere(tmp_path / "same", own_version())
-    for travelling, said in ((AmqpDataSource, "Travels AmqpDataSource"), (SOURCE, "AmqpDataSource orders")):
+    for travelling, said in (
+        (AmqpDataSource, "VersionChecked AmqpDataSource"),
+        (SOURCE, "AmqpDataSource orders"),
+    ):
         ran = loaded(python, travelling)
         assert ran.stdout.decode().strip() == said, ran.stderr.decode()
 

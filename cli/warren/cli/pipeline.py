@@ -94,7 +94,7 @@ def run(
 
     def told() -> Run:
         streams = () if options.stream is None else tuple(options.stream.split(","))
-        source = Address(options.source).shown
+        source = Address(options.source).masked_url
         seconds = round(time.monotonic() - started, 1)
         return Run(job.NAME, source, streams, options.queue, options.continuous, seconds)
 

@@ -5,8 +5,8 @@ thread beats for it (AMQP 0-9-1, section 4.2.7). Without heartbeats a broker wou
 machine has died until the kernel gives the connection up, which takes a quarter of an hour or for ever.
 
     address = Address(url, timeout)
-    with telling(f"cannot read queue {name!r} at {address.shown}"):
-        link = address.open()
+    with pipeline_errors(f"cannot read queue {name!r} at {address.masked_url}"):
+        connection = address.open()
         ...
 """
 
@@ -30,17 +30,17 @@ from warren.wire.amqp_url import parse_url
 from warren.wire.field_tables import TableError
 from warren.wire.reply_codes import AmqpError, Reply
 
-HEARTBEAT = 60
+DEFAULT_HEARTBEAT = 60
 """Seconds, unless the URL or the broker asks for less; 0 in the URL is none."""
-READ = 256 * 1024
+READ_SIZE = 256 * 1024
 """Bytes that are read at a time, at most."""
-CLOSE = 5.0
+CLOSE_TIMEOUT = 5.0
 """Seconds that the broker has to answer a close; one that has stopped does not answer."""
-LONGEST = 1_000_000.0
+MAX_TIMEOUT = 1_000_000.0
 """Seconds that a timeout may be: what is beyond some weeks, poll and sockets do not take."""
-PASSING = (Reply.CONNECTION_FORCED, Reply.INTERNAL_ERROR)
+TRANSIENT_REPLIES = (Reply.CONNECTION_FORCED, Reply.INTERNAL_ERROR)
 """What a broker says that goes down or is not up yet."""
-_BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+_HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 _CANCEL = methods.BY_NAME["basic.cancel"]
 
 
@@ -63,14 +63,14 @@ class Address:
             parse_url(self.url)
         except ValueError as error:
             raise PipelineError(f"{error}; write amqp://user:password@host:port/vhost") from None
-        if not 0 < self.timeout <= LONGEST:
+        if not 0 < self.timeout <= MAX_TIMEOUT:
             raise PipelineError(
-                f"timeout is {self.timeout:g}: it must be more than 0 seconds, and at most {LONGEST:,.0f}"
+                f"timeout is {self.timeout:g}: it must be more than 0 seconds, and at most {MAX_TIMEOUT:,.0f}"
             )
-        heartbeat_of(self.query)
+        parse_heartbeat(self.query)
 
     @property
-    def shown(self) -> str:
+    def masked_url(self) -> str:
         """The URL as it may be shown: without its password and its query."""
         return parse_url(self.url).masked
 
@@ -78,22 +78,22 @@ class Address:
     def query(self) -> dict[str, str]:
         return dict(parse_qsl(urlsplit(self.url).query))
 
-    def open(self, product: str = "warren pipeline") -> Link:
+    def open(self, product: str = "warren pipeline") -> BrokerConnection:
         """
         :raises Unreachable: if there is no broker, or it does not answer
         :raises PipelineError: the reason why there is no connection, without saying to where; see `telling`
         """
-        return Link(self, product)
+        return BrokerConnection(self, product)
 
 
-class Unreachable(PipelineError):
+class BrokerUnreachable(PipelineError):
     """There is no broker, or it does not answer: in a moment it may."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, passing=True)
+        super().__init__(text, transient=True)
 
 
-class Link:
+class BrokerConnection:
     """An open connection with one open channel.
 
     Its owner and the thread that beats take turns at the socket: TLS cannot read and write at once.
@@ -103,17 +103,17 @@ class Link:
         url = parse_url(address.url)
         context = tls_context(address.query) if url.tls else None
         try:
-            conversation = BlockingConnection(
-                url, address.timeout, product, context=context, heartbeat=heartbeat_of(address.query)
+            conversation = Conversation(
+                url, address.timeout, product, context=context, heartbeat=parse_heartbeat(address.query)
             )
-        except ClosedByBroker as error:
-            raise PipelineError(refused_at_start(error), passing=passing(error)) from None
+        except Refused as error:
+            raise PipelineError(describe_refusal(error), transient=is_transient(error)) from None
         except TimeoutError:
-            raise Unreachable(f"the broker does not answer (waited {address.timeout:g} s)") from None
+            raise BrokerUnreachable(f"the broker does not answer (waited {address.timeout:g} s)") from None
         except ssl.SSLError as error:
-            raise PipelineError(unreachable(error)) from None
+            raise PipelineError(describe_connect_error(error)) from None
         except OSError as error:
-            raise Unreachable(unreachable(error)) from None
+            raise BrokerUnreachable(describe_connect_error(error)) from None
         self.timeout = address.timeout
         self.frame_max = conversation.frame_max
         """Bytes of the largest frame."""
@@ -125,11 +125,13 @@ class Link:
         self._readable.register(self._socket, select.POLLIN)
         self._writable.register(self._socket, select.POLLOUT)
         self._either.register(self._socket, select.POLLIN | select.POLLOUT)
-        self._turn = threading.Lock()
-        self._sent = self._heard = time.monotonic()
+        self._lock = threading.Lock()
+        self._last_sent_at = self._last_received_at = time.monotonic()
         self._closed = threading.Event()
         if conversation.heartbeat:
-            threading.Thread(target=self._beat, args=(conversation.heartbeat / 2,), daemon=True).start()
+            threading.Thread(
+                target=self._send_heartbeats, args=(conversation.heartbeat / 2,), daemon=True
+            ).start()
 
     def call(self, name: str, *values: methods.Argument) -> methods.Arguments:
         """Send a method and wait for its `-ok`. What else comes before it is dropped: only while nothing else comes.
@@ -137,10 +139,10 @@ class Link:
         :raises ClosedByBroker: if the broker closes the channel or the connection instead
         :raises OSError: if the connection is lost
         """
-        with self._turn:
-            self._sent = time.monotonic()
+        with self._lock:
+            self._last_sent_at = time.monotonic()
             answer = self._conversation.call(name, *values)
-            self._heard = time.monotonic()
+            self._last_received_at = time.monotonic()
             return answer
 
     def send(self, frames: bytes) -> None:
@@ -148,8 +150,8 @@ class Link:
 
         :raises OSError: if the connection is lost, or the broker takes nothing for the address's timeout
         """
-        with self._turn:
-            self._sent = time.monotonic()
+        with self._lock:
+            self._last_sent_at = time.monotonic()
             self._socket.sendall(frames)
 
     def offer(self, frames: memoryview, wait: float) -> int:
@@ -162,8 +164,8 @@ class Link:
         """
         if not any(events & select.POLLOUT for _, events in self._either.poll(wait * 1000)):
             return 0
-        with self._turn:
-            self._sent = time.monotonic()
+        with self._lock:
+            self._last_sent_at = time.monotonic()
             return self._socket.send(frames)
 
     def receive(self, wait: float = 0.0) -> bytes:
@@ -176,35 +178,35 @@ class Link:
             early, self._conversation.buffer = self._conversation.buffer, b""
             return early
         deadline = time.monotonic() + wait
-        data = self._decrypted() if isinstance(self._socket, ssl.SSLSocket) else None
+        data = self._receive_tls() if isinstance(self._socket, ssl.SSLSocket) else None
         while data is None:
             if not self._readable.poll(max(deadline - time.monotonic(), 0) * 1000):
                 # Only of a socket that is empty now: an owner who was busy finds the heartbeats there.
-                if self.heartbeat and time.monotonic() - self._heard > 2 * self.heartbeat:
+                if self.heartbeat and time.monotonic() - self._last_received_at > 2 * self.heartbeat:
                     raise TimeoutError
                 return b""
-            self._heard = time.monotonic()
+            self._last_received_at = time.monotonic()
             if isinstance(self._socket, ssl.SSLSocket):
-                data = self._decrypted()
+                data = self._receive_tls()
             else:
-                with self._turn:
-                    data = self._socket.recv(READ)
+                with self._lock:
+                    data = self._socket.recv(READ_SIZE)
         if not data:
             raise ConnectionError("the broker closed the connection")
         return data
 
-    def _decrypted(self) -> bytes | None:
+    def _receive_tls(self) -> bytes | None:
         """What TLS has at hand; None if what came is not for its owner, or no whole record."""
-        with self._turn:
+        with self._lock:
             self._socket.settimeout(0)
             try:
-                return self._socket.recv(READ)
+                return self._socket.recv(READ_SIZE)
             except ssl.SSLWantReadError:
                 return None
             finally:
                 self._socket.settimeout(self.timeout)
 
-    def judge(self, frame: bytes) -> None:
+    def check_frame(self, frame: bytes) -> None:
         """Look at a frame that its owner did not expect; everything harmless is passed over.
 
         :raises ClosedByBroker: if it closes the channel or the connection
@@ -215,8 +217,8 @@ class Link:
             raise PipelineError("the queue was deleted")
 
     def reopen(self) -> None:
-        """Open the channel again after the broker closed it (`ClosedByBroker`), nothing else being under way."""
-        with self._turn:
+        """Open the channel again after the broker closed it (`Refused`), nothing else being under way."""
+        with self._lock:
             self._conversation.reopen()
 
     def close(self, rest: bytes = b"") -> None:
@@ -229,73 +231,73 @@ class Link:
         if self._closed.is_set():
             return
         self._closed.set()
-        with suppress(OSError, ValueError, ClosedByBroker), self._turn:
-            self._socket.settimeout(CLOSE)
+        with suppress(OSError, ValueError, Refused), self._lock:
+            self._socket.settimeout(CLOSE_TIMEOUT)
             self._conversation.buffer = rest + self._conversation.buffer
             self._conversation.close()
         self._socket.close()
 
-    def _beat(self, interval: float) -> None:
-        while not self._closed.wait(max(self._sent + interval - time.monotonic(), 0.01)):
-            if time.monotonic() < self._sent + interval:
+    def _send_heartbeats(self, interval: float) -> None:
+        while not self._closed.wait(max(self._last_sent_at + interval - time.monotonic(), 0.01)):
+            if time.monotonic() < self._last_sent_at + interval:
                 continue
-            with self._turn:
+            with self._lock:
                 # Where there is no room, much is on its way to the broker, which serves as well.
-                self._sent = time.monotonic()
+                self._last_sent_at = time.monotonic()
                 try:
                     if not self._closed.is_set() and self._writable.poll(0):
-                        self._socket.sendall(_BEAT)
+                        self._socket.sendall(_HEARTBEAT_FRAME)
                 except OSError:
                     return  # The owner finds out, and says so.
 
 
 @contextmanager
-def telling(what: str) -> Iterator[None]:
+def pipeline_errors(action: str) -> Iterator[None]:
     """Whatever goes wrong with a connection inside is a `PipelineError`: `what`, and the reason."""
     try:
         yield
-    except (PipelineError, ClosedByBroker, OSError, AmqpError, TableError) as error:
-        raise PipelineError(f"{what}: {explained(error)}", passing=passing(error)) from None
+    except (PipelineError, Refused, OSError, AmqpError, TableError) as error:
+        raise PipelineError(f"{action}: {describe_failure(error)}", transient=is_transient(error)) from None
 
 
-def passing(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether it may be over by itself, so that another attempt is worth it."""
     match error:
         case PipelineError():
-            return error.passing
-        case ClosedByBroker(code=code):
-            return code in PASSING
+            return error.transient
+        case Refused(code=code):
+            return code in TRANSIENT_REPLIES
         case _:
             return isinstance(error, OSError)
 
 
-def explained(error: Exception, progress: str = "") -> str:
+def describe_failure(error: Exception, progress: str = "") -> str:
     """What a failure of an open connection means, in one line.
 
     :param progress: how far its owner was, `after 3 of 5 messages`
     """
-    behind = f" {progress}" if progress else ""
+    suffix = f" {progress}" if progress else ""
     match error:
         case ClosedByBroker(code=Reply.NOT_FOUND, text=text):
             kind = "exchange" if " no exchange " in text else "queue"
-            return f"there is no such {kind}{behind}; declare it, or check the virtual host and the name"
-        case ClosedByBroker(code=Reply.RESOURCE_LOCKED):
-            return f"the queue is exclusive to another connection{behind}"
-        case ClosedByBroker(code=Reply.ACCESS_REFUSED, text=text):
-            return f"the user may not do this{behind} ({first_line(text)})"
+            return f"there is no such {kind}{suffix}; declare it, or check the virtual host and the name"
+        case Refused(code=Reply.RESOURCE_LOCKED):
+            return f"the queue is exclusive to another connection{suffix}"
+        case Refused(code=Reply.ACCESS_REFUSED, text=text):
+            return f"the user may not do this{suffix} ({first_line(text)})"
         case TimeoutError():
-            return f"the broker stopped answering{behind}"
+            return f"the broker stopped answering{suffix}"
         case OSError(errno=int(number)):
-            return f"the connection was lost{behind}: {os.strerror(number)}"
-        case OSError() | ClosedByBroker(code=Reply.CONNECTION_FORCED):
-            return f"the connection was lost{behind}: {first_line(str(error))}"
+            return f"the connection was lost{suffix}: {os.strerror(number)}"
+        case OSError() | Refused(code=Reply.CONNECTION_FORCED):
+            return f"the connection was lost{suffix}: {first_line(str(error))}"
         case AmqpError() | TableError():
-            return f"the broker sent what is no AMQP 0-9-1{behind}: {first_line(str(error))}"
+            return f"the broker sent what is no AMQP 0-9-1{suffix}: {first_line(str(error))}"
         case _:
-            return first_line(str(error) or type(error).__name__) + behind
+            return first_line(str(error) or type(error).__name__) + suffix
 
 
-def refused_at_start(error: ClosedByBroker) -> str:
+def describe_refusal(error: Refused) -> str:
     match error.code:
         case Reply.ACCESS_REFUSED:
             return "the broker refused the user name or the password"
@@ -305,7 +307,7 @@ def refused_at_start(error: ClosedByBroker) -> str:
             return first_line(str(error))
 
 
-def unreachable(error: OSError) -> str:
+def describe_connect_error(error: OSError) -> str:
     match error:
         case ssl.SSLCertVerificationError(verify_message=reason):
             return f"its certificate is not trusted ({reason}); name its authority in the URL: ?cafile=PATH"
@@ -319,8 +321,8 @@ def unreachable(error: OSError) -> str:
             return first_line(str(error))
 
 
-def heartbeat_of(query: Mapping[str, str]) -> int:
-    text = query.get("heartbeat", str(HEARTBEAT))
+def parse_heartbeat(query: Mapping[str, str]) -> int:
+    text = query.get("heartbeat", str(DEFAULT_HEARTBEAT))
     if not text.isdecimal() or len(text) > 5 or int(text) > 0xFFFF:
         raise PipelineError(f"heartbeat is {text!r}: it must be a number of seconds, at most 65535")
     return int(text)

@@ -1,7 +1,7 @@
 """The Spark data source `amqp`: a classic queue is browsed, a stream is read between offsets, into typed columns.
 
 Options: `url` (amqp:// or amqps://, with the credentials), `queue` or `stream`, and `timeout` (seconds without progress
-after which the read fails, 30 by default); for streams those of `ranges`. The schema is fixed: every property of
+after which the read fails, 30 by default); for streams those of `options`. The schema is fixed: every property of
 AMQP 0-9-1 (class basic), what the delivery says, and the body as it came.
 
 One queue is one partition, read by one task: its order is the queue's. Each stream is one, or several if a long range of it
@@ -14,28 +14,27 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import seconds
+from warren.pipeline.options import parse_seconds
 from warren.pipeline.sink.spark_writers import AmqpStreamWriter, AmqpWriter, check_write
 from warren.pipeline.sink.write_options import Target
-from warren.pipeline.source.offset_ranges import Ranges
-from warren.pipeline.source.queue_browser import Browse
-from warren.pipeline.source.row_schema import SCHEMA, record_batch
-from warren.pipeline.source.stream_readers import ContinuousReader, StreamReader
+from warren.pipeline.source.queue_browser import QueueBrowser
+from warren.pipeline.source.row_schema import SCHEMA
+from warren.pipeline.source.spark_readers import QueueReader, StreamMicroBatchReader, StreamReader
+from warren.pipeline.source.stream_options import StreamOptions
 from warren.pipeline.spool.spark_reader import SPOOL_SCHEMA, SpoolReader
-from warren.pipeline.spool.spool_options import Settings
-from warren.pipeline.version_check import Travels, trouble_elsewhere
+from warren.pipeline.spool.spool_options import SpoolOptions
+from warren.pipeline.version_check import VersionChecked, explain_executor_error
 
 OPTIONS = ("url", "queue", "timeout")
 
 
-class AmqpDataSource(DataSource, metaclass=Travels):
+class AmqpDataSource(DataSource, metaclass=VersionChecked):
     """Format `amqp`. Made known by `warren.pipeline.register`."""
 
     @classmethod
@@ -44,31 +43,32 @@ class AmqpDataSource(DataSource, metaclass=Travels):
 
     def schema(self) -> StructType:
         # Spark asks for it in `load()`: what is wrong with the options is said there, not in a task.
-        if self._spool() is not None:
+        if self._spool_options() is not None:
             return SPOOL_SCHEMA
-        if self._ranges() is None:
-            self._browse()
+        if self._stream_options() is None:
+            self._queue_browser()
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if self._spool() is not None:
+        if self._spool_options() is not None:
             raise PipelineError("a spool is for a continuous read: leave spoolDir out to browse the queue")
         check_schema(schema)
-        ranges = self._ranges()
-        return AmqpReader(self._browse()) if ranges is None else StreamReader(ranges)
+        stream_options = self._stream_options()
+        return QueueReader(self._queue_browser()) if stream_options is None else StreamReader(stream_options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        if (settings := self._spool()) is not None:
+        spool_options = self._spool_options()
+        if spool_options is not None:
             check_schema(schema, SPOOL_SCHEMA)
-            return SpoolReader(settings)
+            return SpoolReader(spool_options)
         check_schema(schema)
-        ranges = self._ranges()
-        if ranges is None:
+        stream_options = self._stream_options()
+        if stream_options is None:
             raise PipelineError(
                 "a queue is not read continuously without a spool: name its folder with the option 'spoolDir', or a "
                 "stream with the option 'stream'"
             )
-        return ContinuousReader(ranges)
+        return StreamMicroBatchReader(stream_options)
 
     def writer(self, schema: StructType, overwrite: bool) -> AmqpWriter:
         return AmqpWriter(self._target(schema, overwrite))
@@ -77,50 +77,33 @@ class AmqpDataSource(DataSource, metaclass=Travels):
         return AmqpStreamWriter(self._target(schema, overwrite))
 
     def _target(self, schema: StructType, overwrite: bool) -> Target:
-        target = Target.of(self._given())
+        target = Target.from_options(self._lower_case_options())
         check_write(schema, overwrite, target)
         return target
 
-    def _ranges(self) -> Ranges | None:
+    def _stream_options(self) -> StreamOptions | None:
         """What is read of a stream; None if a queue is named."""
-        given = self._given()
-        return Ranges.of(given) if "stream" in given or "streams" in given else None
+        given = self._lower_case_options()
+        return StreamOptions.from_options(given) if "stream" in given or "streams" in given else None
 
-    def _spool(self) -> Settings | None:
+    def _spool_options(self) -> SpoolOptions | None:
         """The spool that a queue is read through; None if none is named."""
-        given = self._given()
-        return Settings.of(given) if "spooldir" in given else None
+        given = self._lower_case_options()
+        return SpoolOptions.from_options(given) if "spooldir" in given else None
 
-    def _given(self) -> dict[str, str]:
+    def _lower_case_options(self) -> dict[str, str]:
         return {key.lower(): value for key, value in self.options.items()}
 
-    def _browse(self) -> Browse:
-        given = self._given()
+    def _queue_browser(self) -> QueueBrowser:
+        given = self._lower_case_options()
         if unknown := sorted(given.keys() - set(OPTIONS)):
             raise PipelineError(
                 f"format 'amqp' has no option {unknown[0]!r}; there are: {', '.join(OPTIONS)}"
             )
         if missing := [name for name in ("url", "queue") if not given.get(name)]:
             raise PipelineError(f"format 'amqp' needs the option {missing[0]!r}")
-        address = Address(given["url"], seconds("timeout", given.get("timeout", "30")))
-        return Browse(address, given["queue"])
-
-
-class AmqpReader(DataSourceReader):
-    """Reads one queue in one task. It is pickled to the executor: plain values only."""
-
-    def __init__(self, browse: Browse) -> None:
-        self._browse = browse
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(0)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        offset = 0
-        for messages in self._browse.batches():
-            following = offset + len(messages.bodies)
-            yield record_batch(messages, self._browse.queue, range(offset, following))
-            offset = following
+        address = Address(given["url"], parse_seconds("timeout", given.get("timeout", "30")))
+        return QueueBrowser(address, given["queue"])
 
 
 @contextmanager
@@ -131,8 +114,8 @@ def source_errors() -> Iterator[None]:
     except PySparkException as error:
         if found := re.search(rf"{PipelineError.__name__}: (.+)", str(error)):
             raise PipelineError(found[1]) from None
-        if trouble := trouble_elsewhere(str(error)):
-            raise PipelineError(trouble) from None
+        if explanation := explain_executor_error(str(error)):
+            raise PipelineError(explanation) from None
         raise
 
 

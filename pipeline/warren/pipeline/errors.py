@@ -11,9 +11,9 @@ class PipelineError(Exception):
     :ivar passing: whether it may be over by itself: a broker that is not there, or not any more
     """
 
-    def __init__(self, text: str, *, passing: bool = False) -> None:
+    def __init__(self, text: str, *, transient: bool = False) -> None:
         super().__init__(text)
-        self.passing = passing
+        self.transient = transient
 
 
 class SparkFailed(OSError):

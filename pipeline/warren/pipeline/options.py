@@ -16,7 +16,7 @@ NAME_BYTES = 255
 """Of a short string of AMQP."""
 
 
-def moment(name: str, text: str) -> datetime:
+def parse_time(name: str, text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -29,32 +29,32 @@ def moment(name: str, text: str) -> datetime:
     return time
 
 
-def seconds(name: str, text: str) -> float:
+def parse_seconds(name: str, text: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise PipelineError(f"{name} is {shown(text)}: it must be a number of seconds")
+        raise PipelineError(f"{name} is {quoted(text)}: it must be a number of seconds")
     return number
 
 
-def count(given: Mapping[str, str], name: str, default: int, of: str = "messages") -> int:
+def parse_count(given: Mapping[str, str], name: str, default: int, of: str = "messages") -> int:
     text = given.get(name.lower())
     if text is None:
         return default
-    number = natural(text)
+    number = parse_natural(text)
     if not number:
-        raise PipelineError(f"{name} is {shown(text)}: it must be a number of {of}, at least 1")
+        raise PipelineError(f"{name} is {quoted(text)}: it must be a number of {of}, at least 1")
     return number
 
 
-def natural(text: str) -> int | None:
+def parse_natural(text: str) -> int | None:
     """The number that digits mean; None if there is anything else, or it does not fit into 64 bits."""
     return int(text) if text.isdecimal() and len(text) <= DIGITS else None
 
 
-def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
+def parse_bool(given: Mapping[str, str], name: str, default: bool) -> bool:
     text = given.get(name.lower())
     if text is None:
         return default
@@ -71,11 +71,11 @@ def queue_name(kind: str, name: str) -> str:
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > NAME_BYTES:
         raise PipelineError(
-            f"the name of the {kind} {shown(name)} has {size} bytes: AMQP allows {NAME_BYTES}"
+            f"the name of the {kind} {quoted(name)} has {size} bytes: AMQP allows {NAME_BYTES}"
         )
     return name
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """What was given, in an error of one line; the beginning is enough of what is long."""
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 
-class Travels(ABCMeta):
+class VersionChecked(ABCMeta):
     """The metaclass of what Spark pickles: the class, and with it each object of it.
 
     Where a pickle of it is loaded, Warren must be there in the version that wrote it. Else loading raises an error named
@@ -26,7 +26,7 @@ def own_version() -> str:
         return ""
 
 
-def trouble_elsewhere(told: str) -> str | None:
+def explain_executor_error(error: str) -> str | None:
     """What is wrong with the Python of an executor that cannot run anything of the source, in one line.
 
     :param told: an error of Spark
@@ -34,16 +34,16 @@ def trouble_elsewhere(told: str) -> str | None:
     """
     wheel = "==".join(filter(None, ("warren[spark]", own_version())))
     remedy = f"install {wheel} on every executor, in the Python that PYSPARK_PYTHON names"
-    if found := re.search(r"No module named '(pyarrow|pyspark|warren)\b", told):
+    if found := re.search(r"No module named '(pyarrow|pyspark|warren)\b", error):
         return f"the Python of an executor lacks {found[1]}: {remedy}"
     if found := re.search(
-        r"Python in worker has different version: (\S+) than that in driver: ([\d.]+)", told
+        r"Python in worker has different version: (\S+) than that in driver: ([\d.]+)", error
     ):
         return f"the Python of an executor is {found[1]}, and the driver's is {found[2]}: {remedy}"
     return None
 
 
-def loader() -> Callable[[str, str, str], Any]:
+def make_loader() -> Callable[[str, str, str], Any]:
     """What loads such a class in another process. It is nested, so that it goes there by value: by name it would be
     looked for in Warren."""
 
@@ -71,8 +71,8 @@ def loader() -> Callable[[str, str, str], Any]:
     return load
 
 
-def reduced(travelling: type) -> tuple[Any, ...]:
-    return loader(), (travelling.__module__, travelling.__qualname__, own_version())
+def reduce_class(pickled_class: type) -> tuple[Any, ...]:
+    return make_loader(), (pickled_class.__module__, pickled_class.__qualname__, own_version())
 
 
-copyreg.pickle(Travels, reduced)
+copyreg.pickle(VersionChecked, reduce_class)

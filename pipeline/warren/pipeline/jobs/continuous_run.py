@@ -22,7 +22,7 @@ from warren.core.errors import UsageError
 from warren.pipeline import register
 from warren.pipeline.jobs.batch_run import replace, source_options, spark_path
 from warren.pipeline.jobs.job import EVENTS, Job, Summary
-from warren.pipeline.jobs.query_restarts import Queries
+from warren.pipeline.jobs.streaming_queries import Queries
 from warren.pipeline.spark_session import quiet_pandas
 
 if TYPE_CHECKING:

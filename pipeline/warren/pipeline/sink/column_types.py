@@ -19,29 +19,29 @@ from pyspark.sql.types import (
 
 from warren.pipeline.errors import PipelineError
 
-TEXT = (StringType,)
-NUMBER = (ByteType, ShortType, IntegerType, LongType)
-TYPES: dict[str, tuple[type[DataType], ...]] = {
+TEXT_TYPES = (StringType,)
+INTEGER_TYPES = (ByteType, ShortType, IntegerType, LongType)
+COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
     "body": (BinaryType, StringType),
-    "exchange": TEXT,
-    "routing_key": TEXT,
-    "content_type": TEXT,
-    "content_encoding": TEXT,
+    "exchange": TEXT_TYPES,
+    "routing_key": TEXT_TYPES,
+    "content_type": TEXT_TYPES,
+    "content_encoding": TEXT_TYPES,
     "headers": (MapType,),
     "headers_raw": (BinaryType,),
-    "delivery_mode": NUMBER,
-    "priority": NUMBER,
-    "correlation_id": TEXT,
-    "reply_to": TEXT,
-    "expiration": (*TEXT, *NUMBER),
-    "message_id": TEXT,
+    "delivery_mode": INTEGER_TYPES,
+    "priority": INTEGER_TYPES,
+    "correlation_id": TEXT_TYPES,
+    "reply_to": TEXT_TYPES,
+    "expiration": (*TEXT_TYPES, *INTEGER_TYPES),
+    "message_id": TEXT_TYPES,
     "timestamp": (TimestampType,),
-    "type": TEXT,
-    "user_id": TEXT,
-    "app_id": TEXT,
-    "cluster_id": TEXT,
+    "type": TEXT_TYPES,
+    "user_id": TEXT_TYPES,
+    "app_id": TEXT_TYPES,
+    "cluster_id": TEXT_TYPES,
 }
-READ = frozenset(("queue", "offset", "redelivered", "possible_duplicate"))
+SOURCE_ONLY = frozenset(("queue", "offset", "redelivered", "possible_duplicate"))
 """Where and how a message was read. Passed over, so that a frame that was read can be written again."""
 
 
@@ -53,13 +53,13 @@ def check_columns(schema: StructType, exchange: str | None) -> None:
             f"column {twice[0]!r} is there {counted[twice[0]]} times: drop or rename the others"
         )
     for field in schema.fields:
-        if field.name in READ:
+        if field.name in SOURCE_ONLY:
             continue
-        types = TYPES.get(field.name)
+        types = COLUMN_TYPES.get(field.name)
         if types is None:
             raise PipelineError(
                 f"column {field.name!r} has no place in a message: drop it, or put it into the body or the headers; "
-                f"there are: {', '.join(TYPES)}"
+                f"there are: {', '.join(COLUMN_TYPES)}"
             )
         if not isinstance(field.dataType, types) or not is_text_map(field.dataType):
             wanted = " or ".join(each().simpleString() for each in types if each is not MapType)

@@ -8,12 +8,12 @@ import numpy.typing as npt
 Digests = npt.NDArray[np.uint64]
 
 
-class Repeats:
+class DigestCounter:
     """Counts digests of 64 bits. Those seen are sorted runs, of which the shorter are merged as they come."""
 
     def __init__(self) -> None:
         self._runs: list[Digests] = []
-        self._again: dict[int, int] = {}
+        self._repeats: dict[int, int] = {}
         """Those that came more than once: how often so far."""
 
     def count(self, digests: Digests) -> dict[int, int]:
@@ -25,19 +25,19 @@ class Repeats:
             return {}
         order = np.argsort(digests, kind="stable")
         ordered = digests[order]
-        known = np.zeros(len(ordered), np.bool_)
-        known[1:] = ordered[1:] == ordered[:-1]
+        seen = np.zeros(len(ordered), np.bool_)
+        seen[1:] = ordered[1:] == ordered[:-1]
         for run in self._runs:
             places = np.searchsorted(run, ordered)
             places[places == len(run)] = 0
-            known |= run[places] == ordered
-        self._add(ordered[~known])
+            seen |= run[places] == ordered
+        self._add(ordered[~seen])
         repeated: dict[int, int] = {}
         # Equal ones stand beside each other, in the order in which they came.
-        for place in order[known].tolist():
+        for place in order[seen].tolist():
             digest = int(digests[place])
-            before = self._again.get(digest, 0) + 1
-            repeated[place] = self._again[digest] = before
+            before = self._repeats.get(digest, 0) + 1
+            repeated[place] = self._repeats[digest] = before
         return repeated
 
     def _add(self, run: Digests) -> None:

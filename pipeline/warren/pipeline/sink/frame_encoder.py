@@ -13,12 +13,12 @@ from warren.core.blocking_connection import CHANNEL
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.sink.arrow_bytes import Cells, cells
 from warren.pipeline.sink.header_tables import header_tables
-from warren.pipeline.sink.message_ids import Identity
+from warren.pipeline.sink.message_ids import MessageIdGenerator
 from warren.pipeline.sink.write_options import Target
 from warren.wire import content, methods
 
 PERSISTENT = b"\x02"
-SHORT = 255
+MAX_SHORT_STRING = 255
 """Bytes of a short string, at most: of a name, a routing key, a property."""
 _BEFORE_ID = {
     "content_type": content.CONTENT_TYPE,
@@ -43,30 +43,30 @@ _FRAME = struct.Struct(">BHI")
 _FLAGS = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
 _SECONDS = struct.Struct(">Q")
-_ROUTES = 10_000
+_MAX_CACHED_ROUTES = 10_000
 """Pairs of exchange and routing key whose methods are kept."""
 
 Columns = Mapping[str, Any]
 
 
-class Part(NamedTuple):
+class PropertyColumn(NamedTuple):
     """Some of the properties of each row: the flags that announce them, and what they are."""
 
     flags: list[int]
     data: list[bytes]
 
 
-class Encoder:
+class FrameEncoder:
     """Makes the frames of one partition's rows.
 
     :param target: its exchange and its routing key go before the columns
     :param frame_max: bytes of the largest frame
     """
 
-    def __init__(self, target: Target, frame_max: int, identity: Identity) -> None:
+    def __init__(self, target: Target, frame_max: int, message_ids: MessageIdGenerator) -> None:
         self._target = target
         self._room = frame_max - 8
-        self._identity = identity
+        self._id_generator = message_ids
         self._methods: dict[tuple[bytes | None, bytes | None], bytes] = {}
 
     def frames(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -77,13 +77,13 @@ class Encoder:
         count = batch.num_rows
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         bodies = [body or b"" for body in cells(columns["body"])]
-        publishes = self._publishes(columns, count)
-        before = part(_BEFORE_ID, columns, count)
-        after = part(_AFTER_ID, columns, count)
+        publishes = self._publish_methods(columns, count)
+        before = encode_properties(_BEFORE_ID, columns, count)
+        after = encode_properties(_AFTER_ID, columns, count)
         flags = [a | b for a, b in zip(before.flags, after.flags, strict=True)]
-        ids = self._ids(columns, publishes, flags, before.data, after.data, bodies)
+        ids = self._message_ids(columns, publishes, flags, before.data, after.data, bodies)
         room = self._room
-        whole = []
+        encoded = []
         for publish, flag, head, name, tail, body in zip(
             publishes, flags, before.data, ids, after.data, bodies, strict=True
         ):
@@ -95,24 +95,24 @@ class Encoder:
                     f"the properties of a message take {length} bytes: a frame of this broker holds {room}"
                 )
             if not size:
-                whole.append(b"".join((publish, header, properties, b"\xce")))
+                encoded.append(b"".join((publish, header, properties, b"\xce")))
             elif size <= room:
                 frame = _FRAME.pack(3, CHANNEL, size)
-                whole.append(b"".join((publish, header, properties, b"\xce", frame, body, b"\xce")))
+                encoded.append(b"".join((publish, header, properties, b"\xce", frame, body, b"\xce")))
             else:
-                whole.append(b"".join((publish, header, properties, b"\xce", *pieces(body, room))))
-        return whole
+                encoded.append(b"".join((publish, header, properties, b"\xce", *body_frames(body, room))))
+        return encoded
 
-    def _publishes(self, columns: Columns, count: int) -> list[bytes]:
+    def _publish_methods(self, columns: Columns, count: int) -> list[bytes]:
         """The method of each row."""
-        exchanges = fixed(self._target.exchange, columns, "exchange", count)
-        keys = fixed(self._target.routing_key, columns, "routing_key", count)
-        known = self._methods
-        if len(known) > _ROUTES:
-            known.clear()
+        exchanges = constant_or_column(self._target.exchange, columns, "exchange", count)
+        keys = constant_or_column(self._target.routing_key, columns, "routing_key", count)
+        cached = self._methods
+        if len(cached) > _MAX_CACHED_ROUTES:
+            cached.clear()
         found = []
         for route in zip(exchanges, keys, strict=True):
-            publish = known.get(route)
+            publish = cached.get(route)
             if publish is None:
                 exchange, key = route
                 if exchange is None:
@@ -123,11 +123,11 @@ class Encoder:
                 check_short("routing_key", key or b"")
                 flag = self._target.mandatory
                 publish = methods.frame(CHANNEL, "basic.publish", 0, exchange, key or b"", flag, False)
-                known[route] = publish
+                cached[route] = publish
             found.append(publish)
         return found
 
-    def _ids(
+    def _message_ids(
         self,
         columns: Columns,
         publishes: list[bytes],
@@ -140,38 +140,38 @@ class Encoder:
         column = columns.get("message_id")
         given = cells(column) if column is not None else None
         if given is not None:
-            for each in given:
-                check_short("message_id", each or b"")
+            for value in given:
+                check_short("message_id", value or b"")
             if not column.null_count:  # type: ignore[union-attr]
-                return [each or b"" for each in given]
+                return [value or b"" for value in given]
         contents = [
             b"".join((publish, _FLAGS.pack(flag), head, tail, body))
             for publish, flag, head, tail, body in zip(publishes, flags, before, after, bodies, strict=True)
         ]
         if given is None:
-            return self._identity.of(contents)
-        missing = [place for place, each in enumerate(given) if each is None]
-        made = self._identity.of([contents[place] for place in missing])
-        ids = [each or b"" for each in given]
-        for place, each in zip(missing, made, strict=True):
-            ids[place] = each
+            return self._id_generator.ids_for(contents)
+        missing = [place for place, value in enumerate(given) if value is None]
+        made = self._id_generator.ids_for([contents[place] for place in missing])
+        ids = [value or b"" for value in given]
+        for place, value in zip(missing, made, strict=True):
+            ids[place] = value
         return ids
 
 
-def fixed(value: str | None, columns: Columns, name: str, count: int) -> Cells:
+def constant_or_column(value: str | None, columns: Columns, name: str, count: int) -> Cells:
     """One value for all rows, or each row's own."""
     if value is not None:
         return [value.encode()] * count
     return cells(columns[name]) if name in columns else [None] * count
 
 
-def part(names: Mapping[str, int], columns: Columns, count: int) -> Part:
+def encode_properties(names: Mapping[str, int], columns: Columns, count: int) -> PropertyColumn:
     """The properties of these names, of each row."""
     always = 0
     flags: list[int] | None = None
-    parts: list[list[bytes]] = []
+    encoded_columns: list[list[bytes]] = []
     for name, flag in names.items():
-        values = encoded(name, columns, count)
+        values = encode_property(name, columns, count)
         if values is None:
             continue
         if None in values:
@@ -179,15 +179,21 @@ def part(names: Mapping[str, int], columns: Columns, count: int) -> Part:
                 given if value is None else given | flag
                 for given, value in zip(flags or repeat(0, count), values, strict=True)
             ]
-            parts.append([value or b"" for value in values])
+            encoded_columns.append([value or b"" for value in values])
         else:
             always |= flag
-            parts.append(values)  # type: ignore[arg-type]
-    data = parts[0] if len(parts) == 1 else list(map(b"".join, zip(*parts, strict=True)))
-    return Part([always | flag for flag in flags] if flags else [always] * count, data or [b""] * count)
+            encoded_columns.append(values)  # type: ignore[arg-type]
+    data = (
+        encoded_columns[0]
+        if len(encoded_columns) == 1
+        else list(map(b"".join, zip(*encoded_columns, strict=True)))
+    )
+    return PropertyColumn(
+        [always | flag for flag in flags] if flags else [always] * count, data or [b""] * count
+    )
 
 
-def encoded(name: str, columns: Columns, count: int) -> Cells | None:
+def encode_property(name: str, columns: Columns, count: int) -> Cells | None:
     """A property of each row as it stands in the header; None if no row has it."""
     if name == "headers":
         texts, raws = columns.get("headers"), columns.get("headers_raw")
@@ -201,35 +207,35 @@ def encoded(name: str, columns: Columns, count: int) -> Cells | None:
     if name == "delivery_mode":
         # What nobody says is on the safe side: an analysis is not published to be lost with a broker.
         return (
-            [each or PERSISTENT for each in octets(name, column)]
+            [value or PERSISTENT for value in encode_octets(name, column)]
             if column is not None
             else [PERSISTENT] * count
         )
     if column is None:
         return None
     if name == "priority":
-        return octets(name, column)
+        return encode_octets(name, column)
     if name == "timestamp":
-        return timestamps(column)
-    return [None if value is None else short(name, value) for value in cells(textual(column))]
+        return encode_timestamps(column)
+    return [None if value is None else encode_short(name, value) for value in cells(as_text_column(column))]
 
 
-def textual(column: Any) -> Any:
+def as_text_column(column: Any) -> Any:
     return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
 
 
-def short(name: str, value: bytes) -> bytes:
+def encode_short(name: str, value: bytes) -> bytes:
     check_short(name, value)
     return bytes((len(value),)) + value
 
 
 def check_short(name: str, value: bytes) -> None:
-    if len(value) > SHORT:
+    if len(value) > MAX_SHORT_STRING:
         begin = value[:40].decode(errors="replace")
         raise PipelineError(f"a value of column {name!r} is longer than 255 bytes: {begin!r}...")
 
 
-def octets(name: str, column: Any) -> Cells:
+def encode_octets(name: str, column: Any) -> Cells:
     allowed = _RANGES[name]
     values = column.to_pylist()
     for value in set(values):
@@ -240,7 +246,7 @@ def octets(name: str, column: Any) -> Cells:
     return [None if value is None else bytes((value,)) for value in values]
 
 
-def timestamps(column: Any) -> Cells:
+def encode_timestamps(column: Any) -> Cells:
     """AMQP's times are whole seconds since 1970, and never before."""
     values = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
     if any(value is not None and value < 0 for value in values):
@@ -248,10 +254,10 @@ def timestamps(column: Any) -> Cells:
     return [None if value is None else _SECONDS.pack(value // 1_000_000) for value in values]
 
 
-def pieces(body: bytes, room: int) -> list[bytes]:
+def body_frames(body: bytes, room: int) -> list[bytes]:
     """A body in frames of at most so many bytes."""
-    parts = []
+    frames = []
     for begin in range(0, len(body), room):
-        piece = body[begin : begin + room]
-        parts += [_FRAME.pack(3, CHANNEL, len(piece)), piece, b"\xce"]
-    return parts
+        part = body[begin : begin + room]
+        frames += [_FRAME.pack(3, CHANNEL, len(part)), part, b"\xce"]
+    return frames

@@ -24,14 +24,14 @@ def header_tables(texts: Any, raws: Any) -> Cells:
         one that says what it said in the raw table keeps its type; where one of the two is null, the other one counts
     """
     if texts is None:
-        return sound(cells(raws))
-    pairs = encoded_pairs(texts)
+        return checked_tables(cells(raws))
+    pairs = encode_pairs(texts)
     if raws is None:
         return [None if row is None else b"".join(row) for row in pairs]
-    return [merged(row, raw) for row, raw in zip(pairs, sound(cells(raws)), strict=True)]
+    return [merge_pairs(row, raw) for row, raw in zip(pairs, checked_tables(cells(raws)), strict=True)]
 
 
-def encoded_pairs(texts: Any) -> list[list[bytes] | None]:
+def encode_pairs(texts: Any) -> list[list[bytes] | None]:
     """The headers of each row, each of them encoded as text, or as void where it has no value."""
     encoded = []
     for name, value in zip(cells(texts.keys), cells(texts.items), strict=True):
@@ -40,8 +40,8 @@ def encoded_pairs(texts: Any) -> list[list[bytes] | None]:
             raise PipelineError(
                 f"a header's name is longer than 255 bytes: {name[:40].decode(errors='replace')!r}..."
             )
-        said = _VOID if value is None else b"S" + _LENGTH.pack(len(value)) + value
-        encoded.append(bytes((len(name),)) + name + said)
+        encoded_value = _VOID if value is None else b"S" + _LENGTH.pack(len(value)) + value
+        encoded.append(bytes((len(name),)) + name + encoded_value)
     edges = texts.offsets.to_pylist()
     there = texts.is_valid().to_pylist()
     return [
@@ -50,7 +50,7 @@ def encoded_pairs(texts: Any) -> list[list[bytes] | None]:
     ]
 
 
-def sound(raws: Cells) -> Cells:
+def checked_tables(raws: Cells) -> Cells:
     """:raises PipelineError: if one of them is no field table: the broker would end the connection over it"""
     last = b""
     for raw in raws:
@@ -64,13 +64,13 @@ def sound(raws: Cells) -> Cells:
     return raws
 
 
-def merged(pairs: list[bytes] | None, raw: bytes | None) -> bytes | None:
+def merge_pairs(pairs: list[bytes] | None, raw: bytes | None) -> bytes | None:
     """The headers of `pairs`, those with the type that they have in `raw` whose text is the same there."""
     if pairs is None or raw is None:
         return raw if pairs is None else b"".join(pairs)
     typed = {}
     for name, field in field_tables.decode_fields(raw).items():
         text = value_as_text(field.value)
-        said = _VOID if text is None else field_tables.encode_value(text)
-        typed[field_tables.name_bytes(name) + said] = field_tables.name_bytes(name) + field.raw
+        encoded_value = _VOID if text is None else field_tables.encode_value(text)
+        typed[field_tables.name_bytes(name) + encoded_value] = field_tables.name_bytes(name) + field.raw
     return b"".join(typed.get(pair, pair) for pair in pairs)

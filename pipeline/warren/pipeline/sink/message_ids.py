@@ -12,29 +12,29 @@ from hashlib import blake2b
 
 import numpy as np
 
-from warren.pipeline.sink.digest_counter import Repeats
+from warren.pipeline.sink.digest_counter import DigestCounter
 
 _DIGEST = 16
 
 
-class Identity:
+class MessageIdGenerator:
     """The ids of one partition of one write."""
 
     def __init__(self, *scope: str) -> None:
         """:param scope: what tells this partition of this write from all others, now and when it is tried again"""
-        self._begun = blake2b("\0".join(scope).encode(), digest_size=_DIGEST)
-        self._repeats = Repeats()
+        self._scope_hash = blake2b("\0".join(scope).encode(), digest_size=_DIGEST)
+        self._counter = DigestCounter()
 
-    def of(self, contents: Sequence[bytes]) -> list[bytes]:
+    def ids_for(self, contents: Sequence[bytes]) -> list[bytes]:
         """An id for each message, told by what it is: 32 hexadecimal digits, and a number for one like an earlier one."""
-        begun = self._begun
+        scope_hash = self._scope_hash
         digests = []
         for content in contents:
-            hashed = begun.copy()
+            hashed = scope_hash.copy()
             hashed.update(content)
             digests.append(hashed.digest())
         ids = [digest.hex().encode() for digest in digests]
         shorter = np.frombuffer(b"".join(digests), np.uint64)[:: _DIGEST // 8]
-        for place, before in self._repeats.count(shorter).items():
+        for place, before in self._counter.count(shorter).items():
             ids[place] += b"-%d" % before
         return ids

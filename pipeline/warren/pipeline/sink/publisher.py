@@ -11,16 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from warren.core.blocking_connection import CHANNEL, ClosedByBroker
-from warren.pipeline.broker_connection import PASSING, explained
+from warren.core.blocking_connection import CHANNEL, Refused
+from warren.pipeline.broker_connection import TRANSIENT_REPLIES, describe_failure
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.sink.confirm_window import Confirms
+from warren.pipeline.sink.confirm_window import ConfirmWindow
 from warren.pipeline.sink.write_options import WINDOW_BYTES, Target
 from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 
-PIECE = 64 * 1024
+SEND_CHUNK = 64 * 1024
 """Bytes that are offered to the socket at a time."""
-WAIT = 0.5
+POLL_INTERVAL = 0.5
 """Seconds to wait for the broker before the clock is looked at."""
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds before another attempt, the first one and the last ones."""
@@ -34,14 +34,14 @@ class Publisher:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._confirms = Confirms()
-        self._insisting = False
+        self._confirms = ConfirmWindow()
+        self._retrying = False
         """Whether something is being done again: then only a confirm is progress."""
-        self._moved = time.monotonic()
+        self._last_progress_at = time.monotonic()
         self._pause = PAUSE
         self._retry_at = 0.0
         self._open()
-        self.frame_max = self._link.frame_max
+        self.frame_max = self._connection.frame_max
         """Bytes of the largest frame that the broker takes."""
 
     @property
@@ -54,15 +54,15 @@ class Publisher:
 
         :raises PipelineError: if the broker refuses them, or one comes back because no queue takes it
         """
-        window, piece, size = self._target.window, [], 0
+        window, chunk, size = self._target.window, [], 0
         for frame in frames:
-            piece.append(frame)
+            chunk.append(frame)
             size += len(frame)
-            if size >= PIECE or len(piece) >= window:
-                self._publish(piece)
-                piece, size = [], 0
-        if piece:
-            self._publish(piece)
+            if size >= SEND_CHUNK or len(chunk) >= window:
+                self._publish(chunk)
+                chunk, size = [], 0
+        if chunk:
+            self._publish(chunk)
 
     def finish(self) -> None:
         """Wait until everything is confirmed.
@@ -70,66 +70,66 @@ class Publisher:
         :raises PipelineError: as in `publish`
         """
         while len(self._confirms):
-            self._await()
+            self._wait_for_confirms()
 
     def close(self) -> None:
-        self._link.close()
+        self._connection.close()
 
-    def _publish(self, piece: list[bytes]) -> None:
+    def _publish(self, chunk: list[bytes]) -> None:
         confirms = self._confirms
         while len(confirms) and (
-            len(confirms) + len(piece) > self._target.window or confirms.size >= WINDOW_BYTES
+            len(confirms) + len(chunk) > self._target.window or confirms.size >= WINDOW_BYTES
         ):
-            self._await()
-        confirms.add(piece)
-        self._guarded(lambda: self._send(b"".join(piece)))
+            self._wait_for_confirms()
+        confirms.add(chunk)
+        self._with_reconnect(lambda: self._send(b"".join(chunk)))
 
-    def _await(self) -> None:
+    def _wait_for_confirms(self) -> None:
         """Something comes, or it is time to look."""
         confirms = self._confirms
-        if confirms.refused and time.monotonic() >= self._retry_at:
-            again = confirms.take_refused()
-            confirms.add(again)
-            self._guarded(lambda: self._send(b"".join(again)))
-        wait = max(self._retry_at - time.monotonic(), 0) if confirms.refused else WAIT
-        self._guarded(lambda: self._hear(min(wait, WAIT)))
-        self._check_time()
+        if confirms.nacked and time.monotonic() >= self._retry_at:
+            unconfirmed = confirms.take_nacked()
+            confirms.add(unconfirmed)
+            self._with_reconnect(lambda: self._send(b"".join(unconfirmed)))
+        wait = max(self._retry_at - time.monotonic(), 0) if confirms.nacked else POLL_INTERVAL
+        self._with_reconnect(lambda: self._receive(min(wait, POLL_INTERVAL)))
+        self._check_timeout()
 
     def _send(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            sent = self._link.offer(rest[:PIECE], WAIT)
+            sent = self._connection.offer(rest[:SEND_CHUNK], POLL_INTERVAL)
             rest = rest[sent:]
-            if sent and not self._insisting:
-                self._moved = time.monotonic()
-            self._hear(0)
-            self._check_time()
+            if sent and not self._retrying:
+                self._last_progress_at = time.monotonic()
+            self._receive(0)
+            self._check_timeout()
 
-    def _hear(self, wait: float) -> bool:
+    def _receive(self, wait: float) -> bool:
         """Take in what has come, and judge it; whether something has."""
-        data = self._link.receive(wait)
+        data = self._connection.receive(wait)
         if not data:
             return False
         confirms = self._confirms
-        confirmed, refused = confirms.confirmed, len(confirms.refused)
+        confirmed, nacked = confirms.confirmed, len(confirms.nacked)
         try:
-            others = self._scanner.feed(data)
+            other_frames = self._scanner.feed(data)
         except StreamError as error:
             raise PipelineError(f"the broker sent what is no AMQP 0-9-1: {error}") from None
         now = time.monotonic()
-        if len(confirms.refused) > refused:
-            self._insisting = True
-            if not refused:
+        if len(confirms.nacked) > nacked:
+            self._retrying = True
+            if not nacked:
                 self._retry_at = now + self._pause
                 self._pause = min(2 * self._pause, LONGEST_PAUSE)
         if confirms.confirmed > confirmed:
-            self._moved = now
-            if not confirms.refused:
-                self._insisting, self._pause = False, PAUSE
-        while others:
-            end = 8 + int.from_bytes(others[3:7], "big")
-            self._link.judge(others[:end])
-            others = others[end:]
+            self._last_progress_at = now
+            if not confirms.nacked:
+                self._retrying, self._pause = False, PAUSE
+        while other_frames:
+            end = 8 + int.from_bytes(other_frames[3:7], "big")
+            self._connection.check_frame(other_frames[:end])
+            other_frames = other_frames[end:]
         if returned := confirms.returned:
             raise PipelineError(
                 f"no queue took a message with routing key {returned.routing_key!r} "
@@ -138,13 +138,13 @@ class Publisher:
             )
         return True
 
-    def _check_time(self) -> None:
+    def _check_timeout(self) -> None:
         confirms, timeout = self._confirms, self._target.address.timeout
-        if not len(confirms) or time.monotonic() - self._moved < timeout:
+        if not len(confirms) or time.monotonic() - self._last_progress_at < timeout:
             return
-        if confirms.reason is not None:
-            why = f"it blocks publishers ({confirms.reason})"
-        elif confirms.refused or self._insisting:
+        if confirms.blocked_reason is not None:
+            why = f"it blocks publishers ({confirms.blocked_reason})"
+        elif confirms.nacked or self._retrying:
             why = "it refuses messages (a queue that is full, and rejects what is published?)"
         else:
             why = "it does not answer"
@@ -152,26 +152,26 @@ class Publisher:
             f"the broker confirmed nothing for {timeout:g} s, {why}; {confirms.confirmed} messages were confirmed"
         )
 
-    def _guarded(self, step: Callable[[], object]) -> None:
+    def _with_reconnect(self, operation: Callable[[], object]) -> None:
         """Do something with the connection; if that is lost, make another one, and publish again what is in doubt."""
         try:
-            step()
-        except (OSError, ClosedByBroker) as error:
+            operation()
+        except (OSError, Refused) as error:
             self._reconnect(error)
 
     def _reconnect(self, error: Exception) -> None:
-        if not self._insisting:
-            self._insisting, self._moved = True, time.monotonic()
+        if not self._retrying:
+            self._retrying, self._last_progress_at = True, time.monotonic()
         pause = PAUSE
         while True:
-            error = self._last_words(error)
-            if isinstance(error, ClosedByBroker) and error.code not in PASSING:
+            error = self._read_close_reason(error)
+            if isinstance(error, Refused) and error.code not in TRANSIENT_REPLIES:
                 raise error
-            self._link.close()
+            self._connection.close()
             timeout = self._target.address.timeout
-            if time.monotonic() - self._moved >= timeout:
+            if time.monotonic() - self._last_progress_at >= timeout:
                 raise PipelineError(
-                    f"{explained(error)} (waited {timeout:g} s; {self.confirmed} messages were confirmed)"
+                    f"{describe_failure(error)} (waited {timeout:g} s; {self.confirmed} messages were confirmed)"
                 )
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -181,27 +181,27 @@ class Publisher:
                 error = unavailable
                 continue
             try:
-                again = self._confirms.restart()
-                self._confirms.add(again)
-                self._send(b"".join(again))
+                unconfirmed = self._confirms.take_unconfirmed()
+                self._confirms.add(unconfirmed)
+                self._send(b"".join(unconfirmed))
                 return
             except (OSError, ClosedByBroker) as lost:
                 error = lost
 
-    def _last_words(self, error: Exception) -> Exception:
+    def _read_close_reason(self, error: Exception) -> Exception:
         """Why the connection was lost, if the broker said so before it closed it; confirms that came before count."""
         try:
-            while isinstance(error, OSError) and self._hear(0):
+            while isinstance(error, OSError) and self._receive(0):
                 pass
         except OSError:
             return error
-        except ClosedByBroker as said:
-            return said
+        except Refused as closed:
+            return closed
         return error
 
     def _open(self) -> None:
-        self._link = self._target.address.open("warren pipeline sink")
-        self._scanner = DeliveryScanner(self._confirms)
-        self._scanner.limit = self._link.frame_max
+        self._connection = self._target.address.open("warren pipeline sink")
+        self._scanner = Scanner(self._confirms)
+        self._scanner.limit = self._connection.frame_max
         self._scanner.open(CHANNEL, self._confirms)
-        self._link.call("confirm.select", False)
+        self._connection.call("confirm.select", False)

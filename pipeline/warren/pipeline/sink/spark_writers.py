@@ -15,14 +15,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from warren.pipeline.broker_connection import telling
+from warren.pipeline.broker_connection import pipeline_errors
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.sink.column_types import check_columns
-from warren.pipeline.sink.frame_encoder import Encoder
-from warren.pipeline.sink.message_ids import Identity
+from warren.pipeline.sink.frame_encoder import FrameEncoder
+from warren.pipeline.sink.message_ids import MessageIdGenerator
 from warren.pipeline.sink.publisher import Publisher
 from warren.pipeline.sink.write_options import Target
-from warren.pipeline.version_check import Travels
+from warren.pipeline.version_check import VersionChecked
 
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
@@ -36,7 +36,7 @@ class Published(WriterCommitMessage):
     confirmed: int
 
 
-class AmqpWriter(DataSourceArrowWriter, metaclass=Travels):
+class AmqpWriter(DataSourceArrowWriter, metaclass=VersionChecked):
     """Writes a frame once. It is pickled to the executor: plain values only."""
 
     def __init__(self, target: Target) -> None:
@@ -48,7 +48,7 @@ class AmqpWriter(DataSourceArrowWriter, metaclass=Travels):
         return publish(self._target, iterator, self._write)
 
 
-class AmqpStreamWriter(DataSourceStreamArrowWriter, metaclass=Travels):
+class AmqpStreamWriter(DataSourceStreamArrowWriter, metaclass=VersionChecked):
     """Writes the batches of a streaming query."""
 
     def __init__(self, target: Target) -> None:
@@ -78,17 +78,17 @@ def publish(target: Target, batches: Iterator[pa.RecordBatch], *write: str) -> P
     """Publish the rows of this task's partition."""
     context = TaskContext.get()
     assert context is not None
-    identity = Identity(*write, str(context.partitionId()))
+    message_ids = MessageIdGenerator(*write, str(context.partitionId()))
     publisher: Publisher | None = None
-    encoder: Encoder | None = None
-    with telling(f"cannot write to {target.shown}"):
+    encoder: FrameEncoder | None = None
+    with pipeline_errors(f"cannot write to {target.description}"):
         try:
             for batch in batches:
                 if not batch.num_rows:
                     continue
                 if publisher is None or encoder is None:
                     publisher = Publisher(target)
-                    encoder = Encoder(target, publisher.frame_max, identity)
+                    encoder = FrameEncoder(target, publisher.frame_max, message_ids)
                 publisher.publish(encoder.frames(batch))
             if publisher is None:
                 return Published(0)

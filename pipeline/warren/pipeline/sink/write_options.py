@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import count, seconds, truth
+from warren.pipeline.options import parse_bool, parse_count, parse_seconds
 
 OPTIONS = ("url", "exchange", "routingKey", "mandatory", "confirmWindow", "writeId", "timeout")
-SPARKS = frozenset(("checkpointlocation", "queryname"))
+SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
 """What Spark hands on to the sink of a streaming query although it is meant for Spark."""
 WINDOW = 10_000
 """Messages that may be on their way, unconfirmed."""
@@ -36,29 +36,29 @@ class Target:
     write_id: str | None = None
 
     @staticmethod
-    def of(given: Mapping[str, str]) -> Target:
+    def from_options(given: Mapping[str, str]) -> Target:
         """The target that options name; their names in lower case.
 
         :raises PipelineError: for an option that there is not, or a value that cannot be meant
         """
         known = {name.lower() for name in OPTIONS}
-        if unknown := sorted(given.keys() - known - SPARKS):
+        if unknown := sorted(given.keys() - known - SPARK_OPTIONS):
             raise PipelineError(
                 f"format 'amqp' has no option {unknown[0]!r} for writing; there are: {', '.join(OPTIONS)}"
             )
         if not given.get("url"):
             raise PipelineError("format 'amqp' needs the option 'url'")
         return Target(
-            Address(given["url"], seconds("timeout", given.get("timeout", "30"))),
+            Address(given["url"], parse_seconds("timeout", given.get("timeout", "30"))),
             given.get("exchange"),
             given.get("routingkey"),
-            truth(given, "mandatory", True),
-            count(given, "confirmWindow", WINDOW),
+            parse_bool(given, "mandatory", True),
+            parse_count(given, "confirmWindow", WINDOW),
             given.get("writeid"),
         )
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         """The target in an error: no password."""
         where = "the exchanges of its rows" if self.exchange is None else f"exchange {self.exchange!r}"
-        return f"{where} at {self.address.shown}"
+        return f"{where} at {self.address.masked_url}"

@@ -42,30 +42,30 @@ def json_type(model: type[BaseModel]) -> DataType:
 
     :raises PipelineError: if the model contains itself
     """
-    return type_of(model, ())
+    return spark_type(model, ())
 
 
-def type_of(kind: Any, within: tuple[type, ...]) -> DataType:
+def spark_type(kind: Any, enclosing: tuple[type, ...]) -> DataType:
     from pydantic import BaseModel
     from pyspark.sql.types import StringType
 
-    kind = plain(kind)
+    kind = unwrap_annotations(kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
-        return common([each for each in arguments if each is not type(None)], within)
+        return common_type([each for each in arguments if each is not type(None)], enclosing)
     if origin is Literal:
-        return common([type(value) for value in arguments], within)
+        return common_type([type(value) for value in arguments], enclosing)
     base = origin or kind
     if not isinstance(base, type):
         return StringType()
     if issubclass(base, BaseModel):
-        return structure(base, within)
+        return struct_type(base, enclosing)
     if issubclass(base, Enum):
-        return common([type(member.value) for member in base], within)
-    return scalar(base) or container(base, arguments, within) or StringType()
+        return common_type([type(member.value) for member in base], enclosing)
+    return scalar_type(base) or container_type(base, arguments, enclosing) or StringType()
 
 
-def plain(kind: Any) -> Any:
+def unwrap_annotations(kind: Any) -> Any:
     """A type without what only annotates or names it."""
     while True:
         if typing.get_origin(kind) is Annotated:
@@ -78,15 +78,15 @@ def plain(kind: Any) -> Any:
             return kind
 
 
-def common(kinds: Sequence[Any], within: tuple[type, ...]) -> DataType:
+def common_type(kinds: Sequence[Any], enclosing: tuple[type, ...]) -> DataType:
     """The type of each of them, if it is one."""
     from pyspark.sql.types import StringType
 
-    found = [type_of(kind, within) for kind in kinds]
+    found = [spark_type(kind, enclosing) for kind in kinds]
     return found[0] if found and all(each == found[0] for each in found) else StringType()
 
 
-def scalar(kind: type) -> DataType | None:
+def scalar_type(kind: type) -> DataType | None:
     from pyspark.sql.types import BooleanType, DateType, DecimalType, DoubleType, LongType, TimestampType
 
     # A bool is an int, and a datetime a date: the order matters.
@@ -103,31 +103,31 @@ def scalar(kind: type) -> DataType | None:
     return None
 
 
-def container(kind: type, arguments: tuple[Any, ...], within: tuple[type, ...]) -> DataType | None:
+def container_type(kind: type, arguments: tuple[Any, ...], enclosing: tuple[type, ...]) -> DataType | None:
     from pyspark.sql.types import ArrayType, MapType, StringType
 
     if issubclass(kind, (str, bytes)):
         return None
     if issubclass(kind, Mapping):
-        return MapType(StringType(), type_of(arguments[1] if len(arguments) == 2 else Any, within))
+        return MapType(StringType(), spark_type(arguments[1] if len(arguments) == 2 else Any, enclosing))
     if issubclass(kind, (Sequence, Set)):
-        return ArrayType(common([each for each in arguments if each is not Ellipsis], within))
+        return ArrayType(common_type([each for each in arguments if each is not Ellipsis], enclosing))
     return None
 
 
-def structure(model: type[BaseModel], within: tuple[type, ...]) -> DataType:
+def struct_type(model: type[BaseModel], enclosing: tuple[type, ...]) -> DataType:
     from pydantic import RootModel
     from pyspark.sql.types import StructField, StructType
 
-    if model in within:
+    if model in enclosing:
         raise PipelineError(f"{model.__name__} contains itself, which no type of Spark can")
-    inner = (*within, model)
+    inner = (*enclosing, model)
     fields = model.model_fields
     if issubclass(model, RootModel):
-        return type_of(fields["root"].annotation, inner)
+        return spark_type(fields["root"].annotation, inner)
     return StructType(
         [
-            StructField(field.serialization_alias or field.alias or name, type_of(field.annotation, inner))
+            StructField(field.serialization_alias or field.alias or name, spark_type(field.annotation, inner))
             for name, field in fields.items()
         ]
     )

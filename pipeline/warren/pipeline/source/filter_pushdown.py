@@ -19,13 +19,13 @@ from pyspark.sql.datasource import (
 )
 
 from warren.pipeline.options import EPOCH
-from warren.pipeline.source.offset_ranges import Offsets, Ranges
+from warren.pipeline.source.stream_options import Offsets, StreamOptions
 
-LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+LATEST_TIME = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Limits:
+class PushedBounds:
     """Bounds within what the options say; None where there is none.
 
     :param first: the lowest offset
@@ -41,54 +41,54 @@ class Limits:
     until: datetime | None = None
     streams: frozenset[str] | None = None
 
-    def narrowed(self, filter: Filter, tolerance: float | None) -> Limits:
+    def with_filter(self, filter: Filter, tolerance: float | None) -> PushedBounds:
         """With one more filter."""
         match filter:
             case EqualTo(attribute=("queue",), value=str(name)) | EqualNullSafe(("queue",), str(name)):
-                return self._only({name})
+                return self._with_streams({name})
             case In(attribute=("queue",), value=names):
-                return self._only(set(names))
+                return self._with_streams(set(names))
             case EqualTo(attribute=("offset",), value=int(offset)) | EqualNullSafe(("offset",), int(offset)):
-                return self._from(offset)._before(offset + 1)
+                return self._with_first(offset)._with_before(offset + 1)
             case GreaterThanOrEqual(attribute=("offset",), value=int(offset)):
-                return self._from(offset)
+                return self._with_first(offset)
             case GreaterThan(attribute=("offset",), value=int(offset)):
-                return self._from(offset + 1)
+                return self._with_first(offset + 1)
             case LessThan(attribute=("offset",), value=int(offset)):
-                return self._before(offset)
+                return self._with_before(offset)
             case LessThanOrEqual(attribute=("offset",), value=int(offset)):
-                return self._before(offset + 1)
+                return self._with_before(offset + 1)
         if tolerance is not None and getattr(filter, "attribute", None) == ("timestamp",):
-            return self._timed(filter, timedelta(seconds=tolerance))
+            return self._with_time_filter(filter, timedelta(seconds=tolerance))
         return self
 
-    def _timed(self, filter: Filter, tolerance: timedelta) -> Limits:
+    def _with_time_filter(self, filter: Filter, tolerance: timedelta) -> PushedBounds:
         match filter:
             case EqualTo(_, datetime() as time) | EqualNullSafe(_, datetime() as time):
-                return self._since(moved(time, -tolerance))._until(moved(time, tolerance))
+                return self._with_since(shifted(time, -tolerance))._with_until(shifted(time, tolerance))
             case GreaterThan(_, datetime() as time) | GreaterThanOrEqual(_, datetime() as time):
-                return self._since(moved(time, -tolerance))
+                return self._with_since(shifted(time, -tolerance))
             case LessThan(_, datetime() as time) | LessThanOrEqual(_, datetime() as time):
-                return self._until(moved(time, tolerance))
+                return self._with_until(shifted(time, tolerance))
             case _:
                 return self
 
-    def _only(self, names: set[Any]) -> Limits:
+    def _with_streams(self, names: set[Any]) -> PushedBounds:
         return replace(self, streams=frozenset(names & self.streams if self.streams is not None else names))
 
-    def _from(self, offset: int) -> Limits:
+    def _with_first(self, offset: int) -> PushedBounds:
         return replace(self, first=offset if self.first is None else max(self.first, offset))
 
-    def _before(self, offset: int) -> Limits:
+    def _with_before(self, offset: int) -> PushedBounds:
         return replace(self, before=offset if self.before is None else min(self.before, offset))
 
-    def _since(self, time: datetime) -> Limits:
+    def _with_since(self, time: datetime) -> PushedBounds:
         return replace(self, since=time if self.since is None else max(self.since, time))
 
-    def _until(self, time: datetime) -> Limits:
+    def _with_until(self, time: datetime) -> PushedBounds:
         return replace(self, until=time if self.until is None else min(self.until, time))
 
-    def within(self, ranges: Ranges, stream: str, start: int, stop: int) -> tuple[int, int]:
+    def within(self, options: StreamOptions, stream: str, start: int, stop: int) -> tuple[int, int]:
         """A range without what is not wanted of it.
 
         :raises PipelineError: the stream cannot be read
@@ -100,31 +100,33 @@ class Limits:
         if self.before is not None:
             stop = min(stop, self.before)
         if self.since is not None and start < stop:
-            found = ranges.replay(stream).find(self.since)
-            start = stop if found is None else max(start, found)
+            offset = options.client(stream).find_offset(self.since)
+            start = stop if offset is None else max(start, offset)
         if self.until is not None and start < stop:
             # Brokers know whole seconds, and begin with a chunk that may be older.
-            found = ranges.replay(stream).find(moved(self.until, timedelta(seconds=1)))
-            stop = stop if found is None else min(stop, found)
+            offset = options.client(stream).find_offset(shifted(self.until, timedelta(seconds=1)))
+            stop = stop if offset is None else min(stop, offset)
         return start, stop
 
 
-def narrowed(limits: Limits, filters: Iterable[Filter], tolerance: float | None) -> Limits:
-    """The limits with these filters."""
+def with_filter(bounds: PushedBounds, filters: Iterable[Filter], tolerance: float | None) -> PushedBounds:
+    """The bounds with these filters."""
     for filter in filters:
-        limits = limits.narrowed(filter, tolerance)
-    return limits
+        bounds = bounds.with_filter(filter, tolerance)
+    return bounds
 
 
-def bounded(limits: Limits, ranges: Ranges, starts: Offsets, stops: Offsets) -> tuple[Offsets, Offsets]:
+def apply_bounds(
+    bounds: PushedBounds, options: StreamOptions, starts: Offsets, stops: Offsets
+) -> tuple[Offsets, Offsets]:
     pairs = {
-        stream: limits.within(ranges, stream, starts[stream], stops[stream]) for stream in ranges.streams
+        stream: bounds.within(options, stream, starts[stream], stops[stream]) for stream in options.streams
     }
     return {s: pair[0] for s, pair in pairs.items()}, {s: pair[1] for s, pair in pairs.items()}
 
 
-def moved(time: datetime, by: timedelta) -> datetime:
+def shifted(time: datetime, by: timedelta) -> datetime:
     """A time earlier or later, within what brokers know: nothing was written before 1970, or will be after 9999."""
     time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    since = min(max(time - EPOCH, timedelta()), LATEST - EPOCH)
-    return EPOCH + min(max(since + by, timedelta()), LATEST - EPOCH)
+    since = min(max(time - EPOCH, timedelta()), LATEST_TIME - EPOCH)
+    return EPOCH + min(max(since + by, timedelta()), LATEST_TIME - EPOCH)

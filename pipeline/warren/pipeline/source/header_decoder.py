@@ -21,7 +21,7 @@ from warren.wire.properties import present_properties
 
 OFFSET = "x-stream-offset"
 Row: TypeAlias = "tuple[Any, ...]"
-Pairs: TypeAlias = "tuple[tuple[str, ...], tuple[str | None, ...]]"
+HeaderPairs: TypeAlias = "tuple[tuple[str, ...], tuple[str | None, ...]]"
 """The names of a header table, and their values as text."""
 
 COLUMNS = (
@@ -42,9 +42,9 @@ COLUMNS = (
     "cluster_id",
 )
 """What a row holds. `headers` are `Pairs`, `headers_raw` the table's bytes, `timestamp` is in microseconds."""
-TABLES = 1024
+MAX_CACHED_TABLES = 1024
 """Header tables that are remembered."""
-LATEST = (2**63 - 1) // 1_000_000
+MAX_SECONDS = (2**63 - 1) // 1_000_000
 """Seconds; a later time has no microseconds in 64 bits."""
 
 _json = json.JSONEncoder(ensure_ascii=False).encode
@@ -59,7 +59,7 @@ _u64 = struct.Struct(">Q").unpack_from
 _i64 = struct.Struct(">q").unpack_from
 
 
-class Contents:
+class HeaderDecoder:
     """Rows of the content headers of one queue or stream, in which the same header often follows itself.
 
     :param streamed: whether the header `x-stream-offset` is the stream's own; elsewhere it is one like any other
@@ -73,7 +73,7 @@ class Contents:
         self._before = self._after = b""
         self._at = 0
         """Where in the last header its offset stood, and the bytes before and after it."""
-        self._tables: dict[bytes, Pairs] = {}
+        self._tables: dict[bytes, HeaderPairs] = {}
 
     def row(self, header: bytes) -> tuple[Row, int]:
         """The values of a content header's payload, and the offset that a stream has put into it (-1 if none has).
@@ -86,7 +86,7 @@ class Contents:
                 return self._row, _i64(header, at)[0]
             if not at and header[12:] == self._before:
                 return self._row, -1
-            row, at = self._decoded(header)
+            row, at = self._decode(header)
         except (IndexError, struct.error, MalformedProperties):
             raise TableError("the properties of a message are malformed") from None
         self._row, self._at = row, at
@@ -96,7 +96,7 @@ class Contents:
         self._before, self._after = header[12:at], header[at + 8 :]
         return row, _i64(header, at)[0]
 
-    def _decoded(self, header: bytes) -> tuple[Row, int]:
+    def _decode(self, header: bytes) -> tuple[Row, int]:
         flags: int = _u16(header, 12)[0]
         self.flags |= flags
         row: list[Any] = [None] * len(COLUMNS)
@@ -111,7 +111,7 @@ class Contents:
                 position += 1
             elif kind == "u64":
                 seconds = _u64(header, position)[0]
-                row[_PLACES[name]] = seconds * 1_000_000 if seconds <= LATEST else None
+                row[_PLACES[name]] = seconds * 1_000_000 if seconds <= MAX_SECONDS else None
                 position += 8
             else:
                 start = position + 4
@@ -129,11 +129,11 @@ class Contents:
             raise TableError("the properties of a message do not fill their frame")
         return tuple(row), offset_at
 
-    def _pairs(self, table: bytes) -> Pairs:
+    def _pairs(self, table: bytes) -> HeaderPairs:
         found = self._tables.get(table)
         if found is None:
-            found = as_text(decode(table))
-            if len(self._tables) >= TABLES:
+            found = table_as_text(decode(table))
+            if len(self._tables) >= MAX_CACHED_TABLES:
                 self._tables.clear()
             self._tables[table] = found
         return found
@@ -153,7 +153,7 @@ def offset_place(table: bytes) -> int:
     return -1
 
 
-def as_text(table: Mapping[str, Value]) -> Pairs:
+def table_as_text(table: Mapping[str, Value]) -> HeaderPairs:
     """A header table as Spark's map<string,string>: text as it is, everything else as JSON would write it.
 
     Times are ISO 8601 in UTC, bytes that are not UTF-8 are base64, a decimal keeps its digits, void is null.

@@ -19,19 +19,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from warren.core.blocking_connection import ClosedByBroker
-from warren.pipeline.broker_connection import Address, Link, explained, telling
+from warren.core.blocking_connection import Refused
+from warren.pipeline.broker_connection import Address, BrokerConnection, describe_failure, pipeline_errors
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.options import queue_name
-from warren.pipeline.source.consumer import Consuming
-from warren.pipeline.source.delivery_batches import Messages
+from warren.pipeline.source.blocking_consumer import BlockingConsumer
+from warren.pipeline.source.delivery_parser import MessageColumns
 from warren.wire.reply_codes import Reply
 
-PROBE = 1.0
+PROBE_INTERVAL = 1.0
 """Seconds without a delivery after which the queue is asked whether it holds any more."""
-WAIT = 0.1
+RETRY_INTERVAL = 0.1
 """Seconds between two attempts to become the only consumer."""
-EMPTY = 3
+EMPTY_ANSWERS = 3
 """How often a queue has to say that it is empty: RabbitMQ says so as well of a quorum queue whose leader has not answered
 within 250 ms."""
 PREFETCH_LIMIT = 65_535
@@ -39,7 +39,7 @@ PREFETCH_LIMIT = 65_535
 
 
 @dataclass(frozen=True)
-class Browse:
+class QueueBrowser:
     """A queue of a broker.
 
     :raises PipelineError: if it has no name
@@ -53,7 +53,7 @@ class Browse:
             raise PipelineError("no queue is named")
         queue_name("queue", self.queue)
 
-    def batches(self) -> Iterator[Messages]:
+    def batches(self) -> Iterator[MessageColumns]:
         """What waits in the queue now, in the queue's order, about 4,096 messages or 4 MiB at a time.
 
         All of it stays there. What expires or is purged after it was counted is left out.
@@ -61,86 +61,89 @@ class Browse:
         :raises PipelineError: no broker, wrong password, no such queue, another consumer, a connection that is
             lost on the way, or no progress for the address's timeout
         """
-        with telling(f"cannot read queue {self.queue!r} at {self.address.shown}"):
-            link = self.address.open()
+        with pipeline_errors(f"cannot read queue {self.queue!r} at {self.address.masked_url}"):
+            connection = self.address.open()
             try:
-                wanted, consuming = self._start(link)
+                expected, consumer = self._start(connection)
             except BaseException:
-                link.close()
+                connection.close()
                 raise
-            if consuming is None:
-                link.close()
+            if consumer is None:
+                connection.close()
                 return
-            browsing = Browsing(consuming, wanted)
+            session = BrowseSession(consumer, expected)
             try:
-                while messages := browsing.fill():
+                while messages := session.next_batch():
                     yield messages
             finally:
-                consuming.close()
+                consumer.close()
 
-    def _start(self, link: Link) -> tuple[int, Consuming | None]:
+    def _start(self, connection: BrokerConnection) -> tuple[int, BlockingConsumer | None]:
         """Count, then consume; wait while somebody else consumes, for then the count is not the whole."""
         deadline = time.monotonic() + self.address.timeout
         queue, empty = self.queue.encode(), 0
         while True:
-            declared = link.call("queue.declare", 0, queue, True, False, False, False, False, b"")
-            wanted = declared.number("message_count")
+            declared = connection.call("queue.declare", 0, queue, True, False, False, False, False, b"")
+            expected = declared.number("message_count")
             if not declared.number("consumer_count"):
-                if wanted:
+                if expected:
                     try:
-                        return wanted, Consuming(
-                            link, self.queue, wanted if wanted <= PREFETCH_LIMIT else 0, exclusive=True
+                        return expected, BlockingConsumer(
+                            connection,
+                            self.queue,
+                            expected if expected <= PREFETCH_LIMIT else 0,
+                            exclusive=True,
                         )
                     except ClosedByBroker as error:
                         if error.code != Reply.ACCESS_REFUSED or "exclusive" not in error.text:
                             raise
-                        link.reopen()
-                elif (empty := empty + 1) == EMPTY:
+                        connection.reopen()
+                elif (empty := empty + 1) == EMPTY_ANSWERS:
                     return 0, None
                 else:
-                    time.sleep(WAIT)
+                    time.sleep(RETRY_INTERVAL)
                     continue
             if time.monotonic() >= deadline:
                 raise PipelineError(f"it has another consumer (waited {self.address.timeout:g} s)")
-            time.sleep(WAIT)
+            time.sleep(RETRY_INTERVAL)
 
 
-class Browsing:
+class BrowseSession:
     """A browse under way."""
 
-    def __init__(self, consuming: Consuming, wanted: int) -> None:
-        self._consuming = consuming
-        self._wanted = wanted
+    def __init__(self, consumer: BlockingConsumer, expected: int) -> None:
+        self._consumer = consumer
+        self._expected = expected
 
-    def fill(self) -> Messages | None:
+    def next_batch(self) -> MessageColumns | None:
         """The next batch; none once all that was counted has been read."""
-        consuming = self._consuming
-        deliveries, timeout = consuming.deliveries, consuming.link.timeout
-        moved, empty = time.monotonic(), False
+        consumer = self._consumer
+        deliveries, timeout = consumer.deliveries, consumer.connection.timeout
+        last_progress_at, empty = time.monotonic(), False
         try:
-            while not consuming.full and deliveries.count < self._wanted:
+            while not consumer.batch_is_full and deliveries.count < self._expected:
                 count = deliveries.count
-                heard = consuming.hear(PROBE)
-                if deliveries.count > count or heard:
-                    moved, empty = time.monotonic(), False
-                elif time.monotonic() - moved >= timeout:
+                received = consumer.receive(PROBE_INTERVAL)
+                if deliveries.count > count or received:
+                    last_progress_at, empty = time.monotonic(), False
+                elif time.monotonic() - last_progress_at >= timeout:
                     raise PipelineError(f"nothing arrived for {timeout:g} s {self._progress}")
-                elif not consuming.waiting() and deliveries.count == count:
+                elif not consumer.message_count() and deliveries.count == count:
                     # What was counted has expired, or was purged, since. Asked twice, for a queue may have an
                     # answer on the way before its deliveries.
                     if empty:
-                        self._wanted = count
+                        self._expected = count
                     empty = True
-        except (OSError, ClosedByBroker) as error:
-            raise PipelineError(explained(error, self._progress)) from None
+        except (OSError, Refused) as error:
+            raise PipelineError(describe_failure(error, self._progress)) from None
         messages = deliveries.take()
         # What came after the count is for the next browse.
-        surplus = deliveries.count - self._wanted
+        surplus = deliveries.count - self._expected
         if surplus > 0:
-            messages = messages.cut(0, len(messages.bodies) - surplus)
-            self._wanted = deliveries.count
+            messages = messages.slice(0, len(messages.bodies) - surplus)
+            self._expected = deliveries.count
         return messages if messages.bodies else None
 
     @property
     def _progress(self) -> str:
-        return f"after {self._consuming.deliveries.count} of {self._wanted} messages"
+        return f"after {self._consumer.deliveries.count} of {self._expected} messages"

@@ -20,9 +20,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from warren.pipeline.source.delivery_batches import Messages
-from warren.pipeline.source.header_decoder import COLUMNS, Pairs
-from warren.wire.properties import present_properties
+from warren.pipeline.source.delivery_parser import MessageColumns
+from warren.pipeline.source.header_decoder import COLUMNS, HeaderPairs
+from warren.wire.properties import present
 
 SCHEMA = StructType(
     [
@@ -54,7 +54,9 @@ SCHEMA = StructType(
 ARROW: pa.Schema = to_arrow_schema(SCHEMA, timezone="UTC")
 
 
-def record_batch(messages: Messages, queue: str, offsets: Iterable[int] | None = None) -> pa.RecordBatch:
+def record_batch(
+    messages: MessageColumns, queue: str, offsets: Iterable[int] | None = None
+) -> pa.RecordBatch:
     """Messages as columns, in the order of `SCHEMA`.
 
     :param offsets: one for each message; those of the stream if there are none
@@ -75,19 +77,19 @@ def record_batch(messages: Messages, queue: str, offsets: Iterable[int] | None =
     # Those that nothing has are not looked at: of fifteen properties most messages have few.
     properties = zip(COLUMNS, zip(*messages.rows, strict=True), strict=True) if count else ()
     columns.update({name: column for name, column in properties if name in found})
-    return pa.RecordBatch.from_arrays([array(field, columns, count) for field in ARROW], schema=ARROW)
+    return pa.RecordBatch.from_arrays([column_array(field, columns, count) for field in ARROW], schema=ARROW)
 
 
-def array(field: pa.Field, columns: dict[str, Any], count: int) -> pa.Array:
+def column_array(field: pa.Field, columns: dict[str, Any], count: int) -> pa.Array:
     column = columns.get(field.name)
     if column is None:
         return pa.nulls(count, field.type)
     if field.name == "headers":
-        return maps(column, field.type)
+        return map_array(column, field.type)
     return column if isinstance(column, pa.Array) else pa.array(column, field.type)
 
 
-def maps(tables: Sequence[Pairs | None], kind: pa.DataType) -> pa.Array:
+def map_array(tables: Sequence[HeaderPairs | None], kind: pa.DataType) -> pa.Array:
     names: list[str] = []
     values: list[str | None] = []
     for table in tables:

@@ -7,25 +7,25 @@ from hashlib import blake2b
 from typing import TypeAlias
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.spool.file_format import KEY, NO_KEY
+from warren.pipeline.spool.file_format import KEY_BYTES, NO_KEY
 from warren.wire import field_tables
 from warren.wire.delivery_scanner import decode_content_header
 
-KeyOf: TypeAlias = Callable[[bytes], bytes]
+KeyExtractor: TypeAlias = Callable[[bytes], bytes]
 """The key of a message, by the payload of its header frame."""
 
 PROPERTIES = ("message_id", "correlation_id")
 HEADER = "header:"
 
 
-def key_of(name: str) -> KeyOf:
+def key_extractor(name: str) -> KeyExtractor:
     """How a message's key is found: `message_id` or another property, or `header:NAME`.
 
     :raises PipelineError: if there is no such property
     """
 
     def digest(value: bytes) -> bytes:
-        return blake2b(value, digest_size=KEY).digest()
+        return blake2b(value, digest_size=KEY_BYTES).digest()
 
     def by_property(header: bytes) -> bytes:
         value = decode_content_header(header).properties.get(name)

@@ -15,22 +15,22 @@ from typing import BinaryIO, NamedTuple
 
 from warren.pipeline.errors import PipelineError
 
-KEY = 16
+KEY_BYTES = 16
 """Bytes of a message's key; of one that has none all of them are 0."""
-NO_KEY = bytes(KEY)
+NO_KEY = bytes(KEY_BYTES)
 HEADER = struct.Struct(">4sQIIII")
-LARGEST = 1 << 30
+MAX_CHUNK_BYTES = 1 << 30
 """Bytes of a chunk, at most: what says more is damaged."""
 _MAGIC = b"WSP1"
 _CRC = struct.Struct(">I")
 
 
-class Entry(NamedTuple):
+class SpooledMessage(NamedTuple):
     """A message as it is kept."""
 
     frames: bytes
     key: bytes
-    doubtful: bool
+    possible_duplicate: bool
     """Whether it may have come before, and nobody can know."""
 
 
@@ -43,20 +43,20 @@ class Chunk(NamedTuple):
     """Messages."""
     end: int
     """Byte of the file behind it."""
-    doubtful: bytes
+    possible_duplicate: bytes
     keys: bytes
     frames: bytes
 
 
-class Torn(Exception):
+class TornChunk(Exception):
     """The file ends in the middle of a chunk: it was being written when the process or the machine died."""
 
 
-def encoded(first: int, entries: Sequence[Entry]) -> bytes:
+def encode_chunk(first: int, entries: Sequence[SpooledMessage]) -> bytes:
     """A chunk, whose first message has that position."""
     rest = b"".join(
         (
-            bytes([entry.doubtful for entry in entries]),
+            bytes([entry.possible_duplicate for entry in entries]),
             *(entry.key for entry in entries),
             *(entry.frames for entry in entries),
         )
@@ -65,7 +65,7 @@ def encoded(first: int, entries: Sequence[Entry]) -> bytes:
     return b"".join((head, _CRC.pack(zlib.crc32(head)), rest))
 
 
-def chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
+def read_chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
     """The chunks between two bytes of a file.
 
     :raises Torn: for one at the end that is not whole
@@ -75,31 +75,31 @@ def chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
     while begin < end:
         head = file.read(HEADER.size)
         if len(head) < HEADER.size:
-            raise Torn
+            raise TornChunk
         magic, first, count, size, crc, own = HEADER.unpack(head)
         # Its size is believed only now: a wrong one that reaches past the end would look like a torn chunk.
-        if magic != _MAGIC or zlib.crc32(head[: -_CRC.size]) != own or size > LARGEST:
+        if magic != _MAGIC or zlib.crc32(head[: -_CRC.size]) != own or size > MAX_CHUNK_BYTES:
             raise torn_or_damaged(file, begin, head)
         rest = file.read(size)
         following = begin + HEADER.size + size
         if len(rest) < size:
-            raise Torn
+            raise TornChunk
         if zlib.crc32(rest) != crc:
             raise torn_or_damaged(file, begin, rest)
-        keys_end = count * (KEY + 1)
+        keys_end = count * (KEY_BYTES + 1)
         yield Chunk(first, count, following, rest[:count], rest[count:keys_end], rest[keys_end:])
         begin = following
 
 
-def torn_or_damaged(file: BinaryIO, begin: int, last: bytes) -> Torn | PipelineError:
+def torn_or_damaged(file: BinaryIO, begin: int, last: bytes) -> TornChunk | PipelineError:
     """A chunk that ends in zeros, up to the end of the file, is torn: a file system leaves them after a crash.
 
     :param last: what was read of it last, in vain
     """
-    return damaged(file, begin) if last[-1:] != b"\0" or any(file.read()) else Torn()
+    return damage_error(file, begin) if last[-1:] != b"\0" or any(file.read()) else TornChunk()
 
 
-def damaged(file: BinaryIO, place: int) -> PipelineError:
+def damage_error(file: BinaryIO, place: int) -> PipelineError:
     return PipelineError(
         f"{file.name} is damaged at byte {place}: bring it back from a copy, or move the spool away and "
         "begin with a new checkpoint"

@@ -14,31 +14,31 @@ from pathlib import Path
 from warren.pipeline.errors import PipelineError
 
 FORMAT = 1
-WAIT = 10.0
+LOCK_TIMEOUT = 10.0
 """Seconds to wait for the owner before: a driver that was killed may take some to end."""
 _NAME = "spool.json"
 
 
-class Folder:
+class SpoolFolder:
     """An open spool folder, made if there is none. Nobody else has it open.
 
     :param queue: the queue whose messages it holds; a spool belongs to one for good
     :raises PipelineError: if it belongs to another queue, if somebody else has it open, or if it cannot be used
     """
 
-    def __init__(self, path: Path, queue: str, wait: float = WAIT) -> None:
+    def __init__(self, path: Path, queue: str, wait: float = LOCK_TIMEOUT) -> None:
         self.path = path
         try:
-            make(path)
+            make_folder(path)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             try:
-                self._take(wait)
-                self.identity = self._belongs(queue)
+                self._acquire_lock(wait)
+                self.identity = self._check_owner(queue)
             except BaseException:
                 os.close(self._lock)
                 raise
         except OSError as error:
-            raise unusable(path, error) from None
+            raise unusable_error(path, error) from None
 
     def close(self) -> None:
         os.close(self._lock)
@@ -51,9 +51,9 @@ class Folder:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.path / name)
-        sync(self.path)
+        sync_folder(self.path)
 
-    def _take(self, wait: float) -> None:
+    def _acquire_lock(self, wait: float) -> None:
         deadline = time.monotonic() + wait
         while True:
             try:
@@ -71,35 +71,35 @@ class Folder:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
-    def _belongs(self, queue: str) -> str:
+    def _check_owner(self, queue: str) -> str:
         """The spool's identity; a new one gets its own."""
         try:
-            said = json.loads((self.path / _NAME).read_bytes())
+            stored = json.loads((self.path / _NAME).read_bytes())
         except FileNotFoundError:
-            said = {"format": FORMAT, "queue": queue, "spool": uuid.uuid4().hex}
-            self.write(_NAME, json.dumps(said).encode())
+            stored = {"format": FORMAT, "queue": queue, "spool": uuid.uuid4().hex}
+            self.write(_NAME, json.dumps(stored).encode())
         except ValueError:
             raise PipelineError(f"{self.path / _NAME} is damaged: it is no JSON") from None
-        if said.get("format") != FORMAT:
+        if stored.get("format") != FORMAT:
             raise PipelineError(
-                f"the spool {self.path} has format {said.get('format')}: this Warren knows {FORMAT}"
+                f"the spool {self.path} has format {stored.get('format')}: this Warren knows {FORMAT}"
             )
-        if said.get("queue") != queue:
+        if stored.get("queue") != queue:
             raise PipelineError(
-                f"the spool {self.path} belongs to queue {said.get('queue')!r}: give each queue a spoolDir of its own"
+                f"the spool {self.path} belongs to queue {stored.get('queue')!r}: give each queue a spoolDir of its own"
             )
-        return str(said["spool"])
+        return str(stored["spool"])
 
 
-def make(path: Path) -> None:
+def make_folder(path: Path) -> None:
     """A folder, and those that it is in, there after a crash as well."""
     if not path.is_dir():
-        make(path.parent)
+        make_folder(path.parent)
         path.mkdir(exist_ok=True)
-        sync(path.parent)
+        sync_folder(path.parent)
 
 
-def sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """What was made in a folder, or renamed, survives a crash of the machine (fsync(2), NOTES)."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -108,6 +108,6 @@ def sync(folder: Path) -> None:
         os.close(number)
 
 
-def unusable(path: Path, error: OSError) -> PipelineError:
+def unusable_error(path: Path, error: OSError) -> PipelineError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     return PipelineError(f"the spool {path} cannot be used: {reason}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from warren.pipeline.spool.file_format import KEY
+from warren.pipeline.spool.file_format import KEY_BYTES
 
 _Halves = npt.NDArray[np.uint64]
 
@@ -19,7 +19,7 @@ class KeySet:
     """
 
     def __init__(self, joined: bytes | bytearray) -> None:
-        halves = split(joined)
+        halves = as_halves(joined)
         order = np.argsort(halves[:, 0], kind="stable")
         self._first: _Halves = halves[order, 0]
         self._second: _Halves = halves[order, 1]
@@ -31,7 +31,7 @@ class KeySet:
         """Those of some keys that are among these."""
         if not len(self) or not keys:
             return set()
-        asked = split(b"".join(keys))
+        asked = as_halves(b"".join(keys))
         places = np.searchsorted(self._first, asked[:, 0])
         same = np.append(self._first, ~self._first[-1])[places] == asked[:, 0]
         return {
@@ -49,6 +49,6 @@ class KeySet:
         return False
 
 
-def split(joined: bytes | bytearray) -> _Halves:
+def as_halves(joined: bytes | bytearray) -> _Halves:
     """Two numbers for each key."""
-    return np.frombuffer(bytes(joined), np.uint64).reshape(-1, KEY // 8)
+    return np.frombuffer(bytes(joined), np.uint64).reshape(-1, KEY_BYTES // 8)

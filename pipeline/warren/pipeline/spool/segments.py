@@ -18,17 +18,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.spool.file_format import KEY, NO_KEY, Entry, Torn, chunks, encoded
-from warren.pipeline.spool.folder import Folder, sync, unusable
+from warren.pipeline.spool.file_format import (
+    KEY_BYTES,
+    NO_KEY,
+    SpooledMessage,
+    TornChunk,
+    encode_chunk,
+    read_chunks,
+)
+from warren.pipeline.spool.folder import SpoolFolder, sync_folder, unusable_error
 from warren.pipeline.spool.key_set import KeySet
 
-SEGMENT = 64 * 1024 * 1024
+SEGMENT_BYTES = 64 * 1024 * 1024
 """Bytes after which the next file begins."""
-MARK = 256 * 1024
+MARK_INTERVAL = 256 * 1024
 """Bytes between two places of a file whose positions are remembered."""
 
 
-class Part(NamedTuple):
+class FileRange(NamedTuple):
     """Where some messages stand: those of a file's bytes whose positions are from `start` to before `stop`."""
 
     path: str
@@ -59,9 +66,11 @@ class Segment:
 
     def add(self, first: int, keys: bytes, end: int) -> None:
         """Take note of a chunk behind all others."""
-        if not self.marks or self.size - self.marks[-1][1] >= MARK:
+        if not self.marks or self.size - self.marks[-1][1] >= MARK_INTERVAL:
             self.marks.append((first, self.size))
-        self.keys += keys if NO_KEY not in keys else b"".join(key for key in apart(keys) if key != NO_KEY)
+        self.keys += (
+            keys if NO_KEY not in keys else b"".join(key for key in split_keys(keys) if key != NO_KEY)
+        )
         self.size = end
 
 
@@ -73,11 +82,11 @@ class Segments:
     :raises PipelineError: if a file is damaged, or cannot be used
     """
 
-    def __init__(self, folder: Folder, window: int, segment: int = SEGMENT) -> None:
+    def __init__(self, folder: SpoolFolder, window: int, segment: int = SEGMENT_BYTES) -> None:
         self._folder = folder
         self._window = window
         self._segment = segment
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._segments: list[Segment] = []
         self._recent: set[bytes] = set()
         """The keys of the newest file."""
@@ -87,26 +96,26 @@ class Segments:
         try:
             self._recover()
         except OSError as error:
-            raise unusable(folder.path, error) from None
+            raise unusable_error(folder.path, error) from None
 
     @property
     def first(self) -> int:
         """The position of the first message that is still there, or the end."""
-        with self._turn:
+        with self._lock:
             return next((each.first for each in self._segments if each.size), self.end)
 
     def bytes_from(self, position: int) -> int:
         """About how many bytes the messages from a position on take; exactly none from the end on."""
-        with self._turn:
+        with self._lock:
             if position >= self.end:
                 return 0
             return sum(
-                each.size - (place(each, position)[1] if each.first < position else 0)
+                each.size - (nearest_mark(each, position)[1] if each.first < position else 0)
                 for each, following in zip(self._segments, [*self._segments[1:], None], strict=True)
                 if following is None or following.first > position
             )
 
-    def known(self, keys: Sequence[bytes]) -> set[bytes]:
+    def known_keys(self, keys: Sequence[bytes]) -> set[bytes]:
         """Those of some keys that have come: all that are in the spool, and the last ones of what has left it."""
         found = self._recent.intersection(keys)
         for segment in self._segments:
@@ -114,7 +123,7 @@ class Segments:
                 found |= segment.sealed.found(keys)
         return found
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[SpooledMessage]) -> None:
         """Messages that are on the disk when this returns.
 
         After a failure nothing more is appended: what the file holds is known only when the spool is opened again.
@@ -126,12 +135,12 @@ class Segments:
         try:
             self._append(entries)
         except OSError as error:
-            self._failed = unusable(self._folder.path, error)
+            self._failed = unusable_error(self._folder.path, error)
             raise self._failed from None
 
-    def _append(self, entries: Sequence[Entry]) -> None:
+    def _append(self, entries: Sequence[SpooledMessage]) -> None:
         segment = self._segments[-1]
-        chunk = encoded(self.end, entries)
+        chunk = encode_chunk(self.end, entries)
         try:
             write_all(self._file, chunk)
             os.fdatasync(self._file)
@@ -141,31 +150,35 @@ class Segments:
                 os.ftruncate(self._file, segment.size)
             raise
         keys = b"".join(entry.key for entry in entries)
-        with self._turn:
+        with self._lock:
             segment.add(self.end, keys, segment.size + len(chunk))
             self.end += len(entries)
         self._recent.update(entry.key for entry in entries if entry.key != NO_KEY)
         if segment.size >= self._segment:
             self._roll()
 
-    def parts(self, start: int, stop: int) -> list[Part]:
+    def file_ranges(self, start: int, stop: int) -> list[FileRange]:
         """Where the messages of a range stand.
 
         :raises PipelineError: if they are not all there
         """
-        with self._turn:
-            self._assert_there(start, stop)
+        with self._lock:
+            self._check_available(start, stop)
             found = []
             for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
                 last = self.end if following is None else following.first
                 begin, end = max(start, segment.first), min(stop, last)
                 if begin < end:
-                    found.append(Part(str(segment.path), place(segment, begin)[1], segment.size, begin, end))
+                    found.append(
+                        FileRange(
+                            str(segment.path), nearest_mark(segment, begin)[1], segment.size, begin, end
+                        )
+                    )
             return found
 
     def remove_before(self, position: int) -> None:
         """Remove the files all of whose messages are before that; the newest one stays, empty or not."""
-        with self._turn:
+        with self._lock:
             for segment, following in zip(self._segments, self._segments[1:], strict=False):
                 if following.first <= position and segment.size:
                     segment.path.unlink(missing_ok=True)
@@ -175,7 +188,7 @@ class Segments:
     def close(self) -> None:
         os.close(self._file)
 
-    def _assert_there(self, start: int, stop: int) -> None:
+    def _check_available(self, start: int, stop: int) -> None:
         first = next((each.first for each in self._segments if each.size), self.end)
         if stop > self.end:
             raise PipelineError(
@@ -200,41 +213,41 @@ class Segments:
                 segment.sealed = KeySet(read_keys(segment.keys_path))
             self._segments.append(segment)
         if newest is None:
-            self._begin()
+            self._open_segment()
         elif newest != firsts[-1]:
             raise PipelineError(f"the spool {self._folder.path} is damaged: its newest file is missing")
         else:
             self._file = os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND)
             # A chunk that was written when the process died, and not synced: from now on it counts.
             os.fsync(self._file)
-            sync(self._folder.path)
+            sync_folder(self._folder.path)
 
     def _scan(self, segment: Segment, newest: bool) -> None:
         position = segment.first
         with segment.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             try:
-                for chunk in chunks(file, 0, size):
+                for chunk in read_chunks(file, 0, size):
                     if chunk.first != position:
                         raise PipelineError(f"{segment.path} is damaged: position {position} is missing")
                     segment.add(chunk.first, chunk.keys, chunk.end)
                     position += chunk.length
-            except Torn:
+            except TornChunk:
                 if not newest:
                     raise PipelineError(f"{segment.path} is damaged: its end is missing") from None
                 os.truncate(segment.path, segment.size)
         self.end = position
         if newest:
-            self._recent = set(apart(segment.keys))
+            self._recent = set(split_keys(segment.keys))
         else:
             self._seal(segment, again=False)
 
-    def _begin(self) -> None:
+    def _open_segment(self) -> None:
         """A new file at the end."""
         segment = Segment(self.end, self._folder.path / f"{self.end:020}.spool")
         self._file = os.open(segment.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        sync(self._folder.path)
-        with self._turn:
+        sync_folder(self._folder.path)
+        with self._lock:
             self._segments.append(segment)
 
     def _roll(self) -> None:
@@ -242,13 +255,13 @@ class Segments:
         self._seal(self._segments[-1], again=True)
         self._recent = set()
         full = self._file
-        self._begin()
+        self._open_segment()
         os.close(full)
-        self._forget()
+        self._drop_old_keys()
 
-    def _forget(self) -> None:
+    def _drop_old_keys(self) -> None:
         """Let go of keys that are older than the window."""
-        with self._turn:
+        with self._lock:
             newer = sum(len(each.sealed) for each in self._segments if each.sealed is not None)
             while (oldest := self._segments[0]).sealed is not None and not oldest.size:
                 newer -= len(oldest.sealed)
@@ -265,21 +278,21 @@ class Segments:
         segment.sealed, segment.keys = KeySet(joined), bytearray()
 
 
-def place(segment: Segment, position: int) -> tuple[int, int]:
+def nearest_mark(segment: Segment, position: int) -> tuple[int, int]:
     """The last remembered place of a file that is not behind a position."""
     if not segment.marks:
         return segment.first, 0
     return segment.marks[max(bisect_right(segment.marks, (position, 1 << 62)) - 1, 0)]
 
 
-def apart(keys: bytes | bytearray) -> list[bytes]:
-    return [bytes(keys[at : at + KEY]) for at in range(0, len(keys), KEY)]
+def split_keys(keys: bytes | bytearray) -> list[bytes]:
+    return [bytes(keys[at : at + KEY_BYTES]) for at in range(0, len(keys), KEY_BYTES)]
 
 
 def read_keys(path: Path) -> bytes:
     data = path.read_bytes()
     joined, crc = data[:-4], data[-4:]
-    if len(joined) % KEY or zlib.crc32(joined).to_bytes(4) != crc:
+    if len(joined) % KEY_BYTES or zlib.crc32(joined).to_bytes(4) != crc:
         raise PipelineError(
             f"{path} is damaged: remove it, and what was committed long ago may come a second time, if it is redelivered"
         )

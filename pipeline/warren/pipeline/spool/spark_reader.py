@@ -16,50 +16,50 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.source.delivery_batches import Deliveries
+from warren.pipeline.source.delivery_parser import DeliveryParser
 from warren.pipeline.source.row_schema import ARROW, SCHEMA, record_batch
-from warren.pipeline.spool.file_format import LARGEST, Torn, chunks
-from warren.pipeline.spool.folder import Folder
-from warren.pipeline.spool.queue_consumer import Consumer
-from warren.pipeline.spool.segments import SEGMENT, Part, Segments
-from warren.pipeline.spool.spool_options import Settings
+from warren.pipeline.spool.file_format import MAX_CHUNK_BYTES, TornChunk, read_chunks
+from warren.pipeline.spool.folder import SpoolFolder
+from warren.pipeline.spool.segments import SEGMENT_BYTES, FileRange, Segments
+from warren.pipeline.spool.spool_consumer import SpoolConsumer
+from warren.pipeline.spool.spool_options import SpoolOptions
 from warren.wire.field_tables import TableError
 from warren.wire.reply_codes import AmqpError
 
 SPOOL_SCHEMA = StructType([*SCHEMA.fields, StructField("possible_duplicate", BooleanType())])
 """What a continuous read of a queue gives. `offset` is the position in the spool."""
 _ARROW = ARROW.append(pa.field("possible_duplicate", pa.bool_()))
-ROWS = 4096
+BATCH_ROWS = 4096
 """Rows of an Arrow batch, about."""
 
 Offset = dict[str, str | int]
 
 
 @dataclass
-class Piece(InputPartition):
+class SpoolPartition(InputPartition):
     """What one task reads."""
 
-    part: Part
+    file_range: FileRange
 
 
 class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a queue on and on. It opens nothing before Spark asks it where it is: it is pickled to the executors."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._open: Open | None = None
+    def __init__(self, settings: SpoolOptions) -> None:
+        self._options = settings
+        self._spool: OpenSpool | None = None
         self._drain = False
         self._until: int | None = None
 
     def initialOffset(self) -> Offset:
-        return self._offset(self._opened().segments.first)
+        return self._offset(self._open_spool().segments.first)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        opened = self._opened()
+        opened = self._open_spool()
         begin = self._position(start)
-        opened.segments.parts(begin, begin)
+        opened.segments.file_ranges(begin, begin)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        consumer = opened.consuming()
+        consumer = opened.started_consumer()
         # Spark asks for more when the batch before has succeeded: it makes room, though its files are still there.
         consumer.read_to(begin)
         if self._drain and self._until is None and consumer.wait(begin + (most or 1 << 62)):
@@ -73,66 +73,68 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(max(begin, min(end, begin + most) if most else end))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._settings.per_trigger
+        most = self._options.per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offset:
-        return self._offset(self._opened().segments.end)
+        return self._offset(self._open_spool().segments.end)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._drain = True
-        self._opened().consuming()
+        self._open_spool().started_consumer()
 
-    def partitions(self, start: Offset, end: Offset) -> list[Piece]:
-        parts = self._opened().segments.parts(self._position(start), self._position(end))
-        return [Piece(part) for part in parts]
+    def partitions(self, start: Offset, end: Offset) -> list[SpoolPartition]:
+        file_ranges = self._open_spool().segments.file_ranges(self._position(start), self._position(end))
+        return [SpoolPartition(file_range) for file_range in file_ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Piece)
-        return rows(partition.part, self._settings.queue)
+        assert isinstance(partition, SpoolPartition)
+        return read_rows(partition.file_range, self._options.queue)
 
     def commit(self, end: Offset) -> None:
-        self._opened().segments.remove_before(self._position(end))
+        self._open_spool().segments.remove_before(self._position(end))
 
     def stop(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
 
-    def _opened(self) -> Open:
-        if self._open is None:
-            self._open = Open(self._settings)
-        return self._open
+    def _open_spool(self) -> OpenSpool:
+        if self._spool is None:
+            self._spool = OpenSpool(self._options)
+        return self._spool
 
     def _offset(self, position: int) -> Offset:
-        return {"spool": self._opened().folder.identity, "position": position}
+        return {"spool": self._open_spool().folder.identity, "position": position}
 
     def _position(self, offset: Offset) -> int:
         """:raises PipelineError: if the checkpoint is another spool's"""
-        if offset["spool"] != self._opened().folder.identity:
+        if offset["spool"] != self._open_spool().folder.identity:
             raise PipelineError(
-                f"the checkpoint belongs to another spool than {self._settings.folder}: "
+                f"the checkpoint belongs to another spool than {self._options.folder}: "
                 "begin with a new checkpoint, or name the spoolDir that it was made with"
             )
         return int(offset["position"])
 
 
-class Open:
+class OpenSpool:
     """A spool that a query has open, and its consumer once it is started."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self.folder = Folder(settings.folder, settings.queue)
+    def __init__(self, settings: SpoolOptions) -> None:
+        self._options = settings
+        self.folder = SpoolFolder(settings.folder, settings.queue)
         try:
-            self.segments = Segments(self.folder, settings.window, min(SEGMENT, settings.max_bytes // 4 + 1))
+            self.segments = Segments(
+                self.folder, settings.window, min(SEGMENT_BYTES, settings.max_bytes // 4 + 1)
+            )
         except BaseException:
             self.folder.close()
             raise
-        self._consumer: Consumer | None = None
+        self._consumer: SpoolConsumer | None = None
 
-    def consuming(self) -> Consumer:
+    def started_consumer(self) -> SpoolConsumer:
         if self._consumer is None:
-            self._consumer = Consumer(self._settings, self.segments)
+            self._consumer = SpoolConsumer(self._options, self.segments)
             self._consumer.start()
         return self._consumer
 
@@ -143,43 +145,49 @@ class Open:
         self.folder.close()
 
 
-def rows(part: Part, queue: str) -> Iterator[pa.RecordBatch]:
+def read_rows(file_range: FileRange, queue: str) -> Iterator[pa.RecordBatch]:
     """The messages of a part of a file.
 
     :raises PipelineError: if it is not there, or damaged
     """
-    deliveries, doubtful, position = Deliveries(LARGEST), bytearray(), part.start
+    deliveries, possible_duplicate, position = DeliveryParser(MAX_CHUNK_BYTES), bytearray(), file_range.start
     try:
-        with open(part.path, "rb") as file:
-            for chunk in chunks(file, part.begin, part.end):
-                behind = chunk.first + chunk.length
-                if behind <= part.start:
+        with open(file_range.path, "rb") as file:
+            for chunk in read_chunks(file, file_range.begin, file_range.end):
+                next_position = chunk.first + chunk.length
+                if next_position <= file_range.start:
                     continue
-                if chunk.first >= part.stop:
+                if chunk.first >= file_range.stop:
                     break
                 deliveries.feed(chunk.frames)
-                doubtful += chunk.doubtful
-                if len(doubtful) >= ROWS or behind >= part.stop:
-                    yield batch(deliveries, doubtful, behind, part, queue)
-                    doubtful, position = bytearray(), behind
+                possible_duplicate += chunk.possible_duplicate
+                if len(possible_duplicate) >= BATCH_ROWS or next_position >= file_range.stop:
+                    yield to_record_batch(deliveries, possible_duplicate, next_position, file_range, queue)
+                    possible_duplicate, position = bytearray(), next_position
     except FileNotFoundError:
         raise PipelineError(
-            f"{part.path} is not there on this machine: spoolDir must be on a file system that the driver and all "
+            f"{file_range.path} is not there on this machine: spoolDir must be on a file system that the driver and all "
             "executors have mounted"
         ) from None
-    except Torn:
-        raise PipelineError(f"{part.path} cannot be read: it ends early") from None
+    except TornChunk:
+        raise PipelineError(f"{file_range.path} cannot be read: it ends early") from None
     except (OSError, AmqpError, TableError) as error:
-        raise PipelineError(f"{part.path} cannot be read: {error}") from None
-    if position < part.stop:
-        raise PipelineError(f"{part.path} is damaged: position {position} is missing")
+        raise PipelineError(f"{file_range.path} cannot be read: {error}") from None
+    if position < file_range.stop:
+        raise PipelineError(f"{file_range.path} is damaged: position {position} is missing")
 
 
-def batch(deliveries: Deliveries, doubtful: bytearray, behind: int, part: Part, queue: str) -> pa.RecordBatch:
+def to_record_batch(
+    deliveries: DeliveryParser,
+    possible_duplicate: bytearray,
+    next_position: int,
+    file_range: FileRange,
+    queue: str,
+) -> pa.RecordBatch:
     """What has been fed in, without what is not of this part."""
     messages = deliveries.take()
-    first = behind - len(doubtful)
-    begin, end = max(part.start - first, 0), min(part.stop, behind) - first
-    kept = record_batch(messages.cut(begin, end), queue, range(first + begin, first + end))
-    flags = pa.array(map(bool, doubtful[begin:end]), pa.bool_())
+    first = next_position - len(possible_duplicate)
+    begin, end = max(file_range.start - first, 0), min(file_range.stop, next_position) - first
+    kept = record_batch(messages.slice(begin, end), queue, range(first + begin, first + end))
+    flags = pa.array(map(bool, possible_duplicate[begin:end]), pa.bool_())
     return pa.RecordBatch.from_arrays([*kept.columns, flags], schema=_ARROW)

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import count, queue_name, seconds, shown
-from warren.pipeline.spool.deduplication_key import key_of
+from warren.pipeline.options import parse_count, parse_seconds, queue_name, quoted
+from warren.pipeline.spool.deduplication_key import key_extractor
 
 OPTIONS = (
     "url",
@@ -32,7 +32,7 @@ MOST = 65_535
 
 
 @dataclass(frozen=True)
-class Settings:
+class SpoolOptions:
     """A queue, and the folder that its messages go to.
 
     :param key: what a redelivered message is recognised by: a property, or `header:NAME`
@@ -52,7 +52,7 @@ class Settings:
     prefetch: int = PREFETCH
 
     @staticmethod
-    def of(given: Mapping[str, str]) -> Settings:
+    def from_options(given: Mapping[str, str]) -> SpoolOptions:
         """The settings that options name; their names in lower case.
 
         :raises PipelineError: for an option that there is not, or a value that cannot be meant
@@ -63,25 +63,25 @@ class Settings:
             )
         if missing := [name for name in ("url", "queue", "spoolDir") if not given.get(name.lower())]:
             raise PipelineError(f"format 'amqp' needs the option {missing[0]!r}")
-        key_of(given.get("dedupkey", "message_id"))
-        prefetch = count(given, "prefetch", PREFETCH)
+        key_extractor(given.get("dedupkey", "message_id"))
+        prefetch = parse_count(given, "prefetch", PREFETCH)
         if prefetch > MOST:
             raise PipelineError(f"prefetch is {prefetch}: AMQP allows {MOST} at most")
-        return Settings(
-            Address(given["url"], seconds("timeout", given.get("timeout", "30"))),
+        return SpoolOptions(
+            Address(given["url"], parse_seconds("timeout", given.get("timeout", "30"))),
             queue_name("queue", given["queue"]),
             folder_of(given["spooldir"]),
             given.get("dedupkey", "message_id"),
-            count(given, "dedupWindow", WINDOW),
-            count(given, "maxMessagesPerTrigger", 1) if "maxmessagespertrigger" in given else None,
-            count(given, "spoolMaxBytes", MAX_BYTES, "bytes"),
+            parse_count(given, "dedupWindow", WINDOW),
+            parse_count(given, "maxMessagesPerTrigger", 1) if "maxmessagespertrigger" in given else None,
+            parse_count(given, "spoolMaxBytes", MAX_BYTES, "bytes"),
             prefetch,
         )
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         """The queue in an error: no password."""
-        return f"queue {self.queue!r} at {self.address.shown}"
+        return f"queue {self.queue!r} at {self.address.masked_url}"
 
 
 def folder_of(text: str) -> Path:
@@ -93,7 +93,7 @@ def folder_of(text: str) -> Path:
     path = unquote(parts.path) if parts.scheme == "file" and parts.netloc in ("", "localhost") else text
     if not os.path.isabs(path) or "\0" in path:
         raise PipelineError(
-            f"spoolDir is {shown(text)}: it must be the absolute path of a folder, on a file system that the driver and "
+            f"spoolDir is {quoted(text)}: it must be the absolute path of a folder, on a file system that the driver and "
             "all executors have mounted"
         )
     return Path(path)

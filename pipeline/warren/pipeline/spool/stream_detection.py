@@ -18,19 +18,19 @@ def is_stream(address: Address, queue: bytes) -> bool:
     :raises ClosedByBroker: if the broker does not let it
     :raises OSError: if the connection is lost
     """
-    link = address.open("warren pipeline spool")
+    connection = address.open("warren pipeline spool")
     try:
-        link.call("basic.qos", 0, 1, False)
-        link.call("basic.consume", 0, queue, b"other", False, False, False, False, b"")
-        link.send(methods.frame(CHANNEL, "basic.get", 0, queue, False))
+        connection.call("basic.qos", 0, 1, False)
+        connection.call("basic.consume", 0, queue, b"other", False, False, False, False, b"")
+        connection.send(methods.frame(CHANNEL, "basic.get", 0, queue, False))
         # Its answer may be one of two, and comes before this one's.
-        link.call("basic.qos", 0, 1, False)
-    except ClosedByBroker as error:
+        connection.call("basic.qos", 0, 1, False)
+    except Refused as error:
         if error.code == Reply.NOT_IMPLEMENTED:
             return True
         if error.code == Reply.ACCESS_REFUSED and "exclusive" in error.text:
             return False
         raise
     finally:
-        link.close()
+        connection.close()
     return False

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from warren.pipeline.jobs.delivery_audit import capture_gaps
-from warren.pipeline.jobs.delivery_audit.backlog import Backlog, backlogs_of, waiting
 from warren.pipeline.jobs.delivery_audit.findings import KINDS, findings_of
 from warren.pipeline.jobs.delivery_audit.losses import PLACES, Rules
 from warren.pipeline.jobs.delivery_audit.outcomes import FATES, lives_of
+from warren.pipeline.jobs.delivery_audit.queue_backlogs import Backlog, backlogs_of, waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

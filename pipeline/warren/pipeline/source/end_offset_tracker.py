@@ -7,14 +7,14 @@ from contextlib import suppress
 
 from warren.core.blocking_connection import ClosedByBroker
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.source.consumer import Consuming
-from warren.pipeline.source.stream_replay import Replay
+from warren.pipeline.source.blocking_consumer import BlockingConsumer
+from warren.pipeline.source.stream_client import StreamClient
 
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds before another attempt, the first one and the last ones."""
 
 
-class Watch:
+class EndOffsetTracker:
     """The end of a stream, for who asks again and again: Spark asks a hundred times a second where nothing comes.
 
     A consumer waits behind the last message. As long as it gets nothing the end is where it was, and asking costs nothing.
@@ -22,12 +22,12 @@ class Watch:
     :param whole: fail if the stream is deleted meanwhile: one that is made anew under its name has other messages
     """
 
-    def __init__(self, replay: Replay, whole: bool = True) -> None:
-        self._replay = replay
-        self._whole = whole
+    def __init__(self, client: StreamClient, fail_on_data_loss: bool = True) -> None:
+        self._stream = client
+        self._whole = fail_on_data_loss
         self._end = 0
-        self._waiting: Consuming | None = None
-        self._begun = False
+        self._consumer: BlockingConsumer | None = None
+        self._has_succeeded = False
 
     def end(self) -> int:
         """The offset behind the last message, 0 if there has never been one.
@@ -36,19 +36,19 @@ class Watch:
 
         :raises PipelineError: the stream cannot be read, or was deleted
         """
-        if self._waiting is None or self._stirs(self._waiting):
-            self._insist()
+        if self._consumer is None or self._has_news(self._consumer):
+            self._renew_with_retries()
         return self._end
 
-    def _insist(self) -> None:
-        timeout, pause = self._replay.address.timeout, PAUSE
+    def _renew_with_retries(self) -> None:
+        timeout, pause = self._stream.address.timeout, PAUSE
         deadline = time.monotonic() + timeout
         while True:
             try:
                 self._renew()
                 return
             except PipelineError as error:
-                if not (error.passing and self._begun):
+                if not (error.transient and self._has_succeeded):
                     raise
                 if time.monotonic() >= deadline:
                     raise PipelineError(f"{error} (tried again for {timeout:g} s)") from None
@@ -56,40 +56,40 @@ class Watch:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _renew(self) -> None:
-        end = self._replay.end()
-        waiting, before = self._replay.wait_at(end), self._waiting
-        self._end, self._waiting, self._begun = end, waiting, True
-        if before is not None:
+        end = self._stream.end_offset()
+        consumer, previous = self._stream.consume_from(end), self._consumer
+        self._end, self._consumer, self._has_succeeded = end, consumer, True
+        if previous is not None:
             # The old one until now: a stream that is deleted and made anew in between would not be noticed.
             try:
-                self._stirs(before)
+                self._has_news(previous)
             finally:
-                close(before)
+                close(previous)
 
-    def _stirs(self, waiting: Consuming) -> bool:
+    def _has_news(self, consumer: BlockingConsumer) -> bool:
         """Whether something has come, or the consumer is lost, which an end may be behind.
 
         :raises PipelineError: the stream was deleted
         """
         try:
-            waiting.hear(0)
+            consumer.receive(0)
         except PipelineError:
             if self._whole:
                 raise PipelineError(
-                    f"stream {self._replay.stream!r} at {self._replay.address.shown} was deleted while it was read: "
+                    f"stream {self._stream.stream!r} at {self._stream.address.masked_url} was deleted while it was read: "
                     "if it was made anew, begin with another checkpoint, or set failOnDataLoss to false"
                 ) from None
             return True
         except (ClosedByBroker, OSError):
             return True
-        return waiting.deliveries.count > 0
+        return consumer.deliveries.count > 0
 
     def close(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            close(waiting)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            close(consumer)
 
 
-def close(waiting: Consuming) -> None:
+def close(consumer: BlockingConsumer) -> None:
     with suppress(OSError):
-        waiting.close()
+        consumer.close()

@@ -5,23 +5,23 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple, TypeAlias
 
-from warren.pipeline.source.header_decoder import Contents, Row
+from warren.pipeline.source.header_decoder import HeaderDecoder, Row
 from warren.wire.methods import BASIC, DELIVER
 from warren.wire.reply_codes import AmqpError, Reply
 
 Routing: TypeAlias = "tuple[bool, str, str]"
 """Redelivered, exchange, routing key."""
 
-ROUTINGS = 1024
+MAX_CACHED_ROUTINGS = 1024
 """Routings that are remembered."""
-LARGEST = 512 * 1024 * 1024
+MAX_MESSAGE_BYTES = 512 * 1024 * 1024
 """Bytes of the largest message: RabbitMQ's own upper bound."""
 _DELIVER = struct.pack(">HH", BASIC, DELIVER)
 _frame = struct.Struct(">BHI").unpack_from
 _u64 = struct.Struct(">Q").unpack_from
 
 
-class Messages(NamedTuple):
+class MessageColumns(NamedTuple):
     """Some messages of a queue or stream, a list a column."""
 
     offsets: list[int]
@@ -33,15 +33,19 @@ class Messages(NamedTuple):
     flags: int
     """Of all properties so far: what is not among them is set nowhere."""
 
-    def cut(self, first: int, last: int) -> Messages:
+    def slice(self, first: int, last: int) -> MessageColumns:
         """Those from one place to before another."""
-        part = slice(first, last)
-        return Messages(
-            self.offsets[part], self.routings[part], self.rows[part], self.bodies[part], self.flags
+        selected = slice(first, last)
+        return MessageColumns(
+            self.offsets[selected],
+            self.routings[selected],
+            self.rows[selected],
+            self.bodies[selected],
+            self.flags,
         )
 
 
-class Deliveries:
+class DeliveryParser:
     """The deliveries of one consumer, from frames as they come.
 
     :param streamed: whether a stream brings them, which puts its offset into each header
@@ -59,19 +63,19 @@ class Deliveries:
         self.rest = b""
         """The beginning of a frame whose end has not come yet."""
         self._frame_max = frame_max
-        self._contents = Contents(streamed)
+        self._header_decoder = HeaderDecoder(streamed)
         self._routings: dict[bytes, Routing] = {}
         self._method = b""
         self._header = b""
-        self._missing = 0
-        self._pieces: list[bytes] = []
+        self._missing_bytes = 0
+        self._body_parts: list[bytes] = []
         self.offsets: list[int] = []
         self.bodies: list[bytes] = []
         self._columns: tuple[list[Routing], list[Row]] = [], []
 
-    def take(self) -> Messages:
+    def take(self) -> MessageColumns:
         """The messages that are whole."""
-        taken = Messages(self.offsets, *self._columns, self.bodies, self._contents.flags)
+        taken = MessageColumns(self.offsets, *self._columns, self.bodies, self._header_decoder.flags)
         self.offsets, self.bodies, self._columns, self.size = [], [], ([], []), 0
         return taken
 
@@ -98,9 +102,9 @@ class Deliveries:
             if data[end - 1] != 0xCE:
                 raise AmqpError(Reply.FRAME_ERROR, "a frame does not end where it says")
             if kind == 3:
-                self._body(data[position + 7 : end - 1])
+                self._on_body(data[position + 7 : end - 1])
             elif kind == 2:
-                self._content(data[position + 7 : end - 1])
+                self._on_header(data[position + 7 : end - 1])
             elif kind == 1 and data.startswith(_DELIVER, position + 7):
                 self._method = data[position + 11 : end - 1]
             else:
@@ -108,30 +112,30 @@ class Deliveries:
             position = end
         self.rest = data[position:]
 
-    def _content(self, header: bytes) -> None:
+    def _on_header(self, header: bytes) -> None:
         if not self._method or len(header) < 14:
             raise AmqpError(Reply.UNEXPECTED_FRAME, "content that belongs to no delivery")
         self._header = header
-        self._missing = _u64(header, 4)[0]
-        if self._missing > LARGEST:
-            raise AmqpError(Reply.FRAME_ERROR, f"a message of {self._missing} bytes")
-        if not self._missing:
-            self._whole(b"")
+        self._missing_bytes = _u64(header, 4)[0]
+        if self._missing_bytes > MAX_MESSAGE_BYTES:
+            raise AmqpError(Reply.FRAME_ERROR, f"a message of {self._missing_bytes} bytes")
+        if not self._missing_bytes:
+            self._finish_message(b"")
 
-    def _body(self, body: bytes) -> None:
-        missing = self._missing - len(body)
+    def _on_body(self, body: bytes) -> None:
+        missing = self._missing_bytes - len(body)
         if missing < 0 or not self._header:
             raise AmqpError(Reply.UNEXPECTED_FRAME, "a body that is longer than its header says")
         if missing:
-            self._missing = missing
-            self._pieces.append(body)
+            self._missing_bytes = missing
+            self._body_parts.append(body)
             return
-        if self._pieces:
-            body = b"".join((*self._pieces, body))
-            self._pieces = []
-        self._whole(body)
+        if self._body_parts:
+            body = b"".join((*self._body_parts, body))
+            self._body_parts = []
+        self._finish_message(body)
 
-    def _whole(self, body: bytes) -> None:
+    def _finish_message(self, body: bytes) -> None:
         method = self._method
         tag_at = 1 + method[0]
         try:
@@ -140,7 +144,7 @@ class Deliveries:
         except (IndexError, struct.error):
             raise AmqpError(Reply.SYNTAX_ERROR, "a delivery ends early") from None
         self._columns[0].append(routing)
-        row, offset = self._contents.row(self._header)
+        row, offset = self._header_decoder.row(self._header)
         self._columns[1].append(row)
         self.offsets.append(offset)
         self.bodies.append(body)
@@ -152,7 +156,7 @@ class Deliveries:
         exchange_end = 2 + rest[1]
         exchange, key = rest[2:exchange_end], rest[exchange_end + 1 :]
         routing = (rest[0] & 1 == 1, exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace"))
-        if len(self._routings) >= ROUTINGS:
+        if len(self._routings) >= MAX_CACHED_ROUTINGS:
             self._routings.clear()
         self._routings[rest] = routing
         return routing

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from warren.pipeline.broker_connection import Link
-from warren.pipeline.source.delivery_batches import Deliveries
+from warren.pipeline.broker_connection import BrokerConnection
+from warren.pipeline.source.delivery_parser import DeliveryParser
 from warren.pipeline.source.header_decoder import OFFSET
 from warren.wire import field_tables, methods
 
@@ -14,7 +14,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 TAG = b"r"
 
 
-class Consuming:
+class BlockingConsumer:
     """Consumes one queue or stream, with acknowledgements.
 
     :param prefetch: messages that may be outstanding; 0 is no limit, which streams refuse
@@ -25,7 +25,7 @@ class Consuming:
 
     def __init__(
         self,
-        link: Link,
+        connection: BrokerConnection,
         queue: str,
         prefetch: int,
         *,
@@ -34,23 +34,23 @@ class Consuming:
         counting: bool = False,
         arguments: dict[str, field_tables.Value] | None = None,
     ) -> None:
-        self.link = link
-        self.deliveries = Deliveries(link.frame_max, streamed=OFFSET in (arguments or {}))
+        self.connection = connection
+        self.deliveries = DeliveryParser(connection.frame_max, streamed=OFFSET in (arguments or {}))
         self._queue = queue.encode()
         self._ack_every = ack_every
         self._counting = counting
         self._acknowledged = 0
         self._answers: list[bytes] = []
-        link.call("basic.qos", 0, prefetch, False)
+        connection.call("basic.qos", 0, prefetch, False)
         table = field_tables.encode(arguments or {})
-        link.call("basic.consume", 0, self._queue, TAG, False, False, exclusive, False, table)
+        connection.call("basic.consume", 0, self._queue, TAG, False, False, exclusive, False, table)
 
     @property
-    def full(self) -> bool:
+    def batch_is_full(self) -> bool:
         """Whether the messages that have arrived make a batch: about 4,096, or 4 MiB."""
         return len(self.deliveries.bodies) >= BATCH_MESSAGES or self.deliveries.size >= BATCH_BYTES
 
-    def hear(self, wait: float) -> bool:
+    def receive(self, wait: float) -> bool:
         """Take in what comes within so many seconds; False if nothing does but heartbeats.
 
         :raises PipelineError: the queue was deleted
@@ -61,21 +61,21 @@ class Consuming:
         deliveries = self.deliveries
         came = False
         while not came:
-            data = self.link.receive(max(deadline - time.monotonic(), 0))
+            data = self.connection.receive(max(deadline - time.monotonic(), 0))
             if not data:
                 return False
             deliveries.feed(data)
             if self._counting:
                 deliveries.forget()
-            came = not deliveries.other or self._sort(deliveries.other, len(data))
+            came = not deliveries.other or self._store_replies(deliveries.other, len(data))
         if self._ack_every and deliveries.count - self._acknowledged >= self._ack_every:
             self.acknowledge()
         return True
 
-    def _sort(self, frames: list[bytes], size: int) -> bool:
+    def _store_replies(self, frames: list[bytes], size: int) -> bool:
         """Keep answers; whether heartbeats were not all of these many bytes."""
         for frame in frames:
-            self.link.judge(frame)
+            self.connection.check_frame(frame)
             if frame[0] == 1:
                 self._answers.append(frame)
             elif frame[0] == 8:
@@ -89,29 +89,29 @@ class Consuming:
             # A tag that is acknowledged twice ends the channel.
             return
         self._acknowledged = self.deliveries.count
-        self.link.send(methods.frame(1, "basic.ack", self.deliveries.tag, True))
+        self.connection.send(methods.frame(1, "basic.ack", self.deliveries.tag, True))
 
-    def ask(self, name: str, *values: methods.Argument) -> methods.Arguments:
+    def call(self, name: str, *values: methods.Argument) -> methods.Arguments:
         """Send a method; its `-ok`, while deliveries go on. All that was sent before the answer has arrived then.
 
         :raises TimeoutError: if there is none within the link's timeout
         """
         self._answers.clear()
-        self.link.send(methods.frame(1, name, *values))
+        self.connection.send(methods.frame(1, name, *values))
         wanted = methods.BY_NAME[f"{name}-ok"]
-        deadline = time.monotonic() + self.link.timeout
+        deadline = time.monotonic() + self.connection.timeout
         while True:
             for frame in self._answers:
                 if int.from_bytes(frame[7:11]) == wanted.class_id << 16 | wanted.method_id:
                     return methods.decode(wanted, frame[7:-1])
-            if not self.hear(max(deadline - time.monotonic(), 0)) and time.monotonic() >= deadline:
+            if not self.receive(max(deadline - time.monotonic(), 0)) and time.monotonic() >= deadline:
                 raise TimeoutError
 
-    def waiting(self) -> int:
+    def message_count(self) -> int:
         """Messages that the broker counts in the queue, apart from those that are outstanding."""
-        declared = self.ask("queue.declare", 0, self._queue, True, False, False, False, False, b"")
+        declared = self.call("queue.declare", 0, self._queue, True, False, False, False, False, b"")
         return declared.number("message_count")
 
     def close(self) -> None:
         """End the connection; see `Link.close`."""
-        self.link.close(self.deliveries.rest)
+        self.connection.close(self.deliveries.rest)

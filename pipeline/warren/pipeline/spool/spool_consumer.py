@@ -9,13 +9,19 @@ from __future__ import annotations
 import threading
 import time
 
-from warren.core.blocking_connection import CHANNEL, ClosedByBroker
-from warren.pipeline.broker_connection import PASSING, Link, Unreachable, explained, telling
+from warren.core.blocking_connection import CHANNEL, Refused
+from warren.pipeline.broker_connection import (
+    TRANSIENT_REPLIES,
+    BrokerConnection,
+    BrokerUnreachable,
+    describe_failure,
+    pipeline_errors,
+)
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.spool.arrivals import Arrivals
-from warren.pipeline.spool.deduplication_key import key_of
+from warren.pipeline.spool.deduplication_key import key_extractor
+from warren.pipeline.spool.pending_messages import PendingMessages
 from warren.pipeline.spool.segments import Segments
-from warren.pipeline.spool.spool_options import Settings
+from warren.pipeline.spool.spool_options import SpoolOptions
 from warren.pipeline.spool.stream_detection import is_stream
 from warren.wire import methods
 from warren.wire.delivery_scanner import DeliveryScanner, StreamError
@@ -24,26 +30,26 @@ from warren.wire.reply_codes import Reply
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
 """With so much in hand it is written, whatever else has come."""
-HELD_BYTES = 16 * 1024 * 1024
+MAX_PENDING_BYTES = 16 * 1024 * 1024
 """With so much in hand and no room in the spool, nothing more is read from the broker."""
-IDLE = 0.2
+POLL_INTERVAL = 0.2
 """Seconds to wait for a message before anything else is looked at."""
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds before another attempt to connect."""
-_PASSING = (*PASSING, Reply.PRECONDITION_FAILED)
+_TRANSIENT_REPLIES = (*TRANSIENT_REPLIES, Reply.PRECONDITION_FAILED)
 """The last one is RabbitMQ's when a message waits longer than its `consumer_timeout`: for room in the spool, here."""
 
 
-class Consumer:
+class SpoolConsumer:
     """The only consumer of a queue, for one spool.
 
     :param segments: the open spool; what is appended while it runs is the consumer's
     """
 
-    def __init__(self, settings: Settings, segments: Segments) -> None:
-        self._settings = settings
+    def __init__(self, options: SpoolOptions, segments: Segments) -> None:
+        self._options = options
         self._segments = segments
-        self._key_of = key_of(settings.key)
+        self._key_extractor = key_extractor(options.key)
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -51,10 +57,10 @@ class Consumer:
         self._wanted = 0
         self._taken = 0
         self._drained = False
-        self._empty = 0
-        self._asked: float | None = None
+        self._empty_answers = 0
+        self._asked_at: float | None = None
         """When the queue was asked how much it holds, or last brought something since; None without a question."""
-        self._no_stream = False
+        self._checked_not_stream = False
         self._lost_at: float | None = None
         self._full = False
         self._error: PipelineError | None = None
@@ -97,19 +103,19 @@ class Consumer:
 
     def _run(self) -> None:
         try:
-            with telling(f"cannot read {self._settings.shown}"):
-                if self._begin():
-                    self._go_on()
+            with pipeline_errors(f"cannot read {self._options.description}"):
+                if self._connect_first():
+                    self._consume_until_stopped()
         except PipelineError as error:
             self._error = error
         except Exception as error:
             # Whoever waits must hear of it: a thread that ends in silence looks like a queue without messages.
-            self._error = PipelineError(f"cannot read {self._settings.shown}: {error!r}")
+            self._error = PipelineError(f"cannot read {self._options.description}: {error!r}")
         finally:
             with self._changed:
                 self._changed.notify_all()
 
-    def _begin(self) -> bool:
+    def _connect_first(self) -> bool:
         """The first connection; False if it is to stop before there is one.
 
         A broker that is not there is waited for like one that is lost; what only the user can mend is said at once.
@@ -117,103 +123,103 @@ class Consumer:
         try:
             self._connect()
             return True
-        except (OSError, ClosedByBroker, Unreachable) as error:
+        except (OSError, Refused, BrokerUnreachable) as error:
             return self._reconnect(error)
 
-    def _go_on(self) -> None:
+    def _consume_until_stopped(self) -> None:
         try:
             while not self._stopping.is_set():
                 try:
-                    self._take()
-                except (OSError, ClosedByBroker, Unreachable) as error:
-                    self._link.close()
+                    self._take_deliveries()
+                except (OSError, Refused, BrokerUnreachable) as error:
+                    self._connection.close()
                     self._reconnect(error)
         finally:
-            self._link.close(self._scanner.rest)
+            self._connection.close(self._scanner.rest)
 
-    def _take(self) -> None:
+    def _take_deliveries(self) -> None:
         """Take in what has come, and put it away when there is enough of it or no more at the moment."""
-        arrivals = self._arrivals
-        if arrivals.size < HELD_BYTES:
-            data = self._link.receive(0 if arrivals.count else IDLE)
+        pending = self._pending
+        if pending.size < MAX_PENDING_BYTES:
+            data = self._connection.receive(0 if pending.count else POLL_INTERVAL)
             self._lost_at = None
             if data:
-                self._feed(data)
-                if arrivals.streamed and not self._no_stream:
-                    self._assert_no_stream()
-                if arrivals.count < BATCH_MESSAGES and arrivals.size < BATCH_BYTES:
+                self._parse(data)
+                if pending.may_be_stream and not self._checked_not_stream:
+                    self._check_not_stream()
+                if pending.count < BATCH_MESSAGES and pending.size < BATCH_BYTES:
                     return
-        if arrivals.count:
-            self._empty = 0
-            if self._asked is not None:
-                self._asked = time.monotonic()
-            self._put_away()
-        elif self._asked is not None:
-            if time.monotonic() - self._asked > self._link.timeout:
+        if pending.count:
+            self._empty_answers = 0
+            if self._asked_at is not None:
+                self._asked_at = time.monotonic()
+            self._spool_pending()
+        elif self._asked_at is not None:
+            if time.monotonic() - self._asked_at > self._connection.timeout:
                 raise TimeoutError
         elif not self._drained and self._taken < self._wanted:
             # What was counted may have expired since, or been purged: a queue that holds none has been emptied.
-            self._link.send(
-                methods.frame(CHANNEL, "queue.declare", *declaration(self._settings.queue.encode()))
+            self._connection.send(
+                methods.frame(CHANNEL, "queue.declare", *passive_declare(self._options.queue.encode()))
             )
-            self._asked = time.monotonic()
+            self._asked_at = time.monotonic()
 
-    def _assert_no_stream(self) -> None:
+    def _check_not_stream(self) -> None:
         """:raises PipelineError: if it is one"""
-        if is_stream(self._settings.address, self._settings.queue.encode()):
+        if is_stream(self._options.address, self._options.queue.encode()):
             raise PipelineError("it is a stream, which needs no spool: name it with the option 'stream'")
-        self._no_stream = True
+        self._checked_not_stream = True
 
-    def _put_away(self) -> None:
-        settings, segments, arrivals = self._settings, self._segments, self._arrivals
+    def _spool_pending(self) -> None:
+        options, segments, pending = self._options, self._segments, self._pending
         with self._changed:
-            self._full = segments.bytes_from(self._read_to) >= settings.max_bytes
+            self._full = segments.bytes_from(self._read_to) >= options.max_bytes
             if self._full:
                 self._changed.notify_all()
-                self._changed.wait(IDLE)
+                self._changed.wait(POLL_INTERVAL)
                 return
-        tag, count = arrivals.tag, arrivals.count
-        if new := arrivals.take(segments.known):
+        tag, count = pending.tag, pending.count
+        if new := pending.take(segments.known_keys):
             segments.append(new)
-        self._link.send(methods.frame(CHANNEL, "basic.ack", tag, True))
+        self._connection.send(methods.frame(CHANNEL, "basic.ack", tag, True))
         with self._changed:
             self._taken += count
             self._drained = self._drained or self._taken >= self._wanted
             self._changed.notify_all()
 
-    def _feed(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> None:
         try:
-            others = self._scanner.feed(data)
+            other_frames = self._scanner.feed(data)
         except (StreamError, ValueError) as error:
             raise PipelineError(f"the broker sent what is no AMQP 0-9-1: {error}") from None
-        while others:
-            end = 8 + int.from_bytes(others[3:7], "big")
-            self._judge(others[:end])
-            others = others[end:]
+        while other_frames:
+            end = 8 + int.from_bytes(other_frames[3:7], "big")
+            self._handle_frame(other_frames[:end])
+            other_frames = other_frames[end:]
 
-    def _judge(self, frame: bytes) -> None:
+    def _handle_frame(self, frame: bytes) -> None:
         method = methods.BY_ID.get(int.from_bytes(frame[7:11], "big")) if frame[0] == 1 else None
         if method is None or method.name != "queue.declare-ok":
-            self._link.judge(frame)
+            self._connection.check_frame(frame)
             return
-        self._asked = None
+        self._asked_at = None
         # Twice, because the answer may overtake deliveries that are on their way.
-        empty = not methods.decode(method, frame[7:-1]).number("message_count") and not self._arrivals.count
-        self._empty = self._empty + 1 if empty else 0
-        if self._empty > 1:
+        empty = not methods.decode(method, frame[7:-1]).number("message_count") and not self._pending.count
+        self._empty_answers = self._empty_answers + 1 if empty else 0
+        if self._empty_answers > 1:
             with self._changed:
                 self._drained = True
                 self._changed.notify_all()
 
     def _reconnect(self, error: Exception) -> bool:
         """Connect again, as often as it takes; False if it is to stop before that."""
-        timeout, pause = self._settings.address.timeout, PAUSE
+        timeout, pause = self._options.address.timeout, PAUSE
         self._lost_at = self._lost_at or time.monotonic()
         while not self._stopping.is_set():
-            if isinstance(error, ClosedByBroker) and error.code not in _PASSING:
+            if isinstance(error, Refused) and error.code not in _TRANSIENT_REPLIES:
                 raise error
             if time.monotonic() - self._lost_at >= timeout:
-                raise PipelineError(f"{explained(error)} (waited {timeout:g} s)")
+                raise PipelineError(f"{describe_failure(error)} (waited {timeout:g} s)")
             self._stopping.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             try:
@@ -224,42 +230,44 @@ class Consumer:
         return False
 
     def _connect(self) -> None:
-        settings = self._settings
-        self._link = link = settings.address.open("warren pipeline spool")
-        self._arrivals = Arrivals(self._key_of)
-        self._scanner = DeliveryScanner(self._arrivals)
-        self._scanner.limit = link.frame_max
-        self._scanner.open(CHANNEL, self._arrivals)
+        options = self._options
+        self._connection = connection = options.address.open("warren pipeline spool")
+        self._pending = PendingMessages(self._key_extractor)
+        self._scanner = Scanner(self._pending)
+        self._scanner.limit = connection.frame_max
+        self._scanner.open(CHANNEL, self._pending)
         try:
-            declared = self._consume(link)
+            declared = self._consume(connection)
         except BaseException:
-            link.close()
+            connection.close()
             raise
-        self._asked, self._empty = None, 0
+        self._asked_at, self._empty_answers = None, 0
         with self._changed:
             if not self._drained:
                 self._wanted = self._taken + declared.number("message_count")
                 self._drained = self._taken >= self._wanted
             self._changed.notify_all()
 
-    def _consume(self, link: Link) -> methods.Arguments:
+    def _consume(self, connection: BrokerConnection) -> methods.Arguments:
         """Become the only consumer: half of the messages would be another one's."""
-        queue, deadline = self._settings.queue.encode(), time.monotonic() + link.timeout
+        queue, deadline = self._options.queue.encode(), time.monotonic() + connection.timeout
         while True:
             try:
-                declared = link.call("queue.declare", *declaration(queue))
-                link.call("basic.qos", 0, self._settings.prefetch, False)
-                link.call("basic.consume", 0, queue, b"spool", False, False, True, False, b"")
+                declared = connection.call("queue.declare", *passive_declare(queue))
+                connection.call("basic.qos", 0, self._options.prefetch, False)
+                connection.call("basic.consume", 0, queue, b"spool", False, False, True, False, b"")
                 return declared
             except ClosedByBroker as error:
                 if error.code != Reply.ACCESS_REFUSED or "exclusive" not in error.text:
                     raise
                 if time.monotonic() >= deadline or self._stopping.is_set():
-                    raise PipelineError(f"it has another consumer (waited {link.timeout:g} s)") from None
-                link.reopen()
+                    raise PipelineError(
+                        f"it has another consumer (waited {connection.timeout:g} s)"
+                    ) from None
+                connection.reopen()
                 self._stopping.wait(PAUSE)
 
 
-def declaration(queue: bytes) -> tuple[int, bytes, bool, bool, bool, bool, bool, bytes]:
+def passive_declare(queue: bytes) -> tuple[int, bytes, bool, bool, bool, bool, bool, bytes]:
     """The fields of a passive declare."""
     return 0, queue, True, False, False, False, False, b""
