@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from warren.pipeline.jobs.streaming_queries import BEGINNINGS, GAVE_UP
+from warren.pipeline.jobs.streaming_queries import MAX_STARTS, WORKER_TIMEOUT
 
 PATIENCE = 250
 """Seconds: Spark may take its time for a batch, and to start what runs Python."""
@@ -28,7 +28,7 @@ def ended(begin: Callable[[], StreamingQuery], patience: int | None = PATIENCE) 
             over = query.awaitTermination(patience)
             assert over is not False, f"it has not ended after {patience} s"
         except StreamingQueryException as error:
-            if GAVE_UP not in str(error) or begun == BEGINNINGS:
+            if WORKER_TIMEOUT not in str(error) or begun == MAX_STARTS:
                 raise
         else:
             return query

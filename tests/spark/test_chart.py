@@ -6,17 +6,17 @@ import pytest
 
 from tests.spark.test_report import read
 from warren.pipeline.report import charts, html_page
-from warren.pipeline.report.charts import Chart, Level, Ranked, Ranking, Series
-from warren.pipeline.report.html_page import NARROW, WIDE, Figure, Part, Row, Table
+from warren.pipeline.report.charts import Chart, LimitLine, RankedBar, Ranking, Series
+from warren.pipeline.report.html_page import NARROW, WIDE, BarPart, BarRow, Figure, Table
 
 TABLE = Table(("at", "n"), (("a", "1"),))
 LONG = "orders.of.a.shop.that.has.a.very.long.name.for.each.of.its.many.queues.eu-west-1.blue"
 
 
-def over_time(*, lines: bool) -> Chart:
+def example_chart(*, lines: bool) -> Chart:
     return Chart(
         title="t",
-        says="s <b>",
+        description="s <b>",
         labels=tuple(f"12:{minute:02}" for minute in range(60)),
         series=(
             Series("waiting <i>", "late", (*map(float, range(59)), 900.0)),
@@ -24,15 +24,15 @@ def over_time(*, lines: bool) -> Chart:
         ),
         table=TABLE,
         lines=lines,
-        levels=(Level(1000, "limit"),),
+        levels=(LimitLine(1000, "limit"),),
     )
 
 
 @pytest.mark.parametrize("lines", [True, False])
 def test_a_chart_keeps_inside_its_drawing(lines: bool) -> None:
-    what = over_time(lines=lines)
+    what = example_chart(lines=lines)
     for width in (charts.BROAD, NARROW):
-        reader = read(charts.over_time(what, width, "c"))
+        reader = read(charts.time_chart_svg(what, width, "c"))
         (_, size), *_ = [each for each in reader.tags if each[0] == "svg"]
         _, _, wide, high = (float(number) for number in (size["viewbox"] or "").split())
         assert wide == width
@@ -59,14 +59,14 @@ def test_a_line_is_broken_where_nothing_is_known() -> None:
     what = Chart(
         "t", "s", ("1", "2", "3", "4"), (Series("n", "good", (1.0, None, 2.0, 3.0)),), TABLE, lines=True
     )
-    tags = [tag for tag, _ in read(charts.over_time(what, NARROW, "c")).tags]
+    tags = [tag for tag, _ in read(charts.time_chart_svg(what, NARROW, "c")).tags]
     assert tags.count("circle") == 1, "a value alone"
     assert tags.count("polyline") == 1
 
 
 def test_sections_have_names_descriptions_and_no_markup_of_others() -> None:
-    ranking = Ranking("t", "s", (Ranked("<script>", (Part(3, "warn", ""),), "3"),), TABLE)
-    html = charts.chart(over_time(lines=True), "one") + charts.ranking(ranking, "two")
+    ranking = Ranking("t", "s", (RankedBar("<script>", (BarPart(3, "warn", ""),), "3"),), TABLE)
+    html = charts.chart(example_chart(lines=True), "one") + charts.ranking(ranking, "two")
     reader = read(html)
     ids = [attributes["id"] for tag, attributes in reader.tags if tag in ("title", "desc")]
     assert len(set(ids)) == len(ids) == 8
@@ -75,38 +75,43 @@ def test_sections_have_names_descriptions_and_no_markup_of_others() -> None:
 
 
 def test_long_names_are_cut_in_the_middle_and_numbers_fit() -> None:
-    rows = (Ranked(LONG, (Part(900, "late", ""), Part(100, "plain", "")), "900 + 100"), Ranked("b", (), "0"))
+    rows = (
+        RankedBar(LONG, (BarPart(900, "late", ""), BarPart(100, "plain", "")), "900 + 100"),
+        RankedBar("b", (), "0"),
+    )
     for width in (WIDE, NARROW):
-        html = charts.ranked(Ranking("t", "s", rows, TABLE), width, "r")
+        html = charts.ranking_svg(Ranking("t", "s", rows, TABLE), width, "r")
         ends = [
             float(attributes["x"] or 0) + float(attributes["width"] or 0)
             for tag, attributes in read(html).tags
             if tag == "rect"
         ]
         assert max(ends) <= width - len("900 + 100") * html_page.LETTER
-    assert charts.clipped(LONG, 20) == "orders.of.a.s…1.blue"
-    assert charts.clipped("short", 20) == "short"
+    assert charts.shorten_middle(LONG, 20) == "orders.of.a.s…1.blue"
+    assert charts.shorten_middle("short", 20) == "short"
 
 
 def test_labels_that_would_take_half_of_the_room_stand_above_their_bars() -> None:
     rows = (
-        Row("published, and not seen again", (Part(5, "warn", ""),), "5"),
-        Row("kept", (Part(1, "good", ""),), "1"),
+        BarRow("published, and not seen again", (BarPart(5, "warn", ""),), "5"),
+        BarRow("kept", (BarPart(1, "good", ""),), "1"),
     )
     what = Figure("t", "s", rows, TABLE)
-    bars = [attributes for tag, attributes in read(html_page.bars(what, NARROW, "f")).tags if tag == "rect"]
+    bars = [
+        attributes for tag, attributes in read(html_page.bars_svg(what, NARROW, "f")).tags if tag == "rect"
+    ]
     assert [attributes["x"] for attributes in bars] == ["0.0", "0.0"]
     assert float(bars[0]["width"] or 0) > 250
     (beside, _) = [
-        attributes for tag, attributes in read(html_page.bars(what, WIDE, "f")).tags if tag == "rect"
+        attributes for tag, attributes in read(html_page.bars_svg(what, WIDE, "f")).tags if tag == "rect"
     ]
     assert float(beside["x"] or 0) > 200
 
 
 def test_a_number_and_its_unit_stay_together() -> None:
-    assert html_page.together("1 h 8 min") == "1\u00a0h 8\u00a0min"
-    assert html_page.together("40.3 %") == "40.3\u00a0%"
-    assert html_page.together("orders, 12 of 13") == "orders, 12\u00a0of 13"
+    assert html_page.keep_unit_with_number("1 h 8 min") == "1\u00a0h 8\u00a0min"
+    assert html_page.keep_unit_with_number("40.3 %") == "40.3\u00a0%"
+    assert html_page.keep_unit_with_number("orders, 12 of 13") == "orders, 12\u00a0of 13"
 
 
 def test_a_scale_is_round_and_holds_the_highest() -> None:
@@ -115,4 +120,10 @@ def test_a_scale_is_round_and_holds_the_highest() -> None:
         assert ticks[0] == 0
         assert ticks[-1] >= highest
         assert 2 <= len(ticks) <= 6
-    assert [charts.short(value) for value in (0, 950, 2500, 1.5e6, 2e9)] == ["0", "950", "2.5k", "1.5M", "2G"]
+    assert [charts.short_number(value) for value in (0, 950, 2500, 1.5e6, 2e9)] == [
+        "0",
+        "950",
+        "2.5k",
+        "1.5M",
+        "2G",
+    ]

@@ -27,11 +27,11 @@ FINE = ["order-timeouts", "--source", "amqp://localhost", "--queue", "q", "--out
         (["order-timeouts"], "the following arguments are required: --source, --out"),
         ([*FINE, "--stream", "s"], "argument --stream: not allowed with argument --queue"),
         ([*FINE, "--remote", "spark://host"], "--remote is 'spark://host': write sc://host:15002"),
-        ([*FINE, "--timeout", "soon"], "'soon' is no duration: write 90s, 30m, 2h or 1d"),
+        ([*FINE, "--timeout", "soon"], "'soon' is not a duration: write 90s, 30m, 2h or 1d"),
         ([*FINE, "--timeout", "99999999999d"], "'99999999999d' is too long: the longest is 36500d"),
         ([*FINE, "--every", "1d" + "9" * 5000 + "s"], "is too long: the longest is 36500d"),
-        ([*FINE, "--timeout", "0m"], "it must be longer than nothing"),
-        ([*FINE, "--recount", "10m,x"], "'x' is no duration"),
+        ([*FINE, "--timeout", "0m"], "the duration must be longer than zero"),
+        ([*FINE, "--recount", "10m,x"], "'x' is not a duration"),
         ([*FINE, "--read-timeout", "0"], "timeout is 0: it must be more than 0 seconds"),
         ([*FINE, "--queue", ""], "argument --queue: it is empty"),
         ([*FINE, "--source", "localhost"], "not an AMQP URL: it must begin with amqp://"),
@@ -64,7 +64,7 @@ def test_without_java_it_says_what_to_install(
     [
         ("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n", "is Java 11"),
         ("#!/bin/sh\necho 'java version \"1.8.0_292\"' >&2\n", "is Java 8"),
-        ("#!/bin/sh\n", "does not tell its version"),
+        ("#!/bin/sh\n", "does not report its version"),
         (None, "does not run"),
     ],
 )

@@ -17,13 +17,13 @@ from tests.spark.conftest import Message
 from tests.spark.deliveries import SECOND, START, STREAM, Expected, Shop, quantile
 from tests.spark.jobs import run_job
 from tests.spark.test_stream_source import declared
-from warren.core.capture_events import EventBatch
-from warren.pipeline.jobs.batch_run import stored
+from warren.core.capture_events import Batch
+from warren.pipeline.jobs.batch_run import write_and_reload
 from warren.pipeline.jobs.delivery_audit.capture_gaps import capture_of
 from warren.pipeline.jobs.delivery_audit.facts import facts_of
 from warren.pipeline.jobs.delivery_audit.losses import Rules
 from warren.pipeline.jobs.delivery_audit.page import page
-from warren.pipeline.jobs.delivery_audit.running_maximum import with_best_before
+from warren.pipeline.jobs.delivery_audit.running_maximum import with_maximum_before
 from warren.pipeline.jobs.delivery_audit.summary import Summary, summary_of
 from warren.pipeline.jobs.event_rows import events_of
 from warren.pipeline.jobs.job import Run
@@ -37,9 +37,11 @@ def audited(
     spark: SparkSession, sources: Iterable[Source], folder: Path, rules: Rules = RULES
 ) -> tuple[Summary, DataFrame]:
     """The summary, and the findings."""
-    events = stored(events_of(messages_of(spark, batches(sources))), str(folder / "events"))
+    events = write_and_reload(events_of(messages_of(spark, batches(sources))), str(folder / "events"))
     facts, capture = facts_of(events), capture_of(events)
-    summary = summary_of(events, facts, capture, rules, lambda frame, name: stored(frame, str(folder / name)))
+    summary = summary_of(
+        events, facts, capture, rules, lambda frame, name: write_and_reload(frame, str(folder / name))
+    )
     return summary, spark.read.parquet(str(folder / "findings"))
 
 
@@ -404,7 +406,7 @@ def test_a_sequence_in_pieces_has_the_bests_of_the_whole(spark: SparkSession, pi
         for place in draw.sample(range(-100, 100), 60)
     ]
     frame = spark.createDataFrame(rows, "way STRING, place BIGINT, value BIGINT")
-    judged = with_best_before(frame, ["way"], "place", "value", "best", piece).collect()
+    judged = with_maximum_before(frame, ["way"], "place", "value", "best", piece).collect()
     assert len(judged) == len(rows)
     for row in judged:
         before = [value for way, place, value in rows if way == row.way and place < row.place]

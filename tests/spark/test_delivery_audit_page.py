@@ -9,7 +9,7 @@ import pytest
 from warren.pipeline.jobs.delivery_audit.findings import KINDS
 from warren.pipeline.jobs.delivery_audit.losses import PLACES
 from warren.pipeline.jobs.delivery_audit.outcomes import FATES
-from warren.pipeline.jobs.delivery_audit.page import cell, page
+from warren.pipeline.jobs.delivery_audit.page import format_latency, page
 from warren.pipeline.jobs.delivery_audit.summary import Capture, Messages, Summary
 from warren.pipeline.jobs.job import Run
 
@@ -72,5 +72,5 @@ def test_the_headline_hides_nothing(audited: Summary, says: str) -> None:
     ],
 )
 def test_a_number_of_a_table_is_short(seconds: float, shown: str) -> None:
-    assert cell(seconds) == shown
+    assert format_latency(seconds) == shown
     assert all(len(word) <= 4 for word in shown.split())

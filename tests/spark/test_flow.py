@@ -27,7 +27,7 @@ from warren.cli.pipeline import parse
 from warren.core.errors import UsageError
 from warren.pipeline.jobs import flow
 from warren.pipeline.jobs.flow.aggregates import captured_of
-from warren.pipeline.jobs.flow.facts import COUNTS, KEYS, LARGEST, partial_sums, told
+from warren.pipeline.jobs.flow.facts import COUNTS, KEYS, MAXIMA, event_shares, partial_sums
 from warren.pipeline.jobs.flow.queue_levels import unrouted
 from warren.pipeline.jobs.flow.summary import Queue as Counted
 from warren.pipeline.jobs.flow.summary import Summary
@@ -149,12 +149,12 @@ def test_an_sdk_alone_tells_the_queues_of_its_publishes(told_all: DataFrame) -> 
 
 def test_partial_sums_add_up_to_the_whole(told_all: DataFrame) -> None:
     """What a continuous run writes, cut anywhere, folds to what one run over everything writes."""
-    arrow = told(told_all).toArrow()
+    arrow = event_shares(told_all).toArrow()
     parts = [part for at in range(0, arrow.num_rows, 997) for part in arrow.slice(at, 997).to_batches()]
     cut = len(parts) // 3
 
     def summed(batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        return pa.Table.from_batches(list(partial_sums(batches, KEYS, COUNTS, LARGEST)))
+        return pa.Table.from_batches(list(partial_sums(batches, KEYS, COUNTS, MAXIMA)))
 
     twice = pa.concat_tables([summed(iter(parts[:cut])), summed(iter(parts[cut:]))])
     whole = flow.tables(told_all, options_of())["steps"].toArrow().to_pandas()
@@ -343,8 +343,8 @@ def is_last(event: Event) -> bool:
         (["--limit", "much"], "'much' is no limit: write messages"),
         (["--limit", "0"], "'0' is no limit"),
         (["--limit", "5XB"], "'5XB' is no limit"),
-        (["--step", "0s"], "it must be longer than nothing"),
-        (["--trend", "soon"], "'soon' is no duration"),
+        (["--step", "0s"], "the duration must be longer than zero"),
+        (["--trend", "soon"], "'soon' is not a duration"),
     ],
 )
 def test_wrong_options_are_one_line(words: list[str], message: str) -> None:

@@ -43,7 +43,7 @@ def test_errors_say_what_is_wrong(amqp_url: str, audit: Audit) -> None:
         said(f"amqp://guest:s3cret@{at}") == "cannot look: the broker refused the user name or the password"
     )
     assert said(f"amqp://{at}/nowhere").endswith(
-        ": the virtual host does not exist, or the user may not enter it"
+        ": the virtual host does not exist, or the user has no access to it"
     )
     assert "there is no such queue; declare it" in said(amqp_url, b"pipeline.nowhere")
     with closed_port() as port:

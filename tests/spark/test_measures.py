@@ -10,7 +10,7 @@ import pytest
 
 from warren.pipeline.jobs.backlog_advice import Load, measures
 from warren.pipeline.jobs.flow.page import forecast_words
-from warren.pipeline.jobs.flow.trend import Growth, forecast, growth, student
+from warren.pipeline.jobs.flow.trend import Growth, forecast, growth, student_t_quantile
 
 BUSY = Load(
     ready=5000,
@@ -111,7 +111,7 @@ def test_students_quantiles() -> None:
     """Of the tables that every textbook has."""
     table = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 10: 2.228, 30: 2.042, 1000: 1.962}
     for freedom, quantile in table.items():
-        assert student(freedom) == pytest.approx(quantile, rel=0.01)
+        assert student_t_quantile(freedom) == pytest.approx(quantile, rel=0.01)
 
 
 def test_a_forecast_says_when_and_when_it_will_not() -> None:

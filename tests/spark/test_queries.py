@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from warren.pipeline.jobs.streaming_queries import BEGINNINGS, Queries
+from warren.pipeline.jobs.streaming_queries import MAX_STARTS, StreamingQueries
 
-GAVE_UP = "Python worker failed to connect back."
+WORKER_TIMEOUT = "Python worker failed to connect back."
 
 
 class Failed:
@@ -36,14 +36,14 @@ class Beginnings:
 
 
 def looked_after(begin: Beginnings, stopped: threading.Event) -> None:
-    queries = Queries(stopped, lambda _: None)
+    queries = StreamingQueries(stopped, lambda _: None)
     queries.start("events", begin)
-    for _ in range(2 * BEGINNINGS):
+    for _ in range(2 * MAX_STARTS):
         queries.check()
 
 
 @pytest.mark.parametrize(
-    ("reason", "count"), [(GAVE_UP, BEGINNINGS), ("Python worker exited unexpectedly", 1)]
+    ("reason", "count"), [(WORKER_TIMEOUT, MAX_STARTS), ("Python worker exited unexpectedly", 1)]
 )
 def test_a_query_is_begun_a_few_times_and_only_for_that(reason: str, count: int) -> None:
     begin = Beginnings(reason)
@@ -53,7 +53,7 @@ def test_a_query_is_begun_a_few_times_and_only_for_that(reason: str, count: int)
 
 
 def test_a_run_that_is_to_end_begins_nothing_again() -> None:
-    begin, stopped = Beginnings(GAVE_UP), threading.Event()
+    begin, stopped = Beginnings(WORKER_TIMEOUT), threading.Event()
     stopped.set()
     looked_after(begin, stopped)
     assert begin.count == 1

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from warren.pipeline.durations import parse, words
+from warren.pipeline.durations import format_duration, parse
 from warren.pipeline.jobs.job import Run
 from warren.pipeline.jobs.order_timeouts.page import page
 from warren.pipeline.jobs.order_timeouts.summary import Bucket, Delay, Messages, Recount, Summary
@@ -96,7 +96,7 @@ def test_nothing_comes_from_elsewhere() -> None:
     assert 'name="viewport"' in text
 
 
-def test_the_words_of_a_message_stay_words() -> None:
+def test_message_texts_are_escaped() -> None:
     text = page(summary("<script>alert(1)</script>"), RUN)
     assert "script" not in {tag for tag, _ in read(text).tags}
     assert "&lt;script&gt;alert(1)" in text
@@ -112,13 +112,14 @@ def test_the_headline_and_the_doubts_are_said() -> None:
 
 def test_a_bar_fits_its_drawing() -> None:
     rows = tuple(
-        html_page.Row("x" * size, (html_page.Part(size * 100, "good", ""),), "9" * size) for size in (1, 8)
+        html_page.BarRow("x" * size, (html_page.BarPart(size * 100, "good", ""),), "9" * size)
+        for size in (1, 8)
     )
     what = html_page.Figure("t", "s", rows, html_page.Table(("a",), (("b",),)))
     for width in (html_page.WIDE, html_page.NARROW):
         ends = [
             float(attributes["x"] or 0) + float(attributes["width"] or 0)
-            for tag, attributes in read(html_page.bars(what, width, "f")).tags
+            for tag, attributes in read(html_page.bars_svg(what, width, "f")).tags
             if tag == "rect"
         ]
         assert max(ends) <= width
@@ -143,7 +144,7 @@ def test_durations_are_read_and_written() -> None:
         86_400,
         5400,
     ]
-    assert [words(seconds) for seconds in (0, 59.6, 90, 1800, 5400, 86_399, 2_822_580)] == [
+    assert [format_duration(seconds) for seconds in (0, 59.6, 90, 1800, 5400, 86_399, 2_822_580)] == [
         "0 s",
         "1 min",
         "1 min 30 s",
@@ -153,5 +154,5 @@ def test_durations_are_read_and_written() -> None:
         "32 d 16 h",
     ]
     for text in ("", "30", "3x", "m", "-5m", "1.5h"):
-        with pytest.raises(ValueError, match="is no duration"):
+        with pytest.raises(ValueError, match="is not a duration"):
             parse(text)

@@ -261,7 +261,7 @@ def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
         declaring.queue_declare(name, arguments={"x-max-length": 10, "x-overflow": "reject-publish"})
     batch_is_full = Audit(audit.url, name)
     try:
-        with pytest.raises(PipelineError, match="confirmed nothing for 10 s, it refuses messages"):
+        with pytest.raises(PipelineError, match="confirmed nothing for 10 s because it refuses messages"):
             write(numbers(spark, 25), batch_is_full, timeout=10)
         assert len(taken(batch_is_full)) == 10
         bodies: list[bytes] = []
@@ -294,7 +294,7 @@ def test_a_broker_that_blocks_publishers_says_why(spark: SparkSession, tmp_path:
 
         limit(LEAST)
         with pytest.raises(
-            PipelineError, match=r"confirmed nothing for 10 s, it blocks publishers \(low on memory\)"
+            PipelineError, match=r"confirmed nothing for 10 s because it blocks publishers \(low on memory\)"
         ):
             write(numbers(spark, 25), audit, timeout=10)
         limit(2**62)
@@ -305,7 +305,7 @@ def test_a_broker_that_blocks_publishers_says_why(spark: SparkSession, tmp_path:
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ("'x' AS text", {}, "column 'text' has no place in a message"),
+        ("'x' AS text", {}, "column 'text' is not part of a message"),
         ("'x' AS type", {}, "there is no column 'body'"),
         ("1 AS body", {}, "column 'body' is int: it must be binary or string; cast it"),
         (
@@ -337,7 +337,7 @@ def test_what_cannot_be_written_is_said_before_anything_is(
         ("REPEAT('k', 300) AS type", "a value of column 'type' is longer than 255 bytes"),
         ("3 AS delivery_mode", "a value of column 'delivery_mode' is 3: it must be 1 to 2"),
         ("TIMESTAMP '1960-01-01' AS timestamp", "a value of column 'timestamp' is before 1970"),
-        ("CAST('x' AS BINARY) AS headers_raw", "a value of column 'headers_raw' is no field table"),
+        ("CAST('x' AS BINARY) AS headers_raw", "a value of column 'headers_raw' is not a field table"),
         ("'somebody' AS user_id", "user_id"),
     ],
 )
@@ -351,7 +351,9 @@ def test_a_value_that_does_not_fit_is_named(
 
 def test_errors_of_the_broker_are_one_line(spark: SparkSession, audit: Audit) -> None:
     one = numbers(spark, 1)
-    with pytest.raises(PipelineError, match="no queue took a message with routing key 'nowhere'") as failed:
+    with pytest.raises(
+        PipelineError, match="no queue accepted a message with routing key 'nowhere'"
+    ) as failed:
         write(one, audit, routingKey="nowhere")
     write(one, audit, routingKey="nowhere", mandatory=False)
     with pytest.raises(

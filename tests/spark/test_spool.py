@@ -257,9 +257,9 @@ import json, sys
 from pathlib import Path
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from warren.pipeline.spool.spark_reader import SpoolReader
-from warren.pipeline.spool.spool_options import Settings
+from warren.pipeline.spool.spool_options import SpoolOptions
 
-reader = SpoolReader(Settings.of(json.loads(sys.argv[1])))
+reader = SpoolReader(SpoolOptions.from_options(json.loads(sys.argv[1])))
 out = Path(sys.argv[2])
 saved = sorted(out.glob("*.json"))
 end = json.loads(saved[-1].read_bytes())["end"] if saved else reader.initialOffset()

@@ -108,7 +108,7 @@ def test_damage_is_an_error_and_nothing_is_cut_off(tmp_path: Path) -> None:
             broken[nearest_mark] ^= bit
             file.write_bytes(broken)
             with (
-                pytest.raises(PipelineError, match=r"spool is damaged at byte \d+: bring it back"),
+                pytest.raises(PipelineError, match=r"spool is damaged at byte \d+: restore it"),
                 opened(tmp_path),
             ):
                 pass

@@ -137,7 +137,9 @@ def test_a_stream_that_was_made_anew_is_an_error(
         declaring.queue_declare(stream.name, durable=True, arguments={"x-queue-type": "stream"})
     stream.numbers(0, 4)
     with (
-        pytest.raises(PipelineError, match="ends at offset 5, before the 10 that was read: it was made anew"),
+        pytest.raises(
+            PipelineError, match="ends at offset 5, before the 10 that was read: it was declared again"
+        ),
         source_errors(),
     ):
         run()

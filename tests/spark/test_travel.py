@@ -39,7 +39,7 @@ def test_a_python_without_warren_says_what_to_install(tmp_path: Path, travelling
 def test_a_python_with_another_warren_names_both_versions(tmp_path: Path) -> None:
     python = python_elsewhere(tmp_path / "other", "0.0.1")
     last = loaded(python, SOURCE).stderr.decode().splitlines()[-1]
-    assert f"has Warren 0.0.1, and this job is of {own_version()}: install warren[spark]==" in last
+    assert f"has Warren 0.0.1, but the job was started with {own_version()}: install warren[spark]==" in last
 
 
 def test_a_python_with_the_same_warren_loads_both(tmp_path: Path) -> None:

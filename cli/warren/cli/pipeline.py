@@ -14,8 +14,8 @@ from warren.core.errors import ExitStatus, UsageError
 from warren.pipeline import durations
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError, spark_failure
-from warren.pipeline.jobs.batch_run import as_json, run_once, source_options, spark_path, write_report
-from warren.pipeline.jobs.continuous_run import claim, run_on
+from warren.pipeline.jobs.batch_run import run_once, source_options, spark_path, summary_as_json, write_report
+from warren.pipeline.jobs.continuous_run import claim_output_folder, run_continuously
 from warren.pipeline.jobs.job import Run, Summary
 from warren.pipeline.jobs.registry import ALL, JOBS
 from warren.pipeline.spark_session import check_spark, spark_session
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"warren pipeline: {error}", file=sys.stderr)
         return ExitStatus.IO
     if options.json:
-        print(json.dumps(as_json(summary, told), indent=2))
+        print(json.dumps(summary_as_json(summary, told), indent=2))
     else:
         from rich.console import Console
 
@@ -88,7 +88,7 @@ def run(
     job = JOBS[options.job]
     check(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    claim(job, options)
+    claim_output_folder(job, options)
     progress("starting Spark" if options.remote is None else f"connecting to {options.remote}")
     from warren.pipeline.datasource import source_errors
 
@@ -105,7 +105,7 @@ def run(
     try:
         with spark_session(name, options.master, log, options.remote) as spark, source_errors():
             if options.continuous:
-                summary = run_on(job, spark, options, progress, report)
+                summary = run_continuously(job, spark, options, progress, report)
             else:
                 summary = run_once(job, spark, options, progress)
                 report(summary)
@@ -172,7 +172,7 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--every",
-        type=durations.argument,
+        type=durations.duration_argument,
         default="10s",
         help="with --continuous: how often messages are taken (default: %(default)s)",
     )

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     source = options.file or f"a sample of {len(orders):,}"
     console.print(
         f"orders: {len(orders):,} from {source}, placed within {plan.span:.0f} s; "
-        f"{durations.words(timeout.total_seconds())} to pay are {plan.time_to_pay.total_seconds():g} s"
+        f"{durations.format_duration(timeout.total_seconds())} to pay are {plan.time_to_pay.total_seconds():g} s"
     )
     started = time.monotonic()
     log_to(options.out)

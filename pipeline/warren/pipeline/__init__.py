@@ -1,6 +1,8 @@
 """Spark pipelines over AMQP: the data source `amqp` and the jobs behind `warren pipeline`.
 
-Importing this package needs neither pyspark nor Java; `register` imports the data source when it is called.
+Importing this package needs neither pyspark nor Java; `register` imports the data source when it is called. The
+distribution also contains the top-level package `pyspark_warren`: Spark finds Python data sources by the prefix
+`pyspark_`.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("amqp")` known to this session; once more does no harm.
+    """Register the format `amqp` with a Spark session. Calling it again has no effect.
 
-    Every executor needs the `warren[spark]` wheel of the same version: the source runs there, in Python.
+    Every executor needs the `warren[spark]` wheel of the same version, because the source runs there, in Python.
     """
     from pyspark.errors import AnalysisException
 
@@ -25,7 +27,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(AmqpDataSource)
     except AnalysisException as error:
-        # It was registered before, and Spark takes a second time for an error.
+        # Spark rejects the second registration of a name.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 

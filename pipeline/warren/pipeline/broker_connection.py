@@ -1,8 +1,9 @@
-"""One blocking connection to a broker, kept alive while its owner is busy, whose failures are one line.
+"""Blocking connection to a broker with background heartbeats and one-line errors.
 
-What reads or writes in a Spark task spends most of its time elsewhere: Spark digests a batch for as long as it likes. So a
-thread beats for it (AMQP 0-9-1, section 4.2.7). Without heartbeats a broker would keep the messages of an executor whose
-machine has died until the kernel gives the connection up, which takes a quarter of an hour or for ever.
+A Spark task that reads or writes spends most of its time outside this module, because Spark processes a batch for as
+long as it needs. A thread therefore sends heartbeats (AMQP 0-9-1, section 4.2.7). Without heartbeats a broker would
+keep the messages of an executor whose machine has died until the kernel closes the connection, after a quarter of an
+hour or never.
 
     address = Address(url, timeout)
     with pipeline_errors(f"cannot read queue {name!r} at {address.masked_url}"):
@@ -31,28 +32,28 @@ from warren.wire.field_tables import TableError
 from warren.wire.reply_codes import AmqpError, Reply
 
 DEFAULT_HEARTBEAT = 60
-"""Seconds, unless the URL or the broker asks for less; 0 in the URL is none."""
+"""Heartbeat interval in seconds that is offered unless the URL names another one; 0 in the URL disables heartbeats."""
 READ_SIZE = 256 * 1024
-"""Bytes that are read at a time, at most."""
+"""Bytes that one read from the socket returns at most."""
 CLOSE_TIMEOUT = 5.0
-"""Seconds that the broker has to answer a close; one that has stopped does not answer."""
+"""Seconds to wait for the broker's `close-ok`; a stopped broker does not send one."""
 MAX_TIMEOUT = 1_000_000.0
-"""Seconds that a timeout may be: what is beyond some weeks, poll and sockets do not take."""
+"""Longest timeout in seconds: poll and sockets do not accept values much beyond some weeks."""
 TRANSIENT_REPLIES = (Reply.CONNECTION_FORCED, Reply.INTERNAL_ERROR)
-"""What a broker says that goes down or is not up yet."""
+"""Reply codes of a broker that is shutting down or starting."""
 _HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 _CANCEL = methods.BY_NAME["basic.cancel"]
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a broker is, and how long to wait for it.
+    """Location of a broker, and how long to wait for it.
 
-    :param url: `amqp://` or `amqps://`, credentials included. Query parameters, named as in aiormq: `cafile`, `capath`,
+    :param url: `amqp://` or `amqps://`, with credentials. Query parameters have aiormq's names: `cafile`, `capath`,
         `certfile`, `keyfile`, `no_verify_ssl` (paths on the machine that connects), `heartbeat` (seconds); others are
-        left to others
-    :param timeout: seconds without any progress after which reading or writing fails
-    :raises PipelineError: if one of them cannot be meant
+        ignored
+    :param timeout: seconds without progress after which reading or writing fails
+    :raises PipelineError: if the URL, the heartbeat or the timeout is not valid
     """
 
     url: str = field(repr=False)
@@ -71,32 +72,36 @@ class Address:
 
     @property
     def masked_url(self) -> str:
-        """The URL as it may be shown: without its password and its query."""
+        """The URL without its password and its query, for messages."""
         return parse_url(self.url).masked
 
     @property
     def query(self) -> dict[str, str]:
+        """The URL's query parameters."""
         return dict(parse_qsl(urlsplit(self.url).query))
 
     def open(self, product: str = "warren pipeline") -> BrokerConnection:
-        """
-        :raises Unreachable: if there is no broker, or it does not answer
-        :raises PipelineError: the reason why there is no connection, without saying to where; see `telling`
+        """Connect, and open a channel.
+
+        :param product: the client property `product`, which the broker shows for the connection
+        :raises BrokerUnreachable: if the broker does not answer
+        :raises PipelineError: if the broker refuses the connection; the error does not name the broker, see
+            `pipeline_errors`
         """
         return BrokerConnection(self, product)
 
 
 class BrokerUnreachable(PipelineError):
-    """There is no broker, or it does not answer: in a moment it may."""
+    """No broker answered at the address; another attempt may succeed."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, transient=True)
 
 
 class BrokerConnection:
-    """An open connection with one open channel.
+    """Open connection with one open channel.
 
-    Its owner and the thread that beats take turns at the socket: TLS cannot read and write at once.
+    A lock serialises the owner and the heartbeat thread, because a TLS socket cannot read and write at the same time.
     """
 
     def __init__(self, address: Address, product: str) -> None:
@@ -116,9 +121,11 @@ class BrokerConnection:
             raise BrokerUnreachable(describe_connect_error(error)) from None
         self.timeout = address.timeout
         self.frame_max = conversation.frame_max
-        """Bytes of the largest frame."""
+        """Largest frame in bytes."""
         self.heartbeat = conversation.heartbeat
-        """Seconds that were agreed on: the broker sends something at least that often; 0 is no such promise."""
+        """Negotiated heartbeat interval in seconds: the broker sends something at least that often. 0 means no
+        heartbeats.
+        """
         self._conversation = conversation
         self._socket = conversation.socket
         self._readable, self._writable, self._either = select.poll(), select.poll(), select.poll()
@@ -134,7 +141,9 @@ class BrokerConnection:
             ).start()
 
     def call(self, name: str, *values: methods.Argument) -> methods.Arguments:
-        """Send a method and wait for its `-ok`. What else comes before it is dropped: only while nothing else comes.
+        """Send a method and wait for its `-ok`.
+
+        Other frames that arrive before the reply are dropped, so use it only while nothing else can arrive.
 
         :raises ClosedByBroker: if the broker closes the channel or the connection instead
         :raises OSError: if the connection is lost
@@ -146,20 +155,22 @@ class BrokerConnection:
             return answer
 
     def send(self, frames: bytes) -> None:
-        """Send whole frames.
+        """Send complete frames.
 
-        :raises OSError: if the connection is lost, or the broker takes nothing for the address's timeout
+        :raises OSError: if the connection is lost, or if the broker accepts no data within the address's timeout
         """
         with self._lock:
             self._last_sent_at = time.monotonic()
             self._socket.sendall(frames)
 
     def offer(self, frames: memoryview, wait: float) -> int:
-        """Send as much of it as there is room for; without room, wait so many seconds for some, or for what comes.
+        """Send as many of the given bytes as the socket accepts now.
 
-        For who publishes: a broker that returns messages may read no further before somebody reads what it returns.
+        If the socket accepts none, wait until it does or until data arrives, whichever is first. Publishers need this:
+        a broker that returns messages may stop reading until somebody reads what it returned.
 
-        :return: the bytes that are sent; with 0, see whether something has come
+        :param wait: longest wait in seconds
+        :return: number of bytes sent; after 0, call `receive`
         :raises OSError: if the connection is lost
         """
         if not any(events & select.POLLOUT for _, events in self._either.poll(wait * 1000)):
@@ -169,19 +180,21 @@ class BrokerConnection:
             return self._socket.send(frames)
 
     def receive(self, wait: float = 0.0) -> bytes:
-        """What has come, up to 256 KiB, not divided into frames; nothing if nothing comes within so many seconds.
+        """Return up to 256 KiB of received bytes, not split into frames; empty if nothing arrives in time.
 
-        :raises OSError: if the connection is lost, or two heartbeats are missing: a machine that died closes none
+        :param wait: longest wait in seconds
+        :raises OSError: if the connection is lost, or if two heartbeats are missing (a machine that died closes no
+            connection)
         """
         if self._conversation.buffer:
-            # What came together with the answer of the last call.
+            # Bytes that arrived together with the reply of the last call.
             early, self._conversation.buffer = self._conversation.buffer, b""
             return early
         deadline = time.monotonic() + wait
         data = self._receive_tls() if isinstance(self._socket, ssl.SSLSocket) else None
         while data is None:
             if not self._readable.poll(max(deadline - time.monotonic(), 0) * 1000):
-                # Only of a socket that is empty now: an owner who was busy finds the heartbeats there.
+                # Check only when the socket is empty: after a long pause of the owner it still holds unread heartbeats.
                 if self.heartbeat and time.monotonic() - self._last_received_at > 2 * self.heartbeat:
                     raise TimeoutError
                 return b""
@@ -196,7 +209,7 @@ class BrokerConnection:
         return data
 
     def _receive_tls(self) -> bytes | None:
-        """What TLS has at hand; None if what came is not for its owner, or no whole record."""
+        """Return decrypted bytes; None if only a partial record or a record without application data arrived."""
         with self._lock:
             self._socket.settimeout(0)
             try:
@@ -207,26 +220,28 @@ class BrokerConnection:
                 self._socket.settimeout(self.timeout)
 
     def check_frame(self, frame: bytes) -> None:
-        """Look at a frame that its owner did not expect; everything harmless is passed over.
+        """Raise if a frame that the owner did not expect ends the channel, the connection or the consumer.
 
-        :raises ClosedByBroker: if it closes the channel or the connection
-        :raises PipelineError: if it ends the consumer
+        Harmless frames are ignored.
+
+        :raises Refused: if the frame closes the channel or the connection
+        :raises PipelineError: if the frame cancels the consumer
         """
         self._conversation.raise_if_closed(frame)
         if frame[0] == 1 and frame[7:11] == _CANCEL.class_id.to_bytes(2) + _CANCEL.method_id.to_bytes(2):
             raise PipelineError("the queue was deleted")
 
     def reopen(self) -> None:
-        """Open the channel again after the broker closed it (`Refused`), nothing else being under way."""
+        """Open the channel again after the broker closed it (`Refused`) while nothing else is in progress."""
         with self._lock:
             self._conversation.reopen()
 
     def close(self, rest: bytes = b"") -> None:
-        """End the connection; once it has returned, a broker that answers has given back what was not acknowledged.
+        """Close the connection. Never raises, because a lost connection is closed as well.
 
-        Never raises: a connection that is lost has ended as well.
+        When it returns, a broker that answered has requeued all unacknowledged messages.
 
-        :param rest: what was received of a frame that is not whole
+        :param rest: bytes of an incomplete frame that the owner has already received
         """
         if self._closed.is_set():
             return
@@ -238,22 +253,23 @@ class BrokerConnection:
         self._socket.close()
 
     def _send_heartbeats(self, interval: float) -> None:
+        """Send a heartbeat whenever nothing was sent for `interval` seconds."""
         while not self._closed.wait(max(self._last_sent_at + interval - time.monotonic(), 0.01)):
             if time.monotonic() < self._last_sent_at + interval:
                 continue
             with self._lock:
-                # Where there is no room, much is on its way to the broker, which serves as well.
+                # A full send buffer means that data is on its way to the broker, which replaces a heartbeat.
                 self._last_sent_at = time.monotonic()
                 try:
                     if not self._closed.is_set() and self._writable.poll(0):
                         self._socket.sendall(_HEARTBEAT_FRAME)
                 except OSError:
-                    return  # The owner finds out, and says so.
+                    return  # The owner's next call raises the error.
 
 
 @contextmanager
 def pipeline_errors(action: str) -> Iterator[None]:
-    """Whatever goes wrong with a connection inside is a `PipelineError`: `what`, and the reason."""
+    """Raise connection errors inside the block as `PipelineError` with the text "action: reason"."""
     try:
         yield
     except (PipelineError, Refused, OSError, AmqpError, TableError) as error:
@@ -261,7 +277,7 @@ def pipeline_errors(action: str) -> Iterator[None]:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether it may be over by itself, so that another attempt is worth it."""
+    """Return whether the error may disappear by itself, so that another attempt makes sense."""
     match error:
         case PipelineError():
             return error.transient
@@ -272,9 +288,9 @@ def is_transient(error: Exception) -> bool:
 
 
 def describe_failure(error: Exception, progress: str = "") -> str:
-    """What a failure of an open connection means, in one line.
+    """Describe the failure of an open connection in one line.
 
-    :param progress: how far its owner was, `after 3 of 5 messages`
+    :param progress: how far the owner got, for example `after 3 of 5 messages`
     """
     suffix = f" {progress}" if progress else ""
     match error:
@@ -284,7 +300,7 @@ def describe_failure(error: Exception, progress: str = "") -> str:
         case Refused(code=Reply.RESOURCE_LOCKED):
             return f"the queue is exclusive to another connection{suffix}"
         case Refused(code=Reply.ACCESS_REFUSED, text=text):
-            return f"the user may not do this{suffix} ({first_line(text)})"
+            return f"the user has no permission for this{suffix} ({first_line(text)})"
         case TimeoutError():
             return f"the broker stopped answering{suffix}"
         case OSError(errno=int(number)):
@@ -292,22 +308,24 @@ def describe_failure(error: Exception, progress: str = "") -> str:
         case OSError() | Refused(code=Reply.CONNECTION_FORCED):
             return f"the connection was lost{suffix}: {first_line(str(error))}"
         case AmqpError() | TableError():
-            return f"the broker sent what is no AMQP 0-9-1{suffix}: {first_line(str(error))}"
+            return f"the broker sent data that is not AMQP 0-9-1{suffix}: {first_line(str(error))}"
         case _:
             return first_line(str(error) or type(error).__name__) + suffix
 
 
 def describe_refusal(error: Refused) -> str:
+    """Describe why the broker refused the connection."""
     match error.code:
         case Reply.ACCESS_REFUSED:
             return "the broker refused the user name or the password"
         case Reply.NOT_ALLOWED:
-            return "the virtual host does not exist, or the user may not enter it"
+            return "the virtual host does not exist, or the user has no access to it"
         case _:
             return first_line(str(error))
 
 
 def describe_connect_error(error: OSError) -> str:
+    """Describe why no connection to the broker could be made."""
     match error:
         case ssl.SSLCertVerificationError(verify_message=reason):
             return f"its certificate is not trusted ({reason}); name its authority in the URL: ?cafile=PATH"
@@ -322,6 +340,7 @@ def describe_connect_error(error: OSError) -> str:
 
 
 def parse_heartbeat(query: Mapping[str, str]) -> int:
+    """Return the heartbeat interval in seconds that the URL's query asks for."""
     text = query.get("heartbeat", str(DEFAULT_HEARTBEAT))
     if not text.isdecimal() or len(text) > 5 or int(text) > 0xFFFF:
         raise PipelineError(f"heartbeat is {text!r}: it must be a number of seconds, at most 65535")
@@ -329,7 +348,7 @@ def parse_heartbeat(query: Mapping[str, str]) -> int:
 
 
 def tls_context(query: Mapping[str, str]) -> ssl.SSLContext:
-    """What the URL's parameters say about certificates.
+    """Return the TLS settings that the URL's query asks for.
 
     :raises PipelineError: if a file cannot be used on this machine
     """

@@ -1,11 +1,12 @@
-"""The Spark data source `amqp`: a classic queue is browsed, a stream is read between offsets, into typed columns.
+"""The Spark data source `amqp`: browses a classic queue, reads streams between offsets, and writes messages.
 
-Options: `url` (amqp:// or amqps://, with the credentials), `queue` or `stream`, and `timeout` (seconds without progress
-after which the read fails, 30 by default); for streams those of `options`. The schema is fixed: every property of
-AMQP 0-9-1 (class basic), what the delivery says, and the body as it came.
+Options for reading: `url` (amqp:// or amqps://, with the credentials), `queue` or `stream`, and `timeout` (seconds
+without progress after which the read fails, 30 by default); for streams also those of `source.stream_options`, for a
+spool those of `spool.spool_options`. The schema is fixed: every property of AMQP 0-9-1 (class basic), the fields of the
+delivery, and the body as it was received.
 
-One queue is one partition, read by one task: its order is the queue's. Each stream is one, or several if a long range of it
-is read. Each action reads again; cache, or write to Parquet, what is used twice.
+A queue is one partition, read by one task in the queue's order. Each stream is one partition, or several if a long
+range of it is read. Each action reads again; cache a frame that is used twice, or write it to Parquet.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ OPTIONS = ("url", "queue", "timeout")
 
 
 class AmqpDataSource(DataSource, metaclass=VersionChecked):
-    """Format `amqp`. Made known by `warren.pipeline.register`."""
+    """Spark data source with the format name `amqp`; registered by `warren.pipeline.register`."""
 
     @classmethod
     def name(cls) -> str:
         return "amqp"
 
     def schema(self) -> StructType:
-        # Spark asks for it in `load()`: what is wrong with the options is said there, not in a task.
+        # Spark calls this in `load()`, so that wrong options fail there and not in a task.
         if self._spool_options() is not None:
             return SPOOL_SCHEMA
         if self._stream_options() is None:
@@ -82,12 +83,12 @@ class AmqpDataSource(DataSource, metaclass=VersionChecked):
         return target
 
     def _stream_options(self) -> StreamOptions | None:
-        """What is read of a stream; None if a queue is named."""
+        """Return the options for reading streams; None if the source names a queue."""
         given = self._lower_case_options()
         return StreamOptions.from_options(given) if "stream" in given or "streams" in given else None
 
     def _spool_options(self) -> SpoolOptions | None:
-        """The spool that a queue is read through; None if none is named."""
+        """Return the options for reading a queue through a spool; None if no spool is named."""
         given = self._lower_case_options()
         return SpoolOptions.from_options(given) if "spooldir" in given else None
 
@@ -95,6 +96,10 @@ class AmqpDataSource(DataSource, metaclass=VersionChecked):
         return {key.lower(): value for key, value in self.options.items()}
 
     def _queue_browser(self) -> QueueBrowser:
+        """Return the browser of the named queue.
+
+        :raises PipelineError: if an option is unknown, missing or not valid
+        """
         given = self._lower_case_options()
         if unknown := sorted(given.keys() - set(OPTIONS)):
             raise PipelineError(
@@ -108,7 +113,7 @@ class AmqpDataSource(DataSource, metaclass=VersionChecked):
 
 @contextmanager
 def source_errors() -> Iterator[None]:
-    """What the source said in an executor comes out as its own error, without Spark's stack traces around it."""
+    """Raise errors of the source in an executor as `PipelineError`, without Spark's stack traces."""
     try:
         yield
     except PySparkException as error:
@@ -120,6 +125,9 @@ def source_errors() -> Iterator[None]:
 
 
 def check_schema(schema: StructType, own: StructType = SCHEMA) -> None:
-    """:raises PipelineError: if another schema than the source's own was asked for"""
+    """Reject a schema other than the source's own.
+
+    :raises PipelineError: if the user asked for another schema
+    """
     if schema != own:
         raise PipelineError("the schema of format 'amqp' is fixed: leave .schema(...) out, select and cast")

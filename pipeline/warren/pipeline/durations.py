@@ -1,4 +1,4 @@
-"""Durations as people write and read them: `30m` on the command line, `1 h 30 min` in a report."""
+"""Parsing and formatting of durations: `30m` on the command line, `1 h 30 min` in a report."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ import re
 from datetime import timedelta
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-LONGEST = timedelta(days=36_500)
-"""So that a time and several of them are still within what Python and Spark can reckon with."""
+MAX_DURATION = timedelta(days=36_500)
+"""Longest duration that is accepted, so that Python and Spark can add several of them to a time."""
 
 
 def parse(text: str) -> timedelta:
-    """`90s`, `30m`, `2h`, `1d`, or several at once: `1h30m`.
+    """Return the duration that a text such as `90s`, `30m`, `2h`, `1d` or `1h30m` names.
 
-    :raises ValueError: for anything else, for nothing at all, and for more than `LONGEST`
+    :raises ValueError: if the text is not a duration, or if it is longer than `MAX_DURATION`
     """
     if not re.fullmatch(r"(\d+[smhd])+", text):
-        raise ValueError(f"{text!r} is no duration: write 90s, 30m, 2h or 1d")
-    # Python refuses to read integers of thousands of digits.
-    told = [(n.lstrip("0")[:20] or "0", unit) for n, unit in re.findall(r"(\d+)([smhd])", text)]
-    seconds = sum(int(n) * SECONDS[unit] for n, unit in told)
-    if seconds > LONGEST.total_seconds():
-        raise ValueError(f"{text[:40]!r} is too long: the longest is {LONGEST.days}d")
+        raise ValueError(f"{text!r} is not a duration: write 90s, 30m, 2h or 1d")
+    # Python refuses to parse integers of thousands of digits.
+    parts = [(n.lstrip("0")[:20] or "0", unit) for n, unit in re.findall(r"(\d+)([smhd])", text)]
+    seconds = sum(int(n) * SECONDS[unit] for n, unit in parts)
+    if seconds > MAX_DURATION.total_seconds():
+        raise ValueError(f"{text[:40]!r} is too long: the longest is {MAX_DURATION.days}d")
     return timedelta(seconds=seconds)
 
 
-def words(seconds: float) -> str:
-    """At most two units, rounded: `45 s`, `21 min`, `1 h 30 min`, `32 d 16 h`."""
+def format_duration(seconds: float) -> str:
+    """Format seconds in at most two units, rounded: `45 s`, `21 min`, `1 h 30 min`, `32 d 16 h`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
-        return two(whole, 60, "min", 1, "s")
+        return two_units(whole, 60, "min", 1, "s")
     if whole < 86_400:
-        return two(round(whole / 60) * 60, 3600, "h", 60, "min")
-    return two(round(whole / 3600) * 3600, 86_400, "d", 3600, "h")
+        return two_units(round(whole / 60) * 60, 3600, "h", 60, "min")
+    return two_units(round(whole / 3600) * 3600, 86_400, "d", 3600, "h")
 
 
-def two(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
+def two_units(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
     whole, rest = divmod(seconds, large)
     return f"{whole} {large_name}" + (f" {rest // small} {small_name}" if rest // small else "")
 
 
-def argument(text: str, zero: bool = False) -> timedelta:
-    """A duration of a command's option.
+def duration_argument(text: str, zero: bool = False) -> timedelta:
+    """Parse the duration of a command-line option.
 
-    :param zero: no time at all is one too
-    :raises argparse.ArgumentTypeError: for what is none
+    :param zero: accept a duration of zero
+    :raises argparse.ArgumentTypeError: if the text is not an accepted duration
     """
     try:
         found = parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if not found and not zero:
-        raise argparse.ArgumentTypeError("it must be longer than nothing")
+        raise argparse.ArgumentTypeError("the duration must be longer than zero")
     return found

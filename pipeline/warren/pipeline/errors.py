@@ -1,4 +1,4 @@
-"""The errors of the pipeline."""
+"""Errors of the pipeline."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 
 class PipelineError(Exception):
-    """What was asked for cannot be done. One line: what is wrong and what to do, without a password.
+    """A read, write or job failed for a reason that the user can act on.
 
-    :ivar passing: whether it may be over by itself: a broker that is not there, or not any more
+    The message is one line that names the problem and the remedy, and never a password.
+
+    :ivar transient: whether the problem may disappear by itself, as an unreachable broker may
     """
 
     def __init__(self, text: str, *, transient: bool = False) -> None:
@@ -17,13 +19,13 @@ class PipelineError(Exception):
 
 
 class SparkFailed(OSError):
-    """Spark could not do its part: a disk, memory, a cluster. One line; Spark's own log has the rest."""
+    """Spark itself failed, for lack of disk, memory or cluster. The message is one line; Spark's log has the details."""
 
 
 def spark_failure(error: Exception, log: Path) -> SparkFailed | None:
-    """What to say of an error that came out of Spark or of the way to it; None for any other.
+    """Convert an error that Spark raised; return None for any other error.
 
-    :param log: where Spark writes, if it was started for this
+    :param log: file that Spark writes to, if it was started for this job
     """
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         return None

@@ -1,4 +1,4 @@
-"""Options of the data source, which come as text: what each kind of them means."""
+"""Parsing of the data source's options, which Spark passes as text."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from datetime import UTC, datetime
 from warren.pipeline.errors import PipelineError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-"""Before it AMQP has no time."""
+"""Earliest time that AMQP can represent."""
 DIGITS = 18
-"""What fits into 64 bits in any case."""
+"""Number of digits that fit into 64 bits in any case."""
 NAME_BYTES = 255
-"""Of a short string of AMQP."""
+"""Longest short string of AMQP in bytes."""
 
 
 def parse_time(name: str, text: str) -> datetime:
+    """Return the time that an ISO 8601 text names; without a zone it is in UTC."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -30,6 +31,7 @@ def parse_time(name: str, text: str) -> datetime:
 
 
 def parse_seconds(name: str, text: str) -> float:
+    """Return a finite number of seconds."""
     try:
         number = float(text)
     except ValueError:
@@ -40,6 +42,10 @@ def parse_seconds(name: str, text: str) -> float:
 
 
 def parse_count(given: Mapping[str, str], name: str, default: int, of: str = "messages") -> int:
+    """Return an option's positive number, or the default if the option is not set.
+
+    :param of: the counted unit, for the error
+    """
     text = given.get(name.lower())
     if text is None:
         return default
@@ -50,11 +56,12 @@ def parse_count(given: Mapping[str, str], name: str, default: int, of: str = "me
 
 
 def parse_natural(text: str) -> int | None:
-    """The number that digits mean; None if there is anything else, or it does not fit into 64 bits."""
+    """Return the number that decimal digits name; None for other text or a number beyond 64 bits."""
     return int(text) if text.isdecimal() and len(text) <= DIGITS else None
 
 
 def parse_bool(given: Mapping[str, str], name: str, default: bool) -> bool:
+    """Return an option's boolean, or the default if the option is not set."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -64,9 +71,9 @@ def parse_bool(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def queue_name(kind: str, name: str) -> str:
-    """A name that AMQP can carry.
+    """Return the name if AMQP can carry it.
 
-    :param kind: what it is the name of, in an error
+    :param kind: what the name belongs to, for the error
     """
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > NAME_BYTES:
@@ -77,5 +84,5 @@ def queue_name(kind: str, name: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """What was given, in an error of one line; the beginning is enough of what is long."""
+    """Quote a given value for a one-line error, shortened to 60 characters."""
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"

@@ -1,4 +1,4 @@
-"""Classes that go to executors and ask there for the same Warren, so that a machine without it says so in one line."""
+"""Version check of classes that Spark pickles: an executor without the same Warren fails with a one-line error."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 
 
 class VersionChecked(ABCMeta):
-    """The metaclass of what Spark pickles: the class, and with it each object of it.
+    """Metaclass of classes that Spark pickles.
 
-    Where a pickle of it is loaded, Warren must be there in the version that wrote it. Else loading raises an error named
-    `PipelineError` that says what to install where; it comes out of the task as any error of the source does.
+    Unpickling such a class or one of its objects checks that the machine has the Warren version that pickled it.
+    Otherwise it raises an error named `PipelineError` that says what to install where. Spark reports it as an error of
+    the task.
     """
 
 
 def own_version() -> str:
-    """The version of the installed distribution; empty if these are sources that nobody installed."""
+    """Return the version of the installed distribution; empty for sources that are not installed."""
     try:
         return version("warren")
     except PackageNotFoundError:
@@ -27,10 +28,10 @@ def own_version() -> str:
 
 
 def explain_executor_error(error: str) -> str | None:
-    """What is wrong with the Python of an executor that cannot run anything of the source, in one line.
+    """Explain in one line why the Python of an executor cannot run the source.
 
-    :param told: an error of Spark
-    :return: None if it is about something else
+    :param error: text of an error of Spark
+    :return: None if the error has another cause
     """
     wheel = "==".join(filter(None, ("warren[spark]", own_version())))
     remedy = f"install {wheel} on every executor, in the Python that PYSPARK_PYTHON names"
@@ -44,8 +45,11 @@ def explain_executor_error(error: str) -> str | None:
 
 
 def make_loader() -> Callable[[str, str, str], Any]:
-    """What loads such a class in another process. It is nested, so that it goes there by value: by name it would be
-    looked for in Warren."""
+    """Return the function that loads such a class in another process.
+
+    It is nested so that cloudpickle sends it by value; by name it would be looked up in Warren, which may be missing
+    there.
+    """
 
     def load(module: str, name: str, wanted: str) -> Any:
         import importlib
@@ -62,7 +66,7 @@ def make_loader() -> Callable[[str, str, str], Any]:
         except PackageNotFoundError:  # none, or sources on a path, which carry no version
             found = ""
         if found and wanted and found != wanted:
-            raise error(f"{place} has Warren {found}, and this job is of {wanted}: {remedy}")
+            raise error(f"{place} has Warren {found}, but the job was started with {wanted}: {remedy}")
         try:
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as missing:
@@ -72,6 +76,7 @@ def make_loader() -> Callable[[str, str, str], Any]:
 
 
 def reduce_class(pickled_class: type) -> tuple[Any, ...]:
+    """Return the pickle form of a class: its loader, module, name and version."""
     return make_loader(), (pickled_class.__module__, pickled_class.__qualname__, own_version())
 
 

@@ -29,11 +29,11 @@ def run_once(
     progress(f"reading {options.stream or options.queue}")
     register(spark)
     messages = spark.read.format("amqp").options(**source_options(options)).load()
-    events = stored(job.events(messages, options), f"{folder}/{EVENTS}")
+    events = write_and_reload(job.events(messages, options), f"{folder}/{EVENTS}")
     tables = {EVENTS: events}
     for name, frame in job.tables(events, options).items():
         progress(f"writing {name}")
-        tables[name] = stored(frame, f"{folder}/{name}")
+        tables[name] = write_and_reload(frame, f"{folder}/{name}")
     progress("counting")
     return job.summarise(tables, options)
 
@@ -44,7 +44,7 @@ def source_options(options: argparse.Namespace) -> dict[str, str]:
     return {"url": options.source, **named, "timeout": str(options.read_timeout)}
 
 
-def stored(frame: DataFrame, path: str) -> DataFrame:
+def write_and_reload(frame: DataFrame, path: str) -> DataFrame:
     """The frame, written once; everything after reads the files, so that the source is read once as well."""
     frame.write.mode("overwrite").parquet(path)
     return frame.sparkSession.read.schema(frame.schema).parquet(path)
@@ -60,11 +60,11 @@ def spark_path(out: Path) -> str:
 
 def write_report(job: Job, summary: Summary, run: Run, out: Path) -> None:
     """`summary.json` and `report.html`, each replaced at once: who reads them never sees a half."""
-    replace(out / "summary.json", json.dumps(as_json(summary, run), indent=2) + "\n")
-    replace(out / "report.html", job.page(summary, run))
+    replace_file(out / "summary.json", json.dumps(summary_as_json(summary, run), indent=2) + "\n")
+    replace_file(out / "report.html", job.page(summary, run))
 
 
-def as_json(summary: Summary, run: Run) -> Mapping[str, object]:
+def summary_as_json(summary: Summary, run: Run) -> Mapping[str, object]:
     """The summary as the command prints it."""
     return {
         "job": run.job,
@@ -77,7 +77,7 @@ def as_json(summary: Summary, run: Run) -> Mapping[str, object]:
     }
 
 
-def replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)

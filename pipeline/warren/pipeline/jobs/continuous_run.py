@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from warren.core.errors import UsageError
 from warren.pipeline import register
-from warren.pipeline.jobs.batch_run import replace, source_options, spark_path
+from warren.pipeline.jobs.batch_run import replace_file, source_options, spark_path
 from warren.pipeline.jobs.job import EVENTS, Job, Summary
-from warren.pipeline.jobs.streaming_queries import Queries
+from warren.pipeline.jobs.streaming_queries import StreamingQueries
 from warren.pipeline.spark_session import quiet_pandas
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = "checkpoint"
 SPOOL = "spool"
-RUN = "run.json"
+RUN_FILE = "run.json"
 """What the checkpoints in a folder belong to."""
-LOOK = 0.5
+POLL_INTERVAL = 0.5
 """Seconds between two looks at the queries."""
-PATIENCE = 4
+RECOUNT_FACTOR = 4
 """The numbers are counted anew after this many times what counting them took, so that it never takes most of the time."""
 
-IDLE = 2
+IDLE_BATCHES = 2
 """Batches that did nothing, one after another, after which there is nothing left to do."""
 
 STATE_STORE = {
@@ -47,13 +47,13 @@ STATE_STORE = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
     "RocksDBStateStoreProvider"
 }
-SHUFFLE = "spark.sql.shuffle.partitions"
-PARTITIONS = {"200": "16"}
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+PARTITION_DEFAULTS = {"200": "16"}
 """Each partition of a stateful query is a store of its own, which is opened and committed in every batch: what Spark
 takes by default, unless somebody has chosen otherwise, makes a batch of nothing last for a minute."""
 
 
-def run_on(
+def run_continuously(
     job: Job,
     spark: SparkSession,
     options: argparse.Namespace,
@@ -68,10 +68,10 @@ def run_on(
     :raises PySparkException: what the data source or Spark says; every query has been stopped then
     """
     folder = spark_path(options.out)
-    shapes: dict[str, StructType] = {}
+    schemas: dict[str, StructType] = {}
 
     def start(name: str, frame: DataFrame) -> None:
-        shapes[name] = frame.schema
+        schemas[name] = frame.schema
         # The file source of the next query asks for the folder.
         (options.out / name).mkdir(exist_ok=True)
         writer = frame.writeStream.format("parquet").queryName(f"{job.NAME} {name}").outputMode("append")
@@ -85,27 +85,27 @@ def run_on(
 
     def count() -> Summary:
         tables = {
-            name: spark.read.schema(shape).parquet(f"{folder}/{name}") for name, shape in shapes.items()
+            name: spark.read.schema(shape).parquet(f"{folder}/{name}") for name, shape in schemas.items()
         }
         summary = job.summarise(tables, options)
         report(summary)
         return summary
 
-    with settings(spark), quiet_pandas(), stopping() as stopped:
-        queries = Queries(stopped, progress)
+    with streaming_settings(spark), quiet_pandas(), stop_signals() as stopped:
+        queries = StreamingQueries(stopped, progress)
         register(spark)
-        told = Told(progress)
+        reporter = ProgressReporter(progress)
         try:
             start(EVENTS, job.events(source(spark, options), options))
-            events = spark.readStream.schema(shapes[EVENTS]).parquet(f"{folder}/{EVENTS}")
+            events = spark.readStream.schema(schemas[EVENTS]).parquet(f"{folder}/{EVENTS}")
             if options.available_now:
-                finish(queries, stopped, told)
+                wait_until_drained(queries, stopped, reporter)
             for name, frame in job.streams(events, options).items():
                 start(name, frame)
             if options.available_now:
-                finish(queries, stopped, told)
+                wait_until_drained(queries, stopped, reporter)
             else:
-                follow(queries, stopped, told, count, options.every.total_seconds())
+                summarise_until_stopped(queries, stopped, reporter, count, options.every.total_seconds())
         finally:
             queries.stop()
         progress("stopped" if stopped.is_set() else "everything that was there has been taken")
@@ -122,103 +122,105 @@ def source(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
     return spark.readStream.format("amqp").options(**given).load()
 
 
-def finish(queries: Queries, stopped: threading.Event, told: Told) -> None:
+def wait_until_drained(
+    queries: StreamingQueries, stopped: threading.Event, reporter: ProgressReporter
+) -> None:
     """Wait until each query has taken what there is."""
-    while not stopped.wait(LOOK):
+    while not stopped.wait(POLL_INTERVAL):
         queries.check()
-        told.look(queries.running)
-        if all(done(query) for query in queries.running.values()):
+        reporter.report_new_batches(queries.running)
+        if all(is_idle(query) for query in queries.running.values()):
             break
-    told.look(queries.running)
+    reporter.report_new_batches(queries.running)
 
 
-def done(query: StreamingQuery) -> bool:
+def is_idle(query: StreamingQuery) -> bool:
     """Whether it has ended well, or would do nothing any more: Spark never ends one that has timers by itself."""
     if not query.isActive:
         return query.exception() is None
-    last = query.recentProgress[-IDLE:]
-    return len(last) == IDLE and not any(acted(each) for each in last)
+    last = query.recentProgress[-IDLE_BATCHES:]
+    return len(last) == IDLE_BATCHES and not any(changed_anything(each) for each in last)
 
 
-def acted(batch: Any) -> bool:
+def changed_anything(batch: Any) -> bool:
     """Whether a batch took rows, or changed what is remembered: a timer does, when it writes rows of nothing that came."""
-    return taken(batch) > 0 or any(
+    return input_rows(batch) > 0 or any(
         store["numRowsUpdated"] or store["numRowsRemoved"] for store in batch["stateOperators"]
     )
 
 
-def taken(batch: Any) -> int:
+def input_rows(batch: Any) -> int:
     """The rows that came in. Spark Connect leaves their sum out."""
     return sum(each["numInputRows"] or 0 for each in batch["sources"])
 
 
-def follow(
-    queries: Queries,
+def summarise_until_stopped(
+    queries: StreamingQueries,
     stopped: threading.Event,
-    told: Told,
+    reporter: ProgressReporter,
     count: Callable[[], Summary],
     every: float,
 ) -> None:
     """Count anew whenever something has been written, until it is time to stop."""
-    due, changed = 0.0, True
-    while not stopped.wait(LOOK):
+    next_count_at, changed = 0.0, True
+    while not stopped.wait(POLL_INTERVAL):
         queries.check()
-        changed |= told.look(queries.running)
-        if changed and time.monotonic() >= due:
+        changed |= reporter.report_new_batches(queries.running)
+        if changed and time.monotonic() >= next_count_at:
             began = time.monotonic()
             count()
             changed = False
-            due = time.monotonic() + max(every, PATIENCE * (time.monotonic() - began))
+            next_count_at = time.monotonic() + max(every, RECOUNT_FACTOR * (time.monotonic() - began))
 
 
-class Told:
+class ProgressReporter:
     """Says what each batch did, once."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
         self._last: dict[str, tuple[int, str]] = {}
 
-    def look(self, queries: Mapping[str, StreamingQuery]) -> bool:
+    def report_new_batches(self, queries: Mapping[str, StreamingQuery]) -> bool:
         """Whether a batch has been written since the last look."""
         changed = False
         for name, query in queries.items():
             last, former = query.lastProgress, self._last.get(name, (-1, ""))
-            if last is None or when(last) <= former:
+            if last is None or batch_order(last) <= former:
                 continue
-            self._last[name] = when(last)
+            self._last[name] = batch_order(last)
             for batch in query.recentProgress:
-                if when(batch) > former:
-                    changed |= self._tell(name, batch)
+                if batch_order(batch) > former:
+                    changed |= self._report(name, batch)
         return changed
 
-    def _tell(self, name: str, batch: Any) -> bool:
-        rows = taken(batch)
+    def _report(self, name: str, batch: Any) -> bool:
+        rows = input_rows(batch)
         if rows:
             rate = rows / max(batch["durationMs"]["triggerExecution"] / 1000, 0.001)
             what = "messages" if name == EVENTS else "events"
-            behind = f", {left:,} to come" if name == EVENTS and (left := waiting(batch)) else ""
+            behind = f", {left:,} to come" if name == EVENTS and (left := source_backlog(batch)) else ""
             self._progress(f"{name}: {rows:,} {what}, {rate:,.0f} a second{behind}")
-        return acted(batch)
+        return changed_anything(batch)
 
 
-def when(batch: Any) -> tuple[int, str]:
+def batch_order(batch: Any) -> tuple[int, str]:
     """In this order batches are told of. A look that finds nothing has the number of the batch that will be next."""
     return batch["batchId"], batch["timestamp"]
 
 
-def waiting(batch: Any) -> int:
+def source_backlog(batch: Any) -> int:
     """How many messages the source holds beyond the batch."""
-    latest, end = (offsets(batch["sources"][0][name]) for name in ("latestOffset", "endOffset"))
+    latest, end = (parse_offsets(batch["sources"][0][name]) for name in ("latestOffset", "endOffset"))
     return sum(max(latest[name] - end.get(name, 0), 0) for name in latest)
 
 
-def offsets(told: Any) -> dict[str, int]:
-    found = json.loads(told) if isinstance(told, str) else told
+def parse_offsets(value: Any) -> dict[str, int]:
+    found = json.loads(value) if isinstance(value, str) else value
     return {key: at for key, at in found.items() if isinstance(at, int)} if isinstance(found, dict) else {}
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """An event that is set by SIGINT or SIGTERM; a second one does what it always does."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -240,12 +242,15 @@ def stopping() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def settings(spark: SparkSession) -> Iterator[None]:
+def streaming_settings(spark: SparkSession) -> Iterator[None]:
     """What continuous queries need of the session."""
-    before = {name: spark.conf.get(name) for name in (*STATE_STORE, SHUFFLE)}
-    partitions = before[SHUFFLE] or ""
+    before = {name: spark.conf.get(name) for name in (*STATE_STORE, SHUFFLE_PARTITIONS)}
+    partitions = before[SHUFFLE_PARTITIONS] or ""
     try:
-        for name, value in {**STATE_STORE, SHUFFLE: PARTITIONS.get(partitions, partitions)}.items():
+        for name, value in {
+            **STATE_STORE,
+            SHUFFLE_PARTITIONS: PARTITION_DEFAULTS.get(partitions, partitions),
+        }.items():
             spark.conf.set(name, value)
         yield
     finally:
@@ -253,29 +258,29 @@ def settings(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, former or "")
 
 
-def claim(job: Job, options: argparse.Namespace) -> None:
+def claim_output_folder(job: Job, options: argparse.Namespace) -> None:
     """Make sure that what stands in the output folder goes together with this run.
 
     :raises UsageError: if it belongs to another job or source, or to runs of the other kind
     """
     out: Path = options.out
     streams = None if options.stream is None else sorted(options.stream.split(","))
-    mine = {"job": job.NAME, "streams": streams, "queue": options.queue}
+    this_run = {"job": job.NAME, "streams": streams, "queue": options.queue}
     if any((out / CHECKPOINTS / EVENTS / "offsets").glob("[0-9]*")):
         if not options.continuous:
             raise UsageError(
                 f"{out} belongs to a continuous run: choose another --out, or go on with --continuous"
             )
-        theirs = json.loads((out / RUN).read_text(encoding="utf-8"))
-        if theirs != mine:
-            read = theirs["queue"] or ",".join(theirs["streams"])
+        previous_run = json.loads((out / RUN_FILE).read_text(encoding="utf-8"))
+        if previous_run != this_run:
+            read = previous_run["queue"] or ",".join(previous_run["streams"])
             raise UsageError(
-                f"{out} belongs to a continuous run of {theirs['job']} on {read}: choose another --out"
+                f"{out} belongs to a continuous run of {previous_run['job']} on {read}: choose another --out"
             )
     elif options.continuous:
         if any((out / EVENTS).glob("*.parquet")):
             raise UsageError(f"{out} holds the tables of a run that is over: choose another --out")
-        replace(out / RUN, json.dumps(mine) + "\n")
+        replace_file(out / RUN_FILE, json.dumps(this_run) + "\n")
     else:
         # One that never began, of a mistyped name for example.
-        (out / RUN).unlink(missing_ok=True)
+        (out / RUN_FILE).unlink(missing_ok=True)

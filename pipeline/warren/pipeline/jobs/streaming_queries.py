@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-GAVE_UP = "Python worker failed to connect back"
+WORKER_TIMEOUT = "Python worker failed to connect back"
 """What Spark says of a query whose Python process it waited for in vain."""
-BEGINNINGS = 5
+MAX_STARTS = 5
 """So often a query is begun before that counts as its failure."""
 
 
-class Queries:
+class StreamingQueries:
     """Each of them has its checkpoint: one that is begun again goes on where it was."""
 
     def __init__(self, stopped: threading.Event, progress: Callable[[str], None]) -> None:
@@ -24,17 +24,17 @@ class Queries:
         :param progress: told when one is begun again, in a few words
         """
         self.running: dict[str, StreamingQuery] = {}
-        self._begin: dict[str, Callable[[], StreamingQuery]] = {}
-        self._begun: dict[str, int] = {}
+        self._starters: dict[str, Callable[[], StreamingQuery]] = {}
+        self._start_counts: dict[str, int] = {}
         self._stopped, self._progress = stopped, progress
 
-    def start(self, name: str, begin: Callable[[], StreamingQuery]) -> None:
+    def start(self, name: str, start_query: Callable[[], StreamingQuery]) -> None:
         """
         :param begin: starts it; called again when it has to be begun again
         """
-        self._begin[name] = begin
-        self._begun[name] = 1
-        self.running[name] = begin()
+        self._starters[name] = start_query
+        self._start_counts[name] = 1
+        self.running[name] = start_query()
 
     def check(self) -> None:
         """Begin again what ended only because its Python process was slow to start.
@@ -48,11 +48,11 @@ class Queries:
             # Ctrl-C in a terminal reaches Spark's workers as well, and their query fails of it.
             if (error := query.exception()) is None or self._stopped.is_set():
                 continue
-            if GAVE_UP not in str(error) or self._begun[name] == BEGINNINGS:
+            if WORKER_TIMEOUT not in str(error) or self._start_counts[name] == MAX_STARTS:
                 raise error
-            self._begun[name] += 1
+            self._start_counts[name] += 1
             self._progress(f"{name}: Spark did not wait for its Python process, and begins again")
-            self.running[name] = self._begin[name]()
+            self.running[name] = self._starters[name]()
 
     def stop(self) -> None:
         for query in self.running.values():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from warren.pipeline.report import html_page
-from warren.pipeline.report.html_page import LETTER, NARROW, WIDE, Part, Table
+from warren.pipeline.report.html_page import LETTER, NARROW, WIDE, BarPart, Table
 
 BROAD = 960
 """Units of a drawing that takes a page's whole width; on a phone it has `report.NARROW`."""
@@ -26,7 +26,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Level:
+class LimitLine:
     """A line across, with words on it: a limit."""
 
     value: float
@@ -38,23 +38,23 @@ class Chart:
     """Values over time. Columns are stacked; lines are not."""
 
     title: str
-    says: str
+    description: str
     labels: tuple[str, ...]
     """One for each step; as many are drawn as there is room for."""
     series: tuple[Series, ...]
     table: Table
     """What the drawing shows, folded up."""
     lines: bool = False
-    levels: tuple[Level, ...] = ()
+    levels: tuple[LimitLine, ...] = ()
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedBar:
     """A name above its bar, a number at its end."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
     number: str
 
 
@@ -63,51 +63,51 @@ class Ranking:
     """Bars on one scale, the largest first."""
 
     title: str
-    says: str
-    rows: tuple[Ranked, ...]
+    description: str
+    rows: tuple[RankedBar, ...]
     table: Table
     legend: tuple[tuple[str, str], ...] = ()
     note: str = ""
 
 
-def chart(what: Chart, name: str) -> str:
+def chart(data: Chart, name: str) -> str:
     """A section with the drawing at the page's whole width. `name` is its own on the page."""
-    drawn = "".join(over_time(what, width, f"{name}-{width}") for width in (BROAD, NARROW))
-    legend = tuple((series.tone, series.name) for series in what.series)
+    drawn = "".join(time_chart_svg(data, width, f"{name}-{width}") for width in (BROAD, NARROW))
+    legend = tuple((series.tone, series.name) for series in data.series)
     return (
-        head(what.title, what.says, legend if len(legend) > 1 else ())
-        + f"<figure>{drawn}</figure><details><summary>The numbers</summary>{html_page.table(what.table)}</details>"
-        + foot(what.note)
+        section_head(data.title, data.description, legend if len(legend) > 1 else ())
+        + f"<figure>{drawn}</figure><details><summary>All numbers</summary>{html_page.table(data.table)}</details>"
+        + section_foot(data.note)
     )
 
 
-def ranking(what: Ranking, name: str) -> str:
+def ranking(data: Ranking, name: str) -> str:
     """A section with the bars and, beside them, the table. `name` is its own on the page."""
-    drawn = "".join(ranked(what, width, f"{name}-{width}") for width in (WIDE, NARROW))
+    drawn = "".join(ranking_svg(data, width, f"{name}-{width}") for width in (WIDE, NARROW))
     return (
-        head(what.title, what.says, what.legend)
-        + f'<div class="pair"><figure>{drawn}</figure><div>{html_page.table(what.table)}</div></div>'
-        + foot(what.note)
+        section_head(data.title, data.description, data.legend)
+        + f'<div class="pair"><figure>{drawn}</figure><div>{html_page.table(data.table)}</div></div>'
+        + section_foot(data.note)
     )
 
 
-def head(title: str, says: str, legend: Sequence[tuple[str, str]]) -> str:
+def section_head(title: str, description: str, legend: Sequence[tuple[str, str]]) -> str:
     key = "".join(f'<li class="{tone}">{escape(name)}</li>' for tone, name in legend)
-    return f'<section><h2>{escape(title)}</h2><p class="says">{escape(says)}</p>' + (
+    return f'<section><h2>{escape(title)}</h2><p class="says">{escape(description)}</p>' + (
         f'<ul class="key" aria-hidden="true">{key}</ul>' if key else ""
     )
 
 
-def foot(note: str) -> str:
+def section_foot(note: str) -> str:
     return (f'<p class="note">{escape(note)}</p>' if note else "") + "</section>"
 
 
-def over_time(what: Chart, width: int, name: str) -> str:
+def time_chart_svg(data: Chart, width: int, name: str) -> str:
     """One drawing: a scale on the left, time below."""
     height, below, top = (280, 26, 14) if width == BROAD else (220, 26, 14)
-    highest = max([*heights(what), *(level.value for level in what.levels)], default=0)
+    highest = max([*heights(data), *(level.value for level in data.levels)], default=0)
     ticks = scale(highest)
-    left = max(len(short(tick)) for tick in ticks) * LETTER + 10
+    left = max(len(short_number(tick)) for tick in ticks) * LETTER + 10
     room, floor = width - left - 4, height - below
 
     def y(value: float) -> float:
@@ -115,37 +115,37 @@ def over_time(what: Chart, width: int, name: str) -> str:
 
     drawn = [
         f'<line class="grid" x1="{left:g}" x2="{width}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        f'<text class="label" x="{left - 8:g}" y="{y(tick) + 4:.1f}" text-anchor="end">{short(tick)}</text>'
+        f'<text class="label" x="{left - 8:g}" y="{y(tick) + 4:.1f}" text-anchor="end">{short_number(tick)}</text>'
         for tick in ticks
     ]
-    count = max(len(what.labels), 1)
+    count = max(len(data.labels), 1)
     step = room / count
-    if what.lines:
-        drawn += [polyline(each, left + step / 2, step, y) for each in what.series]
+    if data.lines:
+        drawn += [polyline(each, left + step / 2, step, y) for each in data.series]
     else:
-        drawn += columns(what, left, step, y)
-    for level in what.levels:
+        drawn += columns(data, left, step, y)
+    for level in data.levels:
         drawn.append(
             f'<line class="rule" x1="{left:g}" x2="{width}" y1="{y(level.value):.1f}" y2="{y(level.value):.1f}"/>'
             f'<text class="ruled" x="{width}" y="{y(level.value) + 15:.1f}" text-anchor="end">{escape(level.words)}</text>'
         )
-    drawn += labels(what.labels, left, step, width, height)
-    return svg(what.title, what.says, width, height, name, drawn)
+    drawn += labels(data.labels, left, step, width, height)
+    return svg(data.title, data.description, width, height, name, drawn)
 
 
-def heights(what: Chart) -> list[float]:
-    if what.lines:
-        return [value for series in what.series for value in series.values if value is not None]
+def heights(data: Chart) -> list[float]:
+    if data.lines:
+        return [value for series in data.series for value in series.values if value is not None]
     return [
-        sum(value or 0 for value in stack) for stack in zip(*(s.values for s in what.series), strict=True)
+        sum(value or 0 for value in stack) for stack in zip(*(s.values for s in data.series), strict=True)
     ]
 
 
-def columns(what: Chart, left: float, step: float, y: Callable[[float], float]) -> list[str]:
+def columns(data: Chart, left: float, step: float, y: Callable[[float], float]) -> list[str]:
     drawn = []
-    for at in range(len(what.labels)):
+    for at in range(len(data.labels)):
         base = 0.0
-        for series in what.series:
+        for series in data.series:
             value = series.values[at] or 0
             if not value:
                 continue
@@ -162,17 +162,17 @@ def columns(what: Chart, left: float, step: float, y: Callable[[float], float]) 
 
 def polyline(series: Series, first: float, step: float, y: Callable[[float], float]) -> str:
     """One line, broken where nothing is known; a value alone is a dot."""
-    drawn, run = [], list[str]()
+    drawn, points = [], list[str]()
     for at, value in enumerate([*series.values, None]):
         if value is not None:
-            run.append(f"{first + at * step:.1f},{y(value):.1f}")
+            points.append(f"{first + at * step:.1f},{y(value):.1f}")
             continue
-        if len(run) == 1:
-            x, height = run[0].split(",")
+        if len(points) == 1:
+            x, height = points[0].split(",")
             drawn.append(f'<circle class="{series.tone}" cx="{x}" cy="{height}" r="3"/>')
-        elif run:
-            drawn.append(f'<polyline class="{series.tone}" points="{" ".join(run)}"/>')
-        run = []
+        elif points:
+            drawn.append(f'<polyline class="{series.tone}" points="{" ".join(points)}"/>')
+        points = []
     return "".join(drawn)
 
 
@@ -193,14 +193,14 @@ def labels(words: Sequence[str], left: float, step: float, width: int, height: i
     return drawn
 
 
-def ranked(what: Ranking, width: int, name: str) -> str:
+def ranking_svg(data: Ranking, width: int, name: str) -> str:
     """One drawing: each name above its bar."""
-    largest = max((sum(part.value for part in row.parts) for row in what.rows), default=0) or 1
-    numbers = max((len(row.number) for row in what.rows), default=0) * LETTER + 10
+    largest = max((sum(part.value for part in row.parts) for row in data.rows), default=0) or 1
+    numbers = max((len(row.number) for row in data.rows), default=0) * LETTER + 10
     room, drawn, top = width - numbers, list[str](), 0.0
-    for row in what.rows:
+    for row in data.rows:
         drawn.append(
-            f'<text class="label" x="0" y="{top + 15:g}">{escape(clipped(row.name, int(width / LETTER)))}</text>'
+            f'<text class="label" x="0" y="{top + 15:g}">{escape(shorten_middle(row.name, int(width / LETTER)))}</text>'
         )
         at = 0.0
         for part in row.parts:
@@ -213,10 +213,10 @@ def ranked(what: Ranking, width: int, name: str) -> str:
             at += length
         drawn.append(f'<text class="value" x="{at + 8:.1f}" y="{top + 32:g}">{escape(row.number)}</text>')
         top += 44
-    return svg(what.title, what.says, width, top, name, drawn)
+    return svg(data.title, data.description, width, top, name, drawn)
 
 
-def clipped(name: str, room: int) -> str:
+def shorten_middle(name: str, room: int) -> str:
     """The name in so many letters: its beginning and its end, for names of queues often differ there."""
     if len(name) <= room:
         return name
@@ -224,11 +224,11 @@ def clipped(name: str, room: int) -> str:
     return f"{name[: room - end - 1]}…{name[-end:]}"
 
 
-def svg(title: str, says: str, width: int, height: float, name: str, drawn: Sequence[str]) -> str:
+def svg(title: str, description: str, width: int, height: float, name: str, drawn: Sequence[str]) -> str:
     kind = "narrow" if width == NARROW else "wide"
     return (
         f'<svg class="{kind}" viewBox="0 0 {width} {height:g}" role="img" aria-labelledby="{name}t {name}d">'
-        f'<title id="{name}t">{escape(title)}</title><desc id="{name}d">{escape(says)}</desc>{"".join(drawn)}</svg>'
+        f'<title id="{name}t">{escape(title)}</title><desc id="{name}d">{escape(description)}</desc>{"".join(drawn)}</svg>'
     )
 
 
@@ -242,7 +242,7 @@ def scale(highest: float) -> list[float]:
     return [step * at for at in range(math.ceil(highest / step - 1e-9) + 1)]
 
 
-def short(number: float) -> str:
+def short_number(number: float) -> str:
     """`950`, `12k`, `1.5M`: for a scale."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= limit:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
-from warren.pipeline.durations import words
+from warren.pipeline.durations import format_duration
 
 
 class Bucket(Protocol):
@@ -36,7 +36,7 @@ def trimmed(histogram: Sequence[AnyBucket]) -> list[AnyBucket]:
     return list(histogram[filled[0] : filled[-1] + 1]) if filled else []
 
 
-def span(bucket: Bucket, said: Callable[[float], str] = words) -> str:
+def span(bucket: Bucket, said: Callable[[float], str] = format_duration) -> str:
     """`to 5 min`, `over 2 h`."""
     if bucket.up_to is None:
         return f"over {said(bucket.above or 0)}"
@@ -47,7 +47,7 @@ def brief(seconds: float) -> str:
     """A duration that may be short: `12 ms`, `3.4 s`, `21 min`."""
     if abs(seconds) < 1:
         return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
-    return f"{round(seconds, 1):g} s" if abs(seconds) < 10 else words(seconds)
+    return f"{round(seconds, 1):g} s" if abs(seconds) < 10 else format_duration(seconds)
 
 
 def clock(instant: str) -> str:

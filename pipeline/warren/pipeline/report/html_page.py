@@ -18,7 +18,7 @@ LETTER = 8.2
 
 
 @dataclass(frozen=True)
-class Part:
+class BarPart:
     """A piece of a bar. `tone` names its colour: good, late, off, warn or plain."""
 
     value: float
@@ -27,17 +27,17 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Row:
+class BarRow:
     """A bar with its label; `note` stands after it, `strong` makes it stand out."""
 
     label: str
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
     note: str = ""
-    strong: bool = False
+    emphasised: bool = False
 
 
 @dataclass(frozen=True)
-class Rule:
+class Divider:
     """A line between two rows, with words on it."""
 
     words: str
@@ -49,7 +49,7 @@ class Table:
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    strong: int | None = None
+    emphasised: int | None = None
     """The row that stands out."""
 
 
@@ -58,15 +58,15 @@ class Figure:
     """Bars, one a row, all on one scale (or each filling the width), what they say in words, and their numbers."""
 
     title: str
-    says: str
-    rows: tuple[Row | Rule, ...]
+    description: str
+    rows: tuple[BarRow | Divider, ...]
     table: Table
     legend: tuple[tuple[str, str], ...] = ()
     """Pairs of tone and name."""
-    full: bool = False
+    fills_width: bool = False
     """Each bar fills the width: shares instead of counts."""
     note: str = ""
-    more: Table | None = None
+    extra_table: Table | None = None
     """The bars' own numbers, where the table tells something else; folded up."""
 
 
@@ -99,65 +99,69 @@ def page(title: str, lead: str, tiles: Sequence[Tile], sections: Sequence[str], 
     )
 
 
-def figure(what: Figure, name: str) -> str:
+def figure(figure_data: Figure, name: str) -> str:
     """A section: the words, the bars, and the table beside them. `name` is its own on the page."""
-    key = "".join(f'<li class="{tone}">{escape(name)}</li>' for tone, name in what.legend)
-    drawn = "".join(bars(what, width, f"{name}-{width}") for width in (WIDE, NARROW))
-    more = "" if what.more is None else f"<details><summary>The numbers</summary>{table(what.more)}</details>"
+    key = "".join(f'<li class="{tone}">{escape(name)}</li>' for tone, name in figure_data.legend)
+    drawn = "".join(bars_svg(figure_data, width, f"{name}-{width}") for width in (WIDE, NARROW))
+    extra_table = (
+        ""
+        if figure_data.extra_table is None
+        else f"<details><summary>All numbers</summary>{table(figure_data.extra_table)}</details>"
+    )
     return (
-        f'<section><h2>{escape(what.title)}</h2><p class="says">{escape(what.says)}</p>'
+        f'<section><h2>{escape(figure_data.title)}</h2><p class="says">{escape(figure_data.description)}</p>'
         + (f'<ul class="key" aria-hidden="true">{key}</ul>' if key else "")
-        + f'<div class="pair"><figure>{drawn}</figure><div>{table(what.table)}{more}</div></div>'
-        + (f'<p class="note">{escape(what.note)}</p>' if what.note else "")
+        + f'<div class="pair"><figure>{drawn}</figure><div>{table(figure_data.table)}{extra_table}</div></div>'
+        + (f'<p class="note">{escape(figure_data.note)}</p>' if figure_data.note else "")
         + "</section>"
     )
 
 
-def notice(title: str, lines: Sequence[str], tone: str) -> str:
+def notice_section(title: str, lines: Sequence[str], tone: str) -> str:
     """A section of words: what needs a look, or that nothing does."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<section class="notice {tone}"><h2>{escape(title)}</h2><ul>{items}</ul></section>'
 
 
-def table(what: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in what.head)
+def table(figure_data: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in figure_data.head)
     body = "".join(
-        f"<tr{' class=strong' if at == what.strong else ''}>"
+        f"<tr{' class=strong' if at == figure_data.emphasised else ''}>"
         f'<th scope="row">{escape(row[0])}</th>'
-        + "".join(f"<td>{escape(together(cell))}</td>" for cell in row[1:])
+        + "".join(f"<td>{escape(keep_unit_with_number(cell))}</td>" for cell in row[1:])
         + "</tr>"
-        for at, row in enumerate(what.rows)
+        for at, row in enumerate(figure_data.rows)
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def together(cell: str) -> str:
+def keep_unit_with_number(cell: str) -> str:
     """A number and its unit stay on one line: `1 h` and `8 min` may part, `8` and `min` may not."""
     return re.sub(r"(?<=\d) (?=[a-zµ%])", "\u00a0", cell)
 
 
-def bars(what: Figure, width: int, name: str) -> str:
+def bars_svg(figure_data: Figure, width: int, name: str) -> str:
     """One drawing: labels on the left, bars from a common line, notes at their ends."""
-    rows = [row for row in what.rows if isinstance(row, Row)]
+    rows = [row for row in figure_data.rows if isinstance(row, BarRow)]
     height = ROW if len(rows) > 1 else 2 * ROW
     labels = max((len(row.label) for row in rows), default=0)
     left = labels * LETTER + 12 if labels else 0
     # Where labels would take half of the room, each stands above its bar.
     above = left > width * 0.45
     left = 0 if above else left
-    right = 0 if what.full else max((len(row.note) for row in rows), default=0) * LETTER + 10
+    right = 0 if figure_data.fills_width else max((len(row.note) for row in rows), default=0) * LETTER + 10
     room = width - left - right
     largest = max((sum(part.value for part in row.parts) for row in rows), default=0) or 1
     drawn, top = [], 4.0
-    for row in what.rows:
-        if isinstance(row, Rule):
+    for row in figure_data.rows:
+        if isinstance(row, Divider):
             drawn.append(
                 f'<line class="rule" x1="0" x2="{width}" y1="{top + 8:g}" y2="{top + 8:g}"/>'
                 f'<text class="ruled" x="{width}" y="{top + 23:g}" text-anchor="end">{escape(row.words)}</text>'
             )
             top += 30
             continue
-        scale = room / ((sum(part.value for part in row.parts) or 1) if what.full else largest)
+        scale = room / ((sum(part.value for part in row.parts) or 1) if figure_data.fills_width else largest)
         if above:
             drawn.append(f'<text class="label" x="0" y="{top + 15:g}">{escape(row.label)}</text>')
             row, top = replace(row, label=""), top + 14
@@ -165,16 +169,16 @@ def bars(what: Figure, width: int, name: str) -> str:
         top += height
     return (
         f'<svg class="{"wide" if width == WIDE else "narrow"}" viewBox="0 0 {width} {top:g}" role="img" '
-        f'aria-labelledby="{name}t {name}d"><title id="{name}t">{escape(what.title)}</title>'
-        f'<desc id="{name}d">{escape(what.says)}</desc>{"".join(drawn)}</svg>'
+        f'aria-labelledby="{name}t {name}d"><title id="{name}t">{escape(figure_data.title)}</title>'
+        f'<desc id="{name}d">{escape(figure_data.description)}</desc>{"".join(drawn)}</svg>'
     )
 
 
-def one_bar(row: Row, left: float, top: float, height: float, scale: float) -> str:
+def one_bar(row: BarRow, left: float, top: float, height: float, scale: float) -> str:
     middle = top + height / 2 + 5
-    strong = " strong" if row.strong else ""
+    emphasised = " strong" if row.emphasised else ""
     drawn = [
-        f'<text class="label{strong}" x="{left - 12:g}" y="{middle:g}" text-anchor="end">{escape(row.label)}</text>'
+        f'<text class="label{emphasised}" x="{left - 12:g}" y="{middle:g}" text-anchor="end">{escape(row.label)}</text>'
     ]
     at = left
     for part in row.parts:
@@ -183,7 +187,7 @@ def one_bar(row: Row, left: float, top: float, height: float, scale: float) -> s
             continue
         # A gap of one unit parts the pieces for those who cannot tell the colours; what is there is never invisible.
         drawn.append(
-            f'<rect class="{part.tone}{strong}" x="{at:.1f}" y="{top + 7:g}" '
+            f'<rect class="{part.tone}{emphasised}" x="{at:.1f}" y="{top + 7:g}" '
             f'width="{max(length - 1, 1.5):.1f}" height="{height - 14:g}" rx="3"/>'
         )
         if part.name and length > len(part.name) * LETTER + 8:
@@ -192,7 +196,9 @@ def one_bar(row: Row, left: float, top: float, height: float, scale: float) -> s
             )
         at += length
     if row.note:
-        drawn.append(f'<text class="value{strong}" x="{at + 8:.1f}" y="{middle:g}">{escape(row.note)}</text>')
+        drawn.append(
+            f'<text class="value{emphasised}" x="{at + 8:.1f}" y="{middle:g}">{escape(row.note)}</text>'
+        )
     return "".join(drawn)
 
 

@@ -1,1 +1,1 @@
-"""Rows of a DataFrame published as messages, each of them confirmed."""
+"""Sink side: rows of a DataFrame published as messages, each of them confirmed."""

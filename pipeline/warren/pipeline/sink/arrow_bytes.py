@@ -1,4 +1,4 @@
-"""The values of an Arrow column as bytes, without a Python object of Arrow's for each."""
+"""Extraction of an Arrow column's values as bytes, without one Arrow scalar per value."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 Cells: TypeAlias = "list[bytes | None]"
-"""A column's values; a missing one is None."""
+"""Values of a column; a null is None."""
 
 
 def cells(column: Any) -> Cells:
-    """The values of a column of strings or binaries; a string in UTF-8."""
+    """Return the values of a column of strings or binaries; a string in UTF-8."""
     column = column.cast(pa.large_binary())
     if not len(column):
         return []

@@ -1,4 +1,4 @@
-"""The columns that a message is made of, and their types: what the source's rows have, and nothing that has no place."""
+"""Columns that a message is made of, and the Spark types that each of them accepts."""
 
 from __future__ import annotations
 
@@ -42,11 +42,15 @@ COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
     "cluster_id": TEXT_TYPES,
 }
 SOURCE_ONLY = frozenset(("queue", "offset", "redelivered", "possible_duplicate"))
-"""Where and how a message was read. Passed over, so that a frame that was read can be written again."""
+"""Columns that describe a read. They are ignored, so that a frame that was read can be written again."""
 
 
 def check_columns(schema: StructType, exchange: str | None) -> None:
-    """:raises PipelineError: if rows of this schema are no messages, before any of them is published"""
+    """Check before publishing that rows of the schema can become messages.
+
+    :param exchange: exchange option of the write; None if it is not set
+    :raises PipelineError: if a column is unknown, repeated, missing, or of a wrong type
+    """
     counted = Counter(schema.fieldNames())
     if twice := [name for name, times in counted.items() if times > 1]:
         raise PipelineError(
@@ -58,7 +62,7 @@ def check_columns(schema: StructType, exchange: str | None) -> None:
         types = COLUMN_TYPES.get(field.name)
         if types is None:
             raise PipelineError(
-                f"column {field.name!r} has no place in a message: drop it, or put it into the body or the headers; "
+                f"column {field.name!r} is not part of a message: drop it, or put it into the body or the headers; "
                 f"there are: {', '.join(COLUMN_TYPES)}"
             )
         if not isinstance(field.dataType, types) or not is_text_map(field.dataType):
@@ -71,12 +75,13 @@ def check_columns(schema: StructType, exchange: str | None) -> None:
         raise PipelineError("there is no column 'body', of type binary or string: it is the message's body")
     if exchange is None and "exchange" not in counted:
         raise PipelineError(
-            "no exchange is named: set the option 'exchange' (the empty one leads to the queue that the "
-            "routing key names), or have a column 'exchange'"
+            "no exchange is named: set the option 'exchange' (the empty name sends to the queue that the "
+            "routing key names), or add a column 'exchange'"
         )
 
 
 def is_text_map(kind: DataType) -> bool:
+    """Return whether a map type is map<string,string>; True for types that are not maps."""
     if not isinstance(kind, MapType):
         return True
     return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)

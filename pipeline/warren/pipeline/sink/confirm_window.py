@@ -1,4 +1,4 @@
-"""What has been published and not confirmed yet, and what the broker says about it."""
+"""Window of unconfirmed messages: publisher confirms, negative confirms and returns of one channel."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from warren.wire.delivery_scanner import ReturnFields, decode_return
 
 
 class ConfirmWindow:
-    """The messages of one channel in confirm mode, by their numbers, with the frames to publish them again."""
+    """Messages of one channel in confirm mode by sequence number, with their frames for publishing them again."""
 
     def __init__(self) -> None:
         self.size = 0
-        """Bytes of what waits."""
+        """Bytes of the unconfirmed and refused messages."""
         self.confirmed = 0
-        """Messages, over all channels."""
-        self.returned: ReturnFields | None = None
-        """Why the last message came back that no queue took."""
+        """Messages confirmed so far, over all channels."""
+        self.returned: Returned | None = None
+        """The last message that the broker returned because it reached no queue."""
         self.blocked_reason: str | None = None
-        """Why the broker reads nothing at present, if it says so."""
+        """Reason of `connection.blocked` while the connection is blocked; else None."""
         self.nacked: list[bytes] = []
-        """What the broker did not take (`basic.nack`)."""
+        """Frames of messages that the broker refused (`basic.nack`)."""
         self._unconfirmed: dict[int, bytes] = {}
         self._oldest = self._next = 1
 
@@ -29,22 +29,23 @@ class ConfirmWindow:
 
     @property
     def unconfirmed(self) -> int:
-        """Messages of which the broker has said nothing yet."""
+        """Number of messages without a confirm or a nack."""
         return len(self._unconfirmed)
 
     def add(self, frames: Sequence[bytes]) -> None:
-        """Number what is published next."""
+        """Assign the next sequence numbers to messages that are about to be published."""
         self._unconfirmed.update(enumerate(frames, self._next))
         self._next += len(frames)
         self.size += sum(map(len, frames))
 
     def take_nacked(self) -> list[bytes]:
+        """Return and remove the refused messages."""
         frames, self.nacked = self.nacked, []
         self.size -= sum(map(len, frames))
         return frames
 
     def take_unconfirmed(self) -> list[bytes]:
-        """Everything that is not confirmed, in order, for another channel: its numbers begin with 1 again."""
+        """Return and remove all messages that are not confirmed, in order, for a new channel with numbers from 1."""
         frames = [*self.nacked, *self._unconfirmed.values()]
         self.nacked = []
         self._unconfirmed.clear()
@@ -54,6 +55,7 @@ class ConfirmWindow:
         return frames
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
+        """Process a `basic.ack` or `basic.nack`."""
         numbers = range(self._oldest, sequence + 1) if multiple else (sequence,)
         if multiple:
             self._oldest = sequence + 1
@@ -68,7 +70,9 @@ class ConfirmWindow:
                 self.nacked.append(frames)
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
-        self.returned = decode_return(method)
+        """Store a returned message; in confirm mode no others arrive."""
+        self.returned = returned(method)
 
     def blocked(self, reason: str | None) -> None:
+        """Store the reason of `connection.blocked`; None when it is unblocked."""
         self.blocked_reason = reason

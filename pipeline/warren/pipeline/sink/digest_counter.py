@@ -1,4 +1,4 @@
-"""How often each of many digests has come, in eight bytes for each that came once."""
+"""Counting of repeated 64-bit digests, with eight bytes of memory for each digest that occurred once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ Digests = npt.NDArray[np.uint64]
 
 
 class DigestCounter:
-    """Counts digests of 64 bits. Those seen are sorted runs, of which the shorter are merged as they come."""
+    """Counter of digests. The seen digests are sorted runs; shorter runs are merged as new ones are added."""
 
     def __init__(self) -> None:
         self._runs: list[Digests] = []
         self._repeats: dict[int, int] = {}
-        """Those that came more than once: how often so far."""
+        """Number of repetitions of each digest that occurred more than once."""
 
     def count(self, digests: Digests) -> dict[int, int]:
-        """Take in some more.
+        """Add digests.
 
-        :return: for those that came before, by their place in `digests`: how often that was
+        :return: for each index in `digests` whose digest occurred before: the number of earlier occurrences
         """
         if not len(digests):
             return {}
@@ -33,7 +33,7 @@ class DigestCounter:
             seen |= run[places] == ordered
         self._add(ordered[~seen])
         repeated: dict[int, int] = {}
-        # Equal ones stand beside each other, in the order in which they came.
+        # Equal digests are adjacent, in their original order.
         for place in order[seen].tolist():
             digest = int(digests[place])
             before = self._repeats.get(digest, 0) + 1

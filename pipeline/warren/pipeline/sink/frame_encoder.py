@@ -1,4 +1,4 @@
-"""Batches of rows as the frames that publish them: a method, a header and a body for each row."""
+"""Encoding of Arrow batches into publish frames: a method, a header and a body for each row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warren.wire import content, methods
 
 PERSISTENT = b"\x02"
 MAX_SHORT_STRING = 255
-"""Bytes of a short string, at most: of a name, a routing key, a property."""
+"""Longest short string in bytes: names, routing keys and most properties."""
 _BEFORE_ID = {
     "content_type": content.CONTENT_TYPE,
     "content_encoding": content.CONTENT_ENCODING,
@@ -44,23 +44,24 @@ _FLAGS = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
 _SECONDS = struct.Struct(">Q")
 _MAX_CACHED_ROUTES = 10_000
-"""Pairs of exchange and routing key whose methods are kept."""
+"""Pairs of exchange and routing key whose encoded methods are cached."""
 
 Columns = Mapping[str, Any]
 
 
 class PropertyColumn(NamedTuple):
-    """Some of the properties of each row: the flags that announce them, and what they are."""
+    """Encoded properties of each row: the flags that announce them, and their bytes."""
 
     flags: list[int]
     data: list[bytes]
 
 
 class FrameEncoder:
-    """Makes the frames of one partition's rows.
+    """Encoder for the rows of one partition.
 
-    :param target: its exchange and its routing key go before the columns
-    :param frame_max: bytes of the largest frame
+    :param target: destination; its exchange and routing key have precedence over the columns
+    :param frame_max: largest frame in bytes
+    :param message_ids: generator of ids for rows without one
     """
 
     def __init__(self, target: Target, frame_max: int, message_ids: MessageIdGenerator) -> None:
@@ -70,7 +71,7 @@ class FrameEncoder:
         self._methods: dict[tuple[bytes | None, bytes | None], bytes] = {}
 
     def frames(self, batch: pa.RecordBatch) -> list[bytes]:
-        """What publishes each row.
+        """Return the frames that publish each row.
 
         :raises PipelineError: if a value does not fit into a message
         """
@@ -104,7 +105,7 @@ class FrameEncoder:
         return encoded
 
     def _publish_methods(self, columns: Columns, count: int) -> list[bytes]:
-        """The method of each row."""
+        """Return the encoded `basic.publish` of each row."""
         exchanges = constant_or_column(self._target.exchange, columns, "exchange", count)
         keys = constant_or_column(self._target.routing_key, columns, "routing_key", count)
         cached = self._methods
@@ -136,7 +137,7 @@ class FrameEncoder:
         after: list[bytes],
         bodies: list[bytes],
     ) -> list[bytes]:
-        """The message id of each row: its own, or one that is made of all the rest."""
+        """Return the message id of each row: its own, or one derived from the rest of the message."""
         column = columns.get("message_id")
         given = cells(column) if column is not None else None
         if given is not None:
@@ -159,14 +160,14 @@ class FrameEncoder:
 
 
 def constant_or_column(value: str | None, columns: Columns, name: str, count: int) -> Cells:
-    """One value for all rows, or each row's own."""
+    """Return the constant for each row if it is set, else the column's values."""
     if value is not None:
         return [value.encode()] * count
     return cells(columns[name]) if name in columns else [None] * count
 
 
 def encode_properties(names: Mapping[str, int], columns: Columns, count: int) -> PropertyColumn:
-    """The properties of these names, of each row."""
+    """Encode several properties of each row."""
     always = 0
     flags: list[int] | None = None
     encoded_columns: list[list[bytes]] = []
@@ -194,7 +195,7 @@ def encode_properties(names: Mapping[str, int], columns: Columns, count: int) ->
 
 
 def encode_property(name: str, columns: Columns, count: int) -> Cells | None:
-    """A property of each row as it stands in the header; None if no row has it."""
+    """Encode one property of each row as it appears in the header; None if no row has it."""
     if name == "headers":
         texts, raws = columns.get("headers"), columns.get("headers_raw")
         if texts is None and raws is None:
@@ -205,7 +206,7 @@ def encode_property(name: str, columns: Columns, count: int) -> Cells | None:
         ]
     column = columns.get(name)
     if name == "delivery_mode":
-        # What nobody says is on the safe side: an analysis is not published to be lost with a broker.
+        # Persistent by default: published results should survive a restart of the broker.
         return (
             [value or PERSISTENT for value in encode_octets(name, column)]
             if column is not None
@@ -221,21 +222,31 @@ def encode_property(name: str, columns: Columns, count: int) -> Cells | None:
 
 
 def as_text_column(column: Any) -> Any:
+    """Return integers as text; other columns unchanged."""
     return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
 
 
 def encode_short(name: str, value: bytes) -> bytes:
+    """Encode a short string with its length."""
     check_short(name, value)
     return bytes((len(value),)) + value
 
 
 def check_short(name: str, value: bytes) -> None:
+    """Check that a value fits into a short string.
+
+    :raises PipelineError: if it does not
+    """
     if len(value) > MAX_SHORT_STRING:
         begin = value[:40].decode(errors="replace")
         raise PipelineError(f"a value of column {name!r} is longer than 255 bytes: {begin!r}...")
 
 
 def encode_octets(name: str, column: Any) -> Cells:
+    """Encode a property of one byte.
+
+    :raises PipelineError: if a value is out of range
+    """
     allowed = _RANGES[name]
     values = column.to_pylist()
     for value in set(values):
@@ -247,7 +258,10 @@ def encode_octets(name: str, column: Any) -> Cells:
 
 
 def encode_timestamps(column: Any) -> Cells:
-    """AMQP's times are whole seconds since 1970, and never before."""
+    """Encode times as AMQP's whole seconds since 1970.
+
+    :raises PipelineError: if a time is before 1970
+    """
     values = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
     if any(value is not None and value < 0 for value in values):
         raise PipelineError("a value of column 'timestamp' is before 1970: a message cannot carry it")
@@ -255,7 +269,7 @@ def encode_timestamps(column: Any) -> Cells:
 
 
 def body_frames(body: bytes, room: int) -> list[bytes]:
-    """A body in frames of at most so many bytes."""
+    """Split a body into frames of at most `room` bytes each."""
     frames = []
     for begin in range(0, len(body), room):
         part = body[begin : begin + room]

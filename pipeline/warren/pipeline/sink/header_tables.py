@@ -1,4 +1,4 @@
-"""Header tables from a column of text, a column of tables as they came, or both."""
+"""Header tables from a column of text maps, a column of encoded tables, or both."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _LONGEST_NAME = 255
 
 
 def header_tables(texts: Any, raws: Any) -> Cells:
-    """The encoded table of each row.
+    """Return the encoded header table of each row.
 
-    :param texts: a column of map<string,string>, or None
-    :param raws: a column of encoded tables, or None. With both, `texts` says which headers there are and what they say, and
-        one that says what it said in the raw table keeps its type; where one of the two is null, the other one counts
+    With both columns, `texts` decides which headers there are and their values; a header whose text equals that of the
+    raw table keeps the raw table's type. Where one of the two is null, the other one is used.
+
+    :param texts: column of map<string,string>, or None
+    :param raws: column of encoded tables, or None
     """
     if texts is None:
         return checked_tables(cells(raws))
@@ -32,13 +34,13 @@ def header_tables(texts: Any, raws: Any) -> Cells:
 
 
 def encode_pairs(texts: Any) -> list[list[bytes] | None]:
-    """The headers of each row, each of them encoded as text, or as void where it has no value."""
+    """Return the encoded headers of each row: a long string, or void for a null value."""
     encoded = []
     for name, value in zip(cells(texts.keys), cells(texts.items), strict=True):
         assert name is not None
         if len(name) > _LONGEST_NAME:
             raise PipelineError(
-                f"a header's name is longer than 255 bytes: {name[:40].decode(errors='replace')!r}..."
+                f"the name of a header is longer than 255 bytes: {name[:40].decode(errors='replace')!r}..."
             )
         encoded_value = _VOID if value is None else b"S" + _LENGTH.pack(len(value)) + value
         encoded.append(bytes((len(name),)) + name + encoded_value)
@@ -51,7 +53,10 @@ def encode_pairs(texts: Any) -> list[list[bytes] | None]:
 
 
 def checked_tables(raws: Cells) -> Cells:
-    """:raises PipelineError: if one of them is no field table: the broker would end the connection over it"""
+    """Return the tables if they are valid.
+
+    :raises PipelineError: if one of them is not a field table, for which the broker would close the connection
+    """
     last = b""
     for raw in raws:
         if raw is None or raw == last:
@@ -59,13 +64,15 @@ def checked_tables(raws: Cells) -> Cells:
         try:
             walk_table(raw, 0, len(raw), 0)
         except (MalformedProperties, IndexError, struct.error):
-            raise PipelineError("a value of column 'headers_raw' is no field table of AMQP 0-9-1") from None
+            raise PipelineError(
+                "a value of column 'headers_raw' is not a field table of AMQP 0-9-1"
+            ) from None
         last = raw
     return raws
 
 
 def merge_pairs(pairs: list[bytes] | None, raw: bytes | None) -> bytes | None:
-    """The headers of `pairs`, those with the type that they have in `raw` whose text is the same there."""
+    """Return the headers of `pairs`; those whose text is the same in `raw` with their type from there."""
     if pairs is None or raw is None:
         return raw if pairs is None else b"".join(pairs)
     typed = {}

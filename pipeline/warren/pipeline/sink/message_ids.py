@@ -1,8 +1,8 @@
-"""Message ids for rows that bring none: whoever publishes a row again, for whatever reason, gives it the id that it had.
+"""Message ids for rows without one, the same whenever a row is published again.
 
-A task that is tried again gets its rows in another order where there was a shuffle, so that a row's number says nothing. An
-id is made of what the message is, of which write, batch and partition it belongs to, and of how many equal rows of that
-partition came before: equal rows stay as many messages as they are.
+A retried task receives its rows in another order if there was a shuffle, so a row's number cannot identify it. An id is
+derived from the message's content, from the write, batch and partition that it belongs to, and from the number of equal
+rows before it in the partition: equal rows remain separate messages.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ _DIGEST = 16
 
 
 class MessageIdGenerator:
-    """The ids of one partition of one write."""
+    """Generator of the message ids of one partition of one write."""
 
     def __init__(self, *scope: str) -> None:
-        """:param scope: what tells this partition of this write from all others, now and when it is tried again"""
+        """:param scope: identifies the partition of the write, and is the same when the task is retried"""
         self._scope_hash = blake2b("\0".join(scope).encode(), digest_size=_DIGEST)
         self._counter = DigestCounter()
 
     def ids_for(self, contents: Sequence[bytes]) -> list[bytes]:
-        """An id for each message, told by what it is: 32 hexadecimal digits, and a number for one like an earlier one."""
+        """Return an id for each message: 32 hexadecimal digits, and a suffix for repeated messages.
+
+        :param contents: bytes that the ids are derived from
+        """
         scope_hash = self._scope_hash
         digests = []
         for content in contents:

@@ -1,9 +1,9 @@
-"""Publishes frames until each of their messages is confirmed: a window of them at a time, and again what is in doubt.
+"""Publishing until every message is confirmed: a bounded window, retries and reconnects.
 
-A connection that is lost is made again, and a message that the broker refused (`basic.nack`: a full queue, most often) is
-offered again, as long as something is confirmed within the timeout. What is published again may be there twice, with the
-same message id. What was refused, or lost with a connection, comes behind what was taken: a queue may have it in another
-order.
+A lost connection is opened again, and a message that the broker refused (`basic.nack`: a full queue, most often) is
+published again, as long as something is confirmed within the timeout. A message that is published again may be in the
+queue twice, with the same message id. Messages that were refused, or lost with a connection, follow the ones that were
+accepted: their order in a queue may differ.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from warren.wire.delivery_scanner import DeliveryScanner, StreamError
 SEND_CHUNK = 64 * 1024
 """Bytes that are offered to the socket at a time."""
 POLL_INTERVAL = 0.5
-"""Seconds to wait for the broker before the clock is looked at."""
+"""Seconds to wait for the broker before the timeout is checked."""
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds before another attempt, the first one and the last ones."""
+"""Seconds before the first retry, and between later ones at most."""
 
 
 class Publisher:
-    """A connection in confirm mode, made again when it is lost. Whatever it raises is a reason: see `telling`.
+    """Connection in confirm mode that reconnects when it is lost.
+
+    Its errors do not name the target; wrap its use in `pipeline_errors`.
 
     :raises PipelineError: if there is no connection
     """
@@ -36,23 +38,23 @@ class Publisher:
         self._target = target
         self._confirms = ConfirmWindow()
         self._retrying = False
-        """Whether something is being done again: then only a confirm is progress."""
+        """Whether messages are being published again; then only a confirm counts as progress."""
         self._last_progress_at = time.monotonic()
         self._pause = PAUSE
         self._retry_at = 0.0
         self._open()
         self.frame_max = self._connection.frame_max
-        """Bytes of the largest frame that the broker takes."""
+        """Largest frame in bytes that the broker accepts."""
 
     @property
     def confirmed(self) -> int:
-        """Messages so far."""
+        """Messages confirmed so far."""
         return self._confirms.confirmed
 
     def publish(self, frames: Sequence[bytes]) -> None:
-        """Publish messages, and wait as long as there are too many that are not confirmed.
+        """Publish messages; wait while the window of unconfirmed messages is full.
 
-        :raises PipelineError: if the broker refuses them, or one comes back because no queue takes it
+        :raises PipelineError: if the broker refuses messages for too long, or returns one that no queue accepts
         """
         window, chunk, size = self._target.window, [], 0
         for frame in frames:
@@ -65,9 +67,9 @@ class Publisher:
             self._publish(chunk)
 
     def finish(self) -> None:
-        """Wait until everything is confirmed.
+        """Wait until every message is confirmed.
 
-        :raises PipelineError: as in `publish`
+        :raises PipelineError: as `publish`
         """
         while len(self._confirms):
             self._wait_for_confirms()
@@ -85,7 +87,7 @@ class Publisher:
         self._with_reconnect(lambda: self._send(b"".join(chunk)))
 
     def _wait_for_confirms(self) -> None:
-        """Something comes, or it is time to look."""
+        """Process the broker's next frames, and publish refused messages again when their pause is over."""
         confirms = self._confirms
         if confirms.nacked and time.monotonic() >= self._retry_at:
             unconfirmed = confirms.take_nacked()
@@ -106,7 +108,7 @@ class Publisher:
             self._check_timeout()
 
     def _receive(self, wait: float) -> bool:
-        """Take in what has come, and judge it; whether something has."""
+        """Process received frames; return whether there were any."""
         data = self._connection.receive(wait)
         if not data:
             return False
@@ -115,7 +117,7 @@ class Publisher:
         try:
             other_frames = self._scanner.feed(data)
         except StreamError as error:
-            raise PipelineError(f"the broker sent what is no AMQP 0-9-1: {error}") from None
+            raise PipelineError(f"the broker sent data that is not AMQP 0-9-1: {error}") from None
         now = time.monotonic()
         if len(confirms.nacked) > nacked:
             self._retrying = True
@@ -132,34 +134,37 @@ class Publisher:
             other_frames = other_frames[end:]
         if returned := confirms.returned:
             raise PipelineError(
-                f"no queue took a message with routing key {returned.routing_key!r} "
+                f"no queue accepted a message with routing key {returned.routing_key!r} "
                 f"({returned.reply_code} {returned.reply_text}): bind a queue to exchange {returned.exchange!r}, "
                 "or set the option 'mandatory' to false"
             )
         return True
 
     def _check_timeout(self) -> None:
+        """Fail if nothing was confirmed within the timeout."""
         confirms, timeout = self._confirms, self._target.address.timeout
         if not len(confirms) or time.monotonic() - self._last_progress_at < timeout:
             return
         if confirms.blocked_reason is not None:
-            why = f"it blocks publishers ({confirms.blocked_reason})"
+            why = f"because it blocks publishers ({confirms.blocked_reason})"
         elif confirms.nacked or self._retrying:
-            why = "it refuses messages (a queue that is full, and rejects what is published?)"
+            why = "because it refuses messages (is a queue full whose overflow policy is reject-publish?)"
         else:
-            why = "it does not answer"
+            why = "because it does not answer"
         raise PipelineError(
-            f"the broker confirmed nothing for {timeout:g} s, {why}; {confirms.confirmed} messages were confirmed"
+            f"the broker confirmed nothing for {timeout:g} s {why}; {confirms.confirmed} messages were confirmed"
         )
 
     def _with_reconnect(self, operation: Callable[[], object]) -> None:
-        """Do something with the connection; if that is lost, make another one, and publish again what is in doubt."""
+        """Run an operation on the connection; if the connection is lost, reconnect and publish the unconfirmed messages
+        again."""
         try:
             operation()
         except (OSError, Refused) as error:
             self._reconnect(error)
 
     def _reconnect(self, error: Exception) -> None:
+        """Open a new connection and publish the unconfirmed messages on it, with retries until the timeout."""
         if not self._retrying:
             self._retrying, self._last_progress_at = True, time.monotonic()
         pause = PAUSE
@@ -189,7 +194,7 @@ class Publisher:
                 error = lost
 
     def _read_close_reason(self, error: Exception) -> Exception:
-        """Why the connection was lost, if the broker said so before it closed it; confirms that came before count."""
+        """Read the frames that the broker sent before it closed the connection; return its reason if it sent one."""
         try:
             while isinstance(error, OSError) and self._receive(0):
                 pass

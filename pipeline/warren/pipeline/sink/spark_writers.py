@@ -1,7 +1,7 @@
 """Spark's writers: each task publishes the rows of its partition and ends when all of them are confirmed.
 
-There is nothing to commit and nothing to take back: a message is out when it is published. A task that is tried again, or
-runs twice because Spark speculates, publishes its rows again, under the ids that they had.
+Commit and abort do nothing, because a published message cannot be taken back. A task that is retried, or runs twice
+because of speculative execution, publishes its rows again with the same message ids.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from warren.pipeline.sink.write_options import Target
 from warren.pipeline.version_check import VersionChecked
 
 QUERY = "sql.streaming.queryId"
+"""Local property that Spark sets for the tasks of a streaming query; the id survives a restart from the checkpoint."""
 BATCH = "streaming.sql.batchId"
-"""Local properties that Spark gives the tasks of a streaming query; both outlive a restart from the checkpoint."""
+"""Local properties that Spark sets for the tasks of a streaming query; both survive a restart from the checkpoint."""
 
 
 @dataclass
 class Published(WriterCommitMessage):
-    """How many messages a task published."""
+    """Commit message of a task: the number of messages that it published."""
 
     confirmed: int
 
 
 class AmqpWriter(DataSourceArrowWriter, metaclass=VersionChecked):
-    """Writes a frame once. It is pickled to the executor: plain values only."""
+    """Writer of a batch write. Spark pickles it to the executor: plain values only."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        # One for all tasks, now and when they are tried again.
+        # One id for all tasks and their retries.
         self._write = target.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
@@ -49,7 +50,7 @@ class AmqpWriter(DataSourceArrowWriter, metaclass=VersionChecked):
 
 
 class AmqpStreamWriter(DataSourceStreamArrowWriter, metaclass=VersionChecked):
-    """Writes the batches of a streaming query."""
+    """Writer of the micro-batches of a streaming query."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -60,13 +61,16 @@ class AmqpStreamWriter(DataSourceStreamArrowWriter, metaclass=VersionChecked):
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
             raise PipelineError(
-                "this is no batch of a streaming query: format 'amqp' writes micro-batches only"
+                "this is not a micro-batch of a streaming query: format 'amqp' writes micro-batches only"
             )
         return publish(self._target, iterator, self._target.write_id or query, batch)
 
 
 def check_write(schema: StructType, overwrite: bool, target: Target) -> None:
-    """:raises PipelineError: if this cannot be written, before anything is"""
+    """Check before writing that the rows can be written.
+
+    :raises PipelineError: if they cannot
+    """
     if overwrite:
         raise PipelineError(
             "messages cannot be overwritten: write with mode('append'), a stream with outputMode append or update"
@@ -75,7 +79,10 @@ def check_write(schema: StructType, overwrite: bool, target: Target) -> None:
 
 
 def publish(target: Target, batches: Iterator[pa.RecordBatch], *write: str) -> Published:
-    """Publish the rows of this task's partition."""
+    """Publish the rows of this task's partition, and wait for all confirms.
+
+    :param write: identifies the write and its micro-batch, for message ids
+    """
     context = TaskContext.get()
     assert context is not None
     message_ids = MessageIdGenerator(*write, str(context.partitionId()))

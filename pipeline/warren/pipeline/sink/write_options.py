@@ -1,4 +1,4 @@
-"""What a write is told: where the messages go, and how long to insist."""
+"""Options of a write: destination, confirm window and timeout."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from warren.pipeline.options import parse_bool, parse_count, parse_seconds
 
 OPTIONS = ("url", "exchange", "routingKey", "mandatory", "confirmWindow", "writeId", "timeout")
 SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
-"""What Spark hands on to the sink of a streaming query although it is meant for Spark."""
+"""Options for Spark itself that Spark also passes to the sink of a streaming query."""
 WINDOW = 10_000
-"""Messages that may be on their way, unconfirmed."""
+"""Default of `confirmWindow`: messages that may be unconfirmed."""
 WINDOW_BYTES = 32 * 1024 * 1024
-"""Bytes of such messages; one message is always allowed."""
+"""Bytes of unconfirmed messages at most; one message is always allowed."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where the rows of a write go.
+    """Destination of a write, and how to publish to it.
 
-    :param exchange: of all messages; None if each row names its own. So is `routing_key`
+    :param exchange: exchange of all messages; None if a column names it. The same holds for `routing_key`
     :param mandatory: whether a message that reaches no queue fails the write
-    :param window: how many messages may be unconfirmed at a time
-    :param write_id: what message ids are derived from, instead of what Spark calls this write
+    :param window: number of messages that may be unconfirmed
+    :param write_id: basis of the message ids, instead of Spark's id of the write
     """
 
     address: Address
@@ -37,9 +37,10 @@ class Target:
 
     @staticmethod
     def from_options(given: Mapping[str, str]) -> Target:
-        """The target that options name; their names in lower case.
+        """Parse the options of a write.
 
-        :raises PipelineError: for an option that there is not, or a value that cannot be meant
+        :param given: options with lower-case names
+        :raises PipelineError: if an option is unknown, missing or not valid
         """
         known = {name.lower() for name in OPTIONS}
         if unknown := sorted(given.keys() - known - SPARK_OPTIONS):
@@ -59,6 +60,6 @@ class Target:
 
     @property
     def description(self) -> str:
-        """The target in an error: no password."""
+        """The target for error messages, without a password."""
         where = "the exchanges of its rows" if self.exchange is None else f"exchange {self.exchange!r}"
         return f"{where} at {self.address.masked_url}"

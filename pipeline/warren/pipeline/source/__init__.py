@@ -1,1 +1,1 @@
-"""Reading from brokers into Spark rows: classic queues, streams, offsets, schema."""
+"""Source side: reading of classic queues and streams into Spark rows."""

@@ -1,4 +1,4 @@
-"""One consumer on a link: its deliveries, and the answers that come between them."""
+"""Blocking AMQP consumer: parsed deliveries, and replies that arrive between them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from warren.pipeline.source.header_decoder import OFFSET
 from warren.wire import field_tables, methods
 
 BATCH_MESSAGES = 4096
+"""Messages of a full batch."""
 BATCH_BYTES = 4 * 1024 * 1024
+"""Bytes of message bodies of a full batch."""
 TAG = b"r"
 
 
 class BlockingConsumer:
-    """Consumes one queue or stream, with acknowledgements.
+    """Consumer of one queue or stream with manual acknowledgements.
 
-    :param prefetch: messages that may be outstanding; 0 is no limit, which streams refuse
-    :param counting: drop what comes, but for how many they are and the last one's offset
-    :param ack_every: acknowledge by itself once so many are outstanding (a stream takes that for room); 0 is never
-    :raises Refused: if the broker does not let it
+    :param prefetch: number of unacknowledged messages allowed; 0 is no limit, which streams refuse
+    :param counting: discard the messages, and keep only their number and the last offset
+    :param ack_every: acknowledge automatically after this many messages (on a stream an acknowledgement grants credit);
+        0 is never
+    :raises Refused: if the broker refuses the consumer
     """
 
     def __init__(
@@ -47,15 +50,15 @@ class BlockingConsumer:
 
     @property
     def batch_is_full(self) -> bool:
-        """Whether the messages that have arrived make a batch: about 4,096, or 4 MiB."""
+        """True if the received messages make a full batch: about 4,096 messages, or 4 MiB."""
         return len(self.deliveries.bodies) >= BATCH_MESSAGES or self.deliveries.size >= BATCH_BYTES
 
     def receive(self, wait: float) -> bool:
-        """Take in what comes within so many seconds; False if nothing does but heartbeats.
+        """Read and parse frames for up to `wait` seconds; return False if nothing but heartbeats arrived.
 
-        :raises PipelineError: the queue was deleted
-        :raises Refused: the broker has closed the channel or the connection
-        :raises OSError: the connection is lost
+        :raises PipelineError: if the queue was deleted
+        :raises Refused: if the broker closed the channel or the connection
+        :raises OSError: if the connection is lost
         """
         deadline = time.monotonic() + wait
         deliveries = self.deliveries
@@ -73,7 +76,7 @@ class BlockingConsumer:
         return True
 
     def _store_replies(self, frames: list[bytes], size: int) -> bool:
-        """Keep answers; whether heartbeats were not all of these many bytes."""
+        """Store method frames as replies; return whether `size` bytes contained more than heartbeats."""
         for frame in frames:
             self.connection.check_frame(frame)
             if frame[0] == 1:
@@ -84,17 +87,19 @@ class BlockingConsumer:
         return size > 0
 
     def acknowledge(self) -> None:
-        """Acknowledge everything that has arrived."""
+        """Acknowledge everything that was received."""
         if self.deliveries.count == self._acknowledged:
-            # A tag that is acknowledged twice ends the channel.
+            # Acknowledging a delivery tag twice is a channel error.
             return
         self._acknowledged = self.deliveries.count
         self.connection.send(methods.frame(1, "basic.ack", self.deliveries.tag, True))
 
     def call(self, name: str, *values: methods.Argument) -> methods.Arguments:
-        """Send a method; its `-ok`, while deliveries go on. All that was sent before the answer has arrived then.
+        """Send a method and return its `-ok`, while deliveries continue.
 
-        :raises TimeoutError: if there is none within the link's timeout
+        All deliveries that the broker sent before the reply have been received when it returns.
+
+        :raises TimeoutError: if there is no reply within the connection's timeout
         """
         self._answers.clear()
         self.connection.send(methods.frame(1, name, *values))
@@ -108,10 +113,10 @@ class BlockingConsumer:
                 raise TimeoutError
 
     def message_count(self) -> int:
-        """Messages that the broker counts in the queue, apart from those that are outstanding."""
+        """Return the broker's count of ready messages in the queue, without the unacknowledged ones."""
         declared = self.call("queue.declare", 0, self._queue, True, False, False, False, False, b"")
         return declared.number("message_count")
 
     def close(self) -> None:
-        """End the connection; see `Link.close`."""
+        """Close the connection; see `BrokerConnection.close`."""
         self.connection.close(self.deliveries.rest)

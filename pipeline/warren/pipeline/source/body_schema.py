@@ -1,4 +1,4 @@
-"""The body of a message as columns: what a pydantic model, which an application sends and receives, says about JSON."""
+"""Message bodies as columns: Spark types derived from a pydantic model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def body_as(model: type[BaseModel], column: str = "body") -> Column:
-    """The JSON of a body as a struct with the model's fields, or as an array or map if it is a `RootModel` of one.
+    """Parse a JSON body into a struct with the model's fields, or into an array or map for a `RootModel` of one.
 
-    Spark reads it, without Python: `from_json` with the schema of `json_type`. A body that is no such JSON, or a field
-    that does not fit, is null; nothing is validated.
+    Spark parses the body itself, without Python, by `from_json` with the schema of `json_type`. A body that is not such
+    JSON, or a field that does not fit, becomes null; nothing is validated.
 
-    :param column: binary or string
-    :raises PipelineError: if the model contains itself, which no type of Spark can
+    :param column: column of type binary or string
+    :raises PipelineError: if the model contains itself, which no Spark type can represent
     """
     from pyspark.sql.functions import col, from_json
 
@@ -34,11 +34,12 @@ def body_as(model: type[BaseModel], column: str = "body") -> Column:
 
 
 def json_type(model: type[BaseModel]) -> DataType:
-    """The type of Spark that holds what the model is in JSON.
+    """Return the Spark type that holds the model's JSON form.
 
-    int is long, float double, Decimal decimal(38,18), datetime timestamp, date date, a list, set or tuple an array, a dict a
-    map, a model a struct whose fields have their names in JSON. Everything else is a string: what is one in JSON (str, UUID,
-    time, bytes), and what has no one type (Any, unions), whose JSON it holds.
+    int becomes long, float double, Decimal decimal(38,18), datetime timestamp, date date, a list, set or tuple an
+    array, a dict a map, and a model a struct whose fields have their JSON names. Everything else becomes a string:
+    types that JSON writes as strings (str, UUID, time, bytes), and types without one Spark type (Any, unions), for
+    which the string holds the JSON.
 
     :raises PipelineError: if the model contains itself
     """
@@ -46,6 +47,10 @@ def json_type(model: type[BaseModel]) -> DataType:
 
 
 def spark_type(kind: Any, enclosing: tuple[type, ...]) -> DataType:
+    """Return the Spark type for a Python type annotation.
+
+    :param enclosing: models around this annotation, to detect recursion
+    """
     from pydantic import BaseModel
     from pyspark.sql.types import StringType
 
@@ -66,7 +71,7 @@ def spark_type(kind: Any, enclosing: tuple[type, ...]) -> DataType:
 
 
 def unwrap_annotations(kind: Any) -> Any:
-    """A type without what only annotates or names it."""
+    """Remove `Annotated`, `NewType` and type aliases from an annotation."""
     while True:
         if typing.get_origin(kind) is Annotated:
             kind = typing.get_args(kind)[0]
@@ -79,7 +84,7 @@ def unwrap_annotations(kind: Any) -> Any:
 
 
 def common_type(kinds: Sequence[Any], enclosing: tuple[type, ...]) -> DataType:
-    """The type of each of them, if it is one."""
+    """Return the Spark type that all annotations share; string if they differ."""
     from pyspark.sql.types import StringType
 
     found = [spark_type(kind, enclosing) for kind in kinds]
@@ -87,6 +92,7 @@ def common_type(kinds: Sequence[Any], enclosing: tuple[type, ...]) -> DataType:
 
 
 def scalar_type(kind: type) -> DataType | None:
+    """Return the Spark type of a scalar Python type; None for other types."""
     from pyspark.sql.types import BooleanType, DateType, DecimalType, DoubleType, LongType, TimestampType
 
     # A bool is an int, and a datetime a date: the order matters.
@@ -104,6 +110,7 @@ def scalar_type(kind: type) -> DataType | None:
 
 
 def container_type(kind: type, arguments: tuple[Any, ...], enclosing: tuple[type, ...]) -> DataType | None:
+    """Return the Spark type of a collection; None for other types."""
     from pyspark.sql.types import ArrayType, MapType, StringType
 
     if issubclass(kind, (str, bytes)):
@@ -116,6 +123,10 @@ def container_type(kind: type, arguments: tuple[Any, ...], enclosing: tuple[type
 
 
 def struct_type(model: type[BaseModel], enclosing: tuple[type, ...]) -> DataType:
+    """Return the Spark struct of a model, or the type of a `RootModel`'s root.
+
+    :raises PipelineError: if the model contains itself
+    """
     from pydantic import RootModel
     from pyspark.sql.types import StructField, StructType
 

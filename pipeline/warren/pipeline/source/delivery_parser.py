@@ -1,4 +1,4 @@
-"""Takes deliveries out of what a link receives, a list a column: no object is made a message."""
+"""Parsing of received frames into deliveries, stored by column: no object is created for a message."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from warren.wire.methods import BASIC, DELIVER
 from warren.wire.reply_codes import AmqpError, Reply
 
 Routing: TypeAlias = "tuple[bool, str, str]"
-"""Redelivered, exchange, routing key."""
+"""Redelivered flag, exchange and routing key of a delivery."""
 
 MAX_CACHED_ROUTINGS = 1024
-"""Routings that are remembered."""
+"""Number of decoded routings that are cached."""
 MAX_MESSAGE_BYTES = 512 * 1024 * 1024
-"""Bytes of the largest message: RabbitMQ's own upper bound."""
+"""Largest message in bytes: RabbitMQ's own upper bound."""
 _DELIVER = struct.pack(">HH", BASIC, DELIVER)
 _frame = struct.Struct(">BHI").unpack_from
 _u64 = struct.Struct(">Q").unpack_from
 
 
 class MessageColumns(NamedTuple):
-    """Some messages of a queue or stream, a list a column."""
+    """Messages of a queue or stream, with one list for each column."""
 
     offsets: list[int]
-    """What a stream has put into the headers; -1 where none has."""
+    """Offsets that a stream wrote into the headers; -1 for messages of a queue."""
     routings: list[Routing]
     rows: list[Row]
-    """The properties; see `contents.COLUMNS`."""
+    """Decoded properties in the order of `header_decoder.COLUMNS`."""
     bodies: list[bytes]
     flags: int
-    """Of all properties so far: what is not among them is set nowhere."""
+    """Union of the property flags of all messages so far: a property without its flag is null everywhere."""
 
     def slice(self, first: int, last: int) -> MessageColumns:
-        """Those from one place to before another."""
+        """Return the messages from index `first` to before `last`."""
         selected = slice(first, last)
         return MessageColumns(
             self.offsets[selected],
@@ -46,22 +46,22 @@ class MessageColumns(NamedTuple):
 
 
 class DeliveryParser:
-    """The deliveries of one consumer, from frames as they come.
+    """Incremental parser for the deliveries of one consumer.
 
-    :param streamed: whether a stream brings them, which puts its offset into each header
+    :param streamed: whether the messages come from a stream, which writes its offset into each header
     """
 
     def __init__(self, frame_max: int, streamed: bool = False) -> None:
         self.count = 0
-        """Messages that are whole, since the beginning."""
+        """Complete messages since the beginning."""
         self.tag = 0
-        """The last one's delivery tag."""
+        """Delivery tag of the last complete message."""
         self.size = 0
-        """Bytes of the bodies that have not been taken yet."""
+        """Bytes of the bodies that `take` has not returned yet."""
         self.other: list[bytes] = []
-        """Frames that are something else, for the owner to look at and clear."""
+        """Frames that are not part of a delivery; the owner processes and clears them."""
         self.rest = b""
-        """The beginning of a frame whose end has not come yet."""
+        """Beginning of a frame whose end has not been received."""
         self._frame_max = frame_max
         self._header_decoder = HeaderDecoder(streamed)
         self._routings: dict[bytes, Routing] = {}
@@ -74,19 +74,19 @@ class DeliveryParser:
         self._columns: tuple[list[Routing], list[Row]] = [], []
 
     def take(self) -> MessageColumns:
-        """The messages that are whole."""
+        """Return and remove the complete messages."""
         taken = MessageColumns(self.offsets, *self._columns, self.bodies, self._header_decoder.flags)
         self.offsets, self.bodies, self._columns, self.size = [], [], ([], []), 0
         return taken
 
     def forget(self) -> None:
-        """Drop the messages that are whole, but for the last one's offset."""
+        """Discard the complete messages except for the last one's offset."""
         self.offsets, self.bodies, self._columns, self.size = self.offsets[-1:], [], ([], []), 0
 
     def feed(self, data: bytes) -> None:
-        """Take in what was received.
+        """Parse received bytes.
 
-        :raises AmqpError: if these are no frames, or none that make messages
+        :raises AmqpError: if the bytes are not valid frames, or do not form messages
         :raises TableError: if the properties of a message are malformed
         """
         if self.rest:
@@ -114,7 +114,7 @@ class DeliveryParser:
 
     def _on_header(self, header: bytes) -> None:
         if not self._method or len(header) < 14:
-            raise AmqpError(Reply.UNEXPECTED_FRAME, "content that belongs to no delivery")
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "content without a delivery")
         self._header = header
         self._missing_bytes = _u64(header, 4)[0]
         if self._missing_bytes > MAX_MESSAGE_BYTES:

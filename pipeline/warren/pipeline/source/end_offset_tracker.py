@@ -1,4 +1,4 @@
-"""Knows where a stream ends, and asks again only when something has come."""
+"""Tracking of a stream's end offset without a new lookup while no message arrives."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from warren.pipeline.source.blocking_consumer import BlockingConsumer
 from warren.pipeline.source.stream_client import StreamClient
 
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds before another attempt, the first one and the last ones."""
+"""Seconds before the first retry, and between later ones at most."""
 
 
 class EndOffsetTracker:
-    """The end of a stream, for who asks again and again: Spark asks a hundred times a second where nothing comes.
+    """Current end offset of a stream, for callers that poll: Spark asks a hundred times a second while a stream is idle.
 
-    A consumer waits behind the last message. As long as it gets nothing the end is where it was, and asking costs nothing.
+    A consumer waits at the end of the stream. While it receives nothing, the end has not moved, and `end` needs no
+    request.
 
-    :param whole: fail if the stream is deleted meanwhile: one that is made anew under its name has other messages
+    :param fail_on_data_loss: fail if the stream is deleted: a new stream with the same name has other messages
     """
 
     def __init__(self, client: StreamClient, fail_on_data_loss: bool = True) -> None:
@@ -30,17 +31,18 @@ class EndOffsetTracker:
         self._has_succeeded = False
 
     def end(self) -> int:
-        """The offset behind the last message, 0 if there has never been one.
+        """Return the offset after the last message, 0 if the stream never had one.
 
-        A broker that has been there before, and is not any more, is waited for, for the address's timeout.
+        If a broker that was reachable before is unreachable now, retry for the address's timeout.
 
-        :raises PipelineError: the stream cannot be read, or was deleted
+        :raises PipelineError: if the stream cannot be read, or was deleted
         """
         if self._consumer is None or self._has_news(self._consumer):
             self._renew_with_retries()
         return self._end
 
     def _renew_with_retries(self) -> None:
+        """Look up the end and start a new consumer there, with retries if a former attempt has succeeded."""
         timeout, pause = self._stream.address.timeout, PAUSE
         deadline = time.monotonic() + timeout
         while True:
@@ -56,20 +58,21 @@ class EndOffsetTracker:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _renew(self) -> None:
+        """Look up the end and start a new consumer there."""
         end = self._stream.end_offset()
         consumer, previous = self._stream.consume_from(end), self._consumer
         self._end, self._consumer, self._has_succeeded = end, consumer, True
         if previous is not None:
-            # The old one until now: a stream that is deleted and made anew in between would not be noticed.
+            # Check the old consumer only now, to notice a stream that was deleted and declared again in between.
             try:
                 self._has_news(previous)
             finally:
                 close(previous)
 
     def _has_news(self, consumer: BlockingConsumer) -> bool:
-        """Whether something has come, or the consumer is lost, which an end may be behind.
+        """Return whether a message arrived or the consumer was lost, so that the end must be looked up again.
 
-        :raises PipelineError: the stream was deleted
+        :raises PipelineError: if the stream was deleted
         """
         try:
             consumer.receive(0)
@@ -77,7 +80,7 @@ class EndOffsetTracker:
             if self._whole:
                 raise PipelineError(
                     f"stream {self._stream.stream!r} at {self._stream.address.masked_url} was deleted while it was read: "
-                    "if it was made anew, begin with another checkpoint, or set failOnDataLoss to false"
+                    "if it was declared again, begin with another checkpoint, or set failOnDataLoss to false"
                 ) from None
             return True
         except (ClosedByBroker, OSError):
@@ -85,11 +88,13 @@ class EndOffsetTracker:
         return consumer.deliveries.count > 0
 
     def close(self) -> None:
+        """Close the waiting consumer."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             close(consumer)
 
 
 def close(consumer: BlockingConsumer) -> None:
+    """Close a consumer; errors of a lost connection are ignored."""
     with suppress(OSError):
         consumer.close()

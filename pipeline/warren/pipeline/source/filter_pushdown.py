@@ -1,4 +1,4 @@
-"""What the filters of a query say about streams, offsets and times, so that the rest is not even read."""
+"""Filter push-down: bounds on streams, offsets and times that a query's filters imply."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from warren.pipeline.options import EPOCH
 from warren.pipeline.source.stream_options import Offsets, StreamOptions
 
 LATEST_TIME = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""Latest time that AMQP can represent."""
 
 
 @dataclass(frozen=True)
 class PushedBounds:
-    """Bounds within what the options say; None where there is none.
+    """Bounds within the range that the options give; None where there is no bound.
 
-    :param first: the lowest offset
-    :param before: an offset that is not wanted any more
-    :param since: when the first message was written, at the earliest
-    :param until: a time from which on no message was written that is wanted
-    :param streams: the only ones
+    :param first: lowest offset
+    :param before: exclusive upper offset
+    :param since: earliest time at which the first message was written
+    :param until: exclusive latest time at which a message was written
+    :param streams: the only streams to read
     """
 
     first: int | None = None
@@ -42,7 +43,11 @@ class PushedBounds:
     streams: frozenset[str] | None = None
 
     def with_filter(self, filter: Filter, tolerance: float | None) -> PushedBounds:
-        """With one more filter."""
+        """Return the bounds narrowed by one more filter.
+
+        :param tolerance: seconds by which a message's timestamp and the time of its writing may differ; None ignores
+            filters on times
+        """
         match filter:
             case EqualTo(attribute=("queue",), value=str(name)) | EqualNullSafe(("queue",), str(name)):
                 return self._with_streams({name})
@@ -89,9 +94,9 @@ class PushedBounds:
         return replace(self, until=time if self.until is None else min(self.until, time))
 
     def within(self, options: StreamOptions, stream: str, start: int, stop: int) -> tuple[int, int]:
-        """A range without what is not wanted of it.
+        """Return the part of a range of offsets that lies within the bounds.
 
-        :raises PipelineError: the stream cannot be read
+        :raises PipelineError: if the stream cannot be read
         """
         if self.streams is not None and stream not in self.streams:
             return start, start
@@ -103,14 +108,14 @@ class PushedBounds:
             offset = options.client(stream).find_offset(self.since)
             start = stop if offset is None else max(start, offset)
         if self.until is not None and start < stop:
-            # Brokers know whole seconds, and begin with a chunk that may be older.
+            # Brokers look up whole seconds, and begin with a chunk that may be older.
             offset = options.client(stream).find_offset(shifted(self.until, timedelta(seconds=1)))
             stop = stop if offset is None else min(stop, offset)
         return start, stop
 
 
 def with_filter(bounds: PushedBounds, filters: Iterable[Filter], tolerance: float | None) -> PushedBounds:
-    """The bounds with these filters."""
+    """Return the bounds narrowed by several filters."""
     for filter in filters:
         bounds = bounds.with_filter(filter, tolerance)
     return bounds
@@ -119,6 +124,7 @@ def with_filter(bounds: PushedBounds, filters: Iterable[Filter], tolerance: floa
 def apply_bounds(
     bounds: PushedBounds, options: StreamOptions, starts: Offsets, stops: Offsets
 ) -> tuple[Offsets, Offsets]:
+    """Return the first and the exclusive last offset of each stream within the bounds."""
     pairs = {
         stream: bounds.within(options, stream, starts[stream], stops[stream]) for stream in options.streams
     }
@@ -126,7 +132,7 @@ def apply_bounds(
 
 
 def shifted(time: datetime, by: timedelta) -> datetime:
-    """A time earlier or later, within what brokers know: nothing was written before 1970, or will be after 9999."""
+    """Return the time shifted by a difference, clamped to AMQP's range from 1970 to 9999."""
     time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     since = min(max(time - EPOCH, timedelta()), LATEST_TIME - EPOCH)
     return EPOCH + min(max(since + by, timedelta()), LATEST_TIME - EPOCH)

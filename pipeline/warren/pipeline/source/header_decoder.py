@@ -1,8 +1,8 @@
-"""A message's content header as the values of a row; what resembles the last one is not decoded again.
+"""Decoding of content headers into row values, with caching of repeated headers.
 
-Publishers send the same properties again and again: on a stream two headers often differ in the offset alone, or in the
-message id. So a header that equals the last one but for its offset gives the same row, and a header table that was met
-before gives the same pairs.
+Publishers send the same properties again and again: on a stream two consecutive headers often differ only in the
+offset, or in the message id. A header that equals the previous one except for its offset therefore gives the same row,
+and a header table that was decoded before gives the same pairs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from warren.wire.properties import present_properties
 OFFSET = "x-stream-offset"
 Row: TypeAlias = "tuple[Any, ...]"
 HeaderPairs: TypeAlias = "tuple[tuple[str, ...], tuple[str | None, ...]]"
-"""The names of a header table, and their values as text."""
+"""Names of a header table, and their values as text."""
 
 COLUMNS = (
     "content_type",
@@ -41,11 +41,11 @@ COLUMNS = (
     "app_id",
     "cluster_id",
 )
-"""What a row holds. `headers` are `Pairs`, `headers_raw` the table's bytes, `timestamp` is in microseconds."""
+"""Properties of a row. `headers` holds `HeaderPairs`, `headers_raw` the encoded table, `timestamp` microseconds."""
 MAX_CACHED_TABLES = 1024
-"""Header tables that are remembered."""
+"""Number of decoded header tables that are cached."""
 MAX_SECONDS = (2**63 - 1) // 1_000_000
-"""Seconds; a later time has no microseconds in 64 bits."""
+"""Latest time in seconds since 1970 whose microseconds fit into 64 bits."""
 
 _json = json.JSONEncoder(ensure_ascii=False).encode
 _FIELD = b"\x0fx-stream-offset"
@@ -60,25 +60,25 @@ _i64 = struct.Struct(">q").unpack_from
 
 
 class HeaderDecoder:
-    """Rows of the content headers of one queue or stream, in which the same header often follows itself.
+    """Decoder for the content headers of one queue or stream.
 
-    :param streamed: whether the header `x-stream-offset` is the stream's own; elsewhere it is one like any other
+    :param streamed: whether the stream itself wrote the header `x-stream-offset`; elsewhere it is an ordinary header
     """
 
     def __init__(self, streamed: bool) -> None:
         self._streamed = streamed
         self.flags = 0
-        """Of all headers so far: what is not among them was never set."""
+        """Union of the property flags of all headers so far: a property without its flag was never set."""
         self._row: Row = ()
         self._before = self._after = b""
         self._at = 0
-        """Where in the last header its offset stood, and the bytes before and after it."""
+        """Position of the offset in the last header; the bytes before and after it are in `_before` and `_after`."""
         self._tables: dict[bytes, HeaderPairs] = {}
 
     def row(self, header: bytes) -> tuple[Row, int]:
-        """The values of a content header's payload, and the offset that a stream has put into it (-1 if none has).
+        """Decode the payload of a content header into row values and the stream's offset (-1 without one).
 
-        :raises TableError: if it is malformed
+        :raises TableError: if the header is malformed
         """
         at = self._at
         try:
@@ -121,7 +121,7 @@ class HeaderDecoder:
                 if place >= 0:
                     offset_at = start + place + _PREFIX
                     table = table[:place] + table[place + _PREFIX + 8 :]
-                # A stream gives a table to a message that had none.
+                # A stream adds a table to a message that was published without one.
                 if table or place < 0:
                     row[_HEADERS] = self._pairs(table)
                     row[_RAW] = table
@@ -140,7 +140,7 @@ class HeaderDecoder:
 
 
 def offset_place(table: bytes) -> int:
-    """Where in a header table the stream's offset stands; -1 if it has none."""
+    """Return the position of the stream's offset in a header table; -1 if there is none."""
     if table.startswith(_LONG):
         return 0
     if _FIELD not in table:
@@ -154,7 +154,7 @@ def offset_place(table: bytes) -> int:
 
 
 def table_as_text(table: Mapping[str, Value]) -> HeaderPairs:
-    """A header table as Spark's map<string,string>: text as it is, everything else as JSON would write it.
+    """Convert a header table to Spark's map<string,string>: text unchanged, everything else as JSON.
 
     Times are ISO 8601 in UTC, bytes that are not UTF-8 are base64, a decimal keeps its digits, void is null.
     """
@@ -163,14 +163,16 @@ def table_as_text(table: Mapping[str, Value]) -> HeaderPairs:
 
 
 def value_as_text(value: Value) -> str | None:
+    """Convert a header value to text; void becomes None."""
     if type(value) is int:
-        # Most of what is not text; a Timestamp and a bool are of other types.
+        # Fast path for the most frequent type besides text; a Timestamp and a bool are of other types.
         return str(value)
     plain = as_json_value(value)
     return plain if plain is None or isinstance(plain, str) else _json(plain)
 
 
 def as_json_value(value: Value) -> Any:
+    """Convert a header value to a value that JSON can represent."""
     match value:
         case Timestamp():
             try:
@@ -195,6 +197,7 @@ def as_json_value(value: Value) -> Any:
 
 
 def bytes_as_text(value: bytes) -> str:
+    """Decode UTF-8; encode other bytes as base64."""
     try:
         return value.decode()
     except UnicodeDecodeError:

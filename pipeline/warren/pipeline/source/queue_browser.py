@@ -1,16 +1,16 @@
-"""Reads what waits in a classic queue without taking it: consumes, acknowledges nothing, closes.
+"""Browsing of a classic queue: consume without acknowledging, then close, so that all messages stay.
 
-The messages are delivered, held unacknowledged while the browse lasts, and go back to their places when its
-connection closes (RabbitMQ, "Consumer Acknowledgements": what was not acknowledged is requeued, at its
-original position if possible, and marked redelivered). Three things follow from that:
+The messages are delivered, remain unacknowledged during the browse, and return to their places when its connection
+closes (RabbitMQ, "Consumer Acknowledgements": unacknowledged messages are requeued, at their original position if
+possible, and marked redelivered). Three things follow:
 
-- Prefetch cannot bound memory here: nothing is acknowledged, so a limit below the number of messages would
-  stop the deliveries for good. The limit is the number that the passive declare counted; what arrives later
-  stays where it is.
-- Memory is bounded by the batch instead. The socket is read only while a batch is being filled; between
-  batches TCP holds the broker back.
-- Two browses at once would share the messages between them, and each would see a part. So the consumer is
-  exclusive: a second one waits until the first has closed.
+- Prefetch cannot bound memory here: nothing is acknowledged, so a limit below the number of messages would stop the
+  deliveries for good. The limit is the number that the passive declare counted; messages that arrive later stay where
+  they are.
+- The batch bounds memory instead. The socket is read only while a batch is being filled; between batches TCP holds the
+  broker back.
+- Two browses at once would share the messages, and each would return a part. The consumer is therefore exclusive: a
+  second browse waits until the first has closed.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from warren.pipeline.source.delivery_parser import MessageColumns
 from warren.wire.reply_codes import Reply
 
 PROBE_INTERVAL = 1.0
-"""Seconds without a delivery after which the queue is asked whether it holds any more."""
+"""Seconds without a delivery after which the queue's message count is requested again."""
 RETRY_INTERVAL = 0.1
 """Seconds between two attempts to become the only consumer."""
 EMPTY_ANSWERS = 3
-"""How often a queue has to say that it is empty: RabbitMQ says so as well of a quorum queue whose leader has not answered
-within 250 ms."""
+"""Number of empty counts before the queue is taken as empty: RabbitMQ also reports 0 for a quorum queue whose leader has
+not answered within 250 ms."""
 PREFETCH_LIMIT = 65_535
-"""basic.qos carries the prefetch in 16 bits; 0 is no limit."""
+"""Largest prefetch: basic.qos carries 16 bits. 0 is no limit."""
 
 
 @dataclass(frozen=True)
 class QueueBrowser:
-    """A queue of a broker.
+    """Browser of a queue of a broker.
 
-    :raises PipelineError: if it has no name
+    :raises PipelineError: if the queue name is empty or too long
     """
 
     address: Address
@@ -50,16 +50,16 @@ class QueueBrowser:
 
     def __post_init__(self) -> None:
         if not self.queue:
-            raise PipelineError("no queue is named")
+            raise PipelineError("the name of the queue is empty")
         queue_name("queue", self.queue)
 
     def batches(self) -> Iterator[MessageColumns]:
-        """What waits in the queue now, in the queue's order, about 4,096 messages or 4 MiB at a time.
+        """Yield the messages that are in the queue now, in its order, about 4,096 messages or 4 MiB at a time.
 
-        All of it stays there. What expires or is purged after it was counted is left out.
+        All of them stay in the queue. Messages that expire or are purged after they were counted are left out.
 
-        :raises PipelineError: no broker, wrong password, no such queue, another consumer, a connection that is
-            lost on the way, or no progress for the address's timeout
+        :raises PipelineError: if there is no broker or no such queue, the password is wrong, the queue has another
+            consumer, the connection is lost, or nothing arrives for the address's timeout
         """
         with pipeline_errors(f"cannot read queue {self.queue!r} at {self.address.masked_url}"):
             connection = self.address.open()
@@ -79,7 +79,7 @@ class QueueBrowser:
                 consumer.close()
 
     def _start(self, connection: BrokerConnection) -> tuple[int, BlockingConsumer | None]:
-        """Count, then consume; wait while somebody else consumes, for then the count is not the whole."""
+        """Count the messages and start an exclusive consumer; wait while the queue has another consumer."""
         deadline = time.monotonic() + self.address.timeout
         queue, empty = self.queue.encode(), 0
         while True:
@@ -109,14 +109,14 @@ class QueueBrowser:
 
 
 class BrowseSession:
-    """A browse under way."""
+    """Browse in progress: one consumer, and the number of messages to read."""
 
     def __init__(self, consumer: BlockingConsumer, expected: int) -> None:
         self._consumer = consumer
         self._expected = expected
 
     def next_batch(self) -> MessageColumns | None:
-        """The next batch; none once all that was counted has been read."""
+        """Return the next batch; None after the counted messages have been read."""
         consumer = self._consumer
         deliveries, timeout = consumer.deliveries, consumer.connection.timeout
         last_progress_at, empty = time.monotonic(), False
@@ -129,15 +129,15 @@ class BrowseSession:
                 elif time.monotonic() - last_progress_at >= timeout:
                     raise PipelineError(f"nothing arrived for {timeout:g} s {self._progress}")
                 elif not consumer.message_count() and deliveries.count == count:
-                    # What was counted has expired, or was purged, since. Asked twice, for a queue may have an
-                    # answer on the way before its deliveries.
+                    # The counted messages have expired or were purged. Two answers are needed, because an answer
+                    # may overtake deliveries.
                     if empty:
                         self._expected = count
                     empty = True
         except (OSError, Refused) as error:
             raise PipelineError(describe_failure(error, self._progress)) from None
         messages = deliveries.take()
-        # What came after the count is for the next browse.
+        # Messages that arrived after the count are left to the next browse.
         surplus = deliveries.count - self._expected
         if surplus > 0:
             messages = messages.slice(0, len(messages.bodies) - surplus)

@@ -1,4 +1,4 @@
-"""The columns of the data source `amqp`: every property of AMQP 0-9-1, what the delivery says, and the body."""
+"""Schema of the rows that the data source `amqp` reads, and conversion to Arrow."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SCHEMA = StructType(
         StructField("body", BinaryType()),
     ]
 )
-"""What a read gives. `offset` is the stream's, or counts from 0 in the queue's order; what is not set is null."""
+"""Columns of a read. `offset` is the stream's, or counts from 0 in the queue's order; unset properties are null."""
 
 ARROW: pa.Schema = to_arrow_schema(SCHEMA, timezone="UTC")
 
@@ -57,9 +57,9 @@ ARROW: pa.Schema = to_arrow_schema(SCHEMA, timezone="UTC")
 def record_batch(
     messages: MessageColumns, queue: str, offsets: Iterable[int] | None = None
 ) -> pa.RecordBatch:
-    """Messages as columns, in the order of `SCHEMA`.
+    """Convert messages to an Arrow batch with the columns of `SCHEMA`.
 
-    :param offsets: one for each message; those of the stream if there are none
+    :param offsets: one for each message; the stream's offsets if None
     """
     count = len(messages.bodies)
     redelivered, exchanges, keys = zip(*messages.routings, strict=True) if count else ((), (), ())
@@ -74,13 +74,14 @@ def record_batch(
     found = {name for name, _ in present_properties(messages.flags & ~1)}
     if "headers" in found:
         found.add("headers_raw")
-    # Those that nothing has are not looked at: of fifteen properties most messages have few.
+    # Skip properties that no message has: most messages set few of the fifteen.
     properties = zip(COLUMNS, zip(*messages.rows, strict=True), strict=True) if count else ()
     columns.update({name: column for name, column in properties if name in found})
     return pa.RecordBatch.from_arrays([column_array(field, columns, count) for field in ARROW], schema=ARROW)
 
 
 def column_array(field: pa.Field, columns: dict[str, Any], count: int) -> pa.Array:
+    """Return one column as an Arrow array; nulls if no message has the property."""
     column = columns.get(field.name)
     if column is None:
         return pa.nulls(count, field.type)
@@ -90,6 +91,7 @@ def column_array(field: pa.Field, columns: dict[str, Any], count: int) -> pa.Arr
 
 
 def map_array(tables: Sequence[HeaderPairs | None], kind: pa.DataType) -> pa.Array:
+    """Return header tables as an Arrow array of maps."""
     names: list[str] = []
     values: list[str | None] = []
     for table in tables:

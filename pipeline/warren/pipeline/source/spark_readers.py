@@ -1,4 +1,4 @@
-"""Spark's readers of streams: a range of each once, or what comes, from Spark's checkpoint on."""
+"""Spark's readers: batch reads of queues and streams, and micro-batches from streams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from warren.pipeline.source.stream_options import Offsets, StreamOptions, split_
 
 
 class QueueReader(DataSourceReader):
-    """Reads one queue in one task. It is pickled to the executor: plain values only."""
+    """Batch reader that browses one queue in one task. Spark pickles it to the executor: plain values only."""
 
     def __init__(self, browser: QueueBrowser) -> None:
         self._browser = browser
@@ -42,7 +42,7 @@ class QueueReader(DataSourceReader):
 
 @dataclass
 class StreamPartition(InputPartition):
-    """What one task reads: of a stream from an offset to before another."""
+    """Spark partition: the offsets of one stream from `start` to before `stop`."""
 
     stream: str
     start: int
@@ -50,29 +50,29 @@ class StreamPartition(InputPartition):
 
 
 class StreamReader(DataSourceReader):
-    """Reads ranges once. It is pickled to the executor: plain values only."""
+    """Batch reader of ranges of streams. Spark pickles it to the executor: plain values only."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._bounds = PushedBounds()
         if options.push_filters:
-            # Only where it is asked for: Spark 4.3 keeps, with the frame, what the filters of its last query have left to
-            # read, and reads the same for its next query, whose filters are others.
+            # Opt-in: Spark 4.3 stores the planned partitions with the frame, so the next query on the same frame, with
+            # other filters, would read the partitions of the query before.
             self.pushFilters = self._push_filters  # type: ignore[method-assign]
 
     def _push_filters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = with_filter(self._bounds, filters, self._options.tolerance)
-        # Spark looks at all of them again, which costs it little.
+        # Spark applies all filters again, which is cheap.
         return filters
 
     def partitions(self) -> list[StreamPartition]:
         options = self._options
-        # What arrives from now on is for the next read.
+        # Messages that arrive from now on are left to the next read.
         ends = options.ends()
         starts, stops = options.starts(ends), options.stops(ends)
         stops = {stream: min(stop, ends[stream]) for stream, stop in stops.items()}
         partitions = partitions_of(options, *apply_bounds(self._bounds, options, starts, stops))
-        # Spark asks for one piece in any case.
+        # Spark requires at least one partition.
         return partitions or [StreamPartition(options.streams[0], 0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -80,7 +80,7 @@ class StreamReader(DataSourceReader):
 
 
 class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on and on. The offsets are in Spark's checkpoint: nothing is stored at the broker."""
+    """Micro-batch reader of streams. Spark's checkpoint holds the offsets; nothing is stored at the broker."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -93,16 +93,16 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         ends = self._available_now_end or self._reached()
         begin = self._begin(start)
-        # No end, or one before the place that was reached, is no way back.
+        # An end before the offset reached (a broker that reports none) must not move the query backwards.
         backlog = {stream: max(ends[stream] - offset, 0) for stream, offset in begin.items()}
         for stream, offset in begin.items():
             was_recreated = 0 < ends[stream] < start.get(stream, 0) and self._options.ending[stream] == "last"
-            # Who begins ahead of the end has read nothing yet.
+            # A query that begins beyond the end has read nothing yet.
             was_recreated = was_recreated and offset != self._options.starting[stream]
             if was_recreated and self._options.fail_on_data_loss:
                 raise PipelineError(
-                    f"stream {stream!r} ends at offset {ends[stream]}, before the {offset} that was read: it was made "
-                    "anew; begin with another checkpoint, or set failOnDataLoss to false"
+                    f"stream {stream!r} ends at offset {ends[stream]}, before the {offset} that was read: it was declared "
+                    "again; begin with another checkpoint, or set failOnDataLoss to false"
                 )
         if isinstance(limit, ReadMaxRows):
             backlog = split_limit(limit.max_rows, backlog)
@@ -125,13 +125,14 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return read(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the messages stay in any case."""
+        """Do nothing: messages stay in a stream."""
 
     def stop(self) -> None:
         for tracker in self._trackers.values():
             tracker.close()
 
     def _ends(self) -> Offsets:
+        """Return the current end offset of each stream."""
         for stream in self._options.streams:
             self._trackers.setdefault(
                 stream, EndOffsetTracker(self._options.client(stream), self._options.fail_on_data_loss)
@@ -139,19 +140,21 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._options.for_each_stream(lambda stream: self._trackers[stream].end())
 
     def _begin(self, start: Offsets) -> Offsets:
-        """Where each stream goes on; one that the checkpoint does not know yet begins where the options say."""
+        """Return where each stream continues; a stream that is new to the checkpoint begins as the options say."""
         options = self._options
         if all(stream in start for stream in options.streams):
             return {stream: start[stream] for stream in options.streams}
         return {**options.starts(self._ends()), **{s: start[s] for s in options.streams if s in start}}
 
     def _reached(self) -> Offsets:
+        """Return the end of each stream, limited by the options."""
         ends = self._ends()
         stops = self._options.stops(ends)
         return {stream: min(end, stops[stream]) for stream, end in ends.items()}
 
 
 def partitions_of(options: StreamOptions, starts: Offsets, stops: Offsets) -> list[StreamPartition]:
+    """Return Spark's partitions for the given ranges."""
     return [
         StreamPartition(stream, *task)
         for stream in options.streams
@@ -161,7 +164,7 @@ def partitions_of(options: StreamOptions, starts: Offsets, stops: Offsets) -> li
 
 
 def read(options: StreamOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of one piece."""
+    """Yield the rows of one partition."""
     assert isinstance(partition, StreamPartition)
     for messages in options.client(partition.stream).read_batches(
         partition.start, partition.stop, options.fail_on_data_loss

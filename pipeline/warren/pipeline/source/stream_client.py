@@ -1,11 +1,13 @@
-"""Reads a stream between two offsets, as often as asked: consumes from one on, acknowledges to make room, and stops.
+"""Stream operations over AMQP 0-9-1: first and last offset, lookup by time, and reading of a range.
 
-Nothing is taken away. Memory is bounded by the batch: the socket is read only while one is being filled, and no more is
-outstanding than the prefetch limit (RabbitMQ delivers whole chunks, somewhat more than the limit).
+A range is read by consuming from its first offset, acknowledging to grant credit, and stopping at its end; it can be
+read again. Nothing is removed. The batch bounds memory: the socket is read only while a batch is being filled, and no
+more messages are unacknowledged than the prefetch limit allows (RabbitMQ delivers whole chunks, somewhat more than the
+limit).
 
-AMQP has no way to ask a stream for its offsets. Where it begins, and where a time leads, is told by the first delivery from
-there; where it ends, by the last chunk. A broker delivers a chunk before it answers what was asked afterwards (RabbitMQ:
-handle_event of rabbit_stream_queue), so an answer says that the chunk has come whole.
+AMQP has no method that returns a stream's offsets. The first delivery from a place reveals the first offset and the
+offset of a time; the last chunk reveals the end. A broker delivers a chunk before it replies to a later method
+(RabbitMQ: handle_event of rabbit_stream_queue), so a reply proves that the chunk has arrived completely.
 """
 
 from __future__ import annotations
@@ -27,23 +29,23 @@ from warren.pipeline.source.header_decoder import OFFSET
 from warren.wire.field_tables import Timestamp
 
 Start: TypeAlias = int | str | datetime
-"""An offset, `first`, `last`, or a time."""
+"""Offset, `first`, `last`, or a time."""
 
 PREFETCH = 2048
-"""Messages that the broker sends ahead; what Spark does not take waits in the broker and in sockets."""
+"""Messages that the broker sends ahead; messages that Spark does not take wait in the broker and in sockets."""
 EMPTY_TIMEOUT = 1.0
-"""Seconds after which a stream that counts no message is taken for empty: RabbitMQ counts every few seconds."""
+"""Seconds after which a stream that reports no message is taken as empty: RabbitMQ updates the count every few seconds."""
 MAX_ROUNDS = 16
-"""How often more may have come, of a stream whose end is looked for, until it counts as faster than who follows it."""
+"""Rounds of looking for the end after which the stream is taken to be faster than this consumer."""
 YOUNG_TIMEOUT = 5.0
-"""Seconds after which no message is taken to be as young as a time."""
+"""Seconds without a delivery after which no message is taken to be as young as the given time."""
 
 
 @dataclass(frozen=True)
 class StreamClient:
-    """A stream of a broker.
+    """Client for one stream of a broker.
 
-    :raises PipelineError: if it has no name
+    :raises PipelineError: if the stream name is empty
     """
 
     address: Address
@@ -51,12 +53,14 @@ class StreamClient:
 
     def __post_init__(self) -> None:
         if not self.stream:
-            raise PipelineError("no stream is named")
+            raise PipelineError("the name of the stream is empty")
 
     def end_offset(self) -> int:
-        """The offset behind the last message, 0 if there has never been one; what comes meanwhile may be left out.
+        """Return the offset after the last message, 0 if the stream never had one.
 
-        :raises PipelineError: the stream cannot be read
+        Messages that arrive meanwhile may be left out.
+
+        :raises PipelineError: if the stream cannot be read
         """
         with self._pipeline_errors(), self._open_consumer("last", PREFETCH, counting=True) as consumer:
             if not self._has_message(consumer, "last"):
@@ -67,15 +71,15 @@ class StreamClient:
                 consumer.acknowledge()
                 consumer.message_count()
                 rounds += 1
-                # Too busy to be followed, it soon has a message that is behind all that there was.
+                # A stream too busy to follow soon has a new message, whose offset is after all earlier ones.
                 if rounds % MAX_ROUNDS == 0 and (next_offset := self._find_offset("next")) is not None:
                     return next_offset
             return self._offsets(consumer.deliveries.take())[-1] + 1
 
     def find_offset(self, start: Start) -> int | None:
-        """The offset of the first message from there on; None if there is none yet.
+        """Return the offset of the first message from `start` on; None if there is none yet.
 
-        :raises PipelineError: the stream cannot be read
+        :raises PipelineError: if the stream cannot be read
         """
         with self._pipeline_errors():
             return self._find_offset(start)
@@ -87,18 +91,18 @@ class StreamClient:
             return self._offsets(consumer.deliveries.take())[0]
 
     def consume_from(self, offset: int) -> BlockingConsumer:
-        """A consumer of what will come from an offset on, which has room for one message; its owner closes it.
+        """Return a consumer that waits at an offset, with a prefetch of one message. The caller closes it.
 
-        :raises PipelineError: the stream cannot be read
+        :raises PipelineError: if the stream cannot be read
         """
         with self._pipeline_errors():
             return self._consume(offset, 1)
 
     def read_batches(self, start: int, stop: int, fail_on_data_loss: bool = True) -> Iterator[MessageColumns]:
-        """The messages from one offset to before another, about 4,096 or 4 MiB at a time.
+        """Yield the messages from one offset to before another, about 4,096 or 4 MiB at a time.
 
-        :param whole: fail if retention has removed some of them, before or meanwhile
-        :raises PipelineError: the stream cannot be read, or not all of it is there any more
+        :param fail_on_data_loss: fail if retention removed some of them, before or during the read
+        :raises PipelineError: if the stream cannot be read, or if messages of the range are gone
         """
         if start >= stop:
             return
@@ -110,13 +114,13 @@ class StreamClient:
                 if fail_on_data_loss and (missing := first_gap(offsets, following, stop)) is not None:
                     self._check_retention(missing)
                 following = max(following, offsets[-1] + 1)
-                # A chunk comes whole: its first may be before the range, its last behind it.
+                # Chunks are delivered whole: the first message may be before the range, the last one after it.
                 first, last = bisect_left(offsets, start), bisect_left(offsets, stop)
                 if first < last:
                     yield messages.slice(first, last)
 
     def _fill(self, consumer: BlockingConsumer, following: int, stop: int) -> MessageColumns:
-        """The next batch, at least a message."""
+        """Receive until the next batch is full or the range ends; return at least one message."""
         deliveries, timeout = consumer.deliveries, self.address.timeout
         try:
             while not consumer.batch_is_full and not (
@@ -131,7 +135,8 @@ class StreamClient:
         return deliveries.take()
 
     def _check_retention(self, missing: int) -> None:
-        # A gap is no loss by itself: RabbitMQ gives offsets to records of its own.
+        """Fail if the stream now begins after the missing offset."""
+        # A gap alone is not data loss: RabbitMQ assigns offsets to internal records too.
         first = self._find_offset("first")
         if first is None or first > missing:
             raise PipelineError(
@@ -169,9 +174,9 @@ class StreamClient:
             raise
 
     def _has_message(self, consumer: BlockingConsumer, start: Start) -> bool:
-        """Whether a message is there, or comes before long."""
+        """Return whether the consumer has, or soon gets, a message."""
         reported_count = consumer.message_count()
-        # At a time there may be none; of a stream that counts some, the first and the last are there.
+        # There may be no message from a time on; a stream that reports messages has a first and a last one.
         message_expected = reported_count > 0 and start in ("first", "last")
         limit = (
             self.address.timeout if message_expected else YOUNG_TIMEOUT if reported_count else EMPTY_TIMEOUT
@@ -181,7 +186,7 @@ class StreamClient:
             if time.monotonic() >= deadline:
                 if message_expected:
                     raise PipelineError(f"nothing arrived for {limit:g} s")
-                # A busy broker takes longer for the answer too.
+                # A changed count means that the broker is only slow.
                 return bool(
                     consumer.message_count() != reported_count or consumer.deliveries.count
                 ) and self._has_message(consumer, start)
@@ -191,15 +196,16 @@ class StreamClient:
     def _offsets(self, messages: MessageColumns) -> list[int]:
         if messages.offsets[-1] < 0:
             raise PipelineError(
-                "the queue is no stream: its messages have no offset; browse it with the option 'queue'"
+                "the queue is not a stream: its messages have no offset; browse it with the option 'queue'"
             )
         return messages.offsets
 
 
 def first_gap(offsets: list[int], following: int, stop: int) -> int | None:
-    """The first offset that is missing before `stop`; None if there is none.
+    """Return the first missing offset before `stop`; None if there is none.
 
-    :param found: rising offsets, of which the first may be before the one that should follow
+    :param offsets: ascending offsets, of which the first may be before `following`
+    :param following: offset that should come next
     """
     if offsets[0] <= following and offsets[-1] - offsets[0] == len(offsets) - 1:
         return None

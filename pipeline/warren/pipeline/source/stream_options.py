@@ -1,4 +1,4 @@
-"""Which part of which streams is read, as the options of the data source say, and how it is cut into tasks."""
+"""Options for reading streams: the ranges of offsets, and their division into tasks."""
 
 from __future__ import annotations
 
@@ -38,28 +38,29 @@ OPTIONS = (
     "timestampTolerance",
 )
 MESSAGES_PER_TASK = 1_000_000
+"""Default of `messagesPerTask`."""
 MAX_TOLERANCE = 10_000_000_000
-"""Seconds, the highest: some centuries."""
+"""Largest `timestampTolerance` in seconds: some centuries."""
 MAX_PARALLEL_LOOKUPS = 8
-"""Streams whose offsets are asked for at the same time."""
+"""Streams whose offsets are looked up at the same time."""
 Bound: TypeAlias = int | str | datetime
 Bounds: TypeAlias = dict[str, Bound]
-"""Of each stream."""
+"""Start or end of the range of each stream."""
 Offsets: TypeAlias = dict[str, int]
-"""Of each stream."""
+"""Offset of each stream."""
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Streams, and from where to where they are read.
+    """Streams, and the range of each that is read.
 
-    :param starting: of each `first`, `next`, an offset, or a time
-    :param ending: of each `last`, an offset that is not read any more, or such a time
-    :param per_task: a longer range is cut into several tasks
-    :param per_trigger: of a continuous read, of all streams together; 0 is all that there is
-    :param whole: fail if retention has removed what was to be read
-    :param pushing: let the filters of a query decide what is read
-    :param tolerance: seconds by which a message's timestamp and the time of its writing may differ; None is not known
+    :param starting: start of each stream's range: `first`, `next`, an offset, or a time
+    :param ending: end of each stream's range: `last`, an exclusive offset, or a time
+    :param per_task: messages of a task; a longer range is divided into several tasks
+    :param per_trigger: messages of a micro-batch over all streams (admission control); 0 is no limit
+    :param fail_on_data_loss: fail if retention has removed messages of the range
+    :param push_filters: let the filters of a query narrow the ranges
+    :param tolerance: seconds by which a message's timestamp and the time of its writing may differ; None if unknown
     """
 
     address: Address
@@ -73,8 +74,11 @@ class StreamOptions:
 
     @classmethod
     def from_options(cls, given: Mapping[str, str]) -> StreamOptions:
-        """:param given: the options, their names in lower case
-        :raises PipelineError: for one that is unknown, missing or cannot be meant"""
+        """Parse the data source's options.
+
+        :param given: options with lower-case names
+        :raises PipelineError: if an option is unknown, missing or not valid
+        """
         known = {name.lower(): name for name in OPTIONS}
         if unknown := sorted(given.keys() - known.keys()):
             names = ", ".join(OPTIONS)
@@ -98,26 +102,27 @@ class StreamOptions:
         return list(self.starting)
 
     def client(self, stream: str) -> StreamClient:
+        """Return a client for one of the streams."""
         return StreamClient(self.address, stream)
 
     def ends(self) -> Offsets:
-        """The offset behind the last message of each stream, 0 where there is none.
+        """Return the offset after the last message of each stream, 0 for an empty stream.
 
-        :raises PipelineError: a stream cannot be read
+        :raises PipelineError: if a stream cannot be read
         """
         return self.for_each_stream(lambda stream: self.client(stream).end_offset())
 
     def starts(self, ends: Offsets) -> Offsets:
-        """Where reading begins.
+        """Return the offset at which reading of each stream begins.
 
-        :raises PipelineError: a stream cannot be read
+        :raises PipelineError: if a stream cannot be read
         """
         return self.for_each_stream(lambda stream: self._offset(stream, self.starting[stream], ends[stream]))
 
     def stops(self, ends: Offsets) -> Offsets:
-        """Where reading ends: before these offsets.
+        """Return the offset before which reading of each stream ends.
 
-        :raises PipelineError: a stream cannot be read
+        :raises PipelineError: if a stream cannot be read
         """
         return self.for_each_stream(lambda stream: self._offset(stream, self.ending[stream], ends[stream]))
 
@@ -132,14 +137,14 @@ class StreamOptions:
                 return end if found is None else found
 
     def for_each_stream(self, lookup: Callable[[str], int]) -> Offsets:
-        """What is asked of each stream, of several at once."""
+        """Call the lookup for each stream, for several at the same time."""
         if len(self.streams) == 1:
             return {stream: lookup(stream) for stream in self.streams}
         with ThreadPoolExecutor(min(MAX_PARALLEL_LOOKUPS, len(self.streams))) as pool:
             return dict(zip(self.streams, pool.map(lookup, self.streams), strict=True))
 
     def tasks(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """A range in pieces of about equal length."""
+        """Divide a range into the ranges of its tasks, of about equal length."""
         length = max(stop - start, 0)
         count_of_tasks = -(-length // self.per_task)
         return [
@@ -149,9 +154,10 @@ class StreamOptions:
 
 
 def split_limit(limit: int, waiting: Mapping[str, int]) -> dict[str, int]:
-    """How much of what waits in each stream may be read, so that together it is at most `limit`: in proportion.
+    """Divide a limit among streams in proportion to their backlogs.
 
-    What rounding leaves goes to the longest, so that something is read as long as something waits.
+    The remainder of the rounding goes to the longest backlogs, so that every micro-batch with a backlog reads
+    something.
     """
     total = sum(waiting.values())
     if total <= limit:
@@ -164,9 +170,9 @@ def split_limit(limit: int, waiting: Mapping[str, int]) -> dict[str, int]:
 
 
 def parse_stream_names(given: Mapping[str, str]) -> list[str]:
-    """The streams: some between commas, or an array in JSON for names that have commas themselves."""
+    """Return the stream names: separated by commas, or a JSON array for names that contain commas."""
     if "stream" in given and "streams" in given:
-        raise PipelineError("stream and streams are both given: one of them names what is read")
+        raise PipelineError("stream and streams are both given: set only one of them")
     text = given.get("stream") or given.get("streams") or ""
     names = (
         parse_json_names(text)
@@ -181,6 +187,7 @@ def parse_stream_names(given: Mapping[str, str]) -> list[str]:
 
 
 def parse_json_names(text: str) -> list[str]:
+    """Return the names in a JSON array."""
     try:
         names = json.loads(text)
     except (ValueError, RecursionError):
@@ -195,10 +202,13 @@ def parse_json_names(text: str) -> list[str]:
 def parse_bounds(
     given: Mapping[str, str], streams: list[str], offset: str, timestamp: str, names: tuple[str, ...]
 ) -> Bounds:
-    """An end of the range of each stream: an offset or a time, but not both; the first name if neither is given."""
+    """Return one end of each stream's range from an offset option and a timestamp option.
+
+    At most one of the two may be set; without both, the end is the first of `names`.
+    """
     number, time = given.get(offset.lower()), given.get(timestamp.lower())
     if number is not None and time is not None:
-        raise PipelineError(f"{offset} and {timestamp} are both given: one of them says where")
+        raise PipelineError(f"{offset} and {timestamp} are both given: set only one of them")
     if time is not None:
         return dict.fromkeys(streams, parse_time(timestamp, time))
     if number is None or not number.lstrip().startswith("{"):
@@ -215,6 +225,7 @@ def parse_bounds(
 
 
 def parse_bound(option: str, text: str | None, names: tuple[str, ...]) -> Bound:
+    """Return an offset, or one of the allowed names."""
     if text is None or text in names:
         return text or names[0]
     number = parse_natural(text)
@@ -224,7 +235,7 @@ def parse_bound(option: str, text: str | None, names: tuple[str, ...]) -> Bound:
 
 
 def parse_tolerance(text: str | None) -> float | None:
-    """Seconds; None is not known. One below 0 would leave out messages that are wanted."""
+    """Return the tolerance in seconds; None if it is unknown. A negative one would drop messages that match."""
     if text is None:
         return None
     tolerance = parse_seconds("timestampTolerance", text)

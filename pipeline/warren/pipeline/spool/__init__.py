@@ -1,1 +1,1 @@
-"""A classic queue read continuously: each message is on shared storage before it is acknowledged."""
+"""Continuous reading of a classic queue through a spool: each message is on shared storage before it is acknowledged."""

@@ -1,4 +1,4 @@
-"""What a message is recognised by when it comes again: a property or a header, as a digest of 16 bytes."""
+"""Deduplication keys: the property or header that identifies a redelivered message, as a digest of 16 bytes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from warren.wire import field_tables
 from warren.wire.delivery_scanner import decode_content_header
 
 KeyExtractor: TypeAlias = Callable[[bytes], bytes]
-"""The key of a message, by the payload of its header frame."""
+"""Function that returns a message's key from the payload of its header frame."""
 
 PROPERTIES = ("message_id", "correlation_id")
 HEADER = "header:"
 
 
 def key_extractor(name: str) -> KeyExtractor:
-    """How a message's key is found: `message_id` or another property, or `header:NAME`.
+    """Return the function that extracts the key: `message_id` or another property, or `header:NAME`.
 
     :raises PipelineError: if there is no such property
     """

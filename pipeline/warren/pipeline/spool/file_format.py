@@ -1,9 +1,9 @@
-"""The file format of a spool: chunks of messages, each whole or not there at all.
+"""File format of a spool: chunks of messages, each complete or absent.
 
-A chunk is written and synced in one go: a header (what it is, position of its first message, how many there are, bytes that
-follow, their CRC-32, and the header's own), a byte for each message that says whether it may have come before, the key of
-each message, and then the messages as the broker delivered them: the frames of method, header and body, the body in one
-piece. So the last byte of a chunk is a frame's end and never 0.
+A chunk is written and synced at once. It consists of a header (magic, position of its first message, number of
+messages, following bytes, their CRC-32, and the header's own), a byte for each message that marks a possible duplicate,
+the key of each message, and the messages as the broker delivered them: frames of method, header and body, the body in
+one frame. The last byte of a chunk is therefore the end of a frame and never 0.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from typing import BinaryIO, NamedTuple
 from warren.pipeline.errors import PipelineError
 
 KEY_BYTES = 16
-"""Bytes of a message's key; of one that has none all of them are 0."""
+"""Bytes of a message's key; all zero for a message without a key."""
 NO_KEY = bytes(KEY_BYTES)
 HEADER = struct.Struct(">4sQIIII")
 MAX_CHUNK_BYTES = 1 << 30
-"""Bytes of a chunk, at most: what says more is damaged."""
+"""Largest chunk in bytes; a header with a larger size is damaged."""
 _MAGIC = b"WSP1"
 _CRC = struct.Struct(">I")
 
 
 class SpooledMessage(NamedTuple):
-    """A message as it is kept."""
+    """Message in the spool."""
 
     frames: bytes
     key: bytes
     possible_duplicate: bool
-    """Whether it may have come before, and nobody can know."""
+    """True if the message may already be in the spool, which cannot be determined."""
 
 
 class Chunk(NamedTuple):
-    """Some messages of a file, one after the other."""
+    """Consecutive messages of a file."""
 
     first: int
     """Position of the first message."""
     length: int
-    """Messages."""
+    """Number of messages."""
     end: int
-    """Byte of the file behind it."""
+    """Byte of the file after the chunk."""
     possible_duplicate: bytes
     keys: bytes
     frames: bytes
 
 
 class TornChunk(Exception):
-    """The file ends in the middle of a chunk: it was being written when the process or the machine died."""
+    """The file ends in the middle of a chunk, which was being written when the process or the machine died."""
 
 
 def encode_chunk(first: int, entries: Sequence[SpooledMessage]) -> bytes:
-    """A chunk, whose first message has that position."""
+    """Encode a chunk whose first message has the given position."""
     rest = b"".join(
         (
             bytes([entry.possible_duplicate for entry in entries]),
@@ -66,10 +66,10 @@ def encode_chunk(first: int, entries: Sequence[SpooledMessage]) -> bytes:
 
 
 def read_chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
-    """The chunks between two bytes of a file.
+    """Yield the chunks between two bytes of a file.
 
-    :raises Torn: for one at the end that is not whole
-    :raises PipelineError: for one that is damaged
+    :raises TornChunk: if the last chunk is incomplete
+    :raises PipelineError: if a chunk is damaged
     """
     file.seek(begin)
     while begin < end:
@@ -77,7 +77,7 @@ def read_chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
         if len(head) < HEADER.size:
             raise TornChunk
         magic, first, count, size, crc, own = HEADER.unpack(head)
-        # Its size is believed only now: a wrong one that reaches past the end would look like a torn chunk.
+        # Check the header first: a wrong size that reaches past the end would look like a torn chunk.
         if magic != _MAGIC or zlib.crc32(head[: -_CRC.size]) != own or size > MAX_CHUNK_BYTES:
             raise torn_or_damaged(file, begin, head)
         rest = file.read(size)
@@ -92,15 +92,18 @@ def read_chunks(file: BinaryIO, begin: int, end: int) -> Iterator[Chunk]:
 
 
 def torn_or_damaged(file: BinaryIO, begin: int, last: bytes) -> TornChunk | PipelineError:
-    """A chunk that ends in zeros, up to the end of the file, is torn: a file system leaves them after a crash.
+    """Return the error for an invalid chunk: torn if it ends in zeros up to the end of the file, else damaged.
 
-    :param last: what was read of it last, in vain
+    A file system leaves such zeros after a crash.
+
+    :param last: bytes of the chunk that were read last
     """
     return damage_error(file, begin) if last[-1:] != b"\0" or any(file.read()) else TornChunk()
 
 
 def damage_error(file: BinaryIO, place: int) -> PipelineError:
+    """Return the error for a damaged file."""
     return PipelineError(
-        f"{file.name} is damaged at byte {place}: bring it back from a copy, or move the spool away and "
+        f"{file.name} is damaged at byte {place}: restore it from a backup, or move the spool away and "
         "begin with a new checkpoint"
     )

@@ -1,4 +1,4 @@
-"""A spool's folder: who it belongs to, one owner at a time, and files that are there after a crash."""
+"""Folder of a spool: exclusive ownership, identity, and crash-safe files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from warren.pipeline.errors import PipelineError
 
 FORMAT = 1
 LOCK_TIMEOUT = 10.0
-"""Seconds to wait for the owner before: a driver that was killed may take some to end."""
+"""Seconds to wait for the previous owner: a killed driver may take some time to end."""
 _NAME = "spool.json"
 
 
 class SpoolFolder:
-    """An open spool folder, made if there is none. Nobody else has it open.
+    """Open spool folder, locked against other processes and created if missing.
 
-    :param queue: the queue whose messages it holds; a spool belongs to one for good
-    :raises PipelineError: if it belongs to another queue, if somebody else has it open, or if it cannot be used
+    :param queue: queue whose messages the spool holds; a spool belongs to one queue for good
+    :param wait: seconds to wait for the lock
+    :raises PipelineError: if the spool belongs to another queue, is open elsewhere, or cannot be used
     """
 
     def __init__(self, path: Path, queue: str, wait: float = LOCK_TIMEOUT) -> None:
@@ -44,7 +45,7 @@ class SpoolFolder:
         os.close(self._lock)
 
     def write(self, name: str, data: bytes) -> None:
-        """A file that is there whole, or as it was before."""
+        """Write a file so that after a crash it has either the old or the new content."""
         beside = self.path / f"{name}.new"
         with beside.open("wb") as file:
             file.write(data)
@@ -54,6 +55,7 @@ class SpoolFolder:
         sync_folder(self.path)
 
     def _acquire_lock(self, wait: float) -> None:
+        """Lock the folder, and write the owner into the lock file."""
         deadline = time.monotonic() + wait
         while True:
             try:
@@ -72,17 +74,20 @@ class SpoolFolder:
         os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
     def _check_owner(self, queue: str) -> str:
-        """The spool's identity; a new one gets its own."""
+        """Return the spool's identity; a new spool gets one.
+
+        :raises PipelineError: if the spool belongs to another queue, or has another format
+        """
         try:
             stored = json.loads((self.path / _NAME).read_bytes())
         except FileNotFoundError:
             stored = {"format": FORMAT, "queue": queue, "spool": uuid.uuid4().hex}
             self.write(_NAME, json.dumps(stored).encode())
         except ValueError:
-            raise PipelineError(f"{self.path / _NAME} is damaged: it is no JSON") from None
+            raise PipelineError(f"{self.path / _NAME} is damaged: it is not JSON") from None
         if stored.get("format") != FORMAT:
             raise PipelineError(
-                f"the spool {self.path} has format {stored.get('format')}: this Warren knows {FORMAT}"
+                f"the spool {self.path} has format {stored.get('format')}: this version of Warren supports format {FORMAT}"
             )
         if stored.get("queue") != queue:
             raise PipelineError(
@@ -92,7 +97,7 @@ class SpoolFolder:
 
 
 def make_folder(path: Path) -> None:
-    """A folder, and those that it is in, there after a crash as well."""
+    """Create a folder and its parents so that they survive a crash."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -100,7 +105,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was made in a folder, or renamed, survives a crash of the machine (fsync(2), NOTES)."""
+    """Sync a folder, so that created and renamed files survive a crash of the machine (fsync(2), NOTES)."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(number)
@@ -109,5 +114,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def unusable_error(path: Path, error: OSError) -> PipelineError:
+    """Return the error for a folder that the operating system cannot use."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     return PipelineError(f"the spool {path} cannot be used: {reason}")

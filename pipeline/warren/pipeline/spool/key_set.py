@@ -1,4 +1,4 @@
-"""Many keys in sixteen bytes each, asked for a batch at a time."""
+"""Immutable set of keys in 16 bytes each, queried with many keys at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Halves = npt.NDArray[np.uint64]
 
 
 class KeySet:
-    """Keys that never change any more: those of a file that is full.
+    """Keys of a sealed segment, which no longer change.
 
-    :param joined: the keys, one after the other
+    :param joined: concatenated keys
     """
 
     def __init__(self, joined: bytes | bytearray) -> None:
@@ -28,7 +28,7 @@ class KeySet:
         return len(self._first)
 
     def found(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Those of some keys that are among these."""
+        """Return those of the given keys that are in the set."""
         if not len(self) or not keys:
             return set()
         asked = as_halves(b"".join(keys))
@@ -41,7 +41,7 @@ class KeySet:
         }
 
     def _at(self, place: int, asked: _Halves) -> bool:
-        """Whether one of those that begin so is whole the same."""
+        """Return whether the key is among those with the same first half, which begin at an index."""
         while place < len(self._first) and self._first[place] == asked[0]:
             if self._second[place] == asked[1]:
                 return True
@@ -50,5 +50,5 @@ class KeySet:
 
 
 def as_halves(joined: bytes | bytearray) -> _Halves:
-    """Two numbers for each key."""
+    """Return each key as two 64-bit numbers."""
     return np.frombuffer(bytes(joined), np.uint64).reshape(-1, KEY_BYTES // 8)

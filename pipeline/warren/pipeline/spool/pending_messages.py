@@ -1,4 +1,4 @@
-"""Deliveries as they come, until they are on the disk: what to keep of them, what has come before, what to acknowledge."""
+"""Deliveries that are not yet spooled and acknowledged, and their deduplication."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from warren.wire.content import join_content
 from warren.wire.delivery_scanner import decode_deliver
 
 STREAM_HEADER = b"\x0fx-stream-offset"
-"""The name of a header that each delivery of a stream has, and what was copied from one may have."""
+"""Encoded name of the header that every delivery of a stream has; a message copied from a stream may have it too."""
 _FRAME = struct.Struct(">BHI")
 
 
 class PendingMessages:
-    """The messages of one consumer that are not acknowledged.
+    """Unacknowledged messages of one consumer.
 
-    One without a key that is redelivered is doubtful: it may be in the spool already.
+    A redelivered message without a key is a possible duplicate: it may already be in the spool.
     """
 
     def __init__(self, key_extractor: KeyExtractor) -> None:
         self.tag = 0
-        """The last one's delivery tag."""
+        """Delivery tag of the last message."""
         self.count = 0
         self.size = 0
-        """Bytes."""
+        """Bytes of the messages."""
         self.may_be_stream = False
-        """Whether the first one may be a stream's."""
+        """Whether the first delivery had a stream's header."""
         self._entries: list[SpooledMessage] = []
         self._key_extractor = key_extractor
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
+        """Add a delivery."""
         delivery = received(method)
         if delivery.delivery_tag == 1 and STREAM_HEADER in header:
             self.may_be_stream = True
@@ -47,15 +48,15 @@ class PendingMessages:
         self.size += len(frames)
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
-        """Nothing is published here."""
+        """Do nothing: a consumer publishes nothing."""
 
     def blocked(self, reason: str | None) -> None:
-        """Who consumes is not blocked."""
+        """Do nothing: blocking affects publishers only."""
 
     def take(self, known: Callable[[Sequence[bytes]], set[bytes]]) -> list[SpooledMessage]:
-        """Those that are new, each once.
+        """Return the messages whose keys are new, each once, and clear the list.
 
-        :param known: tells which of some keys have come before
+        :param known: returns which of the given keys were spooled before
         """
         entries, self._entries = self._entries, []
         self.count = self.size = 0

@@ -1,8 +1,9 @@
-"""The messages of a spool by their positions, in files that only grow, and the keys of what was there before.
+"""Segment files of a spool, addressed by message position, with the keys of earlier messages.
 
-A position is a message's number since the spool began. A file is named by the position of its first message; when it is
-large enough the next one begins, its keys are written beside it, and once all its messages are committed it is removed. The
-keys stay: an acknowledgement can be lost with the broker long after the message has left the spool.
+A position is the number of a message since the spool was created. A segment is named by the position of its first
+message. When it is large enough, the next one begins and the keys of the full one are written beside it; once all of
+its messages are committed it is removed. The keys stay, because an acknowledgement can be lost with the broker long
+after the message left the spool.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from warren.pipeline.spool.folder import SpoolFolder, sync_folder, unusable_erro
 from warren.pipeline.spool.key_set import KeySet
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-"""Bytes after which the next file begins."""
+"""Bytes after which the next segment begins."""
 MARK_INTERVAL = 256 * 1024
-"""Bytes between two places of a file whose positions are remembered."""
+"""Bytes between two chunks of a segment whose positions are kept in memory."""
 
 
 class FileRange(NamedTuple):
-    """Where some messages stand: those of a file's bytes whose positions are from `start` to before `stop`."""
+    """Byte range of a segment that contains the positions from `start` to before `stop`."""
 
     path: str
     begin: int
@@ -47,25 +48,25 @@ class FileRange(NamedTuple):
 
 @dataclass
 class Segment:
-    """A file, and the keys of its messages."""
+    """File of the spool, and the keys of its messages."""
 
     first: int
     path: Path
     keys: bytearray = field(default_factory=bytearray)
-    """Joined; of a file that is still written to."""
+    """Concatenated keys of the segment that is being written."""
     sealed: KeySet | None = None
-    """The keys of a file that is full."""
+    """Keys of a full segment."""
     marks: list[tuple[int, int]] = field(default_factory=list)
-    """Positions that begin a chunk, and the byte where it does; the first chunk's is among them."""
+    """Position and byte offset of some chunks, the first one included."""
     size: int = 0
-    """Bytes; 0 once it is removed."""
+    """Bytes; 0 once the file is removed."""
 
     @property
     def keys_path(self) -> Path:
         return self.path.with_suffix(".keys")
 
     def add(self, first: int, keys: bytes, end: int) -> None:
-        """Take note of a chunk behind all others."""
+        """Record a chunk that was appended."""
         if not self.marks or self.size - self.marks[-1][1] >= MARK_INTERVAL:
             self.marks.append((first, self.size))
         self.keys += (
@@ -75,10 +76,10 @@ class Segment:
 
 
 class Segments:
-    """An open spool. One thread appends, another one reads positions and removes.
+    """Open spool. One thread appends; another one reads positions and removes segments.
 
-    :param window: keys that are remembered, at least; those of what is in the spool are in any case
-    :param segment: bytes after which the next file begins
+    :param window: minimum number of keys to remember; the keys of all messages in the spool are always remembered
+    :param segment: bytes after which the next segment begins
     :raises PipelineError: if a file is damaged, or cannot be used
     """
 
@@ -89,9 +90,9 @@ class Segments:
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
         self._recent: set[bytes] = set()
-        """The keys of the newest file."""
+        """Keys of the newest segment."""
         self.end = 0
-        """The position behind the last message that is on the disk."""
+        """Position after the last message on disk."""
         self._failed: PipelineError | None = None
         try:
             self._recover()
@@ -100,12 +101,12 @@ class Segments:
 
     @property
     def first(self) -> int:
-        """The position of the first message that is still there, or the end."""
+        """Position of the first message that is still on disk, or the end."""
         with self._lock:
             return next((each.first for each in self._segments if each.size), self.end)
 
     def bytes_from(self, position: int) -> int:
-        """About how many bytes the messages from a position on take; exactly none from the end on."""
+        """Return the approximate size of the messages from a position on; exactly 0 from the end on."""
         with self._lock:
             if position >= self.end:
                 return 0
@@ -116,7 +117,7 @@ class Segments:
             )
 
     def known_keys(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Those of some keys that have come: all that are in the spool, and the last ones of what has left it."""
+        """Return which of the keys were spooled: those in the spool, and the most recent ones of removed messages."""
         found = self._recent.intersection(keys)
         for segment in self._segments:
             if segment.sealed is not None:
@@ -124,11 +125,11 @@ class Segments:
         return found
 
     def append(self, entries: Sequence[SpooledMessage]) -> None:
-        """Messages that are on the disk when this returns.
+        """Append messages, which are on disk when this returns.
 
-        After a failure nothing more is appended: what the file holds is known only when the spool is opened again.
+        After a failure nothing more is appended: the content of the file is known only when the spool is opened again.
 
-        :raises PipelineError: if they are not, or if that was so before
+        :raises PipelineError: if this or an earlier write failed
         """
         if self._failed is not None:
             raise self._failed
@@ -145,7 +146,7 @@ class Segments:
             write_all(self._file, chunk)
             os.fdatasync(self._file)
         except OSError:
-            # What a failed sync has left in the page cache would be taken for written when the file is read again.
+            # Data that a failed sync left in the page cache would be read back as if it were on disk.
             with suppress(OSError):
                 os.ftruncate(self._file, segment.size)
             raise
@@ -158,9 +159,9 @@ class Segments:
             self._roll()
 
     def file_ranges(self, start: int, stop: int) -> list[FileRange]:
-        """Where the messages of a range stand.
+        """Return the file ranges that hold the positions from `start` to before `stop`.
 
-        :raises PipelineError: if they are not all there
+        :raises PipelineError: if not all of them are in the spool
         """
         with self._lock:
             self._check_available(start, stop)
@@ -177,7 +178,7 @@ class Segments:
             return found
 
     def remove_before(self, position: int) -> None:
-        """Remove the files all of whose messages are before that; the newest one stays, empty or not."""
+        """Remove the segments whose messages are all before a position; the newest one stays."""
         with self._lock:
             for segment, following in zip(self._segments, self._segments[1:], strict=False):
                 if following.first <= position and segment.size:
@@ -193,7 +194,7 @@ class Segments:
         if stop > self.end:
             raise PipelineError(
                 f"the checkpoint is at position {stop} and the spool {self._folder.path} ends at {self.end}: "
-                "it is another one, or not all of it is there; begin with a new checkpoint, or bring the spool back"
+                "it is another spool, or part of it is missing; begin with a new checkpoint, or restore the spool"
             )
         if start < stop and start < first:
             raise PipelineError(
@@ -202,6 +203,7 @@ class Segments:
             )
 
     def _recover(self) -> None:
+        """Open the existing segments, and truncate a torn chunk at the end."""
         paths = {int(path.stem): path for path in self._folder.path.glob("*.spool")}
         firsts = sorted({*paths, *(int(path.stem) for path in self._folder.path.glob("*.keys"))})
         newest = max(paths, default=None)
@@ -218,11 +220,12 @@ class Segments:
             raise PipelineError(f"the spool {self._folder.path} is damaged: its newest file is missing")
         else:
             self._file = os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND)
-            # A chunk that was written when the process died, and not synced: from now on it counts.
+            # Sync a chunk that was written but not synced when the process died; from now on it counts.
             os.fsync(self._file)
             sync_folder(self._folder.path)
 
     def _scan(self, segment: Segment, newest: bool) -> None:
+        """Read the chunks of a segment file."""
         position = segment.first
         with segment.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -243,7 +246,7 @@ class Segments:
             self._seal(segment, again=False)
 
     def _open_segment(self) -> None:
-        """A new file at the end."""
+        """Begin a new segment at the end."""
         segment = Segment(self.end, self._folder.path / f"{self.end:020}.spool")
         self._file = os.open(segment.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         sync_folder(self._folder.path)
@@ -251,7 +254,8 @@ class Segments:
             self._segments.append(segment)
 
     def _roll(self) -> None:
-        # Again, if a crash came right after the first time: the file went on growing.
+        """Seal the newest segment and begin the next one."""
+        # Overwrite a key file from before a crash: the segment has grown since.
         self._seal(self._segments[-1], again=True)
         self._recent = set()
         full = self._file
@@ -260,7 +264,7 @@ class Segments:
         self._drop_old_keys()
 
     def _drop_old_keys(self) -> None:
-        """Let go of keys that are older than the window."""
+        """Remove the keys of segments that are older than the deduplication window."""
         with self._lock:
             newer = sum(len(each.sealed) for each in self._segments if each.sealed is not None)
             while (oldest := self._segments[0]).sealed is not None and not oldest.size:
@@ -271,7 +275,7 @@ class Segments:
                 del self._segments[0]
 
     def _seal(self, segment: Segment, again: bool) -> None:
-        """The keys of a file that is full, beside it: they are needed when it is gone."""
+        """Write the keys of a full segment beside it, because they are needed after it is removed."""
         joined = bytes(segment.keys)
         if again or not segment.keys_path.exists():
             self._folder.write(segment.keys_path.name, joined + zlib.crc32(joined).to_bytes(4))
@@ -279,27 +283,33 @@ class Segments:
 
 
 def nearest_mark(segment: Segment, position: int) -> tuple[int, int]:
-    """The last remembered place of a file that is not behind a position."""
+    """Return the last recorded position and byte offset at or before a position."""
     if not segment.marks:
         return segment.first, 0
     return segment.marks[max(bisect_right(segment.marks, (position, 1 << 62)) - 1, 0)]
 
 
 def split_keys(keys: bytes | bytearray) -> list[bytes]:
+    """Split concatenated keys."""
     return [bytes(keys[at : at + KEY_BYTES]) for at in range(0, len(keys), KEY_BYTES)]
 
 
 def read_keys(path: Path) -> bytes:
+    """Read a key file.
+
+    :raises PipelineError: if it is damaged
+    """
     data = path.read_bytes()
     joined, crc = data[:-4], data[-4:]
     if len(joined) % KEY_BYTES or zlib.crc32(joined).to_bytes(4) != crc:
         raise PipelineError(
-            f"{path} is damaged: remove it, and what was committed long ago may come a second time, if it is redelivered"
+            f"{path} is damaged: remove it; old messages may then be read twice if they are redelivered"
         )
     return joined
 
 
 def write_all(file: int, data: bytes) -> None:
+    """Write all bytes to a file descriptor."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]

@@ -1,4 +1,4 @@
-"""Spark's reader of a queue, through a spool: offsets are positions in it, and what is committed leaves it."""
+"""Spark's micro-batch reader of a queue through a spool: offsets are positions, and commits remove messages."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ from warren.wire.field_tables import TableError
 from warren.wire.reply_codes import AmqpError
 
 SPOOL_SCHEMA = StructType([*SCHEMA.fields, StructField("possible_duplicate", BooleanType())])
-"""What a continuous read of a queue gives. `offset` is the position in the spool."""
+"""Columns of a continuous read of a queue. `offset` is the position in the spool."""
 _ARROW = ARROW.append(pa.field("possible_duplicate", pa.bool_()))
 BATCH_ROWS = 4096
-"""Rows of an Arrow batch, about."""
+"""Approximate rows of an Arrow batch."""
 
 Offset = dict[str, str | int]
 
 
 @dataclass
 class SpoolPartition(InputPartition):
-    """What one task reads."""
+    """Spark partition: a range of one segment file."""
 
     file_range: FileRange
 
 
 class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a queue on and on. It opens nothing before Spark asks it where it is: it is pickled to the executors."""
+    """Micro-batch reader. It opens the spool only when Spark asks for an offset, because Spark pickles it to the
+    executors."""
 
     def __init__(self, settings: SpoolOptions) -> None:
         self._options = settings
@@ -60,7 +61,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opened.segments.file_ranges(begin, begin)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         consumer = opened.started_consumer()
-        # Spark asks for more when the batch before has succeeded: it makes room, though its files are still there.
+        # Spark asks again when the micro-batch before has succeeded: its messages no longer count against the limit.
         consumer.read_to(begin)
         if self._drain and self._until is None and consumer.wait(begin + (most or 1 << 62)):
             self._until = opened.segments.end
@@ -68,7 +69,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         error = consumer.error
         end = opened.segments.end if self._until is None else self._until
         if end <= begin and error is not None:
-            # Not before: what has been acknowledged is read first.
+            # Raise only now: messages that were acknowledged are read first.
             raise error
         return self._offset(max(begin, min(end, begin + most) if most else end))
 
@@ -108,7 +109,10 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"spool": self._open_spool().folder.identity, "position": position}
 
     def _position(self, offset: Offset) -> int:
-        """:raises PipelineError: if the checkpoint is another spool's"""
+        """Return the position of an offset.
+
+        :raises PipelineError: if the checkpoint belongs to another spool
+        """
         if offset["spool"] != self._open_spool().folder.identity:
             raise PipelineError(
                 f"the checkpoint belongs to another spool than {self._options.folder}: "
@@ -118,7 +122,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class OpenSpool:
-    """A spool that a query has open, and its consumer once it is started."""
+    """Open spool of a query, and its consumer once it is started."""
 
     def __init__(self, settings: SpoolOptions) -> None:
         self._options = settings
@@ -133,6 +137,7 @@ class OpenSpool:
         self._consumer: SpoolConsumer | None = None
 
     def started_consumer(self) -> SpoolConsumer:
+        """Return the consumer, started at the first call."""
         if self._consumer is None:
             self._consumer = SpoolConsumer(self._options, self.segments)
             self._consumer.start()
@@ -146,9 +151,9 @@ class OpenSpool:
 
 
 def read_rows(file_range: FileRange, queue: str) -> Iterator[pa.RecordBatch]:
-    """The messages of a part of a file.
+    """Yield the messages of a file range.
 
-    :raises PipelineError: if it is not there, or damaged
+    :raises PipelineError: if the file is missing or damaged
     """
     deliveries, possible_duplicate, position = DeliveryParser(MAX_CHUNK_BYTES), bytearray(), file_range.start
     try:
@@ -184,7 +189,7 @@ def to_record_batch(
     file_range: FileRange,
     queue: str,
 ) -> pa.RecordBatch:
-    """What has been fed in, without what is not of this part."""
+    """Convert the parsed deliveries to a batch, limited to the file range."""
     messages = deliveries.take()
     first = next_position - len(possible_duplicate)
     begin, end = max(file_range.start - first, 0), min(file_range.stop, next_position) - first

@@ -1,7 +1,8 @@
-"""Takes messages from a queue into a spool: written, synced, then acknowledged, in this order, for as long as there is room.
+"""Consumer that moves messages from a queue into a spool: write, sync, then acknowledge.
 
-A thread of the driver's. Between two syncs it takes what has come, so that one sync serves as many messages as arrive during
-another. A connection that is lost is made again; what was not acknowledged comes again and is recognised by its key.
+It runs in a thread of the driver. Between two syncs it receives all that has arrived, so that one sync covers as many
+messages as arrive during another (group commit). A lost connection is opened again; unacknowledged messages are
+redelivered and recognised by their keys.
 """
 
 from __future__ import annotations
@@ -29,21 +30,22 @@ from warren.wire.reply_codes import Reply
 
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
-"""With so much in hand it is written, whatever else has come."""
+"""Bytes of pending messages after which they are written, even if more are arriving."""
 MAX_PENDING_BYTES = 16 * 1024 * 1024
-"""With so much in hand and no room in the spool, nothing more is read from the broker."""
+"""High-water mark in bytes: while the spool is full, nothing more is read from the broker beyond it."""
 POLL_INTERVAL = 0.2
-"""Seconds to wait for a message before anything else is looked at."""
+"""Seconds to wait for a message before other conditions are checked."""
 PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds before another attempt to connect."""
+"""Seconds before the first attempt to reconnect, and between later ones at most."""
 _TRANSIENT_REPLIES = (*TRANSIENT_REPLIES, Reply.PRECONDITION_FAILED)
-"""The last one is RabbitMQ's when a message waits longer than its `consumer_timeout`: for room in the spool, here."""
+"""RabbitMQ replies PRECONDITION_FAILED when a message is unacknowledged for longer than its `consumer_timeout`, here
+because the spool is full."""
 
 
 class SpoolConsumer:
-    """The only consumer of a queue, for one spool.
+    """Exclusive consumer of a queue for one spool.
 
-    :param segments: the open spool; what is appended while it runs is the consumer's
+    :param segments: the open spool; while the consumer runs, only it appends
     """
 
     def __init__(self, options: SpoolOptions, segments: Segments) -> None:
@@ -59,7 +61,7 @@ class SpoolConsumer:
         self._drained = False
         self._empty_answers = 0
         self._asked_at: float | None = None
-        """When the queue was asked how much it holds, or last brought something since; None without a question."""
+        """Time at which the message count was requested, or of the last message since; None without an open request."""
         self._checked_not_stream = False
         self._lost_at: float | None = None
         self._full = False
@@ -67,25 +69,25 @@ class SpoolConsumer:
 
     @property
     def error(self) -> PipelineError | None:
-        """Why nothing comes any more."""
+        """The error that ended the consumer; None while it runs."""
         return self._error
 
     def start(self) -> None:
-        """Begin to connect, and to take messages. What is wrong is the `error`: the spool may hold messages all the same."""
+        """Start the thread. Errors are stored in `error`, because the spool may hold messages all the same."""
         self._thread = threading.Thread(target=self._run, name="warren spool", daemon=True)
         self._thread.start()
 
     def read_to(self, position: int) -> None:
-        """What is before this position makes room: a batch with it has succeeded."""
+        """Free the space of messages before a position, because a micro-batch with them has succeeded."""
         with self._changed:
             self._read_to = max(self._read_to, position)
             self._full = False
             self._changed.notify_all()
 
     def wait(self, position: int) -> bool:
-        """Wait until the spool goes so far, or no further: what was in the queue is taken, there is no room, or an error.
+        """Wait until the spool reaches a position, the queue is drained, the spool is full, or an error occurs.
 
-        :return: whether everything has been taken that was in the queue when it was connected to
+        :return: whether all messages have been spooled that were in the queue when it was first connected to
         """
         with self._changed:
             self._changed.wait_for(
@@ -94,7 +96,7 @@ class SpoolConsumer:
             return self._drained
 
     def stop(self) -> None:
-        """End the connection: what is not acknowledged goes back."""
+        """Close the connection, which requeues unacknowledged messages, and end the thread."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -109,16 +111,16 @@ class SpoolConsumer:
         except PipelineError as error:
             self._error = error
         except Exception as error:
-            # Whoever waits must hear of it: a thread that ends in silence looks like a queue without messages.
+            # Store it: a thread that ends without an error would look like an empty queue.
             self._error = PipelineError(f"cannot read {self._options.description}: {error!r}")
         finally:
             with self._changed:
                 self._changed.notify_all()
 
     def _connect_first(self) -> bool:
-        """The first connection; False if it is to stop before there is one.
+        """Make the first connection; return False if the consumer is stopped before.
 
-        A broker that is not there is waited for like one that is lost; what only the user can mend is said at once.
+        An unreachable broker is retried like a lost one; an error that only the user can correct is raised at once.
         """
         try:
             self._connect()
@@ -127,6 +129,7 @@ class SpoolConsumer:
             return self._reconnect(error)
 
     def _consume_until_stopped(self) -> None:
+        """Consume until the consumer is stopped, and reconnect when the connection is lost."""
         try:
             while not self._stopping.is_set():
                 try:
@@ -138,7 +141,7 @@ class SpoolConsumer:
             self._connection.close(self._scanner.rest)
 
     def _take_deliveries(self) -> None:
-        """Take in what has come, and put it away when there is enough of it or no more at the moment."""
+        """Receive deliveries; spool them when there are enough, or none arrive at the moment."""
         pending = self._pending
         if pending.size < MAX_PENDING_BYTES:
             data = self._connection.receive(0 if pending.count else POLL_INTERVAL)
@@ -158,19 +161,23 @@ class SpoolConsumer:
             if time.monotonic() - self._asked_at > self._connection.timeout:
                 raise TimeoutError
         elif not self._drained and self._taken < self._wanted:
-            # What was counted may have expired since, or been purged: a queue that holds none has been emptied.
+            # Counted messages may have expired or been purged: ask again whether the queue is empty.
             self._connection.send(
                 methods.frame(CHANNEL, "queue.declare", *passive_declare(self._options.queue.encode()))
             )
             self._asked_at = time.monotonic()
 
     def _check_not_stream(self) -> None:
-        """:raises PipelineError: if it is one"""
+        """Check once that the queue is not a stream.
+
+        :raises PipelineError: if it is
+        """
         if is_stream(self._options.address, self._options.queue.encode()):
             raise PipelineError("it is a stream, which needs no spool: name it with the option 'stream'")
         self._checked_not_stream = True
 
     def _spool_pending(self) -> None:
+        """Write the pending messages to the spool and acknowledge them, unless the spool is full."""
         options, segments, pending = self._options, self._segments, self._pending
         with self._changed:
             self._full = segments.bytes_from(self._read_to) >= options.max_bytes
@@ -188,22 +195,24 @@ class SpoolConsumer:
             self._changed.notify_all()
 
     def _parse(self, data: bytes) -> None:
+        """Parse received bytes into deliveries and other frames."""
         try:
             other_frames = self._scanner.feed(data)
         except (StreamError, ValueError) as error:
-            raise PipelineError(f"the broker sent what is no AMQP 0-9-1: {error}") from None
+            raise PipelineError(f"the broker sent data that is not AMQP 0-9-1: {error}") from None
         while other_frames:
             end = 8 + int.from_bytes(other_frames[3:7], "big")
             self._handle_frame(other_frames[:end])
             other_frames = other_frames[end:]
 
     def _handle_frame(self, frame: bytes) -> None:
+        """Process a frame that is not part of a delivery."""
         method = methods.BY_ID.get(int.from_bytes(frame[7:11], "big")) if frame[0] == 1 else None
         if method is None or method.name != "queue.declare-ok":
             self._connection.check_frame(frame)
             return
         self._asked_at = None
-        # Twice, because the answer may overtake deliveries that are on their way.
+        # Require two empty replies, because a reply may overtake deliveries.
         empty = not methods.decode(method, frame[7:-1]).number("message_count") and not self._pending.count
         self._empty_answers = self._empty_answers + 1 if empty else 0
         if self._empty_answers > 1:
@@ -212,7 +221,7 @@ class SpoolConsumer:
                 self._changed.notify_all()
 
     def _reconnect(self, error: Exception) -> bool:
-        """Connect again, as often as it takes; False if it is to stop before that."""
+        """Connect again, with retries until the timeout; return False if the consumer is stopped before."""
         timeout, pause = self._options.address.timeout, PAUSE
         self._lost_at = self._lost_at or time.monotonic()
         while not self._stopping.is_set():
@@ -230,6 +239,7 @@ class SpoolConsumer:
         return False
 
     def _connect(self) -> None:
+        """Open a connection and consume; count the messages of the queue at the first one."""
         options = self._options
         self._connection = connection = options.address.open("warren pipeline spool")
         self._pending = PendingMessages(self._key_extractor)
@@ -249,7 +259,7 @@ class SpoolConsumer:
             self._changed.notify_all()
 
     def _consume(self, connection: BrokerConnection) -> methods.Arguments:
-        """Become the only consumer: half of the messages would be another one's."""
+        """Start an exclusive consumer, because another one would receive part of the messages."""
         queue, deadline = self._options.queue.encode(), time.monotonic() + connection.timeout
         while True:
             try:
@@ -269,5 +279,5 @@ class SpoolConsumer:
 
 
 def passive_declare(queue: bytes) -> tuple[int, bytes, bool, bool, bool, bool, bool, bytes]:
-    """The fields of a passive declare."""
+    """Return the fields of a passive queue.declare."""
     return 0, queue, True, False, False, False, False, b""

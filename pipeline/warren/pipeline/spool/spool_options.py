@@ -1,4 +1,4 @@
-"""What a continuous read of a queue is told."""
+"""Options for reading a queue continuously through a spool."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ WINDOW = 200_000
 MAX_BYTES = 1024 * 1024 * 1024
 PREFETCH = 5_000
 MOST = 65_535
-"""basic.qos carries the prefetch in 16 bits."""
+"""Largest prefetch: basic.qos carries 16 bits."""
 
 
 @dataclass(frozen=True)
 class SpoolOptions:
-    """A queue, and the folder that its messages go to.
+    """Queue, and the folder of its spool.
 
-    :param key: what a redelivered message is recognised by: a property, or `header:NAME`
-    :param window: how many keys are remembered, at least, whether or not their messages have left the spool
-    :param per_trigger: messages of a batch, at most; None is no limit
-    :param max_bytes: with so much in the spool that is not read yet, nothing more is acknowledged
-    :param prefetch: messages that the broker hands out before they are acknowledged
+    :param key: property or `header:NAME` that identifies a redelivered message
+    :param window: minimum number of keys to remember, whether or not their messages have left the spool
+    :param per_trigger: messages of a micro-batch at most; None is no limit
+    :param max_bytes: bytes of unread messages in the spool, beyond which nothing more is acknowledged
+    :param prefetch: unacknowledged messages that the broker delivers at most
     """
 
     address: Address
@@ -53,9 +53,10 @@ class SpoolOptions:
 
     @staticmethod
     def from_options(given: Mapping[str, str]) -> SpoolOptions:
-        """The settings that options name; their names in lower case.
+        """Parse the data source's options.
 
-        :raises PipelineError: for an option that there is not, or a value that cannot be meant
+        :param given: options with lower-case names
+        :raises PipelineError: if an option is unknown, missing or not valid
         """
         if unknown := sorted(given.keys() - {name.lower() for name in OPTIONS}):
             raise PipelineError(
@@ -80,12 +81,15 @@ class SpoolOptions:
 
     @property
     def description(self) -> str:
-        """The queue in an error: no password."""
+        """The queue for error messages, without a password."""
         return f"queue {self.queue!r} at {self.address.masked_url}"
 
 
 def folder_of(text: str) -> Path:
-    """:raises PipelineError: if this is no folder that a file can be synced in"""
+    """Return the folder that an absolute path or a `file:` URL names.
+
+    :raises PipelineError: if the text is neither
+    """
     try:
         parts = urlsplit(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Whether a queue is a stream: a broker says so only by what it refuses."""
+"""Detection of streams through AMQP 0-9-1, by the methods that a broker refuses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from warren.wire.reply_codes import Reply
 
 
 def is_stream(address: Address, queue: bytes) -> bool:
-    """Ask, on a connection of its own, while the queue has an exclusive consumer.
+    """Return whether a queue is a stream. The queue must have an exclusive consumer.
 
-    A classic queue refuses another consumer then (so does any queue of Warren's); a stream takes it. Of the quorum queues of
-    RabbitMQ, which take it as well, a stream differs in that it knows no basic.get.
+    A second connection tries to consume. A classic queue refuses it (so does any queue of Warren's except a stream); a
+    stream accepts it. RabbitMQ's quorum queues accept it as well, but unlike a stream they support basic.get.
 
     :raises PipelineError: if no connection can be made
-    :raises ClosedByBroker: if the broker does not let it
+    :raises Refused: if the broker refuses for another reason
     :raises OSError: if the connection is lost
     """
     connection = address.open("warren pipeline spool")
@@ -23,7 +23,7 @@ def is_stream(address: Address, queue: bytes) -> bool:
         connection.call("basic.qos", 0, 1, False)
         connection.call("basic.consume", 0, queue, b"other", False, False, False, False, b"")
         connection.send(methods.frame(CHANNEL, "basic.get", 0, queue, False))
-        # Its answer may be one of two, and comes before this one's.
+        # basic.get has two possible replies; the reply to the next method shows that it was processed.
         connection.call("basic.qos", 0, 1, False)
     except Refused as error:
         if error.code == Reply.NOT_IMPLEMENTED:

@@ -13,7 +13,7 @@ from warren.pipeline import durations
 from warren.pipeline.jobs.dead_letters.aggregates import summary_of
 from warren.pipeline.jobs.dead_letters.facts import letters_of
 from warren.pipeline.jobs.dead_letters.page import page as page
-from warren.pipeline.jobs.dead_letters.summary import Bursts, Summary
+from warren.pipeline.jobs.dead_letters.summary import BurstRule, Summary
 from warren.pipeline.jobs.job import EVENTS
 from warren.pipeline.report.formatting import brief
 
@@ -29,7 +29,7 @@ DESCRIPTION = "What died, where, why, how often, how long after its publish, and
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--burst-gap",
-        type=durations.argument,
+        type=durations.duration_argument,
         default="10s",
         metavar="TIME",
         help="a longer one without a death ends a burst (default: %(default)s)",
@@ -73,7 +73,7 @@ streams = tables
 
 
 def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
-    return summary_of(tables[EVENTS], Bursts(options.burst_gap, options.burst_least, options.burst_of))
+    return summary_of(tables[EVENTS], BurstRule(options.burst_gap, options.burst_least, options.burst_of))
 
 
 def show(summary: Summary, console: Console) -> None:

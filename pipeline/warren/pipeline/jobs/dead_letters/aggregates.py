@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from warren.pipeline.jobs.dead_letters.facts import PUBLISHED_FROM
 from warren.pipeline.jobs.dead_letters.summary import (
-    After,
     Bucket,
     Burst,
-    Bursts,
+    BurstRule,
+    DeathDelay,
     Group,
     Place,
-    Step,
     Summary,
+    TimelineStep,
 )
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ REASONS = 5
 """So many reasons have a series of their own over time; the others are one."""
 
 
-def summary_of(letters: DataFrame, bursts: Bursts) -> Summary:
+def summary_of(letters: DataFrame, bursts: BurstRule) -> Summary:
     """Every number about the letters."""
     from pyspark.sql import functions as F
 
     read = letters.agg(
         F.count(F.lit(1)).alias("letters"), F.count_if(F.col("reason").isNull()).alias("unexplained")
     ).collect()[0]
-    deaths = letters.where(F.col("reason").isNotNull()).withColumn("who", who())
+    deaths = letters.where(F.col("reason").isNotNull()).withColumn("who", message_identity())
     deaths = deaths.dropDuplicates(["who", "died_in", "reason", "deaths_here", "deaths", "died_at"]).persist()
     try:
         total = totals(deaths)
@@ -63,14 +63,14 @@ def summary_of(letters: DataFrame, bursts: Bursts) -> Summary:
             unexplained=read["unexplained"],
             deaths=total["deaths"],
             messages=sum(bucket.count for bucket in times),
-            first=text(total["first"]),
-            last=text(total["last"]),
+            first=iso_time(total["first"]),
+            last=iso_time(total["last"]),
             by_reason=reasons,
             places=places,
             more_places=more,
             origins=groups(deaths, "exchange", "routing_key"),
             types=groups(deaths, "type"),
-            errors=groups(deaths.where("error IS NOT NULL").withColumn("error", exception()), "error"),
+            errors=groups(deaths.where("error IS NOT NULL").withColumn("error", exception_type()), "error"),
             times=times,
             after=after_of(total),
             step_seconds=step,
@@ -89,7 +89,7 @@ def summary_of(letters: DataFrame, bursts: Bursts) -> Summary:
         deaths.unpersist()
 
 
-def who() -> Column:
+def message_identity() -> Column:
     """What makes two letters one message: the id, else the letter's own place."""
     from pyspark.sql import functions as F
 
@@ -119,14 +119,17 @@ def totals(deaths: DataFrame) -> dict[str, Any]:
         F.mean(after).alias("mean"),
         F.percentile(after, list(QUANTILES)).alias("quantiles"),
         *[F.count_if(F.col("published_from") == name).alias(f"from_{name}") for name in PUBLISHED_FROM],
-        *[F.count_if(within(after, *edges)).alias(f"after_{at}") for at, edges in enumerate(spans(EDGES))],
+        *[
+            F.count_if(in_bucket(after, *edges)).alias(f"after_{at}")
+            for at, edges in enumerate(bucket_edges(EDGES))
+        ],
     ]
     return deaths.agg(*numbers).collect()[0].asDict()
 
 
-def after_of(total: dict[str, Any]) -> After:
+def after_of(total: dict[str, Any]) -> DeathDelay:
     levels = zip(QUANTILES, total["quantiles"] or (), strict=False)
-    return After(
+    return DeathDelay(
         known=total["known"],
         by_source={name: total[f"from_{name}"] for name in PUBLISHED_FROM},
         within_a_second=total["within_a_second"],
@@ -138,7 +141,8 @@ def after_of(total: dict[str, Any]) -> After:
         mean=total["mean"],
         quantiles={f"{level:.2f}": value for level, value in levels},
         histogram=tuple(
-            Bucket(above, up_to, total[f"after_{at}"]) for at, (above, up_to) in enumerate(spans(EDGES))
+            Bucket(above, up_to, total[f"after_{at}"])
+            for at, (above, up_to) in enumerate(bucket_edges(EDGES))
         ),
     )
 
@@ -162,8 +166,8 @@ def places_of(deaths: DataFrame) -> tuple[tuple[Place, ...], int]:
             reason=row["reason"],
             deaths=row["deaths"],
             messages=row["messages"],
-            first=text(row["first"]),
-            last=text(row["last"]),
+            first=iso_time(row["first"]),
+            last=iso_time(row["last"]),
             median_after=(row["after"] or (None, None))[0],
             p90_after=(row["after"] or (None, None))[1],
         )
@@ -183,7 +187,7 @@ def groups(deaths: DataFrame, *columns: str) -> tuple[Group, ...]:
     return tuple(Group(tuple(row[column] for column in columns), row["count"]) for row in found)
 
 
-def exception() -> Column:
+def exception_type() -> Column:
     """`OSError` of `OSError: no route to host`."""
     from pyspark.sql import functions as F
 
@@ -195,15 +199,15 @@ def times_of(deaths: DataFrame) -> tuple[Bucket, ...]:
     from pyspark.sql import functions as F
 
     each = deaths.groupBy("who").agg(F.max("deaths").alias("times"))
-    buckets = list(enumerate(spans(TIMES)))
-    row = each.agg(*[F.count_if(within(F.col("times"), *edges)).alias(f"n{at}") for at, edges in buckets])
+    buckets = list(enumerate(bucket_edges(TIMES)))
+    row = each.agg(*[F.count_if(in_bucket(F.col("times"), *edges)).alias(f"n{at}") for at, edges in buckets])
     counts = row.collect()[0]
     return tuple(Bucket(above, up_to, counts[f"n{at}"]) for at, (above, up_to) in buckets)
 
 
 def timeline_of(
     deaths: DataFrame, total: dict[str, Any], reasons: Sequence[str]
-) -> tuple[int, tuple[Step, ...]]:
+) -> tuple[int, tuple[TimelineStep, ...]]:
     """Deaths over time, and how many seconds a step takes."""
     from pyspark.sql import functions as F
 
@@ -216,7 +220,9 @@ def timeline_of(
     rows = deaths.where("died_at IS NOT NULL").groupBy(slot, named.alias("reason")).count().collect()
     for row in sorted(rows, key=lambda row: (row["slot"], row["reason"])):
         found.setdefault(row["slot"], {})[row["reason"]] = row["count"]
-    return step, tuple(Step(str(text(slot * step * 1_000_000)), counts) for slot, counts in found.items())
+    return step, tuple(
+        TimelineStep(str(iso_time(slot * step * 1_000_000)), counts) for slot, counts in found.items()
+    )
 
 
 def step_for(seconds: float) -> int:
@@ -227,7 +233,7 @@ def step_for(seconds: float) -> int:
     return STEPS[-1] * -int(-seconds // (STEPS[-1] * (SLOTS - 1)))
 
 
-def bursts_of(deaths: DataFrame, what: Bursts) -> tuple[dict[str, Any], tuple[Burst, ...]]:
+def bursts_of(deaths: DataFrame, what: BurstRule) -> tuple[dict[str, Any], tuple[Burst, ...]]:
     """How many bursts there are, how many deaths in them, and the largest.
 
     A broker writes the time of a message's first death in a queue for a reason and keeps it. So a message counts once for
@@ -265,8 +271,8 @@ def bursts_of(deaths: DataFrame, what: Bursts) -> tuple[dict[str, Any], tuple[Bu
         Burst(
             queue=row["died_in"] if what.of == "queue" else None,
             reason=row["reason"],
-            began=str(text(row["began"])),
-            ended=str(text(row["ended"])),
+            began=str(iso_time(row["began"])),
+            ended=str(iso_time(row["ended"])),
             seconds=(row["ended"] - row["began"]) / 1_000_000,
             deaths=row["deaths"],
             type=row["type"],
@@ -275,11 +281,11 @@ def bursts_of(deaths: DataFrame, what: Bursts) -> tuple[dict[str, Any], tuple[Bu
     )
 
 
-def spans(edges: Sequence[float]) -> list[tuple[float | None, float | None]]:
+def bucket_edges(edges: Sequence[float]) -> list[tuple[float | None, float | None]]:
     return list(zip([None, *edges], [*edges, None], strict=True))
 
 
-def within(value: Column, above: float | None, up_to: float | None) -> Column:
+def in_bucket(value: Column, above: float | None, up_to: float | None) -> Column:
     from pyspark.sql import functions as F
 
     over = F.lit(True) if above is None else value > above
@@ -287,7 +293,7 @@ def within(value: Column, above: float | None, up_to: float | None) -> Column:
     return value.isNotNull() & over & under
 
 
-def text(micros: int | None) -> str | None:
+def iso_time(micros: int | None) -> str | None:
     """ISO 8601 in UTC."""
     if micros is None:
         return None

@@ -28,7 +28,7 @@ X_DEATH = "array<struct<count:bigint,reason:string,queue:string,time:string,exch
 UUID7 = "(?i)^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 """RFC 9562 section 5.7; the first twelve digits are Unix milliseconds."""
 
-AGREE = 2.0
+MAX_CLOCK_DIFFERENCE = 2.0
 """Seconds by which an id's time may differ from the property `timestamp` and still be the finer statement of the same
 instant; an id that differs by more was made for something else than this publish."""
 
@@ -52,7 +52,7 @@ def letters_of(messages: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    said = messages.select(
+    header_rows = messages.select(
         F.col("queue").alias("read_from"),
         "offset",
         "message_id",
@@ -67,12 +67,12 @@ def letters_of(messages: DataFrame) -> DataFrame:
     ).withColumns(
         {
             "latest": F.try_element_at("history", F.lit(1)),
-            "sdk_time": milliseconds(DEAD_TIME),
+            "sdk_time": header_milliseconds(DEAD_TIME),
             "sdk_deaths": F.coalesce(F.col("headers")[DEATHS].try_cast("long"), F.lit(0)),
         }
     )
     return (
-        said.withColumn("told_by", told_by())
+        header_rows.withColumn("told_by", reported_by())
         .select(
             "read_from",
             "offset",
@@ -81,24 +81,26 @@ def letters_of(messages: DataFrame) -> DataFrame:
             "app_id",
             "bytes",
             "told_by",
-            *died(),
-            *times(),
+            *death_columns(),
+            *time_columns(),
         )
         .transform(with_age)
     )
 
 
-def told_by() -> Column:
+def reported_by() -> Column:
     """`broker`, `sdk`, or null. The SDK takes `x-death` off its letters, so one that has both died once more: the
     later one counts."""
     from pyspark.sql import functions as F
 
-    by_broker, by_sdk = named("queue").isNotNull(), F.col("headers")[DEAD_REASON].isNotNull()
-    since = F.unix_seconds(instant(F.col("latest")["time"])) >= F.unix_seconds("sdk_time")
-    return F.when(by_broker & (~by_sdk | F.coalesce(since, F.lit(True))), "broker").when(by_sdk, "sdk")
+    by_broker, by_sdk = latest_death("queue").isNotNull(), F.col("headers")[DEAD_REASON].isNotNull()
+    broker_is_later = F.unix_seconds(parse_timestamp(F.col("latest")["time"])) >= F.unix_seconds("sdk_time")
+    return F.when(by_broker & (~by_sdk | F.coalesce(broker_is_later, F.lit(True))), "broker").when(
+        by_sdk, "sdk"
+    )
 
 
-def named(part: str) -> Column:
+def latest_death(part: str) -> Column:
     """Queue or reason of the latest death.
 
     A stream of RabbitMQ 3.10 keeps no header that is an array, so no `x-death`: there the names of the last death count, or,
@@ -108,11 +110,11 @@ def named(part: str) -> Column:
 
     headers = F.col("headers")
     names = F.coalesce(headers[f"x-last-death-{part}"], headers[f"x-first-death-{part}"])
-    told = F.coalesce(headers["x-last-death-reason"], headers["x-first-death-reason"]).isNotNull()
-    return F.coalesce(F.col("latest")[part], F.when(told, names))
+    reason_present = F.coalesce(headers["x-last-death-reason"], headers["x-first-death-reason"]).isNotNull()
+    return F.coalesce(F.col("latest")[part], F.when(reason_present, names))
 
 
-def died() -> list[Column]:
+def death_columns() -> list[Column]:
     """Where, why, how often, and where it had been published."""
     from pyspark.sql import functions as F
 
@@ -123,8 +125,8 @@ def died() -> list[Column]:
     )
     earliest = F.element_at(history, -1)
     return [
-        F.when(broker, named("queue")).when(sdk, headers[DEAD_QUEUE]).alias("died_in"),
-        F.when(broker, named("reason")).when(sdk, headers[DEAD_REASON]).alias("reason"),
+        F.when(broker, latest_death("queue")).when(sdk, headers[DEAD_QUEUE]).alias("died_in"),
+        F.when(broker, latest_death("reason")).when(sdk, headers[DEAD_REASON]).alias("reason"),
         F.when(sdk, headers[DEAD_ERROR]).alias("error"),
         F.coalesce(headers[ORIGIN_EXCHANGE], F.when(broker, latest["exchange"]), "here_exchange").alias(
             "exchange"
@@ -143,15 +145,15 @@ def died() -> list[Column]:
     ]
 
 
-def times() -> list[Column]:
+def time_columns() -> list[Column]:
     """When it died, first and here; when it was published, and what says so."""
     from pyspark.sql import functions as F
 
     broker = F.col("told_by") == "broker"
-    first_here = F.array_min(F.transform("history", lambda each: instant(each["time"])))
+    first_here = F.array_min(F.transform("history", lambda each: parse_timestamp(each["time"])))
     earliest = F.least(F.when(broker, first_here), "sdk_time")
-    first = F.coalesce(milliseconds(DEAD_FIRST_TIME), earliest)
-    died_at = F.when(broker, instant(F.col("latest")["time"])).otherwise(F.col("sdk_time"))
+    first = F.coalesce(header_milliseconds(DEAD_FIRST_TIME), earliest)
+    died_at = F.when(broker, parse_timestamp(F.col("latest")["time"])).otherwise(F.col("sdk_time"))
     by_id = F.when(
         F.col("message_id").rlike(UUID7),
         F.timestamp_millis(
@@ -160,9 +162,9 @@ def times() -> list[Column]:
             )
         ),
     )
-    stamp, by_header = F.col("stamped_at"), milliseconds(FIRST_PUBLISHED)
-    apart = F.abs(F.unix_micros(by_id) - F.unix_micros(stamp)) / 1_000_000
-    by_id = F.when(stamp.isNull() | (apart <= AGREE), by_id)
+    stamp, by_header = F.col("stamped_at"), header_milliseconds(FIRST_PUBLISHED)
+    difference = F.abs(F.unix_micros(by_id) - F.unix_micros(stamp)) / 1_000_000
+    by_id = F.when(stamp.isNull() | (difference <= MAX_CLOCK_DIFFERENCE), by_id)
     by_death = F.when(first < died_at, first)
     return [
         died_at.alias("died_at"),
@@ -182,20 +184,20 @@ def with_age(letters: DataFrame) -> DataFrame:
 
     coarse = (F.col("told_by") == "broker") | F.col("published_from").isin("timestamp", "first_death")
     within = F.when(coarse, WHOLE_SECONDS).otherwise(MILLISECONDS)
-    apart = (F.unix_micros("died_at") - F.unix_micros("published_at")) / 1_000_000
+    difference = (F.unix_micros("died_at") - F.unix_micros("published_at")) / 1_000_000
     return letters.withColumns(
         {
-            "after_seconds": F.when((apart < 0) & (apart > -within), 0.0).otherwise(apart),
-            "within_seconds": F.when(apart.isNotNull(), within),
+            "after_seconds": F.when((difference < 0) & (difference > -within), 0.0).otherwise(difference),
+            "within_seconds": F.when(difference.isNotNull(), within),
         }
     )
 
 
-def instant(text: Column) -> Column:
+def parse_timestamp(text: Column) -> Column:
     return text.try_cast("timestamp")
 
 
-def milliseconds(header: str) -> Column:
+def header_milliseconds(header: str) -> Column:
     """A header of the SDK's: Unix time in milliseconds."""
     from pyspark.sql import functions as F
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from warren.pipeline.durations import words
+from warren.pipeline.durations import format_duration
 from warren.pipeline.jobs.dead_letters.facts import PUBLISHED_FROM
 from warren.pipeline.report import charts, html_page
-from warren.pipeline.report.charts import TONES, Chart, Ranked, Ranking, Series
+from warren.pipeline.report.charts import TONES, Chart, RankedBar, Ranking, Series
 from warren.pipeline.report.formatting import brief, clock, label, percent, span, trimmed
-from warren.pipeline.report.html_page import Figure, Part, Row, Table, Tile
+from warren.pipeline.report.html_page import BarPart, BarRow, Figure, Table, Tile
 
 if TYPE_CHECKING:
     from warren.pipeline.jobs.dead_letters.summary import Bucket, Burst, Group, Place, Summary
@@ -79,7 +79,7 @@ def middle(summary: Summary) -> str:
 
 def sections(summary: Summary) -> Iterable[str]:
     if not summary.deaths:
-        yield html_page.notice(
+        yield html_page.notice_section(
             "No death",
             ["None of the messages has a header that tells of a death: x-death or the SDK's."],
             "off",
@@ -98,7 +98,7 @@ def sections(summary: Summary) -> Iterable[str]:
 
 def places(summary: Summary, tones: dict[str, str]) -> str:
     shown = summary.places[:SHOWN]
-    says = "; ".join(
+    description = "; ".join(
         f"{count:,} {reason}" + (f" ({REASONS[reason]})" if reason in REASONS else "")
         for reason, count in [*summary.by_reason.items()][:SHOWN]
     )
@@ -106,11 +106,11 @@ def places(summary: Summary, tones: dict[str, str]) -> str:
     return charts.ranking(
         Ranking(
             title="Where they died, and why",
-            says=f"{says}.",
+            description=f"{description}.",
             rows=tuple(
-                Ranked(
+                RankedBar(
                     f"{place.queue}: {place.reason}",
-                    (Part(place.deaths, tones.get(place.reason, "off"), ""),),
+                    (BarPart(place.deaths, tones.get(place.reason, "off"), ""),),
                     f"{place.deaths:,}",
                 )
                 for place in shown
@@ -131,7 +131,7 @@ def place_row(place: Place) -> tuple[str, ...]:
 
 def timeline(summary: Summary, tones: dict[str, str]) -> str:
     if not summary.timeline:
-        return html_page.notice(
+        return html_page.notice_section(
             "When", [f"None of the {summary.deaths:,} deaths says when it happened."], "off"
         )
     starts = [datetime.fromisoformat(step.at).timestamp() for step in summary.timeline]
@@ -152,8 +152,8 @@ def timeline(summary: Summary, tones: dict[str, str]) -> str:
     fullest = max(summary.timeline, key=lambda step: sum(step.deaths.values()))
     return charts.chart(
         Chart(
-            title=f"When: deaths in {words(summary.step_seconds)}",
-            says=f"Most died in the {words(summary.step_seconds)} from {clock(fullest.at)} UTC on: "
+            title=f"When: deaths in {format_duration(summary.step_seconds)}",
+            description=f"Most died in the {format_duration(summary.step_seconds)} from {clock(fullest.at)} UTC on: "
             f"{sum(fullest.deaths.values()):,}.",
             labels=tuple(
                 label(starts[0] + each * summary.step_seconds, summary.step_seconds) for each in range(count)
@@ -174,7 +174,7 @@ def timeline(summary: Summary, tones: dict[str, str]) -> str:
 
 
 def bursts(summary: Summary) -> str:
-    gap = words(summary.burst_gap_seconds)
+    gap = format_duration(summary.burst_gap_seconds)
     rule = f"at least {summary.burst_least:,} deaths of one reason" + (
         " in one queue" if summary.burst_of == "queue" else ""
     )
@@ -185,7 +185,7 @@ def bursts(summary: Summary) -> str:
     )
     if not summary.bursts:
         line = f"There was no burst: {rule}, none more than {gap} after the one before."
-        return html_page.notice("No burst", [line, *left_out], "good")
+        return html_page.notice_section("No burst", [line, *left_out], "good")
     shown = summary.largest_bursts[:SHOWN]
     more = summary.bursts - len(shown)
     notes = [f"A burst: {rule}, none more than {gap} after the one before.", *left_out]
@@ -194,9 +194,9 @@ def bursts(summary: Summary) -> str:
     return charts.ranking(
         Ranking(
             title=f"{summary.bursts:,} {'burst' if summary.bursts == 1 else 'bursts'}",
-            says=f"{summary.deaths_in_bursts:,} deaths came in bursts, {summary.deaths_beside_bursts:,} beside them.",
+            description=f"{summary.deaths_in_bursts:,} deaths came in bursts, {summary.deaths_beside_bursts:,} beside them.",
             rows=tuple(
-                Ranked(burst_name(burst), (Part(burst.deaths, "warn", ""),), f"{burst.deaths:,}")
+                RankedBar(burst_name(burst), (BarPart(burst.deaths, "warn", ""),), f"{burst.deaths:,}")
                 for burst in shown
             ),
             table=Table(
@@ -206,7 +206,7 @@ def bursts(summary: Summary) -> str:
                         clock(burst.began),
                         brief(burst.seconds),
                         f"{burst.deaths / max(burst.seconds, 1):,.1f}",
-                        charts.clipped(burst.type or "-", 16),
+                        charts.shorten_middle(burst.type or "-", 16),
                     )
                     for burst in shown
                 ),
@@ -231,7 +231,7 @@ def after(summary: Summary) -> str:
         lines.append(
             "Publish with a UUID of version 7 as message id (the SDK does), or set the property timestamp."
         )
-        return html_page.notice("How long after the publish", lines, "off")
+        return html_page.notice_section("How long after the publish", lines, "off")
     half, slow = late.quantiles["0.50"], late.quantiles["0.90"]
     told = [f"{count:,} by {PUBLISHED_FROM[name]}" for name, count in late.by_source.items() if count]
     notes = [
@@ -249,10 +249,10 @@ def after(summary: Summary) -> str:
     return html_page.figure(
         Figure(
             title="How long after the publish",
-            says=f"Half of {late.known:,} deaths came within {brief(half)} of the publish, nine in ten within "
+            description=f"Half of {late.known:,} deaths came within {brief(half)} of the publish, nine in ten within "
             f"{brief(slow)}.",
             rows=tuple(
-                Row(span(bucket, brief), (Part(bucket.count, "late", ""),), f"{bucket.count:,}")
+                BarRow(span(bucket, brief), (BarPart(bucket.count, "late", ""),), f"{bucket.count:,}")
                 for bucket in rows
             ),
             table=Table(("of all deaths", "after the publish"), tuple(spread)),
@@ -269,11 +269,11 @@ def times(summary: Summary) -> str:
     return html_page.figure(
         Figure(
             title="How often one message died",
-            says=f"{once:,} messages died once, {again:,} more than once.",
+            description=f"{once:,} messages died once, {again:,} more than once.",
             rows=tuple(
-                Row(
+                BarRow(
                     often(bucket),
-                    (Part(bucket.count, "plain", ""),),
+                    (BarPart(bucket.count, "plain", ""),),
                     f"{bucket.count:,}",
                 )
                 for bucket in rows
@@ -298,7 +298,7 @@ def often(bucket: Bucket) -> str:
 
 def grouped(summary: Summary) -> Iterable[str]:
     """What the dead have in common."""
-    for title, says, found, name in (
+    for title, description, found, name in (
         ("Where they had been published", "By exchange and routing key.", summary.origins, "origins"),
         ("What they were", "By the property type.", summary.types, "types"),
         ("Which errors", "By the exception that the SDK noted.", summary.errors, "errors"),
@@ -309,9 +309,9 @@ def grouped(summary: Summary) -> Iterable[str]:
         yield charts.ranking(
             Ranking(
                 title=title,
-                says=says,
+                description=description,
                 rows=tuple(
-                    Ranked(group_name(group), (Part(group.deaths, "plain", ""),), f"{group.deaths:,}")
+                    RankedBar(group_name(group), (BarPart(group.deaths, "plain", ""),), f"{group.deaths:,}")
                     for group in shown
                 ),
                 table=Table(

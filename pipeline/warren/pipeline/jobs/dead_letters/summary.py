@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Bursts:
+class BurstRule:
     """What is one: at least `least` deaths of one reason, none of them more than `gap` after the one before."""
 
     gap: timedelta = timedelta(seconds=10)
@@ -51,7 +51,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class After:
+class DeathDelay:
     """How long after its publish a message died, in seconds, over the deaths of which both times are known."""
 
     known: int
@@ -88,7 +88,7 @@ class Burst:
 
 
 @dataclass(frozen=True)
-class Step:
+class TimelineStep:
     """Deaths from `at` until the next step, by reason."""
 
     at: str
@@ -119,9 +119,9 @@ class Summary:
     """By the exception's type, where the SDK told it."""
     times: tuple[Bucket, ...]
     """Messages by how often they died."""
-    after: After
+    after: DeathDelay
     step_seconds: int
-    timeline: tuple[Step, ...]
+    timeline: tuple[TimelineStep, ...]
     """Empty steps are left out."""
     undated: int
     """Deaths without a time."""

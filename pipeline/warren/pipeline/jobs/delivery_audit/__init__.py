@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from warren.pipeline import durations
-from warren.pipeline.jobs.batch_run import spark_path, stored
+from warren.pipeline.jobs.batch_run import spark_path, write_and_reload
 from warren.pipeline.jobs.delivery_audit.capture_gaps import capture_of
 from warren.pipeline.jobs.delivery_audit.facts import facts_of
 from warren.pipeline.jobs.delivery_audit.losses import PLACES, Rules
@@ -35,13 +35,13 @@ DESCRIPTION = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--late",
-        type=durations.argument,
+        type=durations.duration_argument,
         default="1m",
         help="what is acknowledged later than so long after its publication is late (default: %(default)s)",
     )
     parser.add_argument(
         "--settle",
-        type=durations.argument,
+        type=durations.duration_argument,
         default="10s",
         help="nothing is judged by the last so long of what was captured: the rest may be on its way "
         "(default: %(default)s)",
@@ -87,7 +87,7 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
         made["facts"],
         made["capture"],
         rules,
-        lambda frame, name: stored(frame, f"{folder}/{name}"),
+        lambda frame, name: write_and_reload(frame, f"{folder}/{name}"),
     )
 
 
@@ -95,7 +95,8 @@ def made_of(
     given: Mapping[str, DataFrame], options: argparse.Namespace, folder: str
 ) -> Mapping[str, DataFrame]:
     return {
-        name: stored(frame, f"{folder}/{name}") for name, frame in tables(given["events"], options).items()
+        name: write_and_reload(frame, f"{folder}/{name}")
+        for name, frame in tables(given["events"], options).items()
     }
 
 

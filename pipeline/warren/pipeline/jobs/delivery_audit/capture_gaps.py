@@ -82,7 +82,7 @@ def gaps_of(events: DataFrame, incomplete: DataFrame) -> DataFrame:
     return steps.where(F.col("missing") > 0)
 
 
-def blind_of(pieces: DataFrame, missing: DataFrame) -> DataFrame:
+def unobserved_of(pieces: DataFrame, missing: DataFrame) -> DataFrame:
     """`queue`, `since` and `until`: when something is missing of what a source told of a queue.
 
     :param missing: as `gaps_of` gives them

@@ -29,19 +29,19 @@ def facts_of(events: DataFrame) -> DataFrame:
 
     published = ("exchange", "routing_key", "bytes", "reason")
     return events.groupBy(*KEY).agg(
-        first("sent", told(event.PUBLISHED, "sdk"), *published),
-        count("sends", told(event.PUBLISHED, "sdk")),
-        first("taken", told(event.PUBLISHED, "broker"), *published),
-        count("takes", told(event.PUBLISHED, "broker")),
-        earliest("confirmed_at", told(event.CONFIRMED)),
-        count("nacks", told(event.NACKED)),
-        count("returns", told(event.RETURNED)),
+        first("sent", event_is(event.PUBLISHED, "sdk"), *published),
+        count("sends", event_is(event.PUBLISHED, "sdk")),
+        first("taken", event_is(event.PUBLISHED, "broker"), *published),
+        count("takes", event_is(event.PUBLISHED, "broker")),
+        earliest("confirmed_at", event_is(event.CONFIRMED)),
+        count("nacks", event_is(event.NACKED)),
+        count("returns", event_is(event.RETURNED)),
         *[fact for side in SIDES for fact in deliveries(side)],
         attempts(),
-        count("requeues", told(event.REQUEUED)),
-        count("expiries", told(event.EXPIRED)),
-        *[count(f"dead_letters_{side}", told(event.DEAD_LETTERED, side)) for side in SIDES],
-        count("drops", told(event.DROPPED)),
+        count("requeues", event_is(event.REQUEUED)),
+        count("expiries", event_is(event.EXPIRED)),
+        *[count(f"dead_letters_{side}", event_is(event.DEAD_LETTERED, side)) for side in SIDES],
+        count("drops", event_is(event.DROPPED)),
         reason(),
         # Readers of a stream get what others have read, and acknowledge only to get more.
         F.bool_or("stream").alias("stream"),
@@ -54,20 +54,20 @@ def deliveries(side: str) -> list[Column]:
     """What one side saw of the deliveries."""
     from pyspark.sql import functions as F
 
-    delivered = told(event.DELIVERED, side)
+    delivered = event_is(event.DELIVERED, side)
     known = ("consumer", "exchange", "routing_key", "redelivered", "no_ack")
     return [
         first(f"first_{side}", delivered, *known),
         count(f"deliveries_{side}", delivered),
         count(f"redeliveries_{side}", lambda: delivered() & F.col("redelivered")),
         count(f"automatic_{side}", lambda: delivered() & F.col("no_ack")),
-        earliest(f"acked_at_{side}", told(event.ACKED, side)),
-        count(f"acks_{side}", told(event.ACKED, side)),
-        count(f"rejects_{side}", told(event.REJECTED, side)),
+        earliest(f"acked_at_{side}", event_is(event.ACKED, side)),
+        count(f"acks_{side}", event_is(event.ACKED, side)),
+        count(f"rejects_{side}", event_is(event.REJECTED, side)),
     ]
 
 
-def told(kind: str, side: str | None = None) -> Condition:
+def event_is(kind: str, side: str | None = None) -> Condition:
     from pyspark.sql import functions as F
 
     def condition() -> Column:

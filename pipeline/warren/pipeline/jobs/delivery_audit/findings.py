@@ -7,8 +7,8 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from warren.pipeline.jobs.delivery_audit.facts import SIDES
-from warren.pipeline.jobs.delivery_audit.losses import ABOUT, Rules, in_order, losses_of
-from warren.pipeline.jobs.delivery_audit.running_maximum import with_best_before
+from warren.pipeline.jobs.delivery_audit.losses import MESSAGE_COLUMNS, Rules, in_order, losses_of
+from warren.pipeline.jobs.delivery_audit.running_maximum import with_maximum_before
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -22,11 +22,17 @@ KINDS = {
 }
 
 
-TOLD = {"place": "string", "since": "timestamp", "until": "timestamp", "times": "bigint", "seconds": "double"}
+OPTIONAL_COLUMNS = {
+    "place": "string",
+    "since": "timestamp",
+    "until": "timestamp",
+    "times": "bigint",
+    "seconds": "double",
+}
 
 
 def findings_of(
-    messages: DataFrame, blind: DataFrame | None, rules: Rules, horizon: Column, fates: Collection[str]
+    messages: DataFrame, unobserved: DataFrame | None, rules: Rules, horizon: Column, fates: Collection[str]
 ) -> DataFrame:
     """One row a finding: `finding` (of `KINDS`), the message and queue, and what is known of the way.
 
@@ -35,33 +41,33 @@ def findings_of(
     :param horizon: the last time that counts
     :param fates: those that there are among the messages
     """
-    losses = [lost_or_unknown(part, blind) for part in losses_of(messages, rules, horizon, fates)]
+    losses = [classify_losses(part, unobserved) for part in losses_of(messages, rules, horizon, fates)]
     parts = [*losses, duplicates_of(messages), reordered_of(messages, rules), late_of(messages, rules)]
-    return reduce(lambda one, other: one.unionByName(other), [completed(part) for part in parts])
+    return reduce(lambda one, other: one.unionByName(other), [with_all_columns(part) for part in parts])
 
 
-def completed(part: DataFrame) -> DataFrame:
+def with_all_columns(part: DataFrame) -> DataFrame:
     """With every column; null is what this kind does not tell."""
     from pyspark.sql import functions as F
 
     told = [
         F.col(name) if name in part.columns else F.lit(None).cast(kind).alias(name)
-        for name, kind in TOLD.items()
+        for name, kind in OPTIONAL_COLUMNS.items()
     ]
-    return part.select("finding", *ABOUT, *told)
+    return part.select("finding", *MESSAGE_COLUMNS, *told)
 
 
-def lost_or_unknown(lost: DataFrame, blind: DataFrame | None) -> DataFrame:
+def classify_losses(lost: DataFrame, unobserved: DataFrame | None) -> DataFrame:
     from pyspark.sql import functions as F
 
-    if blind is None:
+    if unobserved is None:
         return lost.withColumn("finding", F.lit("lost"))
-    hidden = hidden_of(lost, blind).withColumn("hidden", F.lit(True))
+    hidden = covered_by_gaps(lost, unobserved).withColumn("hidden", F.lit(True))
     known = F.when(F.col("hidden"), "unknown").otherwise("lost")
     return lost.join(hidden, ["message_id", "queue"], "left").withColumn("finding", known)
 
 
-def hidden_of(lost: DataFrame, gaps: DataFrame) -> DataFrame:
+def covered_by_gaps(lost: DataFrame, gaps: DataFrame) -> DataFrame:
     """Message and queue of the losses at whose time something is missing of what a source told of this queue."""
     from pyspark.sql import functions as F
 
@@ -70,7 +76,7 @@ def hidden_of(lost: DataFrame, gaps: DataFrame) -> DataFrame:
         begin, end = (F.date_trunc("minute", F.col(name)) for name in ("since", "until"))
         return rows.withColumn("minute", F.explode(F.sequence(begin, end, F.expr("INTERVAL 1 MINUTE"))))
 
-    lost, gaps = in_time(lost), in_time(gaps)
+    lost, gaps = ordered_times(lost), ordered_times(gaps)
     inner = gaps.where(F.col("since").isNotNull()).select("queue", "since", "until")
     silent = minutes(inner).withColumnsRenamed({"since": "silent_since", "until": "silent_until"})
     meets = (F.col("silent_since") <= F.col("until")) & (F.col("silent_until") >= F.col("since"))
@@ -81,7 +87,7 @@ def hidden_of(lost: DataFrame, gaps: DataFrame) -> DataFrame:
     return within.select(*keys).unionByName(before.select(*keys)).distinct()
 
 
-def in_time(spans: DataFrame) -> DataFrame:
+def ordered_times(spans: DataFrame) -> DataFrame:
     """With the earlier end first: clocks that disagree, or are set back, tell the later one first; null stays null."""
     from pyspark.sql import functions as F
 
@@ -101,7 +107,12 @@ def duplicates_of(messages: DataFrame) -> DataFrame:
     allowed = F.col("attempts") + F.col("dead_letters_sdk")
     return (
         messages.where(F.col("queue").isNotNull() & ~F.col("stream"))
-        .select(F.lit("duplicated").alias("finding"), *ABOUT, times.alias("times"), allowed.alias("allowed"))
+        .select(
+            F.lit("duplicated").alias("finding"),
+            *MESSAGE_COLUMNS,
+            times.alias("times"),
+            allowed.alias("allowed"),
+        )
         .where(F.col("times") > F.col("allowed"))
         .drop("allowed")
     )
@@ -130,16 +141,20 @@ def reordered_of(messages: DataFrame, rules: Rules) -> DataFrame:
         .select("*", seen.alias("seen"))
         .where(F.col("seen.at").isNotNull() & ~F.coalesce("seen.redelivered", F.lit(False)) & unmoved)
         .select(
-            *ABOUT,
+            *MESSAGE_COLUMNS,
             "publication",
             way.alias("way"),
             F.col("seen.sequence").alias("step"),
             F.col("seen.at").alias("until"),
         )
     )
-    judged = with_best_before(deliveries, ["way"], "step", "publication", "newest")
+    judged = with_maximum_before(deliveries, ["way"], "step", "publication", "newest")
     behind = judged.where(F.col("newest") > F.col("publication"))
-    return behind.groupBy(*ABOUT).agg(F.min("until").alias("until")).withColumn("finding", F.lit("reordered"))
+    return (
+        behind.groupBy(*MESSAGE_COLUMNS)
+        .agg(F.min("until").alias("until"))
+        .withColumn("finding", F.lit("reordered"))
+    )
 
 
 def late_of(messages: DataFrame, rules: Rules) -> DataFrame:
@@ -155,6 +170,6 @@ def late_of(messages: DataFrame, rules: Rules) -> DataFrame:
     seconds = (F.unix_micros(ended) - F.unix_micros("published_at")) / 1_000_000
     return (
         messages.where(F.coalesce(unmoved, F.lit(True)))
-        .select(F.lit("late").alias("finding"), *ABOUT, seconds.alias("seconds"))
+        .select(F.lit("late").alias("finding"), *MESSAGE_COLUMNS, seconds.alias("seconds"))
         .where(F.col("seconds") > rules.late.total_seconds())
     )

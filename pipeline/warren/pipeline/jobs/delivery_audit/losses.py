@@ -22,7 +22,7 @@ from datetime import timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from warren.pipeline.jobs.delivery_audit.running_maximum import with_best_before
+from warren.pipeline.jobs.delivery_audit.running_maximum import with_maximum_before
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,7 +34,15 @@ PLACES = {
     "at the consumer": "at a consumer with automatic acknowledgement that did not finish",
     "no queue": "at an exchange from which no queue took them",
 }
-ABOUT = ("message_id", "queue", "exchange", "routing_key", "publisher", "published_at", "confirmed_at")
+MESSAGE_COLUMNS = (
+    "message_id",
+    "queue",
+    "exchange",
+    "routing_key",
+    "publisher",
+    "published_at",
+    "confirmed_at",
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ def steps_of(
 
     def steps(rows: DataFrame, *, asks: bool) -> DataFrame:
         return rows.select(
-            *ABOUT,
+            *MESSAGE_COLUMNS,
             place.alias("place"),
             F.transform(way, lambda name: F.coalesce(name, F.lit(""))).alias("way"),
             F.col(since).alias("since"),
@@ -147,10 +155,10 @@ def overtaken(steps: DataFrame, horizon: Column) -> DataFrame:
     """Those that ask, and that something came after which began later on the same way."""
     from pyspark.sql import functions as F
 
-    judged = with_best_before(steps, ["way"], "step", "came", "earliest")
+    judged = with_maximum_before(steps, ["way"], "step", "came", "earliest")
     until = F.timestamp_micros(-F.col("earliest"))
     return judged.where(F.col("asks") & (until <= horizon)).select(
-        *ABOUT, "since", until.alias("until"), "place"
+        *MESSAGE_COLUMNS, "since", until.alias("until"), "place"
     )
 
 
@@ -173,7 +181,7 @@ def handed_over(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame
     )
     until = F.col("delivered_at") + F.lit(rules.settle)
     return given.select(
-        *ABOUT, F.col("delivered_at").alias("since"), until.alias("until"), place.alias("place")
+        *MESSAGE_COLUMNS, F.col("delivered_at").alias("since"), until.alias("until"), place.alias("place")
     ).where(F.col("place").isNotNull())
 
 
@@ -182,5 +190,5 @@ def without_queue(messages: DataFrame) -> DataFrame:
 
     at = F.col("published_at")
     return messages.where(F.col("fate") == "unroutable").select(
-        *ABOUT, at.alias("since"), at.alias("until"), F.lit("no queue").alias("place")
+        *MESSAGE_COLUMNS, at.alias("since"), at.alias("until"), F.lit("no queue").alias("place")
     )

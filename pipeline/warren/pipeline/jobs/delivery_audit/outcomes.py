@@ -28,7 +28,7 @@ FATES = {
 """How far a message came, the best news first. Which of those without an end are lost is for `findings` to say."""
 
 
-def lives_of(facts: DataFrame, events: DataFrame) -> DataFrame:
+def outcomes_of(facts: DataFrame, events: DataFrame) -> DataFrame:
     """One row a message and queue, or, with `queue` null, a message that came to none.
 
     Where both an application and the broker saw a thing, times are the application's: how long it took is for those at the
@@ -73,11 +73,11 @@ def lives_of(facts: DataFrame, events: DataFrame) -> DataFrame:
         F.least("acked_at_sdk", "acked_at_broker").alias("acked_at"),
         "first_sdk",
         "first_broker",
-        most("deliveries").alias("deliveries"),
-        most("redeliveries").alias("redeliveries"),
-        most("acks").alias("acks"),
-        most("automatic").alias("automatic"),
-        most("rejects").alias("rejects"),
+        larger_count("deliveries").alias("deliveries"),
+        larger_count("redeliveries").alias("redeliveries"),
+        larger_count("acks").alias("acks"),
+        larger_count("automatic").alias("automatic"),
+        larger_count("rejects").alias("rejects"),
         *[F.coalesce(name, F.lit(0)).alias(name) for name in COUNTS],
         is_stream().alias("stream"),
         F.greatest(F.size("attempts"), F.lit(1)).alias("attempts"),
@@ -100,7 +100,7 @@ COUNTS = (
 )  # fmt: skip
 
 
-def most(name: str) -> Column:
+def larger_count(name: str) -> Column:
     """What either side counted, where it saw more: the other one's capture may have begun later."""
     from pyspark.sql import functions as F
 
@@ -126,7 +126,7 @@ def fate() -> Column:
 
     return (
         F.when(is_stream(), "streamed")
-        .when(most("acks") > F.coalesce("dead_letters_sdk", F.lit(0)), "acknowledged")
+        .when(larger_count("acks") > F.coalesce("dead_letters_sdk", F.lit(0)), "acknowledged")
         .when(any_of("dead_letters_sdk", "dead_letters_broker"), "dead_lettered")
         .when(any_of("expiries"), "expired")
         .when(any_of("rejects_sdk", "rejects_broker"), "rejected")

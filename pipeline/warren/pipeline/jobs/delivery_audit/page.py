@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from warren.pipeline.durations import words
+from warren.pipeline.durations import format_duration
 from warren.pipeline.jobs.delivery_audit.findings import KINDS
 from warren.pipeline.jobs.delivery_audit.losses import PLACES
 from warren.pipeline.jobs.delivery_audit.outcomes import FATES
 from warren.pipeline.report import html_page
 from warren.pipeline.report.formatting import brief, clock
-from warren.pipeline.report.html_page import Figure, Part, Row, Table, Tile
+from warren.pipeline.report.html_page import BarPart, BarRow, Figure, Table, Tile
 
 if TYPE_CHECKING:
     from warren.pipeline.jobs.delivery_audit.summary import Capture, Latency, Queue, Summary
@@ -53,22 +53,22 @@ def page(summary: Summary, run: Run) -> str:
             Tile(f"{found['reordered']:,}", "reordered", "late" if found["reordered"] else "good"),
             Tile(
                 f"{found['late']:,}",
-                f"late: after {words(summary.late_seconds)}",
+                f"late: after {format_duration(summary.late_seconds)}",
                 "late" if found["late"] else "good",
             ),
         ],
         sections=[
-            *incomplete(summary.capture, found["unknown"]),
-            *wrong(summary),
-            *backlogs(summary),
-            stays(summary),
-            *speeds(summary.queues),
+            *completeness_notices(summary.capture, found["unknown"]),
+            *finding_notices(summary),
+            *backlog_notice(summary),
+            outcome_figure(summary),
+            *latency_figures(summary.queues),
         ],
         foot=[
             *run.foot,
             f"{summary.capture.events:,} events of {summary.capture.sources:,} sources, from "
-            f"{when(summary.capture.first_at)} to {when(summary.capture.last_at)}; nothing is judged by the last "
-            f"{words(summary.settle_seconds)} of them.",
+            f"{format_time(summary.capture.first_at)} to {format_time(summary.capture.last_at)}. The last "
+            f"{format_duration(summary.settle_seconds)} are not judged, because more events of these messages may follow.",
             "messages and findings, beside this page, have a row for each message and queue, and for each finding.",
         ],
     )
@@ -91,7 +91,7 @@ def headline(summary: Summary) -> str:
     return "Nothing was lost"
 
 
-def incomplete(capture: Capture, unknown: int) -> Iterable[str]:
+def completeness_notices(capture: Capture, unknown: int) -> Iterable[str]:
     """What capture did not tell; nothing if it told all."""
     if capture.missing:
         lines = [
@@ -107,13 +107,13 @@ def incomplete(capture: Capture, unknown: int) -> Iterable[str]:
             )
             for gap in capture.gaps
         ]
-        yield html_page.notice("What was captured is incomplete", lines, "warn")
+        yield html_page.notice_section("What was captured is incomplete", lines, "warn")
     if capture.without_id:
         line = f"{capture.without_id:,} messages were published without a message id and cannot be followed."
-        yield html_page.notice("Messages without an id", [line], "late")
+        yield html_page.notice_section("Messages without an id", [line], "late")
 
 
-def wrong(summary: Summary) -> Iterable[str]:
+def finding_notices(summary: Summary) -> Iterable[str]:
     """A notice for each kind of finding that there is."""
     for kind, count in summary.findings.items():
         if not count:
@@ -125,20 +125,20 @@ def wrong(summary: Summary) -> Iterable[str]:
             if summary.lost_after_confirm:
                 lines.append(f"{summary.lost_after_confirm:,} of them although the broker had confirmed them")
         tone = "warn" if kind in ("lost", "unknown") else "late"
-        yield html_page.notice(f"{count:,} {kind}: {KINDS[kind]}", lines, tone)
+        yield html_page.notice_section(f"{count:,} {kind}: {KINDS[kind]}", lines, tone)
 
 
-def backlogs(summary: Summary) -> Iterable[str]:
+def backlog_notice(summary: Summary) -> Iterable[str]:
     """What helps the queues in which messages wait."""
     lines = [
         f"{backlog.queue}: {backlog.ready:,} wait. {' '.join(measure.words for measure in backlog.measures)}"
         for backlog in summary.backlogs[:SHOWN]
     ]
     if lines:
-        yield html_page.notice("Queues in which messages wait, and what helps", lines, "plain")
+        yield html_page.notice_section("Queues in which messages wait, and what helps", lines, "plain")
 
 
-def stays(summary: Summary) -> str:
+def outcome_figure(summary: Summary) -> str:
     there = {fate: count for fate, count in summary.stays.items() if count}
     streamed = there.get("streamed", 0)
     total = sum(there.values()) - streamed
@@ -146,11 +146,12 @@ def stays(summary: Summary) -> str:
     return html_page.figure(
         Figure(
             title="How far the messages came",
-            says=f"{done:,} of {total:,} reached a consumer that took them; a message counts once for each queue it was in."
+            description=f"{done:,} of {total:,} were acknowledged or delivered with automatic acknowledgement. A message "
+            "counts once for each queue that it was in."
             if total
             else "No message was seen.",
             rows=tuple(
-                Row(FATES[fate], (Part(count, TONES[fate], ""),), f"{count:,}")
+                BarRow(FATES[fate], (BarPart(count, TONES[fate], ""),), f"{count:,}")
                 for fate, count in there.items()
             ),
             table=Table(
@@ -171,27 +172,31 @@ def stays(summary: Summary) -> str:
     )
 
 
-def speeds(queues: tuple[Queue, ...]) -> Iterable[str]:
+def latency_figures(queues: tuple[Queue, ...]) -> Iterable[str]:
     for name, title, what in (
         ("to_delivery", "From publication to delivery", "published"),
         ("to_acknowledgement", "From delivery to acknowledgement", "delivered"),
     ):
         timed = [(queue.queue, getattr(queue, name)) for queue in queues if getattr(queue, name).count]
         if timed:
-            yield html_page.figure(speed(timed[:SHOWN], title, what), name.replace("_", "-"))
+            yield html_page.figure(latency_figure(timed[:SHOWN], title, what), name.replace("_", "-"))
 
 
-def speed(timed: list[tuple[str, Latency]], title: str, what: str) -> Figure:
+def latency_figure(timed: list[tuple[str, Latency]], title: str, what: str) -> Figure:
     slowest = max(timed, key=lambda each: each[1].quantiles["0.99"])
     rare = brief(slowest[1].quantiles["0.99"])
     rows = []
     for queue, latency in timed:
-        half, most, nearly = (max(latency.quantiles[level], 0.0) for level in ("0.50", "0.90", "0.99"))
-        parts = (Part(half, "good", ""), Part(most - half, "plain", ""), Part(nearly - most, "off", ""))
-        rows.append(Row(shortened(queue), parts, brief(nearly)))
+        half, p90, p99 = (max(latency.quantiles[level], 0.0) for level in ("0.50", "0.90", "0.99"))
+        parts = (
+            BarPart(half, "good", ""),
+            BarPart(p90 - half, "plain", ""),
+            BarPart(p99 - p90, "off", ""),
+        )
+        rows.append(BarRow(shorten(queue), parts, brief(p99)))
     return Figure(
         title=title,
-        says=f"Slowest is {slowest[0]}: one in a hundred takes longer than {rare} from when it is {what}.",
+        description=f"Slowest is {slowest[0]}: one in a hundred takes longer than {rare} from when it is {what}.",
         rows=tuple(rows),
         legend=SPEED,
         table=Table(
@@ -199,8 +204,8 @@ def speed(timed: list[tuple[str, Latency]], title: str, what: str) -> Figure:
             tuple(
                 (
                     queue,
-                    *(cell(latency.quantiles[level]) for level in ("0.50", "0.90", "0.99")),
-                    cell(latency.maximum or 0.0),
+                    *(format_latency(latency.quantiles[level]) for level in ("0.50", "0.90", "0.99")),
+                    format_latency(latency.maximum or 0.0),
                 )
                 for queue, latency in timed
             ),
@@ -209,11 +214,11 @@ def speed(timed: list[tuple[str, Latency]], title: str, what: str) -> Figure:
     )
 
 
-def when(instant: str | None) -> str:
+def format_time(instant: str | None) -> str:
     return "never" if instant is None else clock(instant)
 
 
-def cell(seconds: float) -> str:
+def format_latency(seconds: float) -> str:
     """In one unit, with two digits or three: four of them stand side by side."""
     for unit, each in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
         if 0 < abs(seconds) < 999.5 * each:
@@ -222,5 +227,5 @@ def cell(seconds: float) -> str:
     return brief(seconds)
 
 
-def shortened(name: str, longest: int = 18) -> str:
+def shorten(name: str, longest: int = 18) -> str:
     return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -26,12 +26,14 @@ class Backlog:
     """The most urgent first."""
 
 
-def backlogs_of(events: DataFrame, stored: Callable[[DataFrame, str], DataFrame]) -> tuple[Backlog, ...]:
+def backlogs_of(
+    events: DataFrame, write_and_reload: Callable[[DataFrame, str], DataFrame]
+) -> tuple[Backlog, ...]:
     """The queues that need something, the largest backlog first."""
     tables = {
         "events": events,
-        "steps": stored(steps_of(events), "steps"),
-        "routes": stored(routes_of(events), "routes"),
+        "steps": write_and_reload(steps_of(events), "steps"),
+        "routes": write_and_reload(routes_of(events), "routes"),
     }
     found = [
         Backlog(queue.queue, queue.ready, queue.measures)
@@ -51,7 +53,7 @@ def streams_among(events: DataFrame, queues: list[str]) -> set[str]:
     return {row["queue"] for row in told.collect()}
 
 
-def waiting(messages: DataFrame, findings: DataFrame) -> bool:
+def has_waiting_messages(messages: DataFrame, findings: DataFrame) -> bool:
     """Whether there is a message without an end that is not held to be lost."""
     from pyspark.sql import functions as F
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PIECE = 10_000
+CHUNK_SIZE = 10_000
 """So many numbers of a sequence are sorted by one task."""
 
 
-def with_best_before(
-    rows: DataFrame, group: Sequence[str], place: str, value: str, name: str, piece: int = PIECE
+def with_maximum_before(
+    rows: DataFrame, group: Sequence[str], place: str, value: str, name: str, chunk_size: int = CHUNK_SIZE
 ) -> DataFrame:
     """The rows with one column more, null for the first of its group.
 
@@ -28,16 +28,16 @@ def with_best_before(
     from pyspark.sql import functions as F
 
     keys = [*group, "piece"]
-    pieces = rows.withColumn("piece", F.floor(F.col(place) / piece))
+    chunked = rows.withColumn("piece", F.floor(F.col(place) / chunk_size))
     earlier = Window.partitionBy(*group).orderBy("piece").rowsBetween(Window.unboundedPreceding, -1)
     carried = (
-        pieces.groupBy(*keys)
+        chunked.groupBy(*keys)
         .agg(F.max(value).alias("best"))
         .select(*keys, F.max("best").over(earlier).alias("carried"))
     )
     before = Window.partitionBy(*keys).orderBy(place).rowsBetween(Window.unboundedPreceding, -1)
     return (
-        pieces.withColumn("within", F.max(value).over(before))
+        chunked.withColumn("within", F.max(value).over(before))
         .join(carried, keys)
         .withColumn(name, F.greatest("within", "carried"))
         .drop("piece", "within", "carried")

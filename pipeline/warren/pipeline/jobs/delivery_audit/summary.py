@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from warren.pipeline.jobs.delivery_audit import capture_gaps
 from warren.pipeline.jobs.delivery_audit.findings import KINDS, findings_of
 from warren.pipeline.jobs.delivery_audit.losses import PLACES, Rules
-from warren.pipeline.jobs.delivery_audit.outcomes import FATES, lives_of
-from warren.pipeline.jobs.delivery_audit.queue_backlogs import Backlog, backlogs_of, waiting
+from warren.pipeline.jobs.delivery_audit.outcomes import FATES, outcomes_of
+from warren.pipeline.jobs.delivery_audit.queue_backlogs import Backlog, backlogs_of, has_waiting_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -134,12 +134,12 @@ class Summary:
         return asdict(self)
 
 
-Stored = Callable[["DataFrame", str], "DataFrame"]
+TableWriter = Callable[["DataFrame", str], "DataFrame"]
 """Writes a table of this name, and gives it as it is on disk."""
 
 
 def summary_of(
-    events: DataFrame, facts: DataFrame, capture: DataFrame, rules: Rules, stored: Stored
+    events: DataFrame, facts: DataFrame, capture: DataFrame, rules: Rules, write_and_reload: TableWriter
 ) -> Summary:
     """Every number, from what has been written; `messages` and `findings` are written on the way.
 
@@ -148,21 +148,21 @@ def summary_of(
     """
     from pyspark.sql import functions as F
 
-    messages = stored(lives_of(facts.where(F.col("message_id").isNotNull()), events), "messages")
+    messages = write_and_reload(outcomes_of(facts.where(F.col("message_id").isNotNull()), events), "messages")
     stays = stays_of(messages)
     # The same for every judgement, so that it is made at one time.
     end = last_of(capture) - rules.settle // timedelta(microseconds=1)
     horizon = F.timestamp_micros(F.lit(end))
-    told, blind = completeness_of(events, capture)
+    told, unobserved = completeness_of(events, capture)
     fates = [fate for fate, count in stays.items() if count]
-    findings = stored(findings_of(messages, blind, rules, horizon, fates), "findings")
+    findings = write_and_reload(findings_of(messages, unobserved, rules, horizon, fates), "findings")
     counted = findings.groupBy("finding", "place").agg(
         F.count(F.lit(1)).alias("count"), F.count("confirmed_at").alias("confirmed")
     )
     found = counted.collect()
     lost = [row for row in found if row["finding"] == "lost"]
     queues, queues_in_all = queues_of(messages, findings)
-    waits = ("waiting" in fates or "nowhere" in fates) and waiting(messages, findings)
+    has_waiting = ("waiting" in fates or "nowhere" in fates) and has_waiting_messages(messages, findings)
     return Summary(
         settle_seconds=rules.settle.total_seconds(),
         late_seconds=rules.late.total_seconds(),
@@ -175,7 +175,7 @@ def summary_of(
         lost_after_confirm=sum(row["confirmed"] for row in lost),
         queues=queues,
         queues_in_all=queues_in_all,
-        backlogs=backlogs_of(events, stored) if waits else (),
+        backlogs=backlogs_of(events, write_and_reload) if has_waiting else (),
     )
 
 
@@ -209,10 +209,10 @@ def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, Data
     ).collect()[0]
     missing = (row["numbered"] or 0) - (row["events"] or 0)
     largest: tuple[Gap, ...] = ()
-    blind = None
+    unobserved = None
     if missing:
         every = capture_gaps.gaps_of(events, capture_gaps.incomplete_of(pieces))
-        largest, blind = largest_of(every), capture_gaps.blind_of(pieces, every)
+        largest, unobserved = largest_of(every), capture_gaps.unobserved_of(pieces, every)
     told = Capture(
         events=row["events"] or 0,
         sources=row["sources"],
@@ -223,7 +223,7 @@ def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, Data
         last_at=text(row["ended"]),
         gaps=largest,
     )
-    return told, blind
+    return told, unobserved
 
 
 def largest_of(every: DataFrame) -> tuple[Gap, ...]:
@@ -313,12 +313,12 @@ def queues_of(messages: DataFrame, findings: DataFrame) -> tuple[tuple[Queue, ..
             ],
         )
     )
-    wrong = (
+    problems = (
         findings.where(F.col("queue").isNotNull())
         .groupBy("queue")
         .agg(*[F.count_if(F.col("finding") == kind).alias(kind) for kind in KINDS])
     )
-    both = numbers.join(wrong, "queue", "left")
+    both = numbers.join(problems, "queue", "left")
     rows = both.orderBy(F.desc("messages"), "queue").limit(QUEUES).collect()
     in_all = len(rows) if len(rows) < QUEUES else numbers.count()
     return tuple(queue(row.asDict()) for row in rows), in_all

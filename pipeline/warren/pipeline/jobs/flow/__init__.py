@@ -32,14 +32,14 @@ UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step",
-        type=durations.argument,
+        type=durations.duration_argument,
         default="1m",
         metavar="TIME",
         help="width of a step of time, between 10 and 120 of them (default: %(default)s)",
     )
     parser.add_argument(
         "--trend",
-        type=durations.argument,
+        type=durations.duration_argument,
         default="1h",
         metavar="TIME",
         help="how far back the trend looks (default: %(default)s)",

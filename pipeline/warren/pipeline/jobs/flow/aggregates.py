@@ -11,12 +11,12 @@ from warren.pipeline.jobs.backlog_advice import Load, measures
 from warren.pipeline.jobs.flow.queue_levels import (
     by_queue,
     consumer_times,
-    folded,
+    merge_partial_sums,
+    observed_consumers,
     queue_levels,
-    seen_consumers,
     unrouted,
 )
-from warren.pipeline.jobs.flow.summary import Consumer, Limit, Options, Queue, Step, Summary
+from warren.pipeline.jobs.flow.summary import Consumer, Limit, Options, Queue, Summary, TimelineStep
 from warren.pipeline.jobs.flow.trend import Forecast, Growth, forecast, growth
 from warren.pipeline.jobs.job import EVENTS
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 QUEUES, CONSUMERS = 20, 50
 """How many stand in the summary: the queues with the most waiting messages, the consumers with the most deliveries."""
-FEWEST, MOST = 10, 120
+MIN_STEPS, MAX_STEPS = 10, 120
 """Steps of time: so many at least where the time allows, so many at most."""
 SUMS = (
     "published",
@@ -48,7 +48,7 @@ def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
     from pyspark.sql import functions as F
 
     captured = captured_of(tables[EVENTS])
-    steps = folded(tables["steps"]).persist()
+    steps = merge_partial_sums(tables["steps"]).persist()
     rows = by_queue(steps, tables["routes"])
     levels = queue_levels(rows).persist()
     times = None
@@ -58,7 +58,7 @@ def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
         shown = totals_of(levels)
         number = levels.select("queue").distinct().count() if len(shown) == QUEUES else len(shown)
         timelines = timelines_of(levels, [row["queue"] for row in shown], began, ended, step)
-        times = consumer_times(seen_consumers(steps), ended).persist()
+        times = consumer_times(observed_consumers(steps), ended).persist()
         names = [row["queue"] for row in shown]
         used = {row["queue"]: row for row in windows(times.where(F.col("queue").isin(names))).collect()}
         consumers = consumers_of(times)
@@ -121,9 +121,9 @@ def bounds(steps: DataFrame) -> tuple[int, int]:
 
 def step_seconds(seconds: int, every: float) -> int:
     """As wide as was asked for, but neither too few steps for a trend nor more than a drawing shows."""
-    if seconds < FEWEST * every:
-        return max(1, min(int(every), seconds // FEWEST))
-    return max(1, int(every) * math.ceil(seconds / (every * MOST)))
+    if seconds < MIN_STEPS * every:
+        return max(1, min(int(every), seconds // MIN_STEPS))
+    return max(1, int(every) * math.ceil(seconds / (every * MAX_STEPS)))
 
 
 def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
 
 def timelines_of(
     levels: DataFrame, queues: Sequence[str], began: int, ended: int, step: int
-) -> dict[str, list[Step]]:
+) -> dict[str, list[TimelineStep]]:
     """The steps of each queue from the first second on, without gaps: a level stays until something changes it."""
     from pyspark.sql import functions as F
 
@@ -167,7 +167,7 @@ def timelines_of(
         .collect()
     )
     at = {(row["queue"], row["number"]): row for row in rows}
-    found: dict[str, list[Step]] = {}
+    found: dict[str, list[TimelineStep]] = {}
     for queue in queues:
         earliest = min(each for name, each in at if name == queue)
         first = at[queue, earliest]
@@ -179,7 +179,7 @@ def timelines_of(
                 ready, unacked = row["ready"], row["unacked"]
             happened = {name: 0 if row is None else row[name] for name in counts}
             at_step = instant(began + each * step)
-            found[queue].append(Step(at=at_step, **happened, ready=ready, unacked=unacked))
+            found[queue].append(TimelineStep(at=at_step, **happened, ready=ready, unacked=unacked))
     return found
 
 
@@ -232,7 +232,7 @@ def consumers_of(times: DataFrame) -> tuple[Consumer, ...]:
 def queue_of(
     row: Mapping[str, Any],
     used: Any,
-    timeline: list[Step],
+    timeline: list[TimelineStep],
     began: int,
     ended: int,
     step: int,
@@ -241,12 +241,12 @@ def queue_of(
     """A queue's numbers, its forecast, and what helps it."""
     seconds = ended - began
     whole = timeline[: seconds // step]
-    lately = whole[-max(math.ceil(options.trend.total_seconds() / step), 1) - 1 :]
+    recent_with_start = whole[-max(math.ceil(options.trend.total_seconds() / step), 1) - 1 :]
     stream = row["stream"]
-    grows = None if stream else growth([each.ready or 0 for each in lately], step)
+    grows = None if stream else growth([each.ready or 0 for each in recent_with_start], step)
     size = row["published_bytes"] / row["published"] if row["published"] and row["published_bytes"] else None
     ahead = None if stream else forecast_of(row["ready"], size, grows, options.limit)
-    recent = lately[1:] or timeline
+    recent = recent_with_start[1:] or timeline
     span = len(recent) * step
     window = None if used is None else used.asDict()
     redelivered = row["redelivered"] / row["delivered"] if row["delivered"] else 0.0

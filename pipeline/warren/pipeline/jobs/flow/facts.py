@@ -35,8 +35,8 @@ COUNTS = (
     "begun",
     "ended",
 )
-LARGEST = ("prefetch", "stream")
-FLUSH = 50_000
+MAXIMA = ("prefetch", "stream")
+MAX_HELD_ROWS = 50_000
 """Rows of partial sums that a task holds at most before it hands them on."""
 
 ROUTE_KEYS = ("by", "exchange", "routing_key", "queue")
@@ -49,7 +49,7 @@ def steps_of(events: DataFrame) -> DataFrame:
     `held_micros` is what is left of the second at each delivery, minus the same at each settlement: with the number held
     at its beginning it gives the time for which messages were held.
     """
-    return summed(told(events), KEYS, COUNTS, LARGEST)
+    return summed(event_shares(events), KEYS, COUNTS, MAXIMA)
 
 
 def routes_of(events: DataFrame) -> DataFrame:
@@ -60,7 +60,7 @@ def routes_of(events: DataFrame) -> DataFrame:
     return summed(delivered.select(*ROUTE_KEYS, F.lit(1).alias("delivered")), ROUTE_KEYS, ROUTE_COUNTS, ())
 
 
-def told(events: DataFrame) -> DataFrame:
+def event_shares(events: DataFrame) -> DataFrame:
     """One row an event, with its share in each sum."""
     from pyspark.sql import functions as F
 
@@ -87,7 +87,7 @@ def told(events: DataFrame) -> DataFrame:
     acked = (F.col("event") == "acked") & ~auto
     purged = F.col("event") == "purged"
     deleted = purged & (F.col("reason") == "deleted")
-    return events.where(F.col("event").isin(*TOLD) & ~of_broker).select(
+    return events.where(F.col("event").isin(*COUNTED_EVENTS) & ~of_broker).select(
         "by",
         queue.alias("queue"),
         F.when(unnamed, F.col("exchange")).alias("exchange"),
@@ -118,7 +118,7 @@ def told(events: DataFrame) -> DataFrame:
     )
 
 
-TOLD = (
+COUNTED_EVENTS = (
     "published",
     "returned",
     "delivered",
@@ -144,7 +144,7 @@ def dropped() -> Column:
 
 
 def summed(
-    rows: DataFrame, keys: tuple[str, ...], counts: tuple[str, ...], largest: tuple[str, ...]
+    rows: DataFrame, keys: tuple[str, ...], counts: tuple[str, ...], maxima: tuple[str, ...]
 ) -> DataFrame:
     """Sums of the counts for each key; partial ones, which add up, in a continuous run."""
     from pyspark.sql import functions as F
@@ -155,15 +155,15 @@ def summed(
                 (F.count_distinct(name) if name == "acknowledgements" else F.sum(name)).alias(name)
                 for name in counts
             ],
-            *[F.max(name).alias(name) for name in largest],
+            *[F.max(name).alias(name) for name in maxima],
         )
 
     def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from partial_sums(batches, keys, counts, largest)
+        yield from partial_sums(batches, keys, counts, maxima)
 
     kinds = dict(rows.dtypes)
     schema = [f"`{name}` {kinds[name]}" for name in keys] + [
-        f"`{name}` bigint" for name in (*counts, *largest)
+        f"`{name}` bigint" for name in (*counts, *maxima)
     ]
     return rows.mapInArrow(partial, ", ".join(schema))
 
@@ -172,16 +172,16 @@ def partial_sums(
     batches: Iterator[pa.RecordBatch],
     keys: tuple[str, ...],
     counts: tuple[str, ...],
-    largest: tuple[str, ...],
+    maxima: tuple[str, ...],
 ) -> Iterator[pa.RecordBatch]:
     """Each batch summed, and the sums summed, until they are many."""
     import pyarrow as pa
 
-    names = [*keys, *counts, *largest]
+    names = [*keys, *counts, *maxima]
 
     def grouped(table: pa.Table, acknowledged: str) -> pa.Table:
         how = [(name, acknowledged if name == "acknowledgements" else "sum") for name in counts]
-        wanted = [*how, *((name, "max") for name in largest)]
+        wanted = [*how, *((name, "max") for name in maxima)]
         found = table.group_by(list(keys)).aggregate(wanted)
         columns = [found[name] for name in keys] + [
             found[f"{name}_{kind}"].cast(pa.int64()) for name, kind in wanted
@@ -195,7 +195,7 @@ def partial_sums(
         # In one batch the instants are told apart; what an acknowledgement settled is seldom cut by its end.
         fresh = grouped(pa.Table.from_batches([batch]), "count_distinct")
         held = fresh if held is None else grouped(pa.concat_tables([held, fresh]), "sum")
-        if held.num_rows >= FLUSH:
+        if held.num_rows >= MAX_HELD_ROWS:
             yield from held.combine_chunks().to_batches()
             held = None
     if held is not None:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from warren.pipeline.durations import words
+from warren.pipeline.durations import format_duration
 from warren.pipeline.report import charts, html_page
-from warren.pipeline.report.charts import Chart, Level, Ranked, Ranking, Series
+from warren.pipeline.report.charts import Chart, LimitLine, RankedBar, Ranking, Series
 from warren.pipeline.report.formatting import clock, label
-from warren.pipeline.report.html_page import Part, Table, Tile
+from warren.pipeline.report.html_page import BarPart, Table, Tile
 
 if TYPE_CHECKING:
-    from warren.pipeline.jobs.flow.summary import Queue, Step, Summary
+    from warren.pipeline.jobs.flow.summary import Queue, Summary, TimelineStep
     from warren.pipeline.jobs.flow.trend import Forecast, Growth
     from warren.pipeline.jobs.job import Run
 
@@ -23,7 +23,7 @@ DRAWN, LISTED = 4, 12
 
 def page(summary: Summary, run: Run) -> str:
     """The whole page as HTML."""
-    needy = [queue for queue in summary.queues if helped(queue)]
+    needy = [queue for queue in summary.queues if needs_help(queue)]
     published = sum(queue.published_a_second for queue in summary.queues)
     settled = sum(queue.settled_a_second for queue in summary.queues)
     waiting = sum(queue.ready or 0 for queue in summary.queues)
@@ -72,12 +72,12 @@ def lead(summary: Summary, run: Run) -> str:
 
 
 def sections(summary: Summary, needy: list[Queue]) -> Iterable[str]:
-    yield from doubts(summary)
+    yield from uncertainty_notice(summary)
     if needy:
         lines = [f"{queue.queue}: {each.words}" for queue in needy for each in queue.measures]
-        yield html_page.notice("What helps", lines, "warn")
+        yield html_page.notice_section("What helps", lines, "warn")
     elif summary.queues:
-        yield html_page.notice(
+        yield html_page.notice_section(
             "What helps", ["Nothing is needed: no queue has a backlog that grows or stays."], "good"
         )
     if not summary.queues:
@@ -92,7 +92,7 @@ def sections(summary: Summary, needy: list[Queue]) -> Iterable[str]:
         yield consumers(summary)
 
 
-def doubts(summary: Summary) -> Iterable[str]:
+def uncertainty_notice(summary: Summary) -> Iterable[str]:
     """What the events cannot tell."""
     lines = []
     if summary.missing:
@@ -110,7 +110,7 @@ def doubts(summary: Summary) -> Iterable[str]:
     if before:
         lines.append(f"Before the first event they held at least: {', '.join(before[:LISTED])}.")
     if lines:
-        yield html_page.notice("What the events leave open", lines, "late")
+        yield html_page.notice_section("What the events leave open", lines, "late")
 
 
 def queues(summary: Summary) -> str:
@@ -119,11 +119,11 @@ def queues(summary: Summary) -> str:
     return charts.ranking(
         Ranking(
             title="Waiting and unacknowledged, at the end",
-            says="Messages that wait for a consumer, and messages that consumers hold.",
+            description="Messages that wait for a consumer, and messages that consumers hold.",
             rows=tuple(
-                Ranked(
+                RankedBar(
                     queue.queue,
-                    (Part(queue.ready or 0, "late", ""), Part(queue.unacked or 0, "plain", "")),
+                    (BarPart(queue.ready or 0, "late", ""), BarPart(queue.unacked or 0, "plain", "")),
                     "a stream" if queue.stream else f"{queue.ready:,} + {queue.unacked:,}",
                 )
                 for queue in shown
@@ -143,7 +143,7 @@ def queues(summary: Summary) -> str:
             ),
             legend=(("late", "waiting"), ("plain", "unacknowledged")),
             note=f"in and out: published and settled messages a second, over the whole time; again: share of redeliveries; "
-            f"trend: of the waiting ones over the last {words(summary.trend_seconds)}, with its 95 % interval."
+            f"trend: of the waiting ones over the last {format_duration(summary.trend_seconds)}, with its 95 % interval."
             + (
                 " A stream keeps what is read: it has rates only."
                 if any(each.stream for each in shown)
@@ -159,7 +159,7 @@ def forecasts(summary: Summary) -> Iterable[str]:
     lines = [f"{queue.queue}: {forecast_words(queue.forecast)}" for queue in summary.queues if queue.forecast]
     if lines:
         soon = any(queue.forecast and queue.forecast.full_in is not None for queue in summary.queues)
-        yield html_page.notice(
+        yield html_page.notice_section(
             "When they are full, if it goes on like this", lines, "warn" if soon else "good"
         )
 
@@ -170,13 +170,13 @@ def forecast_words(ahead: Forecast) -> str:
         return f"it is full: {ahead.level:,.0f} of {limit}."
     holds = f"holds {ahead.level:,.0f} of {limit}"
     if ahead.full_in is not None:
-        first = "" if ahead.earliest is None else f", {words(ahead.earliest)} at the earliest"
-        last = "" if ahead.latest is None else f", {words(ahead.latest)} at the latest"
-        return f"full in {words(ahead.full_in)}{first}{last}; it {holds}."
+        first = "" if ahead.earliest is None else f", {format_duration(ahead.earliest)} at the earliest"
+        last = "" if ahead.latest is None else f", {format_duration(ahead.latest)} at the latest"
+        return f"full in {format_duration(ahead.full_in)}{first}{last}; it {holds}."
     if ahead.earliest is not None:
         return (
             f"it {holds}. There is no trend that is not chance; at the fastest that it may be growing it would be full in "
-            f"{words(ahead.earliest)}."
+            f"{format_duration(ahead.earliest)}."
         )
     return f"it {holds}, and will not be full: it does not grow."
 
@@ -185,14 +185,14 @@ def backlog(queue: Queue, step: int, name: str) -> str:
     ahead = queue.forecast
     highest = max(((each.ready or 0) + (each.unacked or 0) for each in queue.timeline), default=0)
     levels = (
-        (Level(ahead.limit, f"limit {ahead.limit:,.0f}"),)
+        (LimitLine(ahead.limit, f"limit {ahead.limit:,.0f}"),)
         if ahead is not None and ahead.unit == "messages" and ahead.limit <= 3 * max(highest, 1)
         else ()
     )
     return charts.chart(
         Chart(
             title=f"{queue.queue}: backlog",
-            says=f"{queue.ready:,} wait at the end, {queue.peak:,} at most; {queue.unacked:,} are unacknowledged. "
+            description=f"{queue.ready:,} wait at the end, {queue.peak:,} at most; {queue.unacked:,} are unacknowledged. "
             f"Trend of the waiting ones: {trend_words(queue.growth)} a second.",
             labels=labels(queue.timeline, step, end=True),
             series=(
@@ -205,14 +205,14 @@ def backlog(queue: Queue, step: int, name: str) -> str:
             ),
             lines=True,
             levels=levels,
-            note=f"At the end of each {words(step)}.",
+            note=f"At the end of each {format_duration(step)}.",
         ),
         name,
     )
 
 
 def rates(queue: Queue, step: int, name: str) -> str:
-    kinds: tuple[tuple[str, str, Callable[[Step], int]], ...] = (
+    kinds: tuple[tuple[str, str, Callable[[TimelineStep], int]], ...] = (
         ("published", "plain", lambda each: each.published),
         ("delivered", "late", lambda each: each.delivered),
         ("settled", "good", lambda each: each.settled),
@@ -221,7 +221,7 @@ def rates(queue: Queue, step: int, name: str) -> str:
     return charts.chart(
         Chart(
             title=f"{queue.queue}: messages a second",
-            says=f"{rate(queue.published_a_second)} published, {rate(queue.delivered_a_second)} delivered, "
+            description=f"{rate(queue.published_a_second)} published, {rate(queue.delivered_a_second)} delivered, "
             f"{rate(queue.settled_a_second)} settled; {queue.redelivered_share:.1%} of the deliveries were redeliveries.",
             labels=labels(queue.timeline, step),
             series=tuple(
@@ -236,7 +236,7 @@ def rates(queue: Queue, step: int, name: str) -> str:
                 ),
             ),
             lines=True,
-            note=f"Over each {words(step)}; the table counts messages.",
+            note=f"Over each {format_duration(step)}; the table counts messages.",
         ),
         name,
     )
@@ -248,13 +248,13 @@ def consumers(summary: Summary) -> str:
     return charts.ranking(
         Ranking(
             title="How far consumers use their prefetch windows",
-            says="Messages that a consumer holds on average, of those that it may hold.",
+            description="Messages that a consumer holds on average, of those that it may hold.",
             rows=tuple(
-                Ranked(
+                RankedBar(
                     f"{each.queue}: {each.consumer}",
                     (
-                        Part(each.window_used or 0, "plain", ""),
-                        Part(max(1 - (each.window_used or 0), 0), "off", ""),
+                        BarPart(each.window_used or 0, "plain", ""),
+                        BarPart(max(1 - (each.window_used or 0), 0), "off", ""),
                     )
                     if each.prefetch
                     else (),
@@ -285,12 +285,12 @@ def consumers(summary: Summary) -> str:
     )
 
 
-def labels(timeline: tuple[Step, ...], step: int, *, end: bool = False) -> tuple[str, ...]:
+def labels(timeline: tuple[TimelineStep, ...], step: int, *, end: bool = False) -> tuple[str, ...]:
     late = timedelta(seconds=step if end else 0)
     return tuple(label((datetime.fromisoformat(each.at) + late).timestamp(), step) for each in timeline)
 
 
-def helped(queue: Queue) -> bool:
+def needs_help(queue: Queue) -> bool:
     return any(each.kind != "nothing" for each in queue.measures)
 
 

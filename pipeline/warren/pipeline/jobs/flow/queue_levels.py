@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warren.pipeline.jobs.flow.facts import COUNTS, KEYS, LARGEST, MICROS, ROUTE_KEYS
+from warren.pipeline.jobs.flow.facts import COUNTS, KEYS, MAXIMA, MICROS, ROUTE_KEYS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, WindowSpec
 
 
-def folded(steps: DataFrame) -> DataFrame:
+def merge_partial_sums(steps: DataFrame) -> DataFrame:
     """Partial sums of one key, added."""
     from pyspark.sql import functions as F
 
     sums = [F.sum(name).alias(name) for name in COUNTS]
-    return steps.groupBy(*KEYS).agg(*sums, *[F.max(name).alias(name) for name in LARGEST])
+    return steps.groupBy(*KEYS).agg(*sums, *[F.max(name).alias(name) for name in MAXIMA])
 
 
 def by_queue(steps: DataFrame, routes: DataFrame) -> DataFrame:
@@ -34,20 +34,20 @@ def by_queue(steps: DataFrame, routes: DataFrame) -> DataFrame:
     return rows.join(told, ["queue", "by"], "left_semi")
 
 
-def seen_consumers(steps: DataFrame) -> DataFrame:
+def observed_consumers(steps: DataFrame) -> DataFrame:
     """The sums of consumers: as their SDK saw them where it did.
 
     To a broker a message on its way is already held: it cannot see a consumer wait for the next one.
     """
     from pyspark.sql import functions as F
 
-    who = ["queue", "connection", "consumer"]
+    consumer_key = ["queue", "connection", "consumer"]
     rows = steps.where("consumer IS NOT NULL AND queue IS NOT NULL").withColumn(
         "connection", F.coalesce("connection", F.lit(""))
     )
     # "sdk" sorts after "broker".
-    told = rows.groupBy(*who).agg(F.max("by").alias("by"))
-    return rows.join(told, [*who, "by"], "left_semi")
+    told = rows.groupBy(*consumer_key).agg(F.max("by").alias("by"))
+    return rows.join(told, [*consumer_key, "by"], "left_semi")
 
 
 def unrouted(steps: DataFrame, routes: DataFrame) -> DataFrame:
@@ -86,8 +86,8 @@ def queue_levels(rows: DataFrame) -> DataFrame:
         .withColumn("deletions", F.sum("deleted").over(until_now))
         .withColumn("ready", level(ready_change(), "purged > 0", "purges"))
         .withColumn("unacked", level(unacked_change(), "deleted > 0", "deletions"))
-        .withColumn("ready_lift", lift("ready", Window.partitionBy("queue", "purges")))
-        .withColumn("unacked_lift", lift("unacked", Window.partitionBy("queue", "deletions")))
+        .withColumn("ready_lift", initial_level("ready", Window.partitionBy("queue", "purges")))
+        .withColumn("unacked_lift", initial_level("unacked", Window.partitionBy("queue", "deletions")))
         .withColumn(
             "began_with", F.expr("if(purges = 0, ready_lift, 0) + if(deletions = 0, unacked_lift, 0)")
         )
@@ -99,7 +99,7 @@ def queue_levels(rows: DataFrame) -> DataFrame:
     return found.withColumn("stream", is_stream).withColumns(of_queues)
 
 
-def lift(name: str, whole: WindowSpec) -> Column:
+def initial_level(name: str, whole: WindowSpec) -> Column:
     from pyspark.sql import functions as F
 
     return F.greatest(-F.min(name).over(whole), F.lit(0))
@@ -126,15 +126,15 @@ def consumer_times(rows: DataFrame, end: int) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    who = ("queue", "connection", "consumer")
-    sums = rows.groupBy(*who, "second").agg(
+    consumer_key = ("queue", "connection", "consumer")
+    sums = rows.groupBy(*consumer_key, "second").agg(
         F.min("by").alias("by"),
         *[F.sum(name).alias(name) for name in COUNTS],
         F.max("prefetch").alias("prefetch"),
     )
-    order = Window.partitionBy(*who).orderBy("second")
+    order = Window.partitionBy(*consumer_key).orderBy("second")
     until_now = order.rowsBetween(Window.unboundedPreceding, 0)
-    whole = Window.partitionBy(*who)
+    whole = Window.partitionBy(*consumer_key)
     gone = F.sum("ended").over(until_now) >= F.greatest(F.sum("begun").over(until_now), F.lit(1))
     following = F.when(gone, F.col("second") + 1).otherwise(
         F.coalesce(F.lead("second").over(order), F.lit(end))
@@ -142,14 +142,14 @@ def consumer_times(rows: DataFrame, end: int) -> DataFrame:
     levels = (
         sums.withColumn("change", unacked_change())
         .withColumn("after", F.sum("change").over(until_now))
-        .withColumn("after", F.col("after") + lift("after", whole))
+        .withColumn("after", F.col("after") + initial_level("after", whole))
         .withColumn("before", F.col("after") - F.col("change"))
         .withColumn("window", F.max("prefetch").over(whole))
         .withColumns({"gone": gone, "following": following})
         .withColumn("lasts", F.col("following") - F.col("second"))
     )
     held = F.col("before") * MICROS + F.col("held_micros") + F.col("after") * (F.col("lasts") - 1) * MICROS
-    return levels.groupBy(*who).agg(
+    return levels.groupBy(*consumer_key).agg(
         F.min("by").alias("by"),
         F.max("window").alias("prefetch"),
         F.sum("lasts").alias("seconds"),

@@ -28,7 +28,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Step:
+class TimelineStep:
     """What happened to a queue from `at` until the next step, and what it held at the end of it."""
 
     at: str
@@ -112,7 +112,7 @@ class Queue:
     """Messages that one acknowledgement settled."""
     forecast: Forecast | None
     measures: tuple[Measure, ...]
-    timeline: tuple[Step, ...]
+    timeline: tuple[TimelineStep, ...]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import NormalDist, fmean, stdev
 
 LEVEL = 0.95
-LEAST = 4
+MIN_CHANGES = 4
 """Changes; with fewer nothing is said."""
 
 
@@ -47,32 +47,32 @@ class Forecast:
 def growth(levels: Sequence[float], step: float) -> Growth | None:
     """Of a backlog, from its levels at the ends of steps of so many seconds; None where they are too few."""
     changes = [after - before for before, after in pairwise(levels)]
-    if len(changes) < LEAST:
+    if len(changes) < MIN_CHANGES:
         return None
     mean = fmean(changes)
     spread = stdev(changes)
-    apart = 0.0
+    margin = 0.0
     if spread:
-        alike = resemblance(changes, mean)
-        fewer = max(len(changes) * (1 - alike) / (1 + alike), 2.0)
-        apart = student(fewer - 1) * spread / math.sqrt(fewer)
-    return Growth(mean / step, (mean - apart) / step, (mean + apart) / step)
+        correlation = autocorrelation(changes, mean)
+        effective_count = max(len(changes) * (1 - correlation) / (1 + correlation), 2.0)
+        margin = student_t_quantile(effective_count - 1) * spread / math.sqrt(effective_count)
+    return Growth(mean / step, (mean - margin) / step, (mean + margin) / step)
 
 
-def resemblance(changes: Sequence[float], mean: float) -> float:
+def autocorrelation(changes: Sequence[float], mean: float) -> float:
     """The correlation of neighbours, as far as it makes them count less: from 0 to 0.9."""
     total = sum((change - mean) ** 2 for change in changes)
     pairs = pairwise(changes)
     return min(max(sum((one - mean) * (next_ - mean) for one, next_ in pairs) / total, 0.0), 0.9)
 
 
-def student(freedom: float) -> float:
+def student_t_quantile(degrees: float) -> float:
     """The two-sided 95 % quantile of Student's t (Abramowitz and Stegun 26.7.5; within 1 % from 3 degrees on)."""
     z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
-    if freedom < 3:
+    if degrees < 3:
         # The expansion fails here: between the exact values for 1 and 2 degrees, and that for 3.
         known = (12.706, 4.303, 3.182)
-        at = max(freedom, 1.0) - 1
+        at = max(degrees, 1.0) - 1
         return known[int(at)] + (known[int(at) + 1] - known[int(at)]) * (at - int(at))
     terms = (
         z,
@@ -80,7 +80,7 @@ def student(freedom: float) -> float:
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )
-    return sum(term / freedom**power for power, term in enumerate(terms))
+    return sum(term / degrees**power for power, term in enumerate(terms))
 
 
 def forecast(level: float, limit: float, unit: str, growing: Growth | None, size: float = 1.0) -> Forecast:
@@ -94,12 +94,12 @@ def forecast(level: float, limit: float, unit: str, growing: Growth | None, size
     if growing is None:
         return Forecast(limit, unit, level, reached(0), None, None)
     # A slope that may as well be none is no forecast.
-    sure = growing.low > 0 or level >= limit
+    is_significant = growing.low > 0 or level >= limit
     return Forecast(
         limit,
         unit,
         level,
-        reached(growing.slope) if sure else None,
+        reached(growing.slope) if is_significant else None,
         reached(growing.high),
-        reached(growing.low) if sure else None,
+        reached(growing.low) if is_significant else None,
     )

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from warren.pipeline import durations
 from warren.pipeline.jobs.order_timeouts.facts import (
     CONTRADICTIONS,
-    decided,
     events_of,
     facts_of,
-    folded,
+    merged_facts,
+    with_outcome,
 )
 from warren.pipeline.jobs.order_timeouts.page import page as page
 from warren.pipeline.jobs.order_timeouts.summary import Summary, summary_of
@@ -33,7 +33,7 @@ DESCRIPTION = "Which orders were paid in time, late or never; how late payments 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
-        type=durations.argument,
+        type=durations.duration_argument,
         default="30m",
         help="after which the workflow cancels (default: %(default)s)",
     )
@@ -46,20 +46,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--settle",
-        type=lambda text: durations.argument(text, zero=True),
+        type=lambda text: durations.duration_argument(text, zero=True),
         default="30s",
         help="with --continuous: how long nothing new must have been said of an order (default: %(default)s)",
     )
     parser.add_argument(
         "--remember",
-        type=durations.argument,
+        type=durations.duration_argument,
         default="30d",
         help="with --continuous: how long a decided order is kept, for corrections (default: %(default)s)",
     )
 
 
 def duration_list(text: str) -> tuple[timedelta, ...]:
-    return tuple(durations.argument(word) for word in text.split(","))
+    return tuple(durations.duration_argument(word) for word in text.split(","))
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
@@ -71,8 +71,10 @@ def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataF
     """`orders`: one row an order, its times and its outcome."""
     from pyspark.sql import functions as F
 
-    orders = folded(facts_of(events)).withColumns({"revision": F.lit(1), "settled_at": F.current_timestamp()})
-    return {"orders": decided(orders, options.timeout)}
+    orders = merged_facts(facts_of(events)).withColumns(
+        {"revision": F.lit(1), "settled_at": F.current_timestamp()}
+    )
+    return {"orders": with_outcome(orders, options.timeout)}
 
 
 def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
@@ -80,7 +82,7 @@ def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, Data
     from warren.pipeline.jobs.order_timeouts.streaming_outcomes import settled
 
     rows = settled(facts_of(events), options.timeout, options.settle, options.remember)
-    return {"orders": decided(rows, options.timeout)}
+    return {"orders": with_outcome(rows, options.timeout)}
 
 
 def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
@@ -98,7 +100,7 @@ def show(summary: Summary, console: Console) -> None:
     for column in ("paid in time", "paid late", "never paid"):
         table.add_column(column, justify="right")
     table.add_row(
-        f"{durations.words(summary.timeout_seconds)}, as decided",
+        f"{durations.format_duration(summary.timeout_seconds)}, as decided",
         f"{summary.paid_in_time:,}",
         f"{summary.paid_late:,}",
         f"{summary.cancelled:,}",
@@ -106,7 +108,7 @@ def show(summary: Summary, console: Console) -> None:
     )
     for each in summary.recount:
         row = (f"{each.paid_in_time:,}", f"{each.paid_late:,}", f"{each.never_paid:,}")
-        table.add_row(f"{durations.words(each.timeout_seconds)}, recounted", *row)
+        table.add_row(f"{durations.format_duration(each.timeout_seconds)}, recounted", *row)
     console.print(table)
     for name, count in summary.contradictions.items():
         if count:

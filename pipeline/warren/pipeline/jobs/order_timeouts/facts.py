@@ -78,7 +78,7 @@ def unreadable() -> Column:
     return F.col("kind").isNotNull() & (F.col("order_id").isNull() | timeless[0] | timeless[1])
 
 
-def folded(facts: DataFrame) -> DataFrame:
+def merged_facts(facts: DataFrame) -> DataFrame:
     """One row an order: all that was said about it."""
     from pyspark.sql import functions as F
 
@@ -87,7 +87,7 @@ def folded(facts: DataFrame) -> DataFrame:
     )
 
 
-def decided(orders: DataFrame, timeout: timedelta) -> DataFrame:
+def with_outcome(orders: DataFrame, timeout: timedelta) -> DataFrame:
     """With `delay_seconds`, the `outcome`, and whether the orders' own times mean another one."""
     from pyspark.sql import functions as F
 

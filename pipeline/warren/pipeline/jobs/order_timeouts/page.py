@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from warren.pipeline.durations import words
+from warren.pipeline.durations import format_duration
 from warren.pipeline.jobs.order_timeouts.facts import CONTRADICTIONS
 from warren.pipeline.report import html_page
 from warren.pipeline.report.formatting import percent, span, trimmed
-from warren.pipeline.report.html_page import Figure, Part, Row, Rule, Table, Tile
+from warren.pipeline.report.html_page import BarPart, BarRow, Divider, Figure, Table, Tile
 
 if TYPE_CHECKING:
     from warren.pipeline.jobs.job import Run
@@ -20,7 +20,7 @@ LEGEND = (("good", "paid in time"), ("late", "paid late, refunded"), ("off", "ca
 
 def page(summary: Summary, run: Run) -> str:
     """The whole page as HTML."""
-    timeout = words(summary.timeout_seconds)
+    timeout = format_duration(summary.timeout_seconds)
     share = percent(summary.paid_in_time, summary.orders)
     return html_page.page(
         title=f"{share} of the orders were paid within {timeout}",
@@ -32,7 +32,12 @@ def page(summary: Summary, run: Run) -> str:
             Tile(f"{summary.cancelled:,}", "cancelled, never paid", "off"),
             Tile(f"{in_doubt(summary):,}", "in doubt", "warn" if in_doubt(summary) else "plain"),
         ],
-        sections=[outcomes(summary), *doubts(summary), delays(summary), recounts(summary)],
+        sections=[
+            outcome_figure(summary),
+            *doubt_notices(summary),
+            delay_figure(summary),
+            recount_figure(summary),
+        ],
         foot=[
             run.foot[0],
             f"{summary.messages.read:,} messages, {summary.messages.duplicates:,} of them repeated, "
@@ -43,7 +48,7 @@ def page(summary: Summary, run: Run) -> str:
     )
 
 
-def outcomes(summary: Summary) -> str:
+def outcome_figure(summary: Summary) -> str:
     values = {
         "good": (summary.paid_in_time, "paid in time"),
         "late": (summary.paid_late, "paid late, refunded"),
@@ -54,21 +59,21 @@ def outcomes(summary: Summary) -> str:
     return html_page.figure(
         Figure(
             title="What became of the orders",
-            says="; ".join(
+            description="; ".join(
                 f"{count:,} {name} ({percent(count, summary.orders)})" for count, name in shown.values()
             )
             + ".",
             rows=(
-                Row(
+                BarRow(
                     "",
                     tuple(
-                        Part(count, tone, percent(count, summary.orders))
+                        BarPart(count, tone, percent(count, summary.orders))
                         for tone, (count, _) in shown.items()
                     ),
                 ),
             ),
             legend=tuple((tone, name) for tone, (_, name) in shown.items()),
-            full=True,
+            fills_width=True,
             table=Table(
                 ("outcome", "orders", "share"),
                 tuple((name, f"{count:,}", percent(count, summary.orders)) for count, name in shown.values()),
@@ -78,60 +83,70 @@ def outcomes(summary: Summary) -> str:
     )
 
 
-def doubts(summary: Summary) -> Iterable[str]:
+def doubt_notices(summary: Summary) -> Iterable[str]:
     """What contradicts itself, named; nothing if all is well."""
     lines = [
-        f"{count:,} {plural(count)} {CONTRADICTIONS[name]}: {named(summary, name, count)}"
+        f"{count:,} {plural(count)} {CONTRADICTIONS[name]}: {example_ids(summary, name, count)}"
         for name, count in summary.contradictions.items()
         if count
     ]
     if lines:
-        yield html_page.notice("Orders whose messages contradict each other", lines, "warn")
+        yield html_page.notice_section("Orders whose messages contradict each other", lines, "warn")
     if count := summary.recount[0].without_times:
         line = (
             f"{count:,} {plural(count)} without a time of placing, or paid without a time of payment that can be read: "
             "no delay of theirs is known, and no recount can tell what another timeout would have meant."
         )
-        yield html_page.notice("Orders without times", [line], "warn")
+        yield html_page.notice_section("Orders without times", [line], "warn")
     if count := summary.decided_otherwise:
-        line = f"{count:,} {plural(count)}: {named(summary, 'decided_otherwise', count)}"
+        line = f"{count:,} {plural(count)}: {example_ids(summary, 'decided_otherwise', count)}"
         why = (
             "A payment close to the timeout is decided when its message arrives, and a broker or a service that was down "
             "decides later. The recount below goes by the orders' own times."
         )
-        yield html_page.notice("Decided otherwise than the orders' own times say", [line, why], "late")
+        yield html_page.notice_section(
+            "Decided otherwise than the orders' own times say", [line, why], "late"
+        )
 
 
-def delays(summary: Summary) -> str:
+def delay_figure(summary: Summary) -> str:
     delay, timeout = summary.delay, summary.timeout_seconds
     late = False
-    rows: list[Row | Rule] = []
+    rows: list[BarRow | Divider] = []
     for bucket in trimmed(delay.histogram):
         if not late and bucket.above is not None and bucket.above >= timeout:
-            rows.append(Rule(f"timeout {words(timeout)}: later is too late"))
+            rows.append(Divider(f"timeout {format_duration(timeout)}: later is too late"))
             late = True
         rows.append(
-            Row(span(bucket), (Part(bucket.count, "late" if late else "good", ""),), f"{bucket.count:,}")
+            BarRow(
+                span(bucket), (BarPart(bucket.count, "late" if late else "good", ""),), f"{bucket.count:,}"
+            )
         )
     middle, slow = delay.quantiles.get("0.50"), delay.quantiles.get("0.90")
-    says = (
-        f"Half of the {delay.payments:,} payments came within {words(middle)} of the order, nine in ten within "
-        f"{words(slow)}."
+    description = (
+        f"Half of the {delay.payments:,} payments came within {format_duration(middle)} of the order, nine in ten within "
+        f"{format_duration(slow)}."
         if middle is not None and slow is not None
         else "No order has both a time of placing and a time of payment."
     )
-    spread = [(f"{float(level):.0%} within", words(value)) for level, value in delay.quantiles.items()]
+    spread = [
+        (f"{float(level):.0%} within", format_duration(value)) for level, value in delay.quantiles.items()
+    ]
     if delay.minimum is not None and delay.maximum is not None:
-        spread = [("first", words(delay.minimum)), *spread, ("last", words(delay.maximum))]
+        spread = [
+            ("first", format_duration(delay.minimum)),
+            *spread,
+            ("last", format_duration(delay.maximum)),
+        ]
     if delay.before_order:
         spread.append(("dated before their order", f"{delay.before_order:,}"))
     return html_page.figure(
         Figure(
             title="How long customers took to pay",
-            says=says,
+            description=description,
             rows=tuple(rows),
             table=Table(("of all payments", "time after the order"), tuple(spread)),
-            more=Table(
+            extra_table=Table(
                 ("time after the order", "payments"),
                 tuple((span(bucket), f"{bucket.count:,}") for bucket in delay.histogram),
             ),
@@ -142,7 +157,7 @@ def delays(summary: Summary) -> str:
     )
 
 
-def recounts(summary: Summary) -> str:
+def recount_figure(summary: Summary) -> str:
     rows, cells, actual = [], [], None
     without = (("warn", "times unknown"),) if summary.recount[0].without_times else ()
     legend = (*LEGEND, *without)
@@ -152,12 +167,13 @@ def recounts(summary: Summary) -> str:
         is_actual = each.timeout_seconds == summary.timeout_seconds
         actual = at if is_actual else actual
         parts = tuple(
-            Part(count, tone, percent(count, total)) for count, (tone, _) in zip(counts, legend, strict=True)
+            BarPart(count, tone, percent(count, total))
+            for count, (tone, _) in zip(counts, legend, strict=True)
         )
-        rows.append(Row(words(each.timeout_seconds), parts, strong=is_actual))
+        rows.append(BarRow(format_duration(each.timeout_seconds), parts, emphasised=is_actual))
         cells.append(
             (
-                words(each.timeout_seconds) + (" (now)" if is_actual else ""),
+                format_duration(each.timeout_seconds) + (" (now)" if is_actual else ""),
                 *(f"{count:,}" for count in counts),
             )
         )
@@ -165,15 +181,16 @@ def recounts(summary: Summary) -> str:
     return html_page.figure(
         Figure(
             title="What another timeout would have meant",
-            says=f"By the orders' own times: {first.paid_in_time:,} paid in time with {words(first.timeout_seconds)}, "
-            f"{last.paid_in_time:,} with {words(last.timeout_seconds)}.",
+            description="Counted by the times in the orders: "
+            f"{first.paid_in_time:,} would be paid in time with a timeout of {format_duration(first.timeout_seconds)}, "
+            f"{last.paid_in_time:,} with {format_duration(last.timeout_seconds)}.",
             rows=tuple(rows),
             legend=legend,
-            full=True,
+            fills_width=True,
             table=Table(
                 ("timeout", "in time", "late", "never paid", *(name for _, name in without)),
                 tuple(cells),
-                strong=actual,
+                emphasised=actual,
             ),
             note="It assumes that customers would have paid when they did. A payment at the timeout exactly is in time.",
         ),
@@ -185,7 +202,7 @@ def in_doubt(summary: Summary) -> int:
     return sum(summary.contradictions.values())
 
 
-def named(summary: Summary, name: str, count: int) -> str:
+def example_ids(summary: Summary, name: str, count: int) -> str:
     ids = summary.examples.get(name, ())
     return ", ".join(ids) + (", …" if count > len(ids) else "")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FACTS = ", ".join([*(f"{time} LONG" for time in TIMES), *(f"{flag} BOOLEAN" for flag in FLAGS)])
 STATE = f"{FACTS}, revision INT, due LONG"
-TOLD = f"order_id STRING, {FACTS}, revision INT, settled_at LONG"
+OUTPUT_SCHEMA = f"order_id STRING, {FACTS}, revision INT, settled_at LONG"
 """Times are microseconds since 1970: a timestamp in a Python worker would be in that machine's zone."""
 
 
@@ -41,8 +41,10 @@ def settled(facts: DataFrame, timeout: timedelta, settle: timedelta, remember: t
     """
     numbers = facts.select("order_id", *[F.unix_micros(time).alias(time) for time in TIMES], *FLAGS)
     rows = numbers.groupBy("order_id").transformWithState(
-        statefulProcessor=Settling(milliseconds(timeout), milliseconds(settle), milliseconds(remember)),
-        outputStructType=TOLD,
+        statefulProcessor=OutcomeProcessor(
+            milliseconds(timeout), milliseconds(settle), milliseconds(remember)
+        ),
+        outputStructType=OUTPUT_SCHEMA,
         outputMode="append",
         timeMode="processingTime",
     )
@@ -56,7 +58,7 @@ def settled(facts: DataFrame, timeout: timedelta, settle: timedelta, remember: t
 
 
 @dataclass(frozen=True)
-class Known:
+class OrderState:
     """What has been said of an order, and what has been told.
 
     :param revision: rows told so far
@@ -72,7 +74,7 @@ class Known:
     revision: int = 0
     due: int = 0
 
-    def heard(self, row: Row) -> Known:
+    def with_fact(self, row: Row) -> OrderState:
         """With what one more fact says."""
         return replace(
             self,
@@ -89,14 +91,14 @@ class Known:
         return self.paid or self.cancelled or self.refunded
 
     def row(self, order_id: str, now: int) -> Row:
-        told = {name: getattr(self, name) for name in (*TIMES, *FLAGS, "revision")}
-        return Row(order_id=order_id, **told, settled_at=now)
+        emitted = {name: getattr(self, name) for name in (*TIMES, *FLAGS, "revision")}
+        return Row(order_id=order_id, **emitted, settled_at=now)
 
     def as_state(self) -> tuple[Any, ...]:
         return tuple(vars(self).values())
 
 
-class Settling(StatefulProcessor):
+class OutcomeProcessor(StatefulProcessor):
     """Tells of an order when it has settled. It is pickled to the executors: plain values only."""
 
     def __init__(self, timeout: int, settle: int, remember: int) -> None:
@@ -107,43 +109,43 @@ class Settling(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._known = handle.getValueState("order", STATE, self._remember)
+        self._state = handle.getValueState("order", STATE, self._remember)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
-        before = self._recall()
-        known = before
+        before = self._load()
+        state = before
         for row in rows:
-            known = known.heard(row)
-        if known == before:
+            state = state.with_fact(row)
+        if state == before:
             return
         now = timerValues.getCurrentProcessingTimeInMs()
         if before.due:
             self._handle.deleteTimer(before.due)
-        due = now + self._settle + (0 if known.decided else self._timeout)
+        due = now + self._settle + (0 if state.decided else self._timeout)
         if due > now:
             self._handle.registerTimer(due)
-            self._keep(replace(known, due=due))
+            self._store(replace(state, due=due))
         else:
-            yield self._tell(key, known, now)
+            yield self._emit(key, state, now)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[Row]:
-        known = self._recall()
-        if known.due == expiredTimerInfo.getExpiryTimeInMs():
-            yield self._tell(key, known, timerValues.getCurrentProcessingTimeInMs())
+        state = self._load()
+        if state.due == expiredTimerInfo.getExpiryTimeInMs():
+            yield self._emit(key, state, timerValues.getCurrentProcessingTimeInMs())
 
-    def _tell(self, key: Any, known: Known, now: int) -> Row:
-        told = replace(known, revision=known.revision + 1, due=0)
-        self._keep(told)
-        return told.row(key[0], now)
+    def _emit(self, key: Any, state: OrderState, now: int) -> Row:
+        emitted = replace(state, revision=state.revision + 1, due=0)
+        self._store(emitted)
+        return emitted.row(key[0], now)
 
-    def _recall(self) -> Known:
-        state = self._known.get()
-        return Known() if state is None else Known(*state)
+    def _load(self) -> OrderState:
+        state = self._state.get()
+        return OrderState() if state is None else OrderState(*state)
 
-    def _keep(self, known: Known) -> None:
-        self._known.update(known.as_state())
+    def _store(self, state: OrderState) -> None:
+        self._state.update(state.as_state())
 
 
 def earliest(one: int | None, other: int | None) -> int | None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from warren.pipeline.jobs.order_timeouts.facts import (
     CONTRADICTIONS,
     OUTCOMES,
-    decided,
     facts_of,
-    folded,
+    merged_facts,
     unreadable,
+    with_outcome,
 )
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def summary_of(
 
     :param rows: of orders; the facts of an order's rows count together
     """
-    orders = decided(folded(rows), timeout)
+    orders = with_outcome(merged_facts(rows), timeout)
     timeouts = sorted({timeout, *other_timeouts})
     counted = counts_of(orders, timeout, timeouts)
     known = facts_of(events).select("order_id").distinct().count()
