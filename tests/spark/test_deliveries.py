@@ -1,4 +1,4 @@
-"""DeliveryParser taken out of bytes: however they are divided, and whatever a peer sends instead."""
+"""Parsing of deliveries from bytes, divided in any way and malformed in many."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.tiers import examples
 from warren.pipeline.source.delivery_parser import DeliveryParser, MessageColumns
 from warren.wire import field_tables, methods, properties
 from warren.wire.content import content_frames, join_content

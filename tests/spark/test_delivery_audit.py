@@ -17,7 +17,7 @@ from tests.spark.conftest import Message
 from tests.spark.deliveries import SECOND, START, STREAM, Expected, Shop, quantile
 from tests.spark.jobs import run_job
 from tests.spark.test_stream_source import declared
-from warren.core.capture_events import Batch
+from warren.core.capture_events import EventBatch
 from warren.pipeline.jobs.batch_run import write_and_reload
 from warren.pipeline.jobs.delivery_audit.capture_gaps import capture_of
 from warren.pipeline.jobs.delivery_audit.facts import facts_of

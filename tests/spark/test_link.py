@@ -11,7 +11,7 @@ from tests.spark.conftest import Audit, Message
 from tests.support.broker import BrokerProcess
 from tests.support.certificates import Authority
 from tests.support.processes import closed_port, free_port, wait_until
-from warren.core.blocking_connection import Conversation
+from warren.core.blocking_connection import BlockingConnection
 from warren.pipeline.broker_connection import Address, pipeline_errors
 from warren.pipeline.errors import PipelineError
 from warren.wire import methods

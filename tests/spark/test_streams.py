@@ -16,7 +16,7 @@ from tests.spark.conftest import channel
 from tests.spark.queries import ended
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.processes import wait_until
-from warren.core.blocking_connection import Conversation
+from warren.core.blocking_connection import BlockingConnection
 from warren.pipeline.broker_connection import Address, BrokerConnection
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError

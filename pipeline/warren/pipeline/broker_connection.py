@@ -108,10 +108,10 @@ class BrokerConnection:
         url = parse_url(address.url)
         context = tls_context(address.query) if url.tls else None
         try:
-            conversation = Conversation(
+            conversation = BlockingConnection(
                 url, address.timeout, product, context=context, heartbeat=parse_heartbeat(address.query)
             )
-        except Refused as error:
+        except ClosedByBroker as error:
             raise PipelineError(describe_refusal(error), transient=is_transient(error)) from None
         except TimeoutError:
             raise BrokerUnreachable(f"the broker does not answer (waited {address.timeout:g} s)") from None
@@ -224,7 +224,7 @@ class BrokerConnection:
 
         Harmless frames are ignored.
 
-        :raises Refused: if the frame closes the channel or the connection
+        :raises ClosedByBroker: if the frame closes the channel or the connection
         :raises PipelineError: if the frame cancels the consumer
         """
         self._conversation.raise_if_closed(frame)
@@ -232,7 +232,7 @@ class BrokerConnection:
             raise PipelineError("the queue was deleted")
 
     def reopen(self) -> None:
-        """Open the channel again after the broker closed it (`Refused`) while nothing else is in progress."""
+        """Open the channel again after the broker closed it (`ClosedByBroker`) while nothing else is in progress."""
         with self._lock:
             self._conversation.reopen()
 
@@ -246,7 +246,7 @@ class BrokerConnection:
         if self._closed.is_set():
             return
         self._closed.set()
-        with suppress(OSError, ValueError, Refused), self._lock:
+        with suppress(OSError, ValueError, ClosedByBroker), self._lock:
             self._socket.settimeout(CLOSE_TIMEOUT)
             self._conversation.buffer = rest + self._conversation.buffer
             self._conversation.close()
@@ -272,7 +272,7 @@ def pipeline_errors(action: str) -> Iterator[None]:
     """Raise connection errors inside the block as `PipelineError` with the text "action: reason"."""
     try:
         yield
-    except (PipelineError, Refused, OSError, AmqpError, TableError) as error:
+    except (PipelineError, ClosedByBroker, OSError, AmqpError, TableError) as error:
         raise PipelineError(f"{action}: {describe_failure(error)}", transient=is_transient(error)) from None
 
 
@@ -281,7 +281,7 @@ def is_transient(error: Exception) -> bool:
     match error:
         case PipelineError():
             return error.transient
-        case Refused(code=code):
+        case ClosedByBroker(code=code):
             return code in TRANSIENT_REPLIES
         case _:
             return isinstance(error, OSError)
@@ -297,15 +297,15 @@ def describe_failure(error: Exception, progress: str = "") -> str:
         case ClosedByBroker(code=Reply.NOT_FOUND, text=text):
             kind = "exchange" if " no exchange " in text else "queue"
             return f"there is no such {kind}{suffix}; declare it, or check the virtual host and the name"
-        case Refused(code=Reply.RESOURCE_LOCKED):
+        case ClosedByBroker(code=Reply.RESOURCE_LOCKED):
             return f"the queue is exclusive to another connection{suffix}"
-        case Refused(code=Reply.ACCESS_REFUSED, text=text):
+        case ClosedByBroker(code=Reply.ACCESS_REFUSED, text=text):
             return f"the user has no permission for this{suffix} ({first_line(text)})"
         case TimeoutError():
             return f"the broker stopped answering{suffix}"
         case OSError(errno=int(number)):
             return f"the connection was lost{suffix}: {os.strerror(number)}"
-        case OSError() | Refused(code=Reply.CONNECTION_FORCED):
+        case OSError() | ClosedByBroker(code=Reply.CONNECTION_FORCED):
             return f"the connection was lost{suffix}: {first_line(str(error))}"
         case AmqpError() | TableError():
             return f"the broker sent data that is not AMQP 0-9-1{suffix}: {first_line(str(error))}"
@@ -313,7 +313,7 @@ def describe_failure(error: Exception, progress: str = "") -> str:
             return first_line(str(error) or type(error).__name__) + suffix
 
 
-def describe_refusal(error: Refused) -> str:
+def describe_refusal(error: ClosedByBroker) -> str:
     """Describe why the broker refused the connection."""
     match error.code:
         case Reply.ACCESS_REFUSED:

@@ -15,7 +15,7 @@ class ConfirmWindow:
         """Bytes of the unconfirmed and refused messages."""
         self.confirmed = 0
         """Messages confirmed so far, over all channels."""
-        self.returned: Returned | None = None
+        self.returned: ReturnFields | None = None
         """The last message that the broker returned because it reached no queue."""
         self.blocked_reason: str | None = None
         """Reason of `connection.blocked` while the connection is blocked; else None."""
@@ -71,7 +71,7 @@ class ConfirmWindow:
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
         """Store a returned message; in confirm mode no others arrive."""
-        self.returned = returned(method)
+        self.returned = decode_return(method)
 
     def blocked(self, reason: str | None) -> None:
         """Store the reason of `connection.blocked`; None when it is unblocked."""

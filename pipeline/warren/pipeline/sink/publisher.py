@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from warren.core.blocking_connection import CHANNEL, Refused
+from warren.core.blocking_connection import CHANNEL, ClosedByBroker
 from warren.pipeline.broker_connection import TRANSIENT_REPLIES, describe_failure
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.sink.confirm_window import ConfirmWindow
@@ -160,7 +160,7 @@ class Publisher:
         again."""
         try:
             operation()
-        except (OSError, Refused) as error:
+        except (OSError, ClosedByBroker) as error:
             self._reconnect(error)
 
     def _reconnect(self, error: Exception) -> None:
@@ -170,7 +170,7 @@ class Publisher:
         pause = PAUSE
         while True:
             error = self._read_close_reason(error)
-            if isinstance(error, Refused) and error.code not in TRANSIENT_REPLIES:
+            if isinstance(error, ClosedByBroker) and error.code not in TRANSIENT_REPLIES:
                 raise error
             self._connection.close()
             timeout = self._target.address.timeout
@@ -200,13 +200,13 @@ class Publisher:
                 pass
         except OSError:
             return error
-        except Refused as closed:
+        except ClosedByBroker as closed:
             return closed
         return error
 
     def _open(self) -> None:
         self._connection = self._target.address.open("warren pipeline sink")
-        self._scanner = Scanner(self._confirms)
+        self._scanner = DeliveryScanner(self._confirms)
         self._scanner.limit = self._connection.frame_max
         self._scanner.open(CHANNEL, self._confirms)
         self._connection.call("confirm.select", False)

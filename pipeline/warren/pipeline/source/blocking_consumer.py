@@ -23,7 +23,7 @@ class BlockingConsumer:
     :param counting: discard the messages, and keep only their number and the last offset
     :param ack_every: acknowledge automatically after this many messages (on a stream an acknowledgement grants credit);
         0 is never
-    :raises Refused: if the broker refuses the consumer
+    :raises ClosedByBroker: if the broker refuses the consumer
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BlockingConsumer:
         """Read and parse frames for up to `wait` seconds; return False if nothing but heartbeats arrived.
 
         :raises PipelineError: if the queue was deleted
-        :raises Refused: if the broker closed the channel or the connection
+        :raises ClosedByBroker: if the broker closed the channel or the connection
         :raises OSError: if the connection is lost
         """
         deadline = time.monotonic() + wait

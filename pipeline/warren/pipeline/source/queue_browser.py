@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from warren.core.blocking_connection import Refused
+from warren.core.blocking_connection import ClosedByBroker
 from warren.pipeline.broker_connection import Address, BrokerConnection, describe_failure, pipeline_errors
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.options import queue_name
@@ -134,7 +134,7 @@ class BrowseSession:
                     if empty:
                         self._expected = count
                     empty = True
-        except (OSError, Refused) as error:
+        except (OSError, ClosedByBroker) as error:
             raise PipelineError(describe_failure(error, self._progress)) from None
         messages = deliveries.take()
         # Messages that arrived after the count are left to the next browse.

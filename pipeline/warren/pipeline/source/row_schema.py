@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from warren.pipeline.source.delivery_parser import MessageColumns
 from warren.pipeline.source.header_decoder import COLUMNS, HeaderPairs
-from warren.wire.properties import present
+from warren.wire.properties import present_properties
 
 SCHEMA = StructType(
     [

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from warren.core.blocking_connection import Refused
+from warren.core.blocking_connection import ClosedByBroker
 from warren.pipeline.broker_connection import Address, describe_failure, pipeline_errors
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.source.blocking_consumer import BlockingConsumer
@@ -130,7 +130,7 @@ class StreamClient:
                     if deliveries.bodies:
                         break
                     raise PipelineError(f"nothing arrived for {timeout:g} s, at offset {following}")
-        except (OSError, Refused) as error:
+        except (OSError, ClosedByBroker) as error:
             raise PipelineError(describe_failure(error, f"at offset {following}")) from None
         return deliveries.take()
 

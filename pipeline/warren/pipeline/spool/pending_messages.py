@@ -35,7 +35,7 @@ class PendingMessages:
 
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
         """Add a delivery."""
-        delivery = received(method)
+        delivery = decode_deliver(method)
         if delivery.delivery_tag == 1 and STREAM_HEADER in header:
             self.may_be_stream = True
         key = self._key_extractor(header)

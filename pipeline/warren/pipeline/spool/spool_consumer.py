@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 
-from warren.core.blocking_connection import CHANNEL, Refused
+from warren.core.blocking_connection import CHANNEL, ClosedByBroker
 from warren.pipeline.broker_connection import (
     TRANSIENT_REPLIES,
     BrokerConnection,
@@ -125,7 +125,7 @@ class SpoolConsumer:
         try:
             self._connect()
             return True
-        except (OSError, Refused, BrokerUnreachable) as error:
+        except (OSError, ClosedByBroker, BrokerUnreachable) as error:
             return self._reconnect(error)
 
     def _consume_until_stopped(self) -> None:
@@ -134,7 +134,7 @@ class SpoolConsumer:
             while not self._stopping.is_set():
                 try:
                     self._take_deliveries()
-                except (OSError, Refused, BrokerUnreachable) as error:
+                except (OSError, ClosedByBroker, BrokerUnreachable) as error:
                     self._connection.close()
                     self._reconnect(error)
         finally:
@@ -225,7 +225,7 @@ class SpoolConsumer:
         timeout, pause = self._options.address.timeout, PAUSE
         self._lost_at = self._lost_at or time.monotonic()
         while not self._stopping.is_set():
-            if isinstance(error, Refused) and error.code not in _TRANSIENT_REPLIES:
+            if isinstance(error, ClosedByBroker) and error.code not in _TRANSIENT_REPLIES:
                 raise error
             if time.monotonic() - self._lost_at >= timeout:
                 raise PipelineError(f"{describe_failure(error)} (waited {timeout:g} s)")
@@ -243,7 +243,7 @@ class SpoolConsumer:
         options = self._options
         self._connection = connection = options.address.open("warren pipeline spool")
         self._pending = PendingMessages(self._key_extractor)
-        self._scanner = Scanner(self._pending)
+        self._scanner = DeliveryScanner(self._pending)
         self._scanner.limit = connection.frame_max
         self._scanner.open(CHANNEL, self._pending)
         try:

@@ -15,7 +15,7 @@ def is_stream(address: Address, queue: bytes) -> bool:
     stream accepts it. RabbitMQ's quorum queues accept it as well, but unlike a stream they support basic.get.
 
     :raises PipelineError: if no connection can be made
-    :raises Refused: if the broker refuses for another reason
+    :raises ClosedByBroker: if the broker refuses for another reason
     :raises OSError: if the connection is lost
     """
     connection = address.open("warren pipeline spool")
@@ -25,7 +25,7 @@ def is_stream(address: Address, queue: bytes) -> bool:
         connection.send(methods.frame(CHANNEL, "basic.get", 0, queue, False))
         # basic.get has two possible replies; the reply to the next method shows that it was processed.
         connection.call("basic.qos", 0, 1, False)
-    except Refused as error:
+    except ClosedByBroker as error:
         if error.code == Reply.NOT_IMPLEMENTED:
             return True
         if error.code == Reply.ACCESS_REFUSED and "exclusive" in error.text:
