@@ -10,7 +10,7 @@ from warren.sdk import App, CircuitBreaker, Exchange, Queue, Retry
 from warren.sdk.consume.batches import BATCH_SIZE, BATCH_WITHIN
 from warren.sdk.consume.consumer_options import CONCURRENCY, PREFETCH_PER_HANDLER
 from warren.sdk.durations import duration
-from warren.sdk.publish.publisher import WINDOW_BYTES
+from warren.sdk.publish.publisher_confirms import WINDOW_BYTES
 from warren.sdk.transport.session import HEARTBEAT_SECONDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "defaults.md"

@@ -18,7 +18,7 @@ from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from warren.sdk import App, Command, ConfigError, Delivery, Queue, Request, State
-from warren.sdk.transport.session import target_of
+from warren.sdk.transport.session import aiormq_url
 
 
 @pytest.mark.parametrize("url", ["localhost:5672", "http://localhost", "amqp://u:secret@h:x", ""])
@@ -40,7 +40,7 @@ def test_what_is_no_amqp_url_is_said_in_one_line(url: str, monkeypatch: pytest.M
 async def test_a_url_means_to_aiormq_what_it_means_to_the_broker(
     url: str, address: tuple[object, ...]
 ) -> None:
-    target = target_of(url, "me")
+    target = aiormq_url(url, "me")
     connection = Connection(target)
     assert (target.user, target.password, target.host, target.port, connection.vhost) == address
     assert connection.heartbeat_timeout == (5 if "heartbeat" in url else 15)

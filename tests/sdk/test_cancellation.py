@@ -187,7 +187,7 @@ async def test_a_cancelled_stop_has_stopped(
     async for suspension, turns, outcome in cancellations(stop, (0, 21)):
         assert outcome is None or isinstance(outcome, asyncio.CancelledError), (suspension, turns, outcome)
         if app.state.value != "closed":
-            await app._life.stop() if suspension % 2 else await app.stop()
+            await app._lifecycle.stop() if suspension % 2 else await app.stop()
         while not started.empty():
             started.get_nowait()
         await until(lambda: proxy.connections == 0, "its connections are closed")

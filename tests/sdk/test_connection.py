@@ -17,7 +17,7 @@ from tests.sdk.waiting import until
 from tests.support.processes import closed_port
 from tests.support.proxy import Proxy
 from warren.sdk import App, ConfigError, HealthProbe, Queue, State, TopologyMismatch, TransportUnavailable
-from warren.sdk.transport.hosts import Hosts
+from warren.sdk.transport.host_failover import Hosts
 
 NOBODY = "amqp://guest:guest@127.0.0.1:{}/"
 
@@ -53,7 +53,7 @@ async def test_the_next_host_is_tried_after_each_failure(
 def test_hosts_come_as_a_list_or_with_commas(text: str | list[str]) -> None:
     a, b = "amqp://u:p,w@a:1/v", "amqps://b"
     given = text.format(a=a, b=b) if isinstance(text, str) else [part.format(a=a, b=b) for part in text]
-    hosts = Hosts.of(given, "given")
+    hosts = Hosts.parse(given, "given")
     seen = []
     for _ in range(3):
         seen.append(hosts.current)
@@ -64,8 +64,8 @@ def test_hosts_come_as_a_list_or_with_commas(text: str | list[str]) -> None:
 
 def test_hosts_are_shuffled_unless_their_order_is_given() -> None:
     urls = [f"amqp://host{number}" for number in range(20)]
-    assert len({Hosts.of(urls).current for _ in range(60)}) > 3
-    assert {Hosts.of(urls, "given").current for _ in range(60)} == {"amqp://host0"}
+    assert len({Hosts.parse(urls).current for _ in range(60)}) > 3
+    assert {Hosts.parse(urls, "given").current for _ in range(60)} == {"amqp://host0"}
 
 
 def test_the_environment_may_name_several_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

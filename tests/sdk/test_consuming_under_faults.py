@@ -11,7 +11,7 @@ from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
 from tests.support.proxy import Proxy
 from warren.sdk import App, CircuitBreaker, Command, Queue, Retry
-from warren.sdk.topology.exchange import UNLIMITED
+from warren.sdk.topology.queue import UNLIMITED_DELIVERIES
 
 MESSAGES = 120
 KEYS = 6
@@ -92,7 +92,7 @@ async def test_an_open_circuit_outlives_its_connection(
     seen: list[bytes] = []
 
     # However often it is tried until both connections are back.
-    queue = Queue(name, delivery_limit=UNLIMITED)
+    queue = Queue(name, delivery_limit=UNLIMITED_DELIVERIES)
 
     @app.handle(bytes, queue=queue, breaker=CircuitBreaker(failures=1, pause="300ms"))
     async def take(body: bytes) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.sdk.conftest import MakeApp
 from tests.sdk.foreign import Foreign
 from warren.sdk import Command, Event, Exchange, Queue, TopologyMismatch
-from warren.sdk.topology.declarations import Form
+from warren.sdk.topology.declarations import Declaration
 from warren.sdk.topology.mismatch import Difference, read_mismatch
 
 
@@ -109,9 +109,9 @@ async def test_what_an_app_publishes_is_declared_at_its_start(
     ],
 )  # fmt: skip
 def test_the_text_of_a_mismatch_is_read(text: str, difference: Difference | None) -> None:
-    form = Form.of(Queue("a: received none but current is none", max_length=5))
+    form = Declaration.of(Queue("a: received none but current is none", max_length=5))
     whole = (
         f"PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue '{form.name}' in vhost '/': {text}"
     )
     assert read_mismatch(whole, form) == difference
-    assert read_mismatch(whole, Form.of(Queue("another"))) is None
+    assert read_mismatch(whole, Declaration.of(Queue("another"))) is None

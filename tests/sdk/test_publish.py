@@ -221,7 +221,7 @@ async def test_a_return_of_a_lost_connection_says_nothing_of_the_next_attempt(
 async def test_whoever_finds_no_room_for_its_bytes_keeps_its_place(
     make_app: MakeApp, foreign: Foreign, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warren.sdk.publish.publisher.WINDOW_BYTES", 4)
+    monkeypatch.setattr("warren.sdk.publish.publisher_confirms.WINDOW_BYTES", 4)
     app = make_app()
     app.declare(Queue(name))
     async with app:

@@ -14,9 +14,10 @@ from tests.support.inprocess import InProcess
 from tests.support.proxy import Proxy
 from warren.sdk import App, Queue
 from warren.sdk.errors import TransactionError, TransportUnavailable
-from warren.sdk.transport.hosts import Hosts
+from warren.sdk.transport.control_channel import ControlChannel
+from warren.sdk.transport.host_failover import Hosts
 from warren.sdk.transport.session import Session
-from warren.sdk.transport.supervised_connection import Control, Link
+from warren.sdk.transport.supervised_connection import SupervisedConnection
 
 
 @pytest.mark.parametrize("reason", [None, asyncio.CancelledError, ConnectionResetError("gone")], ids=repr)
@@ -137,14 +138,14 @@ async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(
     loop = asyncio.get_running_loop()
     used: list[Session] = []
 
-    async def nothing(session: Session, control: Control) -> None: ...
+    async def nothing(session: Session, control: ControlChannel) -> None: ...
 
-    link = Link(
+    link = SupervisedConnection(
         Hosts([amqp_url]),
         "breaks",
         setup=nothing,
-        went_up=lambda: None,
-        went_down=lambda: None,
+        on_up=lambda: None,
+        on_down=lambda: None,
         on_blocked=lambda reason: None,
         first_retry=0.001,
         longest_retry=0.01,
@@ -152,7 +153,7 @@ async def test_what_the_broker_ends_each_connection_over_is_tried_three_times(
 
     async def later(session: Session, long_enough: float) -> None:
         await until(lambda: stable > 1 or loop.time() > long_enough, "it has stood for a while")
-        session.outlet.transport.write(b"\x01\0\0\0\0\0\x04abcd!")
+        session.frame_writer.transport.write(b"\x01\0\0\0\0\0\x04abcd!")
 
     async def break_a_frame(session: Session) -> None:
         used.append(session)

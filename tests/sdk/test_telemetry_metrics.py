@@ -183,9 +183,9 @@ async def test_where_nobody_listens_nothing_stands_in_the_way(make_app: MakeApp,
     app = make_app()
     app.declare(Queue(name))
     async with app:
-        runtime: Runtime = app._life.running()
+        runtime: Runtime = app._lifecycle.running()
         assert runtime.instruments is None
-        assert runtime.outlet is runtime.direct is runtime.publisher
+        assert runtime.sender is runtime.direct_sender is runtime.publisher
         assert runtime.caller.telemetry is None
 
 

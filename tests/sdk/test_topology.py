@@ -24,7 +24,7 @@ from warren.sdk import (
     TopologyMismatch,
     TransportUnavailable,
 )
-from warren.sdk.topology.exchange import UNLIMITED
+from warren.sdk.topology.queue import UNLIMITED_DELIVERIES
 
 URL = "amqp://localhost"
 
@@ -93,7 +93,7 @@ def test_a_queue_brings_its_dead_letter_queue() -> None:
             str,
             [
                 Exchange("warren.dead", type="direct"),
-                Queue("billing.dead", delivery_limit=UNLIMITED, dead_letter_exchange=None),
+                Queue("billing.dead", delivery_limit=UNLIMITED_DELIVERIES, dead_letter_exchange=None),
                 Binding("warren.dead", "billing.dead", "billing"),
                 Queue("billing"),
             ],
@@ -122,7 +122,9 @@ def test_a_handler_of_dead_letters_takes_the_dead_letter_queue_as_it_is() -> Non
         queues = {item.name: item for item in app.topology if isinstance(item, Queue)}
         assert queues == {
             "billing": Queue("billing"),
-            "billing.dead": Queue("billing.dead", delivery_limit=UNLIMITED, dead_letter_exchange=None),
+            "billing.dead": Queue(
+                "billing.dead", delivery_limit=UNLIMITED_DELIVERIES, dead_letter_exchange=None
+            ),
         }
 
 
@@ -195,11 +197,11 @@ async def test_declare_now_stands_when_it_returns(make_app: MakeApp, foreign: Fo
         ),
         (
             [Exchange("odd", arguments={"x": object()})],
-            "exchange 'odd': its arguments cannot be written: .*object",
+            "exchange 'odd': its arguments cannot be encoded: .*object",
         ),
         (
             [Queue("huge", arguments={"x": 2**70})],
-            "queue 'huge': its arguments cannot be written: .*1180591620717411303424",
+            "queue 'huge': its arguments cannot be encoded: .*1180591620717411303424",
         ),
     ],
     ids=["large queue", "large binding", "large binding of an exchange", "object", "number"],

@@ -22,7 +22,7 @@ from warren.core.log_output import write_logs
 
 if TYPE_CHECKING:
     from warren.sdk import App, Health
-    from warren.sdk.extend import Stop
+    from warren.sdk.extend import StopRequest
 
 STATE_SECONDS = 0.5
 """How often a worker looks whether its App is ready."""
@@ -86,9 +86,9 @@ def _alone(target: str, url: str | None, health: str | None) -> int:
 
 
 async def _serve(app: App, target: str, health: str | None) -> None:
-    from warren.sdk.extend import ProbeServer, Stop, serve
+    from warren.sdk.extend import ProbeServer, StopRequest, serve
 
-    stop = Stop()
+    stop = StopRequest()
     probe = ProbeServer(app.health)
     if health is not None:
         await probe.open(*address(health))
@@ -181,7 +181,7 @@ async def _tell(app: App, pipe: int) -> None:
             await asyncio.sleep(STATE_SECONDS)
 
 
-async def _parent_gone(stop: Stop) -> None:
+async def _parent_gone(stop: StopRequest) -> None:
     """Stop cleanly when the supervisor is gone: standard input is a pipe that ends with it."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
@@ -189,7 +189,7 @@ async def _parent_gone(stop: Stop) -> None:
     )
     while await reader.read(4096):
         pass
-    stop.ask()
+    stop.request()
 
 
 async def _watchdog() -> None:

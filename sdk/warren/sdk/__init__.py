@@ -57,15 +57,18 @@ from warren.sdk.protocols import (
     RetryPolicy,
     Timer,
 )
-from warren.sdk.publish.bulk import BatchOptions
+from warren.sdk.publish.bulk_publish import BatchOptions
 from warren.sdk.publish.outgoing import Outgoing
-from warren.sdk.publish.publisher import PublisherStatistics
+from warren.sdk.publish.publisher_confirms import PublisherStatistics
 from warren.sdk.publish.report import Failure, PublishReport
 from warren.sdk.publish.transaction import Transaction
 from warren.sdk.rpc.caller import CallStatistics, ReplyMode
 from warren.sdk.rpc.scatter_gather import GatherCall, GatheredReply, GatherResult
 from warren.sdk.telemetry import Telemetry
-from warren.sdk.topology.exchange import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.declarable import Declarable
+from warren.sdk.topology.exchange import Exchange
+from warren.sdk.topology.queue import DEAD_LETTER_EXCHANGE, Queue
 
 __all__ = [
     "DEAD_LETTER_EXCHANGE",

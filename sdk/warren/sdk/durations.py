@@ -1,4 +1,4 @@
-"""Durations as people write them: a `timedelta`, seconds, or a text such as `5s`, `1m`, `250ms`."""
+"""Durations as users write them: a `timedelta`, seconds, or a text such as `5s`, `1m`, `250ms`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 
 
 def duration(value: Duration) -> timedelta:
-    """The duration that is meant.
+    """Return the value as a `timedelta`.
 
-    :raises ConfigError: if it is no duration, or a negative one.
+    :raises ConfigError: if it is not a duration, or is negative.
     """
     if isinstance(value, str):
         found = _TEXT.fullmatch(value)
@@ -28,3 +28,8 @@ def duration(value: Duration) -> timedelta:
     if length < timedelta(0):
         raise ConfigError(f"{value!r} is no duration: it is negative")
     return length
+
+
+def milliseconds(length: timedelta) -> int:
+    """Return the duration in milliseconds, rounded up, as AMQP arguments and properties use it."""
+    return -(-length // timedelta(milliseconds=1))

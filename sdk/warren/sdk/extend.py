@@ -9,7 +9,7 @@ from __future__ import annotations
 from warren.sdk.app.asyncapi_document import asyncapi_document
 from warren.sdk.app.health_probe import ProbeServer
 from warren.sdk.app.middleware import CallNext
-from warren.sdk.app.process import Stop, serve
+from warren.sdk.app.serve import StopRequest, serve
 from warren.sdk.app.testing_hooks import override_for_test
 from warren.sdk.clock import AppClock, SystemClock
 from warren.sdk.consume.dead_letters import (
@@ -21,7 +21,7 @@ from warren.sdk.consume.dead_letters import (
     DEATHS,
 )
 from warren.sdk.consume.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery, current_delivery
-from warren.sdk.durations import Duration, duration
+from warren.sdk.durations import Duration, duration, milliseconds
 from warren.sdk.errors import HandlerOutcome, Outcome
 from warren.sdk.messages.codec import MessageOptions, decode, encode
 from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, Address, forwarded, origin
@@ -38,12 +38,13 @@ from warren.sdk.protocols import (
     RetryPolicy,
     Timer,
 )
-from warren.sdk.publish.bulk import PUBLISH_SECONDS
+from warren.sdk.publish.bulk_publish import PUBLISH_SECONDS
 from warren.sdk.publish.operations import CALL_SECONDS, Reliability
 from warren.sdk.publish.outgoing import Outgoing
-from warren.sdk.topology.exchange import Declarable, milliseconds
+from warren.sdk.topology.declarable import Declarable
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import Session, translate_errors
+from warren.sdk.transport.error_translation import translate_errors
+from warren.sdk.transport.session import Session
 
 __all__ = [
     "ATTEMPT",
@@ -80,7 +81,7 @@ __all__ = [
     "RequestMessage",
     "RetryPolicy",
     "Session",
-    "Stop",
+    "StopRequest",
     "SystemClock",
     "Timer",
     "asyncapi_document",

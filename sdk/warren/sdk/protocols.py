@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from warren.sdk.app.app import App
     from warren.sdk.consume.delivery import Delivery
     from warren.sdk.publish.outgoing import Outgoing
-    from warren.sdk.topology.exchange import Declarable
+    from warren.sdk.topology.declarable import Declarable
 
 
 class Timer(Protocol):

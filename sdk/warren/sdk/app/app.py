@@ -10,10 +10,10 @@ from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar, Unpack
 
 from warren.sdk.app.blocking import Sync
-from warren.sdk.app.default_delay import Delaying
+from warren.sdk.app.default_delay import DefaultDelay
 from warren.sdk.app.lifecycle import Lifecycle, Settings
 from warren.sdk.app.middleware import Middlewares
-from warren.sdk.app.process import serve
+from warren.sdk.app.serve import serve
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics
 from warren.sdk.capture import Capture
@@ -36,27 +36,27 @@ from warren.sdk.protocols import (
     PublishMiddleware,
     RetryPolicy,
 )
-from warren.sdk.publish.bulk import (
+from warren.sdk.publish.bulk_publish import (
     PUBLISH_SECONDS,
-    Batch,
     BatchOptions,
+    BulkPublish,
+    Messages,
     OnError,
-    Source,
     publish_again,
     publish_all,
     publish_batches,
 )
-from warren.sdk.publish.operations import CALL_SECONDS, Reliability, Sending
+from warren.sdk.publish.operations import CALL_SECONDS, PublishOperations, Reliability
 from warren.sdk.publish.outgoing import Outgoing
-from warren.sdk.publish.publisher import WINDOW
+from warren.sdk.publish.publisher_confirms import WINDOW
 from warren.sdk.publish.report import PublishReport
 from warren.sdk.publish.transaction import Transaction
 from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.rpc.scatter_gather import GatherCall
 from warren.sdk.telemetry import Telemetry
-from warren.sdk.topology.exchange import Declarable
-from warren.sdk.topology.registry import DeclarePolicy, MismatchPolicy, Registry
-from warren.sdk.transport.hosts import HostOrder, Hosts
+from warren.sdk.topology.declarable import Declarable
+from warren.sdk.topology.registry import DeclarePolicy, MismatchPolicy, TopologyRegistry
+from warren.sdk.transport.host_failover import HostOrder, Hosts
 from warren.sdk.transport.supervised_connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
 
 CONNECT_SECONDS = 30.0
@@ -112,9 +112,9 @@ class App:
     ) -> None:
         urls = (os.environ.get("AMQP_URL") or None) if url is None or url == "" else url
         self.clock: AppClock = AppClock(clock or SystemClock())
-        self._life = Lifecycle(
+        self._lifecycle = Lifecycle(
             Settings(
-                hosts=None if urls is None else Hosts.of(urls, hosts),
+                hosts=None if urls is None else Hosts.parse(urls, hosts),
                 name=name,
                 window=window,
                 replies=replies,
@@ -126,21 +126,21 @@ class App:
                 longest_retry=longest_retry,
             )
         )
-        self._registry = Registry(declare, mismatch)
+        self._registry = TopologyRegistry(declare, mismatch)
         self._middlewares = Middlewares()
-        self._sending = Sending(self._life.running, self.clock, declare)
+        self._operations = PublishOperations(self._lifecycle.running, self.clock, declare)
         self._handlers = HandlerRegistry(
             self._registry,
-            send=self._sending.send,
-            forward=self._sending.forward,
+            send=self._operations.send,
+            forward=self._operations.forward,
             middlewares=self._middlewares,
             clock=self.clock,
             retry=retry or Retry(),
-            delay=Delaying(self, delay),
+            delay=DefaultDelay(self, delay),
             context={App: self},
         )
-        self.handle: HandlerDecoratorFactory = HandlerDecoratorFactory(self, self._handlers, self._life)
-        self.sync: Sync = Sync(self, self._life)
+        self.handle: HandlerDecoratorFactory = HandlerDecoratorFactory(self, self._handlers, self._lifecycle)
+        self.sync: Sync = Sync(self, self._lifecycle)
         backend: object = delay
         if isinstance(backend, Component):
             self.include(backend)
@@ -151,8 +151,8 @@ class App:
         :param url: as in `App(url)`.
         :raises ConfigError: if that is no AMQP URL, or the App runs.
         """
-        self._life.not_running("name another broker")
-        self._life.settings.hosts = Hosts.of(url)
+        self._lifecycle.not_running("name another broker")
+        self._lifecycle.settings.hosts = Hosts.parse(url)
 
     # Declaring
 
@@ -171,17 +171,17 @@ class App:
 
         :raises ConfigError: if a class has no address, or the App runs.
         """
-        self._life.not_running("say what it publishes")
+        self._lifecycle.not_running("say what it publishes")
         for message in messages:
             self._registry.add(message.required_topology())
-            self._sending.reaches(message)
+            self._operations.declare_publish(message)
 
     async def declare_now(self, *items: Declarable) -> None:
         """`declare` on the running App, and on the broker before it returns.
 
         :raises TopologyMismatch: if something exists with other arguments.
         """
-        await self._life.running().declare(items)
+        await self._lifecycle.running().declare(items)
 
     @property
     def topology(self) -> tuple[Declarable, ...]:
@@ -190,8 +190,8 @@ class App:
 
     def include(self, component: Component) -> None:
         """Add a pattern; it starts and stops with the App."""
-        self._life.not_running("include a component")
-        self._life.components.append(component)
+        self._lifecycle.not_running("include a component")
+        self._lifecycle.components.append(component)
         component.register(self)
 
     def middleware(
@@ -204,7 +204,7 @@ class App:
 
         :raises ConfigError: if there is neither, or the App runs.
         """
-        self._life.not_running("add a middleware")
+        self._lifecycle.not_running("add a middleware")
         self._middlewares.add(publish, handle)
 
     def override(
@@ -221,12 +221,12 @@ class App:
 
     def on_return(self, callback: Callable[[Unroutable], object]) -> None:
         """Call back with every message that the broker returned, for those who do not await their publishes."""
-        self._life.on_return.append(callback)
+        self._lifecycle.on_return.append(callback)
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
         """The consumers of this run by their queues, to `pause`, `resume` and `cancel`."""
-        return MappingProxyType(self._life.running().subscriptions)
+        return MappingProxyType(self._lifecycle.running().subscriptions)
 
     # Sending
 
@@ -250,7 +250,7 @@ class App:
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable, TopologyMismatch: see there.
         :raises PublishError: `refused`, as without its exchange. :raises ConfigError: the wire cannot carry it.
         """
-        await self._sending.publish(message, timeout, reliability, options)
+        await self._operations.publish(message, timeout, reliability, options)
 
     async def submit(
         self, message: object, *, timeout: float = PUBLISH_SECONDS, **options: Unpack[MessageOptions]
@@ -259,11 +259,11 @@ class App:
 
         Waits while the window of unconfirmed messages is full. A future that nobody awaits logs its error.
         """
-        return await self._sending.submit(message, timeout, options)
+        return await self._operations.submit(message, timeout, options)
 
     async def publish_many(
         self,
-        messages: Source,
+        messages: Messages,
         *,
         ordered: bool = False,
         on_error: OnError = "raise",
@@ -277,11 +277,13 @@ class App:
         :param options: see `BatchOptions`.
         :raises BatchError: with the report, if any was not confirmed and `on_error` is `raise`.
         """
-        return await publish_all(Batch(self._sending, ordered=ordered, **options), messages, on_error)
+        return await publish_all(
+            BulkPublish(self._operations, ordered=ordered, **options), messages, on_error
+        )
 
     def publish_batches(
         self,
-        messages: Source,
+        messages: Messages,
         *,
         count: int | None = 100,
         within: float | None = 0.05,
@@ -293,7 +295,9 @@ class App:
         :param count: messages that close a batch. `within`: seconds after it began that close it too; either may be None.
         :raises BatchError: with the report of the batch, if any was not confirmed and `on_error` is `raise`.
         """
-        return publish_batches(lambda: Batch(self._sending, **options), messages, count, within, on_error)
+        return publish_batches(
+            lambda: BulkPublish(self._operations, **options), messages, count, within, on_error
+        )
 
     async def publish_again(
         self, report: PublishReport, *, timeout: float = PUBLISH_SECONDS, on_error: OnError = "raise"
@@ -302,7 +306,7 @@ class App:
 
         :raises BatchError: as `publish_many`.
         """
-        return await publish_again(Batch(self._sending, timeout=timeout), report, on_error)
+        return await publish_again(BulkPublish(self._operations, timeout=timeout), report, on_error)
 
     def transaction(self, *, timeout: float = PUBLISH_SECONDS) -> Transaction:
         """`async with app.transaction() as tx:` then `tx.publish(...)` and `tx.get(queue)`: all of it, or nothing.
@@ -314,11 +318,11 @@ class App:
         :raises BatchError: it took place, but no queue took some of the messages.
         :raises TransportUnavailable: at its begin: the App does not run, or no channel can be opened.
         """
-        return Transaction(self._sending, self._sending.transaction_channels, timeout)
+        return Transaction(self._operations, self._operations.transaction_channels, timeout)
 
     async def submit_encoded(self, outgoing: Outgoing, timeout: float) -> asyncio.Future[None]:
         """As `submit`, of what `warren.sdk.messages.codec.encode` made, and declares nothing."""
-        return await self._sending.write(outgoing, timeout)
+        return await self._operations.write(outgoing, timeout)
 
     async def forward(
         self,
@@ -338,7 +342,7 @@ class App:
         :param timeout: seconds.
         :raises Unroutable, Nacked, PublishTimeout, TransportUnavailable: see there.
         """
-        await self._sending.forward(forwarded(delivery, exchange, key, headers), timeout)
+        await self._operations.forward(forwarded(delivery, exchange, key, headers), timeout)
 
     async def get(self, queue: str, *, timeout: float = 0.0) -> HeldDelivery | None:
         """One message of a queue, or None if none comes within `timeout` seconds: `ack()`, `requeue()` or
@@ -349,7 +353,7 @@ class App:
         :param timeout: seconds; 0 takes what is there.
         :raises TopologyMismatch: if there is no such queue. :raises TransportUnavailable: without a connection.
         """
-        return await self._life.running().fetch(queue, timeout, self._handlers.dead_letter)
+        return await self._lifecycle.running().fetch(queue, timeout, self._handlers.dead_letter)
 
     async def call(
         self, request: Request[Answer], *, timeout: float = CALL_SECONDS, message_id: str | None = None
@@ -361,7 +365,7 @@ class App:
         :raises CallTimeout: no reply in time. :raises TransportUnavailable: the connection was lost meanwhile.
         :raises Nacked, PublishError, TopologyMismatch, ConfigError: as `publish`, of the request.
         """
-        return await self._sending.call(request, timeout=timeout, message_id=message_id)
+        return await self._operations.call(request, timeout=timeout, message_id=message_id)
 
     def gather(
         self,
@@ -382,26 +386,26 @@ class App:
         :param exchange: where it goes instead of its own address, with `key`; not declared.
         :raises NoServer: no queue is bound for it. :raises TransportUnavailable: it could not be sent in time.
         """
-        return self._sending.gather(request, replies=replies, timeout=timeout, exchange=exchange, key=key)
+        return self._operations.gather(request, replies=replies, timeout=timeout, exchange=exchange, key=key)
 
     # Running
 
     @property
     def busy(self) -> str:
         """What its components are working on in the background, one of them; empty if nothing."""
-        return next((busy for part in self._life.components if (busy := getattr(part, "busy", ""))), "")
+        return next((busy for part in self._lifecycle.components if (busy := getattr(part, "busy", ""))), "")
 
     async def start(self) -> App:
         """Connect, declare, start components and consumers; returns when all consumers are confirmed.
 
         :raises WarrenError: why that is not possible; everything that was started is stopped again.
         """
-        await self._life.start(self._registry, self._handlers, self._middlewares)
+        await self._lifecycle.start(self._registry, self._handlers, self._middlewares)
         return self
 
     async def stop(self) -> None:
         """Cancel the consumers, requeue what has not started, let what has started end, flush the confirms, close."""
-        await self._life.stop()
+        await self._lifecycle.stop()
 
     async def __aenter__(self) -> App:
         return await self.start()
@@ -417,16 +421,16 @@ class App:
 
     @property
     def state(self) -> State:
-        return self._life.state
+        return self._lifecycle.state
 
     def on_state(self, callback: StateCallback) -> StateCallback:
         """Call back with each new state: `connecting`, `ready`, `blocked`, `closing`, `closed`. It must not block."""
-        self._life.listeners.add(callback)
+        self._lifecycle.listeners.add(callback)
         return callback
 
     def health(self) -> Health:
         """The state, what is missing and why, for probes; `HealthProbe` answers them over HTTP."""
-        return self._life.health()
+        return self._lifecycle.health()
 
     @property
     def ready(self) -> bool:
@@ -436,11 +440,11 @@ class App:
     @property
     def url(self) -> str | None:
         """The URL of the broker that it is or would be connected to; of the embedded broker only while the App runs."""
-        return self._life.url
+        return self._lifecycle.url
 
     def statistics(self) -> Statistics:
         """Counts of this run.
 
         :raises TransportUnavailable: if the App does not run.
         """
-        return self._life.running().statistics()
+        return self._lifecycle.running().statistics()

@@ -17,7 +17,9 @@ from warren.sdk.app.app import App
 from warren.sdk.consume.batches import Batches
 from warren.sdk.consume.handlers.signature import HandlerSpec
 from warren.sdk.messages.types import Event, Message, PointToPointMessage, RequestMessage
-from warren.sdk.topology.exchange import Binding, Exchange, Queue
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.exchange import Exchange
+from warren.sdk.topology.queue import Queue
 from warren.wire.amqp_url import parse_url
 
 ASYNCAPI: Final = "3.0.0"
@@ -50,7 +52,7 @@ class _Document:
         for queue, endpoint in self._app._handlers.endpoints.items():
             for handler in endpoint.handlers:
                 self._receive(queue, handler)
-        for kind in self._app._sending.said:
+        for kind in self._app._operations.declared_publishes:
             self._send(kind)
         schemas = self._schemas()
         info = {"title": title, "version": version}

@@ -16,7 +16,7 @@ from warren.sdk.consume.get import HeldDelivery
 from warren.sdk.errors import ConfigError
 from warren.sdk.messages.codec import MessageOptions
 from warren.sdk.messages.types import Request
-from warren.sdk.publish.bulk import PUBLISH_SECONDS, BatchOptions, OnError
+from warren.sdk.publish.bulk_publish import PUBLISH_SECONDS, BatchOptions, OnError
 from warren.sdk.publish.operations import CALL_SECONDS, Reliability
 from warren.sdk.publish.report import PublishReport
 
@@ -70,7 +70,7 @@ class Sync:
 
     def __init__(self, app: App, life: Lifecycle) -> None:
         self._app = app
-        self._life = life
+        self._lifecycle = life
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -149,10 +149,10 @@ class Sync:
 
     def _ready(self) -> asyncio.AbstractEventLoop:
         """The loop that the App runs on, which is started first if there is none."""
-        loop = self._life.loop
+        loop = self._lifecycle.loop
         if loop is None:
             with self._lock:
-                loop = self._life.loop or self._start()
+                loop = self._lifecycle.loop or self._start()
         if self._process and self._process != os.getpid():
             raise ConfigError("the App was started before this process was forked: start it in each process")
         with contextlib.suppress(RuntimeError):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from warren.sdk.app.app import App
 
 
-class Delaying:
+class DefaultDelay:
     """The backend of one App: the one that it was given, else, when a message is to be delayed, a queue a delay."""
 
     def __init__(self, app: App, backend: DelayBackend | None) -> None:

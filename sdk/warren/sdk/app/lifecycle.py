@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.runtime import Runtime
-from warren.sdk.app.state import Health, Listeners, State
+from warren.sdk.app.state import Health, State, StateListeners
 from warren.sdk.capture import Capture
 from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
 from warren.sdk.protocols import Component
 from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.telemetry import Telemetry
-from warren.sdk.topology.registry import Registry
-from warren.sdk.transport.hosts import Hosts
+from warren.sdk.topology.registry import TopologyRegistry
+from warren.sdk.transport.host_failover import Hosts
 
 
 @dataclass(slots=True)
@@ -43,10 +43,12 @@ class Lifecycle:
         self.settings = settings
         self.components: list[Component] = []
         self.on_return: list[Callable[[Unroutable], object]] = []
-        self.listeners: Listeners = Listeners()
+        self.listeners: StateListeners = StateListeners()
         self._runtime: Runtime | None = None
 
-    async def start(self, registry: Registry, handlers: HandlerRegistry, middlewares: Middlewares) -> None:
+    async def start(
+        self, registry: TopologyRegistry, handlers: HandlerRegistry, middlewares: Middlewares
+    ) -> None:
         """See `App.start`."""
         self.not_running("start")
         settings = self.settings
@@ -63,7 +65,7 @@ class Lifecycle:
             telemetry=settings.telemetry,
             capture=settings.capture,
             on_return=self._returned,
-            on_state=self.listeners.tell,
+            on_state=self.listeners.notify,
             first_retry=settings.first_retry,
             longest_retry=settings.longest_retry,
         )

@@ -74,49 +74,50 @@ class Middlewares:
         await handle(delivery)
 
 
-class Outlet(Protocol):
+class OutgoingSender(Protocol):
     """Where encoded messages leave the App; a `Publisher` is one."""
 
     async def publish(self, outgoing: Outgoing, timeout: float) -> None: ...
 
     async def submit(
-        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+        self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]: ...
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None: ...
 
 
-class Through:
+class MiddlewareSender:
     """An outlet behind middlewares; what they take of the time is missing from the deadline."""
 
-    def __init__(self, outlet: Outlet, middlewares: Middlewares) -> None:
-        self._outlet = outlet
+    def __init__(self, sender: OutgoingSender, middlewares: Middlewares) -> None:
+        self._sender = sender
         self._middlewares = middlewares
         self._now = asyncio.get_running_loop().time
 
     async def publish(self, outgoing: Outgoing, timeout: float) -> None:
         deadline = self._now() + timeout
         await self._middlewares.send(
-            outgoing, lambda changed: self._outlet.publish(_passed(changed), deadline - self._now())
+            outgoing, lambda changed: self._sender.publish(_passed(changed), deadline - self._now())
         )
 
     async def submit(
-        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+        self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
         deadline = self._now() + timeout
         return await self._middlewares.submit(
-            outgoing, lambda changed: self._outlet.submit(_passed(changed), deadline - self._now(), gate)
+            outgoing,
+            lambda changed: self._sender.submit(_passed(changed), deadline - self._now(), before_write),
         )
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
         deadline = self._now() + timeout
         await self._middlewares.send(
-            outgoing, lambda changed: self._outlet.publish_unconfirmed(changed, deadline - self._now())
+            outgoing, lambda changed: self._sender.publish_unconfirmed(changed, deadline - self._now())
         )
 
 
 def _passed(outgoing: Outgoing) -> Outgoing:
-    outgoing.passed = True
+    outgoing.middlewares_applied = True
     return outgoing
 
 

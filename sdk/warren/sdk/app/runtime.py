@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from warren.sdk.app.embedded_broker import EmbeddedBroker, embedded_broker
-from warren.sdk.app.middleware import Middlewares, Outlet, Through
+from warren.sdk.app.middleware import Middlewares, MiddlewareSender, OutgoingSender
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics, copy_of, statistics_of
 from warren.sdk.capture import Capture
-from warren.sdk.capture.stream_writer import Capturing
+from warren.sdk.capture.stream_writer import CaptureStreamWriter
 from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import current_delivery
 from warren.sdk.consume.endpoint import Endpoint
@@ -20,25 +20,27 @@ from warren.sdk.consume.subscription import Subscription
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
 from warren.sdk.logger import log
 from warren.sdk.protocols import Clock, Component, Once
-from warren.sdk.publish.channels import PublishingChannels
 from warren.sdk.publish.outgoing import Outgoing
-from warren.sdk.publish.publisher import Publisher
+from warren.sdk.publish.publish_channels import PublishChannels
+from warren.sdk.publish.publisher_confirms import Publisher
 from warren.sdk.publish.transaction import TransactionChannels
 from warren.sdk.rpc.caller import DIRECT, Caller, ReplyMode, Submit
 from warren.sdk.rpc.reentrant_calls import ReentrantCalls
 from warren.sdk.rpc.reply_middleware import ReplyMiddleware
 from warren.sdk.telemetry import Telemetry
-from warren.sdk.telemetry.consume_spans import Consuming
+from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
 from warren.sdk.telemetry.instruments import Instruments
-from warren.sdk.telemetry.publish_spans import Traced
+from warren.sdk.telemetry.publish_spans import TracedSender
 from warren.sdk.telemetry.semantic_conventions import Attributes, of_connection
 from warren.sdk.telemetry.statistics_metrics import unwatch, watch
-from warren.sdk.topology.exchange import Declarable, Queue
-from warren.sdk.topology.registry import Registry
+from warren.sdk.topology.declarable import Declarable
+from warren.sdk.topology.queue import Queue
+from warren.sdk.topology.registry import TopologyRegistry
+from warren.sdk.transport.control_channel import ControlChannel
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.hosts import Hosts
-from warren.sdk.transport.session import Channels, Session
-from warren.sdk.transport.supervised_connection import Control, Link
+from warren.sdk.transport.host_failover import Hosts
+from warren.sdk.transport.session import ChannelFactory, Session
+from warren.sdk.transport.supervised_connection import SupervisedConnection
 
 FLUSH_SECONDS = 5.0
 
@@ -51,7 +53,7 @@ class Runtime:
         hosts: Hosts | None,
         name: str,
         *,
-        registry: Registry,
+        registry: TopologyRegistry,
         endpoints: Mapping[str, Endpoint],
         components: Sequence[Component],
         middlewares: Middlewares,
@@ -77,31 +79,35 @@ class Runtime:
         self._broker: EmbeddedBroker | None = None
         self.publisher: Publisher = Publisher(window=window, on_return=on_return)
         self.instruments: Instruments | None = telemetry.open()
-        self.direct: Outlet = (
-            self.publisher if self.instruments is None else Traced(self.publisher, self.instruments)
+        self.direct_sender: OutgoingSender = (
+            self.publisher if self.instruments is None else TracedSender(self.publisher, self.instruments)
         )
         """What leaves without passing a middleware goes to."""
-        self.outlet: Outlet = Through(self.direct, middlewares) if middlewares.publish else self.direct
+        self.sender: OutgoingSender = (
+            MiddlewareSender(self.direct_sender, middlewares) if middlewares.publish else self.direct_sender
+        )
         """What the user's publishes go to."""
         self.caller: Caller = Caller(ReplyMiddleware(middlewares) if middlewares.handle else None)
-        self.consuming: Consuming | None = None if self.instruments is None else Consuming(self.instruments)
+        self.consuming: ConsumeTelemetry | None = (
+            None if self.instruments is None else ConsumeTelemetry(self.instruments)
+        )
         self.caller.telemetry = self.consuming
         for endpoint in endpoints.values():
             endpoint.telemetry = self.consuming
             endpoint.capture = None
             endpoint.redeclare = self._redeclare
         self._capture = capture
-        self._capturing: Capturing | None = None
+        self._capturing: CaptureStreamWriter | None = None
         self._replies = replies
-        self._publishing: Link | None = None
-        self._consuming: Link | None = None
-        self._channels = PublishingChannels(
+        self._publishing: SupervisedConnection | None = None
+        self._consuming: SupervisedConnection | None = None
+        self._channels = PublishChannels(
             self.publisher, self._moved, self.caller.consume_direct_reply_to if replies == "direct" else None
         )
         self.transactions: TransactionChannels = TransactionChannels(self._on_publishing, self.publisher)
         self.subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
-        self.reaching: asyncio.Lock = asyncio.Lock()
+        self.required_topology_lock: asyncio.Lock = asyncio.Lock()
         """Held while a message class that is published for the first time is declared."""
         self._on_state = on_state
         self._phase = State.CONNECTING
@@ -127,30 +133,32 @@ class Runtime:
             self._broker = embedded_broker()
             await self._broker.__aenter__()
             self.hosts = Hosts([self._broker.url])
-        channels: Channels = DataChannel
+        channels: ChannelFactory = DataChannel
         if self._capture is not None:
             declares = self._registry.declares
-            capturing = Capturing(self._capture, self.hosts, self.name, declare=declares, **self._retry)
+            capturing = CaptureStreamWriter(
+                self._capture, self.hosts, self.name, declare=declares, **self._retry
+            )
             self._capturing, channels = capturing, capturing.channels
             for endpoint in self._endpoints.values():
                 endpoint.capture = capturing.recorder
             await capturing.start(timeout)
-        self._publishing = Link(
+        self._publishing = SupervisedConnection(
             self.hosts,
             f"{self.name} publisher",
             setup=self._set_up_publishing,
-            went_up=self._publishing_up,
-            went_down=self._publishing_down,
+            on_up=self._publishing_up,
+            on_down=self._publishing_down,
             on_blocked=self._blocked,
             channels=channels,
             **self._retry,
         )
-        self._consuming = Link(
+        self._consuming = SupervisedConnection(
             self.hosts,
             f"{self.name} consumer",
             setup=self._set_up_consuming,
-            went_up=self._consuming_up,
-            went_down=self._moved,
+            on_up=self._consuming_up,
+            on_down=self._moved,
             on_blocked=lambda reason: None,
             channels=channels,
             **self._retry,
@@ -244,12 +252,12 @@ class Runtime:
         assert link is not None
         await self._registry.add_and_declare(link, items)
 
-    def submitting(self, queue: str) -> Submit:
+    def submit_for(self, queue: str) -> Submit:
         """How a request to the queue is sent; from a handler of that very queue, straight to its endpoint."""
         current = current_delivery()
         endpoint = self._endpoints.get(queue)
         if endpoint is None or current is None or current.queue != queue:
-            return self.outlet.submit
+            return self.sender.submit
         own = ReentrantCalls(endpoint, queue, self.publisher)
         return lambda request, timeout: self.middlewares.submit(
             request, lambda changed: own.submit(changed, timeout)
@@ -260,7 +268,7 @@ class Runtime:
         if outgoing.routing_key == DIRECT and not outgoing.exchange:
             await self.middlewares.send(outgoing, self.caller.receive_local_reply)
         else:
-            await self.outlet.publish(outgoing, timeout)
+            await self.sender.publish(outgoing, timeout)
 
     async def fetch(self, queue: str, timeout: float, bury: PublishDeadLetter) -> HeldDelivery | None:
         link = self._consuming
@@ -286,7 +294,7 @@ class Runtime:
         assert self._publishing is not None
         return await self._publishing.use(work)
 
-    def _links(self) -> list[Link]:
+    def _links(self) -> list[SupervisedConnection]:
         return [link for link in (self._publishing, self._consuming) if link is not None]
 
     def _missing(self) -> list[str]:
@@ -326,7 +334,7 @@ class Runtime:
         assert self._consuming is not None
         await self._consuming.run(self._registry.declare_all)
 
-    async def _set_up_publishing(self, session: Session, control: Control) -> None:
+    async def _set_up_publishing(self, session: Session, control: ControlChannel) -> None:
         await self._registry.declare_shared(control)
         await self._channels.open(session)
 
@@ -341,7 +349,7 @@ class Runtime:
             self.instruments.consuming = self._connection(self._consuming)
         self._moved()
 
-    def _connection(self, link: Link | None) -> Attributes:
+    def _connection(self, link: SupervisedConnection | None) -> Attributes:
         assert link is not None
         assert self.hosts is not None
         peer = None if link.session is None else link.session.peer
@@ -359,7 +367,7 @@ class Runtime:
         self.publisher.set_blocked(reason)
         self._moved()
 
-    async def _set_up_consuming(self, session: Session, control: Control) -> None:
+    async def _set_up_consuming(self, session: Session, control: ControlChannel) -> None:
         await self._registry.declare_all(control)
         if self._replies == "queue":
             await self.caller.consume_queue(session)

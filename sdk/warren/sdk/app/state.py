@@ -42,7 +42,7 @@ class Health:
         return self.state is State.READY
 
 
-class Listeners:
+class StateListeners:
     """Those who want to hear of each change of state, once a change, in their order."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Listeners:
     def add(self, callback: Callable[[State], object]) -> None:
         self._callbacks.append(callback)
 
-    def tell(self, state: State) -> None:
+    def notify(self, state: State) -> None:
         """Call back if it is not what was told last; what a callback raises is logged and harms nobody."""
         if state is self._last:
             return

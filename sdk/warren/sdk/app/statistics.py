@@ -10,7 +10,7 @@ from warren.sdk.app.state import State
 from warren.sdk.consume.endpoint import HandlerStatistics
 from warren.sdk.consume.workers import ConsumerStatistics
 from warren.sdk.messages.types import snake_case
-from warren.sdk.publish.publisher import PublisherStatistics
+from warren.sdk.publish.publisher_confirms import PublisherStatistics
 from warren.sdk.rpc.caller import CallStatistics
 
 Value = TypeVar("Value")

@@ -13,7 +13,7 @@ from warren.sdk.consume.handlers.signature import HandlerSpec
 from warren.sdk.errors import Ack, HandlerOutcome
 from warren.sdk.protocols import Clock
 from warren.sdk.publish.outgoing import Outgoing
-from warren.sdk.transport.hosts import Hosts
+from warren.sdk.transport.host_failover import Hosts
 
 
 @contextmanager
@@ -36,13 +36,13 @@ def override_for_test(
     :param published: called with each message of the App's as it was encoded, after its confirm.
     :raises ConfigError: if the App runs already.
     """
-    app._life.not_running("rehearse")
-    settings, followed = app._life.settings, app.clock.followed
+    app._lifecycle.not_running("rehearse")
+    settings, followed = app._lifecycle.settings, app.clock.followed
     specs = {endpoint: endpoint._specs for endpoint in app._handlers.endpoints.values()}
-    app._life.settings = replace(settings, hosts=Hosts([url]), grace=grace)
+    app._lifecycle.settings = replace(settings, hosts=Hosts([url]), grace=grace)
     app.clock.follow(clock)
     for endpoint, handlers in specs.items():
-        endpoint._specs = {name: _heard(handler, handled) for name, handler in handlers.items()}
+        endpoint._specs = {name: _recording(handler, handled) for name, handler in handlers.items()}
 
     async def seen(outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
         # A middleware may change the message further on, and what was published is what the App said.
@@ -55,19 +55,19 @@ def override_for_test(
         yield
     finally:
         app._middlewares.publish.remove(seen)
-        app._life.settings = settings
+        app._lifecycle.settings = settings
         app.clock.follow(followed)
         for endpoint, handlers in specs.items():
             endpoint._specs = handlers
 
 
-def _heard(spec: HandlerSpec, handled: Callable[[Any, Any], None]) -> HandlerSpec:
+def _recording(spec: HandlerSpec, handled: Callable[[Any, Any], None]) -> HandlerSpec:
     function, kind = spec.function, spec.kind
 
-    async def heard(message: Any, *arguments: Any, **keywords: Any) -> Any:
+    async def recording(message: Any, *arguments: Any, **keywords: Any) -> Any:
         result = await function(message, *arguments, **keywords)
         if not isinstance(result, HandlerOutcome) or isinstance(result, Ack):
             handled(kind, message)
         return result
 
-    return replace(spec, function=heard)
+    return replace(spec, function=recording)

@@ -16,7 +16,7 @@ from warren.core.capture_events import event_prefix
 from warren.sdk.capture.recorder import Recorder
 from warren.sdk.consume.delivery import ATTEMPT, REPUBLISHED
 from warren.sdk.transport.data_channel import Content, DataChannel
-from warren.sdk.transport.socket_stream import Outlet
+from warren.sdk.transport.socket_stream import FrameWriter
 from warren.wire import field_tables
 from warren.wire.amqp_url import connection_name
 from warren.wire.content import message_id
@@ -39,7 +39,7 @@ _u64 = struct.Struct(">Q").unpack_from
 _attempt, _republished = field_tables.name_bytes(ATTEMPT), field_tables.name_bytes(REPUBLISHED)
 
 
-class Kinds(NamedTuple):
+class DeliveryEvents(NamedTuple):
     """The events of deliveries of one consumer with one address."""
 
     delivered: str
@@ -57,15 +57,16 @@ class CapturedChannel(DataChannel):
         self,
         recorder: Recorder,
         channel: AbstractChannel,
-        outlet: Outlet,
+        frame_writer: FrameWriter,
         scanner: DeliveryScanner,
         frame_max: int,
-        answered: bool,
+        expects_confirms: bool,
     ) -> None:
-        super().__init__(channel, outlet, scanner, frame_max, answered)
+        super().__init__(channel, frame_writer, scanner, frame_max, expects_confirms)
         self._record = recorder.add
         self._connection = connection_name(
-            outlet.transport.get_extra_info("sockname"), outlet.transport.get_extra_info("peername")
+            frame_writer.transport.get_extra_info("sockname"),
+            frame_writer.transport.get_extra_info("peername"),
         )
         self._sequence = 0
         self._unconfirmed: dict[int, tuple[str, str]] = {}
@@ -75,12 +76,12 @@ class CapturedChannel(DataChannel):
         self._stream: bool | None = None
         self._consumers: dict[str, Callable[..., str]] = {}
         """What their events have in common, by their tags."""
-        self._held: dict[int, tuple[Kinds, str]] = {}
+        self._held: dict[int, tuple[DeliveryEvents, str]] = {}
         """What is delivered and not settled, by tags."""
-        self._settling: list[tuple[Kinds, str]] = []
+        self._settling: list[tuple[DeliveryEvents, str]] = []
         """Acknowledged, if the transaction is committed."""
-        self._kinds: dict[bytes, Kinds] = {}
-        self.ended.add_done_callback(self._over)
+        self._kinds: dict[bytes, DeliveryEvents] = {}
+        self.ended.add_done_callback(self._record_channel_end)
 
     # Publishes
 
@@ -92,7 +93,7 @@ class CapturedChannel(DataChannel):
         kind = event_prefix(e.PUBLISHED, exchange, content.routing_key, None, again, None, self._connection)
         self._record(kind, identity, len(content.body))
         self._sequence += 1
-        if self.answered:
+        if self.expects_confirms:
             self._unconfirmed[self._sequence] = exchange, identity
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
@@ -108,7 +109,7 @@ class CapturedChannel(DataChannel):
                 )
         super().confirm(sequence, multiple, ack)
 
-    def transacted(self, *, committed: bool) -> None:
+    def transaction_ended(self, *, committed: bool) -> None:
         settling, self._settling = self._settling, []
         published, self._unconfirmed = self._unconfirmed, {}
         if not committed:
@@ -150,10 +151,10 @@ class CapturedChannel(DataChannel):
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
         # What is malformed is judged by who takes it, as without capture.
         with suppress(StreamError, IndexError, struct.error):
-            self._told(method, header, body)
+            self._record_incoming(method, header, body)
         super().message(method, header, body)
 
-    def _told(self, method: bytes, header: bytes, body: bytes) -> None:
+    def _record_incoming(self, method: bytes, header: bytes, body: bytes) -> None:
         kind = method[3]
         if kind == DELIVER:
             # What is the same for many deliveries stands on both sides of the tag.
@@ -190,13 +191,13 @@ class CapturedChannel(DataChannel):
 
     # What was read
 
-    def _prepare(self, address: bytes, method: bytes, start: int) -> Kinds:
+    def _prepare(self, address: bytes, method: bytes, start: int) -> DeliveryEvents:
         kinds = self._kinds_of(method, method[5:start].decode("utf-8", "surrogateescape"))
         if len(self._kinds) < ADDRESSES:
             self._kinds[address] = kinds
         return kinds
 
-    def _kinds_of(self, method: bytes, consumer: str | None) -> Kinds:
+    def _kinds_of(self, method: bytes, consumer: str | None) -> DeliveryEvents:
         _, redelivered, exchange, key = decode_deliver(method)
         no_ack, again = self._no_ack or None, redelivered or None
         here = partial(
@@ -206,7 +207,7 @@ class CapturedChannel(DataChannel):
             consumer=consumer,
             stream=self._stream,
         )
-        return Kinds(
+        return DeliveryEvents(
             here(e.DELIVERED, exchange, key, redelivered=again, no_ack=no_ack),
             here(e.ACKED),
             here(e.REJECTED),
@@ -214,7 +215,7 @@ class CapturedChannel(DataChannel):
             here(e.REQUEUED, reason=CHANNEL_CLOSED),
         )
 
-    def _delivered(self, kinds: Kinds, tag: int, header: bytes, size: int) -> None:
+    def _delivered(self, kinds: DeliveryEvents, tag: int, header: bytes, size: int) -> None:
         identity = _text(message_id(header))
         kind = kinds.delivered
         if _attempt in header and (attempt := _attempts(header)) is not None:
@@ -229,7 +230,7 @@ class CapturedChannel(DataChannel):
         kind = event_prefix(e.RETURNED, exchange, key, reason=text, connection=self._connection)
         self._record(kind, _text(message_id(header)))
 
-    def _over(self, ended: asyncio.Future[None]) -> None:
+    def _record_channel_end(self, ended: asyncio.Future[None]) -> None:
         """What was not settled goes back to its queue."""
         held, self._held = self._held, {}
         for kinds, identity in held.values():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from warren.sdk.errors import ConfigError
-from warren.sdk.topology.exchange import Queue
+from warren.sdk.topology.queue import Queue
 
 STREAM = "warren.events"
 BATCH = 500

@@ -12,13 +12,14 @@ from warren.sdk.capture.options import Capture, CaptureStatistics
 from warren.sdk.capture.recorder import Recorder
 from warren.sdk.errors import TopologyMismatch, Unroutable, WarrenError
 from warren.sdk.logger import log
-from warren.sdk.publish.channels import PublishingChannels
 from warren.sdk.publish.outgoing import Outgoing
-from warren.sdk.publish.publisher import Publisher
-from warren.sdk.topology.declarations import Form
-from warren.sdk.transport.hosts import Hosts
-from warren.sdk.transport.session import Channels, Session
-from warren.sdk.transport.supervised_connection import Control, Link
+from warren.sdk.publish.publish_channels import PublishChannels
+from warren.sdk.publish.publisher_confirms import Publisher
+from warren.sdk.topology.declarations import Declaration
+from warren.sdk.transport.control_channel import ControlChannel
+from warren.sdk.transport.host_failover import Hosts
+from warren.sdk.transport.session import ChannelFactory, Session
+from warren.sdk.transport.supervised_connection import SupervisedConnection
 
 WINDOW: Final = 32
 """Batches without a confirm at a time."""
@@ -27,7 +28,7 @@ AGAIN_SECONDS: Final = 1.0
 """Before a batch is sent again that the broker refused."""
 
 
-class Capturing:
+class CaptureStreamWriter:
     """The capture of one run of an App."""
 
     def __init__(
@@ -44,13 +45,13 @@ class Capturing:
         self._options = options
         self._declare = declare
         self._publisher = Publisher(window=WINDOW, on_return=lambda error: None)
-        self._ways = PublishingChannels(self._publisher, lambda: None)
-        self._link = Link(
+        self._ways = PublishChannels(self._publisher, lambda: None)
+        self._link = SupervisedConnection(
             hosts,
             f"{name} capture",
             setup=self._set_up,
-            went_up=self._ways.attach,
-            went_down=self._ways.detach,
+            on_up=self._ways.attach,
+            on_down=self._ways.detach,
             on_blocked=self._publisher.set_blocked,
             first_retry=first_retry,
             longest_retry=longest_retry,
@@ -59,7 +60,7 @@ class Capturing:
         self._failing = False
         """It has been said that a batch was not taken."""
         self.recorder: Recorder = Recorder(options, name, self._keep)
-        self.channels: Channels = partial(CapturedChannel, self.recorder)
+        self.channels: ChannelFactory = partial(CapturedChannel, self.recorder)
         """What the App's own channels are."""
 
     async def start(self, timeout: float) -> None:
@@ -92,15 +93,15 @@ class Capturing:
     def statistics(self) -> CaptureStatistics:
         return self.recorder.snapshot()
 
-    async def _set_up(self, session: Session, control: Control) -> None:
+    async def _set_up(self, session: Session, control: ControlChannel) -> None:
         await self._bring_stream(control)
         await self._ways.open(session)
 
-    async def _bring_stream(self, control: Control) -> None:
-        form = Form.of(self._options.queue())
+    async def _bring_stream(self, control: ControlChannel) -> None:
+        form = Declaration.of(self._options.queue())
         what = f"cannot capture events to stream {self._options.stream!r}"
         try:
-            await control.run(what, form.look)
+            await control.run(what, form.check_exists)
         except TopologyMismatch as error:
             if error.reply_code != 404 or not self._declare:
                 raise

@@ -7,7 +7,7 @@ from typing import Any
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, copy, fields, origin
 from warren.sdk.publish.outgoing import Outgoing
-from warren.sdk.topology.exchange import Queue
+from warren.sdk.topology.queue import Queue
 
 DEAD_REASON = "warren-dead-reason"
 DEAD_ERROR = "warren-dead-error"

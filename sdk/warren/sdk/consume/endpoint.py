@@ -37,8 +37,8 @@ from warren.sdk.messages.codec import decode, encode_result
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.rpc.replies import error_reply, reply, wants_reply
-from warren.sdk.telemetry.consume_spans import Consuming, failed, scope
-from warren.sdk.topology.exchange import Queue
+from warren.sdk.telemetry.consume_spans import ConsumeTelemetry, failed, scope
+from warren.sdk.topology.queue import Queue
 
 Send = Callable[[Outgoing], Awaitable[None]]
 
@@ -85,7 +85,7 @@ class Endpoint:
         self.intake: ConsumerOptions = intake
         self.circuit: Circuit | None = None
         self.statistics: HandlerStatistics = HandlerStatistics()
-        self.telemetry: Consuming | None = None
+        self.telemetry: ConsumeTelemetry | None = None
         """Where somebody listens; set for each run."""
         self.capture: Recorder | None = None
         """Where events are captured; set for each run."""

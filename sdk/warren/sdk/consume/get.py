@@ -13,9 +13,9 @@ from typing import Literal, TypeVar
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Undecodable, WarrenError
 from warren.sdk.messages.codec import decode
-from warren.sdk.telemetry.consume_spans import Consuming
+from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import translate, translate_errors
+from warren.sdk.transport.error_translation import to_sdk_error, translate_errors
 
 Content = TypeVar("Content")
 
@@ -37,7 +37,7 @@ class HeldDelivery(Delivery):
     _channel: DataChannel | None
     _bury: PublishDeadLetter
     _tag: int
-    _telemetry: Consuming | None
+    _telemetry: ConsumeTelemetry | None
 
     @classmethod
     def holding(
@@ -46,7 +46,7 @@ class HeldDelivery(Delivery):
         frames: tuple[bytes, bytes, bytes],
         queue: str,
         bury: PublishDeadLetter,
-        telemetry: Consuming | None,
+        telemetry: ConsumeTelemetry | None,
     ) -> HeldDelivery:
         tag, delivery = cls.from_frames(*frames, queue)
         assert isinstance(delivery, HeldDelivery)
@@ -138,7 +138,7 @@ async def fetch(
     queue: str,
     timeout: float,
     bury: PublishDeadLetter,
-    telemetry: Consuming | None = None,
+    telemetry: ConsumeTelemetry | None = None,
 ) -> HeldDelivery | None:
     """The next message of the queue within `timeout` seconds, or None; on a channel of its own.
 
@@ -160,7 +160,7 @@ async def _fetch(
     queue: str,
     timeout: float,
     bury: PublishDeadLetter,
-    telemetry: Consuming | None,
+    telemetry: ConsumeTelemetry | None,
 ) -> HeldDelivery | None:
     started = perf_counter()
     deadline = asyncio.get_running_loop().time() + timeout
@@ -175,8 +175,8 @@ async def _fetch(
             if frames is None and timeout > 0:
                 frames = await _consume_one(channel, queue, deadline)
     except WarrenError as error:
-        if channel.cause is not None and not isinstance(error, TopologyMismatch):
-            raise translate(f"cannot get from queue {queue!r}", channel.cause) from error
+        if channel.close_error is not None and not isinstance(error, TopologyMismatch):
+            raise to_sdk_error(f"cannot get from queue {queue!r}", channel.close_error) from error
         if channel.usable:
             await _close(channel)
         raise

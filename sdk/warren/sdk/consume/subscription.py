@@ -15,11 +15,12 @@ from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.workers import OPERATIONS, ConsumerStatistics, Job, Process, Settlement, Workers
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.logger import log
-from warren.sdk.telemetry.consume_spans import Consuming
-from warren.sdk.topology.exchange import Queue
+from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
+from warren.sdk.topology.queue import Queue
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import Session, translate, translate_errors
-from warren.sdk.transport.supervised_connection import STABLE_SECONDS, Link, cancel
+from warren.sdk.transport.error_translation import to_sdk_error, translate_errors
+from warren.sdk.transport.session import Session
+from warren.sdk.transport.supervised_connection import STABLE_SECONDS, SupervisedConnection, cancel
 
 CANCEL_SECONDS = 5.0
 RESUME_SECONDS = 30.0
@@ -53,7 +54,7 @@ class Subscription:
 
     def __init__(
         self,
-        link: Link,
+        link: SupervisedConnection,
         queue: Queue,
         *,
         prefetch: int,
@@ -62,7 +63,7 @@ class Subscription:
         key: Callable[[Delivery], Hashable] | None,
         recover: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
-        telemetry: Consuming | None = None,
+        telemetry: ConsumeTelemetry | None = None,
     ) -> None:
         self.queue: Queue = queue
         self._link = link
@@ -310,9 +311,9 @@ class Subscription:
     def _lost(self, ended: asyncio.Future[None]) -> WarrenError:
         channel, self._channel, self._tag = self._channel, None, ""
         reason = "cancelled by the broker"
-        cause = None if channel is None else channel.cause
+        cause = None if channel is None else channel.close_error
         if cause is not None:
-            reason = str(translate("channel closed", cause))
+            reason = str(to_sdk_error("channel closed", cause))
         elif channel is not None:
             task = asyncio.ensure_future(_close(channel))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from warren.sdk.consume.delivery import FIRST_PUBLISHED, Delivery
+from warren.sdk.durations import milliseconds
 from warren.sdk.errors import ConfigError, UnknownContentType
 from warren.sdk.messages.content_types import JSON, is_json, is_msgpack, is_text, media_type, pack, unpack
 from warren.sdk.messages.message_ids import uuid7
@@ -19,7 +20,6 @@ from warren.sdk.messages.types import Message
 from warren.sdk.messages.validation_errors import format_validation_error
 from warren.sdk.publish.outgoing import PERSISTENT, Outgoing
 from warren.sdk.telemetry.trace_context import inject
-from warren.sdk.topology.exchange import milliseconds
 from warren.wire.properties import Property
 from warren.wire.properties import encode as encode_properties
 

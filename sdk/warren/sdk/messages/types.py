@@ -12,7 +12,10 @@ from pydantic_core import CoreSchema
 from warren.sdk.errors import ConfigError, Fault
 from warren.sdk.messages.content_types import JSON, MSGPACK
 from warren.sdk.messages.timestamps import in_utc
-from warren.sdk.topology.exchange import Binding, Declarable, Exchange, Queue
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.declarable import Declarable
+from warren.sdk.topology.exchange import Exchange
+from warren.sdk.topology.queue import Queue
 
 Reply = TypeVar("Reply", covariant=True)
 

@@ -10,7 +10,7 @@ from warren.sdk.planning.broker_listing import (
 from warren.sdk.planning.definitions import definitions
 from warren.sdk.planning.plan import Plan, Planner, Status, Step
 from warren.sdk.planning.risks import Kind, Risk, risks
-from warren.sdk.topology.declarations import label
+from warren.sdk.topology.declarable import label
 
 __all__ = [
     "Kind",

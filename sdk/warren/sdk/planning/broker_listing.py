@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 from warren.core.control_client import ControlError, send_request
 from warren.sdk.errors import WarrenError
-from warren.sdk.topology.exchange import Binding
+from warren.sdk.topology.binding import Binding
 
 LIMIT_BYTES: Final = 64 * 1024 * 1024
 """The longest answer that is read: some 100,000 queues."""

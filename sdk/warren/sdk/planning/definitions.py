@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from warren.sdk.topology.exchange import Binding, Declarable, Exchange, Queue
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.declarable import Declarable
+from warren.sdk.topology.exchange import Exchange
+from warren.sdk.topology.queue import Queue
 
 FOLLOWS = "3.10.8"
 """The RabbitMQ version whose form of definitions this is: newer ones read it as well."""

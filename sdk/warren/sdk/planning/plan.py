@@ -11,13 +11,22 @@ from types import TracebackType
 from warren.sdk.errors import TopologyMismatch
 from warren.sdk.planning.broker_listing import Listing
 from warren.sdk.planning.definitions import predeclared
-from warren.sdk.planning.risks import Risk, risks, ruled
-from warren.sdk.topology.declarations import Form, declaration, identity, label, rank
-from warren.sdk.topology.exchange import Binding, Declarable, Exchange, Queue, closure
+from warren.sdk.planning.risks import Risk, apply_policy, risks
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.declarable import (
+    Declarable,
+    declaration_order,
+    identity,
+    label,
+    with_implied_topology,
+)
+from warren.sdk.topology.declarations import Declaration, declare_method
+from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.mismatch import Difference, differences
+from warren.sdk.topology.queue import Queue
 from warren.sdk.topology.registry import MismatchPolicy
+from warren.sdk.transport.control_channel import ControlChannel
 from warren.sdk.transport.session import Session
-from warren.sdk.transport.supervised_connection import Control
 
 BY_POLICY = {
     "x-message-ttl": "message-ttl",
@@ -107,7 +116,7 @@ class Planner:
 
     async def __aenter__(self) -> Planner:
         self._session = await Session.open(self._url, "warren topology", lambda reason: None)
-        self._control = Control(self._session)
+        self._control = ControlChannel(self._session)
         return self
 
     async def __aexit__(
@@ -124,11 +133,13 @@ class Planner:
 
         :param items: with the dead letter exchange and queues that they imply.
         """
-        items = sorted(_with_implied(items), key=rank)
+        items = sorted(_with_implied(items), key=declaration_order)
         steps = [await self._step(item, listing) for item in items]
         product, version = self._session.server
-        judged = items if listing is None else [ruled(item, listing.policies) for item in items]
-        exchanges, queues = _referred(judged)
+        raise_failures = (
+            items if listing is None else [apply_policy(item, listing.policies) for item in items]
+        )
+        exchanges, queues = _referred(raise_failures)
         return Plan(
             broker=f"{product} {version}",
             steps=tuple(steps),
@@ -136,7 +147,7 @@ class Planner:
             undeclared=_undeclared(items, listing),
             risks=tuple(
                 risks(
-                    judged,
+                    raise_failures,
                     bindings=listing.bindings if listing else (),
                     missing=await self._missing(Exchange(name) for name in sorted(exchanges)),
                     missing_queues=await self._missing(Queue(name) for name in sorted(queues)),
@@ -165,7 +176,7 @@ class Planner:
         for step in plan.steps:
             unseen = step.status is Status.UNKNOWN and isinstance(step.item, Binding)
             if step.status is Status.MISSING or unseen:
-                await self._control.run(f"cannot declare {step.name}", declaration(step.item))
+                await self._control.run(f"cannot declare {step.name}", declare_method(step.item))
                 made.append(step.name)
         return made
 
@@ -175,7 +186,7 @@ class Planner:
         if isinstance(item, Queue) and item.exclusive:
             return Step(item, Status.UNKNOWN, advice="each connection makes its own exclusive queue")
         try:
-            await self._control.run(f"cannot look at {label(item)}", Form.of(item).look)
+            await self._control.run(f"cannot look at {label(item)}", Declaration.of(item).check_exists)
             found = await differences(self._control, item)
         except TopologyMismatch as error:
             if error.reply_code == 404:
@@ -192,7 +203,7 @@ class Planner:
         missing = set()
         for item in items:
             try:
-                await self._control.run(f"cannot look at {label(item)}", Form.of(item).look)
+                await self._control.run(f"cannot look at {label(item)}", Declaration.of(item).check_exists)
             except TopologyMismatch as error:
                 if error.reply_code == 404:
                     missing.add(item.name)
@@ -201,7 +212,7 @@ class Planner:
 
 def _with_implied(items: Iterable[Declarable]) -> list[Declarable]:
     items = list(items)
-    return list({identity(item): item for item in (*closure(items), *items)}.values())
+    return list({identity(item): item for item in (*with_implied_topology(items), *items)}.values())
 
 
 def _binding_step(binding: Binding, listing: Listing | None) -> Step:

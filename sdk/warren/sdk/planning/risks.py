@@ -9,8 +9,10 @@ from enum import Enum
 from warren.sdk.planning.broker_listing import Policy
 from warren.sdk.planning.definitions import predeclared
 from warren.sdk.planning.routes import Routes
-from warren.sdk.topology.declarations import label
-from warren.sdk.topology.exchange import DEAD_LETTER_EXCHANGE, Binding, Declarable, Exchange, Queue
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.declarable import Declarable, label
+from warren.sdk.topology.exchange import Exchange
+from warren.sdk.topology.queue import DEAD_LETTER_EXCHANGE, Queue
 from warren.sdk.topology.queue_arguments import ARGUMENTS
 
 Version = tuple[int, int]
@@ -70,7 +72,7 @@ def risks(
     return found
 
 
-def ruled(item: Declarable, policies: Mapping[tuple[str, str], Policy]) -> Declarable:
+def apply_policy(item: Declarable, policies: Mapping[tuple[str, str], Policy]) -> Declarable:
     """The item with what its policy gives; an argument of its own wins (https://www.rabbitmq.com/docs/parameters#policies)."""
     if isinstance(item, Exchange) and ("exchange", item.name) in policies:
         given = policies["exchange", item.name].definition
@@ -102,11 +104,11 @@ def _of_exchange(exchange: Exchange, routes: Routes, missing: Collection[str]) -
         if (
             exchange.name != DEAD_LETTER_EXCHANGE
             and not exchange.internal
-            and not routes.takes_all(exchange.name)
+            and not routes.routes_everything(exchange.name)
         ):
             what = (
                 "messages that no binding takes"
-                if routes.bound(exchange.name)
+                if routes.has_bindings(exchange.name)
                 else "messages, as nothing is bound to it,"
             )
             yield Risk(
@@ -115,7 +117,7 @@ def _of_exchange(exchange: Exchange, routes: Routes, missing: Collection[str]) -
                 f"has no alternate exchange: {what} are dropped, unless their publisher asks for them back"
                 " (mandatory, which this SDK does)",
                 "alternate_exchange='...', a fanout exchange with a queue bound to it"
-                + ("" if routes.bound(exchange.name) else "; or name the audience of its events"),
+                + ("" if routes.has_bindings(exchange.name) else "; or name the audience of its events"),
             )
     elif alternate in missing:
         yield Risk(
@@ -124,7 +126,7 @@ def _of_exchange(exchange: Exchange, routes: Routes, missing: Collection[str]) -
             f"has the alternate exchange {alternate!r}, which is not there: what no binding takes is dropped silently",
             f"declare Exchange({alternate!r}, type='fanout') and a queue bound to it",
         )
-    elif alternate in routes.exchanges and not routes.takes_all(alternate):
+    elif alternate in routes.exchanges and not routes.routes_everything(alternate):
         yield Risk(
             Kind.LOSS,
             subject,
@@ -213,7 +215,7 @@ def _of_dead_letters(
             f"dead-letters to queue {key!r}, which is not there",
             f"declare Queue({key!r})",
         )
-    elif key is not None and exchange in routes.exchanges and not routes.takes(exchange, key):
+    elif key is not None and exchange in routes.exchanges and not routes.routes_key(exchange, key):
         yield Risk(
             Kind.LOSS,
             subject,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from warren.sdk.topology.exchange import Binding, Declarable, Exchange, Queue
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.declarable import Declarable
+from warren.sdk.topology.exchange import Exchange
+from warren.sdk.topology.queue import Queue
 
 
 class Routes:
@@ -23,15 +26,15 @@ class Routes:
         for each in (*(item for item in items if isinstance(item, Binding)), *bindings):
             self._from.setdefault(each.source, []).append(each)
 
-    def bound(self, exchange: str) -> bool:
+    def has_bindings(self, exchange: str) -> bool:
         """Whether anything is bound to the exchange."""
         return bool(self._from.get(exchange))
 
-    def takes(self, exchange: str, key: str) -> bool:
+    def routes_key(self, exchange: str, key: str) -> bool:
         """Whether a message with the key would reach a queue from there; where that hangs on headers, that it would."""
-        return self._takes(exchange, key, set())
+        return self._routes_key(exchange, key, set())
 
-    def takes_all(self, exchange: str) -> bool:
+    def routes_everything(self, exchange: str) -> bool:
         """Whether every message would reach a queue from there, whatever its key and headers."""
         kind = self.exchanges[exchange].type if exchange in self.exchanges else "fanout"
         for each in self._from.get(exchange, ()):
@@ -40,11 +43,13 @@ class Routes:
                 "topic": each.key == "#",
                 "headers": not {name for name in each.arguments if not name.startswith("x-")},
             }
-            if catches.get(kind, False) and (not each.to_exchange or self.takes_all(each.destination)):
+            if catches.get(kind, False) and (
+                not each.to_exchange or self.routes_everything(each.destination)
+            ):
                 return True
         return False
 
-    def _takes(self, exchange: str, key: str, seen: set[str]) -> bool:
+    def _routes_key(self, exchange: str, key: str, seen: set[str]) -> bool:
         if not exchange:
             return key in self.queues
         if exchange in seen:
@@ -54,10 +59,10 @@ class Routes:
         for each in self._from.get(exchange, ()):
             if not _matches(kind, each.key, key):
                 continue
-            if not each.to_exchange or self._takes(each.destination, key, seen):
+            if not each.to_exchange or self._routes_key(each.destination, key, seen):
                 return True
         alternate = self.exchanges[exchange].alternate_exchange if exchange in self.exchanges else None
-        return alternate is not None and self._takes(alternate, key, seen)
+        return alternate is not None and self._routes_key(alternate, key, seen)
 
 
 def _matches(kind: str, pattern: str, key: str) -> bool:

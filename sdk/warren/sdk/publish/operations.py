@@ -13,7 +13,7 @@ from warren.sdk.errors import ConfigError, TransportUnavailable
 from warren.sdk.messages.codec import MessageOptions, encode
 from warren.sdk.messages.types import Message, Request, Scatter
 from warren.sdk.protocols import Clock
-from warren.sdk.publish.bulk import PUBLISH_SECONDS
+from warren.sdk.publish.bulk_publish import PUBLISH_SECONDS
 from warren.sdk.publish.outgoing import TRANSIENT, Outgoing
 from warren.sdk.publish.transaction import TransactionChannels
 from warren.sdk.rpc.reply_types import reply_codec
@@ -27,7 +27,7 @@ Reliability = Literal["at_least_once", "at_most_once"]
 Answer = TypeVar("Answer")
 
 
-class Sending:
+class PublishOperations:
     """The sending side of an App, across its runs.
 
     :param running: the run, or `TransportUnavailable` if there is none.
@@ -37,40 +37,40 @@ class Sending:
         self._running = running
         self._clock = clock
         self._policy = policy
-        self._reached: set[type[Message]] = set()
-        self.said: list[type[Message]] = []
+        self._declared: set[type[Message]] = set()
+        self.declared_publishes: list[type[Message]] = []
         """What `app.publishes` named."""
 
-    def reaches(self, kind: type[Message]) -> None:
+    def declare_publish(self, kind: type[Message]) -> None:
         """What the class must reach is declared at each start, so that its first message need not do it."""
-        if kind not in self.said:
-            self.said.append(kind)
-        self._reached.add(kind)
+        if kind not in self.declared_publishes:
+            self.declared_publishes.append(kind)
+        self._declared.add(kind)
 
     async def publish(
         self, message: object, timeout: float, reliability: Reliability, options: MessageOptions
     ) -> None:
         runtime = self._running()
         outgoing = encode(message, now=self._clock.now(), **options)
-        if isinstance(message, Message) and type(message) not in self._reached:
-            timeout = await self._reach(runtime, type(message), timeout)
+        if isinstance(message, Message) and type(message) not in self._declared:
+            timeout = await self._declare_required(runtime, type(message), timeout)
         if reliability == "at_most_once":
             outgoing.set("delivery_mode", TRANSIENT)
-            await runtime.outlet.publish_unconfirmed(outgoing, timeout)
+            await runtime.sender.publish_unconfirmed(outgoing, timeout)
         else:
-            await runtime.outlet.publish(outgoing, timeout)
+            await runtime.sender.publish(outgoing, timeout)
 
     async def submit(self, message: object, timeout: float, options: MessageOptions) -> asyncio.Future[None]:
         runtime = self._running()
         outgoing = encode(message, now=self._clock.now(), **options)
-        if isinstance(message, Message) and type(message) not in self._reached:
-            timeout = await self._reach(runtime, type(message), timeout)
-        return await runtime.outlet.submit(outgoing, timeout)
+        if isinstance(message, Message) and type(message) not in self._declared:
+            timeout = await self._declare_required(runtime, type(message), timeout)
+        return await runtime.sender.submit(outgoing, timeout)
 
     async def encode_for(self, message: object, options: MessageOptions) -> Outgoing:
         """Encode, after what the message must reach is declared."""
-        if isinstance(message, Message) and type(message) not in self._reached:
-            await self._reach(self._running(), type(message), PUBLISH_SECONDS)
+        if isinstance(message, Message) and type(message) not in self._declared:
+            await self._declare_required(self._running(), type(message), PUBLISH_SECONDS)
         return encode(message, now=self._clock.now(), **options)
 
     async def pass_through(self, outgoing: Outgoing, write: Callable[[Outgoing], Awaitable[None]]) -> None:
@@ -87,27 +87,27 @@ class Sending:
         self, message: object, *, timeout: float, exchange: str | None, key: str | None
     ) -> Outgoing:
         """Encode, after what the message must reach is declared."""
-        if isinstance(message, Message) and type(message) not in self._reached:
-            await self._reach(self._running(), type(message), timeout)
+        if isinstance(message, Message) and type(message) not in self._declared:
+            await self._declare_required(self._running(), type(message), timeout)
         return encode(message, now=self._clock.now(), exchange=exchange, key=key)
 
     async def write(
-        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+        self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
         """Write what is encoded, as soon as there is a connection and room; see `Publisher.submit`."""
         runtime = self._running()
-        outlet = runtime.direct if outgoing.passed else runtime.outlet
-        return await outlet.submit(outgoing, timeout, gate)
+        sender = runtime.direct_sender if outgoing.middlewares_applied else runtime.sender
+        return await sender.submit(outgoing, timeout, before_write)
 
     async def call(self, request: Request[Answer], *, timeout: float, message_id: str | None) -> Answer:
         runtime = self._running()
         kind = type(request)
-        if kind not in self._reached and self._policy == "always":
-            timeout = await self._reach(runtime, kind, timeout)
+        if kind not in self._declared and self._policy == "always":
+            timeout = await self._declare_required(runtime, kind, timeout)
         outgoing = encode(
             request, now=self._clock.now(), message_id=message_id, expiration=timedelta(seconds=timeout)
         )
-        submit = runtime.submitting(outgoing.routing_key)
+        submit = runtime.submit_for(outgoing.routing_key)
         answer: Answer = await runtime.caller.call(outgoing, reply_codec(kind), timeout, submit)
         return answer
 
@@ -126,8 +126,8 @@ class Sending:
 
         async def prepare(timeout: float) -> PreparedScatter:
             runtime = self._running()
-            if exchange is None and kind not in self._reached and self._policy == "always":
-                timeout = await self._reach(runtime, kind, timeout)
+            if exchange is None and kind not in self._declared and self._policy == "always":
+                timeout = await self._declare_required(runtime, kind, timeout)
             outgoing = encode(
                 request,
                 now=self._clock.now(),
@@ -137,7 +137,7 @@ class Sending:
             )
             audience = frozenset(queue.name for queue in getattr(request, "wire_audience", ()))
             return PreparedScatter(
-                runtime.caller, reply_codec(kind), runtime.outlet.submit, outgoing, audience
+                runtime.caller, reply_codec(kind), runtime.sender.submit, outgoing, audience
             )
 
         return GatherCall(prepare, replies, timeout)
@@ -153,20 +153,20 @@ class Sending:
 
     async def forward(self, outgoing: Outgoing, timeout: float = PUBLISH_SECONDS) -> None:
         """As `send`, of what came from the wire: it passes no middleware a second time."""
-        await self._running().direct.publish(outgoing, timeout)
+        await self._running().direct_sender.publish(outgoing, timeout)
 
-    async def _reach(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:
+    async def _declare_required(self, runtime: Runtime, kind: type[Message], timeout: float) -> float:
         """Declare what the class must reach, once; returns what is left of `timeout`."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         if kind.wire_key is not None:
             try:
-                async with asyncio.timeout(timeout), runtime.reaching:
-                    if kind not in self._reached:
+                async with asyncio.timeout(timeout), runtime.required_topology_lock:
+                    if kind not in self._declared:
                         await runtime.declare(kind.required_topology())
             except TimeoutError:
                 raise TransportUnavailable(
                     "there was no connection to the broker within the deadline"
                 ) from None
-        self._reached.add(kind)
+        self._declared.add(kind)
         return max(0.0, timeout - (loop.time() - started))

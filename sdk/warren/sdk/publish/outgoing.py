@@ -24,7 +24,7 @@ class Outgoing:
     """
 
     __slots__ = (
-        "_header", "body", "deadline", "exchange", "headers", "mandatory", "passed", "properties", "routing_key",
+        "_header", "body", "deadline", "exchange", "headers", "mandatory", "middlewares_applied", "properties", "routing_key",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +46,7 @@ class Outgoing:
         self.body: bytes = body
         self.mandatory: bool = mandatory
         self._header = header
-        self.passed: bool = False
+        self.middlewares_applied: bool = False
         self.deadline: float | None = None
 
     @property

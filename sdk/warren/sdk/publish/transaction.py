@@ -20,11 +20,12 @@ from warren.sdk.errors import (
 )
 from warren.sdk.messages.codec import MessageOptions
 from warren.sdk.publish.outgoing import Outgoing
-from warren.sdk.publish.publisher import Publisher, unwritable
+from warren.sdk.publish.publisher_confirms import Publisher, encoding_error
 from warren.sdk.publish.report import Failure, PublishReport
-from warren.sdk.publish.returns import returned_message
+from warren.sdk.publish.returned_messages import returned_message
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import Session, text_of, translate_errors
+from warren.sdk.transport.error_translation import error_text, translate_errors
+from warren.sdk.transport.session import Session
 
 CLOSE_SECONDS = 5.0
 SPARE_CHANNELS = 8
@@ -70,7 +71,7 @@ class TransactionChannels:
         if channel.usable and len(self._spare) < SPARE_CHANNELS:
             self._spare.append(channel)
         else:
-            channel.leave()
+            channel.close_in_background()
 
 
 class Encoder(Protocol):
@@ -123,7 +124,7 @@ class Transaction:
             try:
                 channel.publish(passed, passed.mandatory)
             except Exception as error:
-                raise unwritable(error) from error
+                raise encoding_error(error) from error
             self._published.append((message, passed))
             self._unread += len(passed.body)
             if self._unread > PREPARE_BYTES:
@@ -171,10 +172,10 @@ class Transaction:
             else:
                 await self._commit(channel)
         except BaseException:
-            channel.leave()
+            channel.close_in_background()
             raise
         if self._gave_up:
-            channel.leave()
+            channel.close_in_background()
         else:
             self._channels.give_back(channel)
         if error is None:
@@ -197,13 +198,13 @@ class Transaction:
             ) from None
         except WarrenError as error:
             raise self._judged(channel, error) from error
-        channel.transacted(committed=True)
+        channel.transaction_ended(committed=True)
 
     def _judged(self, channel: DataChannel, error: WarrenError) -> TransactionError:
         """The channel's end before the answer is the answer, but for a part of it (RabbitMQ: `partial tx completion`)."""
-        cause = channel.cause
-        if isinstance(cause, ChannelClosed) and "partial" not in text_of(cause):
-            return TransactionFailed(f"nothing was committed: {text_of(cause)}", outcome="refused")
+        close_error = channel.close_error
+        if isinstance(close_error, ChannelClosed) and "partial" not in error_text(close_error):
+            return TransactionFailed(f"nothing was committed: {error_text(close_error)}", outcome="refused")
         return TransactionUnknown(f"the commit was sent, and its outcome is not known: {error}")
 
     async def _roll_back(self, channel: DataChannel) -> None:
@@ -212,7 +213,7 @@ class Transaction:
             return
         if self._asked:
             # A rollback would leave to the channel what it took; its end gives it back.
-            channel.leave()
+            channel.close_in_background()
             return
         channel.flush()
         try:
@@ -220,8 +221,8 @@ class Transaction:
                 with translate_errors("cannot roll back"):
                     await channel.run(channel.methods.tx_rollback())
         except (TimeoutError, WarrenError):
-            channel.leave()
-        channel.transacted(committed=False)
+            channel.close_in_background()
+        channel.transaction_ended(committed=False)
 
     async def _drain(self, channel: DataChannel) -> None:
         try:
@@ -240,9 +241,9 @@ class Transaction:
         return self._channel
 
     def _failed(self, channel: DataChannel) -> TransactionFailed:
-        cause = channel.cause
-        if isinstance(cause, ChannelClosed):
-            return TransactionFailed(f"nothing was committed: {text_of(cause)}", outcome="refused")
+        close_error = channel.close_error
+        if isinstance(close_error, ChannelClosed):
+            return TransactionFailed(f"nothing was committed: {error_text(close_error)}", outcome="refused")
         return TransactionFailed("the connection was lost before the commit; nothing was committed")
 
     def _on_return(self, method: bytes, header: bytes, body: bytes) -> None:

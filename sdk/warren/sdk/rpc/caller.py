@@ -21,9 +21,10 @@ from warren.sdk.errors import (
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.rpc.reply_middleware import ReplyMiddleware
 from warren.sdk.rpc.reply_types import Answer, ReplyCodec
-from warren.sdk.telemetry.consume_spans import Consuming
+from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import Session, translate_errors
+from warren.sdk.transport.error_translation import translate_errors
+from warren.sdk.transport.session import Session
 from warren.wire.delivery_scanner import decode_content_header
 
 ReplyMode = Literal["queue", "direct"]
@@ -97,7 +98,7 @@ class Caller:
     def __init__(self, opening: ReplyMiddleware | None = None) -> None:
         """:param opening: what replies pass before they are read."""
         self._opening = opening
-        self.telemetry: Consuming | None = None
+        self.telemetry: ConsumeTelemetry | None = None
         """Where somebody listens."""
         self._waiting: dict[str, ReplyReceiver] = {}
         self._channel: DataChannel | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from warren.sdk.app.middleware import Outlet
+from warren.sdk.app.middleware import OutgoingSender
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.endpoint import Endpoint
 from warren.sdk.consume.workers import Settlement
@@ -18,7 +18,7 @@ class ReentrantCalls:
     any. The reply travels as every other. What the endpoint gives back is published after all.
     """
 
-    def __init__(self, endpoint: Endpoint, queue: str, outlet: Outlet) -> None:
+    def __init__(self, endpoint: Endpoint, queue: str, outlet: OutgoingSender) -> None:
         self._endpoint = endpoint
         self._queue = queue
         self._outlet = outlet

@@ -21,7 +21,7 @@ from warren.sdk.telemetry.trace_context import created, within
 Result = TypeVar("Result")
 
 
-class Processing:
+class ProcessingSpan:
     """One handling; whoever ends it in failure says so, because the failure does not leave it as an exception."""
 
     def __init__(self, span: Span) -> None:
@@ -32,7 +32,7 @@ class Processing:
         self.error = fail(self._span, error)
 
 
-_processing: ContextVar[Processing | None] = ContextVar("warren_processing", default=None)
+_processing: ContextVar[ProcessingSpan | None] = ContextVar("warren_processing", default=None)
 
 
 def failed(error: BaseException) -> None:
@@ -45,14 +45,16 @@ def failed(error: BaseException) -> None:
 NOTHING = nullcontext()
 
 
-def scope(consuming: Consuming | None, delivery: Delivery, delivery_tag: int) -> AbstractContextManager[None]:
+def scope(
+    consuming: ConsumeTelemetry | None, delivery: Delivery, delivery_tag: int
+) -> AbstractContextManager[None]:
     """What a handler runs in; without a tracer of ours, the context of the publisher still is the handler's."""
     if consuming is not None:
         return consuming.processing(delivery, delivery_tag)
     return within(delivery) if delivery.traced else NOTHING
 
 
-class Consuming:
+class ConsumeTelemetry:
     """Records for one App."""
 
     def __init__(self, instruments: Instruments) -> None:
@@ -73,7 +75,7 @@ class Consuming:
             attributes=attributes,
             links=_link(context),
         )
-        processing = Processing(span)
+        processing = ProcessingSpan(span)
         token = _processing.set(processing)
         started = perf_counter()
         try:
@@ -87,9 +89,9 @@ class Consuming:
                     raise
         finally:
             _processing.reset(token)
-            figures = instruments.figures(attributes, processing.error)
-            instruments.process_duration.record(perf_counter() - started, figures)
-            instruments.consumed.add(1, figures)
+            metric_attributes = instruments.metric_attributes(attributes, processing.error)
+            instruments.process_duration.record(perf_counter() - started, metric_attributes)
+            instruments.consumed.add(1, metric_attributes)
 
     def settled(
         self, delivery: Delivery, delivery_tag: int, operation: str, settle: Callable[[], None]
@@ -110,7 +112,7 @@ class Consuming:
                 links=_link(context),
                 start_time=began,
             )
-            instruments.operation_duration.record(taken, instruments.figures(attributes, None))
+            instruments.operation_duration.record(taken, instruments.metric_attributes(attributes, None))
             span.end(began + int(taken * 1e9))
         except Exception:
             log.exception("settlement not recorded: operation=%s queue=%s", operation, delivery.queue)
@@ -131,10 +133,10 @@ class Consuming:
             start_time=time_ns() - int(taken * 1e9),
         )
         span.end()
-        figures = instruments.figures(attributes, None)
-        instruments.operation_duration.record(taken, figures)
+        metric_attributes = instruments.metric_attributes(attributes, None)
+        instruments.operation_duration.record(taken, metric_attributes)
         if delivery is not None:
-            instruments.consumed.add(1, figures)
+            instruments.consumed.add(1, metric_attributes)
 
     def answered(self, reply: Delivery, read: Callable[[], Result]) -> Result:
         """Read a reply: the processing of the second conversation of a call. It stays within the caller's span."""
@@ -157,14 +159,14 @@ class Consuming:
             raise
         finally:
             span.end()
-            figures = instruments.figures(attributes, error)
-            instruments.process_duration.record(perf_counter() - started, figures)
-            instruments.consumed.add(1, figures)
+            metric_attributes = instruments.metric_attributes(attributes, error)
+            instruments.process_duration.record(perf_counter() - started, metric_attributes)
+            instruments.consumed.add(1, metric_attributes)
 
     def _attributes(self, operation: str, delivery: Delivery, delivery_tag: int) -> c.Attributes:
         attributes = c.of_delivery(operation, delivery, delivery_tag)
         attributes |= self._instruments.consuming
-        self._instruments.templated(attributes, delivery.exchange, delivery.routing_key)
+        self._instruments.add_destination_template(attributes, delivery.exchange, delivery.routing_key)
         if self._instruments.options.sizes:
             attributes[c.BODY_SIZE] = len(delivery.body)
         return attributes

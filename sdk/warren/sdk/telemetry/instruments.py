@@ -87,7 +87,7 @@ class Instruments:
         self._untemplated = False
         """Whether it has been said that the user's template failed."""
 
-    def templated(self, attributes: c.Attributes, exchange: str, routing_key: str) -> None:
+    def add_destination_template(self, attributes: c.Attributes, exchange: str, routing_key: str) -> None:
         """Add the template of the destination, if the user names one; its failure costs no message anything."""
         template = self.options.template
         if template is None:
@@ -104,7 +104,7 @@ class Instruments:
         if found is not None:
             attributes[c.TEMPLATE] = found
 
-    def figures(self, attributes: Mapping[str, AttributeValue], error: str | None) -> c.Attributes:
+    def metric_attributes(self, attributes: Mapping[str, AttributeValue], error: str | None) -> c.Attributes:
         """What of a span's attributes a metric has too."""
         kept: c.Attributes = {name: attributes[name] for name in _IN_METRICS if name in attributes}
         if error is not None:

@@ -12,14 +12,14 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind
 
-from warren.sdk.app.middleware import Outlet
+from warren.sdk.app.middleware import OutgoingSender
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.telemetry import semantic_conventions as c
 from warren.sdk.telemetry.instruments import Instruments, fail
 from warren.sdk.telemetry.trace_context import created
 
 
-class Publish:
+class PublishSpan:
     """One publish, from the moment when it leaves the user's middlewares to its confirm."""
 
     __slots__ = ("_attributes", "_instruments", "_span", "_started")
@@ -27,7 +27,7 @@ class Publish:
     def __init__(self, instruments: Instruments, outgoing: Outgoing) -> None:
         attributes = c.of_outgoing("publish", outgoing)
         attributes |= instruments.publishing
-        instruments.templated(attributes, outgoing.exchange, outgoing.routing_key)
+        instruments.add_destination_template(attributes, outgoing.exchange, outgoing.routing_key)
         if instruments.options.sizes:
             attributes[c.BODY_SIZE] = len(outgoing.body)
             attributes[c.ENVELOPE_SIZE] = len(outgoing.body) + len(outgoing.header())
@@ -58,33 +58,33 @@ class Publish:
         name = None
         if error is not None:
             name = c.error_type(error) if self._span is None else fail(self._span, error)
-        figures = instruments.figures(self._attributes, name)
+        metric_attributes = instruments.metric_attributes(self._attributes, name)
         if self._span is not None:
-            instruments.operation_duration.record(perf_counter() - self._started, figures)
+            instruments.operation_duration.record(perf_counter() - self._started, metric_attributes)
             self._span.end()
-        instruments.sent.add(1, figures)
+        instruments.sent.add(1, metric_attributes)
 
     def done(self, confirm: asyncio.Future[None]) -> None:
         self.end(asyncio.CancelledError() if confirm.cancelled() else confirm.exception())
 
 
-class Traced:
+class TracedSender:
     """An outlet that records what passes."""
 
-    def __init__(self, outlet: Outlet, instruments: Instruments) -> None:
-        self._outlet = outlet
+    def __init__(self, sender: OutgoingSender, instruments: Instruments) -> None:
+        self._sender = sender
         self._instruments = instruments
 
     async def publish(self, outgoing: Outgoing, timeout: float) -> None:
         with _recorded(self._instruments, outgoing):
-            await self._outlet.publish(outgoing, timeout)
+            await self._sender.publish(outgoing, timeout)
 
     async def submit(
-        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+        self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
-        publish = Publish(self._instruments, outgoing)
+        publish = PublishSpan(self._instruments, outgoing)
         try:
-            confirm = await self._outlet.submit(outgoing, timeout, gate)
+            confirm = await self._sender.submit(outgoing, timeout, before_write)
         except BaseException as error:
             publish.end(error)
             raise
@@ -93,7 +93,7 @@ class Traced:
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
         with _recorded(self._instruments, outgoing):
-            await self._outlet.publish_unconfirmed(outgoing, timeout)
+            await self._sender.publish_unconfirmed(outgoing, timeout)
 
 
 def recorded(
@@ -110,7 +110,7 @@ def recorded(
 
 @contextmanager
 def _recorded(instruments: Instruments, outgoing: Outgoing) -> Iterator[None]:
-    publish = Publish(instruments, outgoing)
+    publish = PublishSpan(instruments, outgoing)
     try:
         yield
     except BaseException as error:
@@ -158,8 +158,8 @@ class BatchSpan:
         self._span.set_attributes(found)
         self._span.update_name(c.span_name(self._attributes))
         name = None if error is None else fail(self._span, error)
-        figures = self._instruments.figures(self._attributes, name)
-        self._instruments.operation_duration.record(perf_counter() - self._started, figures)
+        metric_attributes = self._instruments.metric_attributes(self._attributes, name)
+        self._instruments.operation_duration.record(perf_counter() - self._started, metric_attributes)
         self._span.end()
 
 

@@ -12,11 +12,11 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from warren.sdk.app.statistics import Statistics
 from warren.sdk.telemetry.semantic_conventions import DESTINATION
 
-Figure = tuple[float, str | None]
+Measurement = tuple[float, str | None]
 """A value, and the queue that it is of."""
 
 
-class Source(Protocol):
+class StatisticsSource(Protocol):
     """One run of an App."""
 
     @property
@@ -31,19 +31,19 @@ class Metric(NamedTuple):
     name: str
     unit: str
     description: str
-    read: Callable[[Statistics], Iterable[Figure]]
+    read: Callable[[Statistics], Iterable[Measurement]]
     now: bool = False
 
 
-def _of_publisher(field: str) -> Callable[[Statistics], Iterable[Figure]]:
+def _of_publisher(field: str) -> Callable[[Statistics], Iterable[Measurement]]:
     return lambda statistics: [(getattr(statistics.publisher, field), None)]
 
 
-def _of_calls(field: str) -> Callable[[Statistics], Iterable[Figure]]:
+def _of_calls(field: str) -> Callable[[Statistics], Iterable[Measurement]]:
     return lambda statistics: [(getattr(statistics.calls, field), None)]
 
 
-def _by_queue(part: str, field: str) -> Callable[[Statistics], Iterable[Figure]]:
+def _by_queue(part: str, field: str) -> Callable[[Statistics], Iterable[Measurement]]:
     return lambda statistics: [
         (getattr(one, field), queue) for queue, one in getattr(statistics, part).items()
     ]
@@ -106,14 +106,14 @@ METRICS = (
     ),
 )
 
-_sources: WeakKeyDictionary[MeterProvider, Watched] = WeakKeyDictionary()
+_sources: WeakKeyDictionary[MeterProvider, MeterSources] = WeakKeyDictionary()
 
 
-class Watched:
+class MeterSources:
     """The runs that one provider's instruments read."""
 
     def __init__(self, meters: MeterProvider) -> None:
-        self.sources: WeakSet[Source] = WeakSet()
+        self.sources: WeakSet[StatisticsSource] = WeakSet()
         self._meter = meters.get_meter("warren.sdk")
         self._components: set[str] = set()
         for metric in METRICS:
@@ -124,7 +124,7 @@ class Watched:
             )
             make(metric.name, [self._reader(metric.read)], metric.unit, metric.description)
 
-    def add(self, source: Source) -> None:
+    def add(self, source: StatisticsSource) -> None:
         """Read it from here on, with the components that it has."""
         self.sources.add(source)
         for key, value in source.statistics().components.items():
@@ -147,7 +147,9 @@ class Watched:
 
         self._meter.create_observable_gauge(name, [read])
 
-    def _reader(self, read: Callable[[Statistics], Iterable[Figure]]) -> Callable[..., Iterator[Observation]]:
+    def _reader(
+        self, read: Callable[[Statistics], Iterable[Measurement]]
+    ) -> Callable[..., Iterator[Observation]]:
         def observe(options: CallbackOptions) -> Iterator[Observation]:
             for source in list(self.sources):
                 for value, queue in read(source.statistics()):
@@ -159,16 +161,16 @@ class Watched:
         return observe
 
 
-def watch(meters: MeterProvider, source: Source) -> None:
+def watch(meters: MeterProvider, source: StatisticsSource) -> None:
     """Let the provider's collections read this run, as long as it lives."""
     watched = _sources.get(meters)
     if watched is None:
         # Once a provider: it keeps the instruments of a name, and with them their callbacks.
-        watched = _sources[meters] = Watched(meters)
+        watched = _sources[meters] = MeterSources(meters)
     watched.add(source)
 
 
-def unwatch(meters: MeterProvider, source: Source) -> None:
+def unwatch(meters: MeterProvider, source: StatisticsSource) -> None:
     """The run has ended: its last figures are collected no more."""
     watched = _sources.get(meters)
     if watched is not None:

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings as the methods that declare them, or look whether they are there."""
+"""AMQP methods that declare an exchange, a queue or a binding, or check that one exists."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from pamqp import commands
 from pamqp.base import Frame
 from pamqp.frame import marshal
 
-from warren.sdk.topology.exchange import Binding, Declarable, Exchange, Queue
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.declarable import Declarable
+from warren.sdk.topology.exchange import Exchange
+from warren.sdk.topology.queue import Queue
 
 Method = Callable[[AbstractChannel], Awaitable[Any]]
 
 
-class Runner(Protocol):
-    """Runs one synchronous method; `Control` does."""
+class MethodRunner(Protocol):
+    """A runner of one synchronous method at a time; `ControlChannel` is one."""
 
     async def run(self, what: str, method: Method, /) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """An exchange or a queue as the method that declares it says it.
+class Declaration:
+    """The fields of `exchange.declare` or `queue.declare` for one exchange or queue.
 
-    :ivar properties: by their names in AMQP: `type` of an exchange, `durable`, `auto_delete`, `internal`.
+    :ivar properties: by their AMQP names: `type` of an exchange, `durable`, `auto_delete`, `internal`, `exclusive`.
     """
 
     kind: Literal["exchange", "queue"]
@@ -36,7 +39,8 @@ class Form:
     arguments: Mapping[str, Any]
 
     @classmethod
-    def of(cls, item: Exchange | Queue) -> Form:
+    def of(cls, item: Exchange | Queue) -> Declaration:
+        """Return the declaration of the item."""
         if isinstance(item, Exchange):
             properties: dict[str, Any] = {
                 "type": item.type,
@@ -53,7 +57,7 @@ class Form:
         return cls("queue", item.name, properties, item.wire_arguments())
 
     async def declare(self, channel: AbstractChannel) -> None:
-        """Make it; if it is there already with the same properties and arguments, nothing happens."""
+        """Declare it; the broker does nothing if it exists with the same properties and arguments."""
         properties, arguments = dict(self.properties), dict(self.arguments)
         if self.kind == "queue":
             await _send(channel, commands.Queue.Declare(queue=self.name, **properties, arguments=arguments))
@@ -62,53 +66,18 @@ class Form:
             declare = commands.Exchange.Declare(exchange=self.name, **properties, arguments=arguments)
             await _send(channel, declare)
 
-    async def look(self, channel: AbstractChannel) -> None:
-        """Nothing happens if it is there, however it is; the default exchange always is."""
+    async def check_exists(self, channel: AbstractChannel) -> None:
+        """Check that it exists, with any properties (a passive declaration); the default exchange always exists."""
         if self.kind == "queue":
             await channel.queue_declare(self.name, passive=True)
         elif self.name:
             await channel.exchange_declare(self.name, passive=True)
 
 
-def identity(item: Declarable) -> object:
-    """What two values share that mean the same thing."""
-    match item:
-        case Exchange():
-            return ("exchange", item.name)
-        case Queue():
-            return ("queue", item.name)
-        case Binding():
-            return (
-                "binding",
-                item.source,
-                item.destination,
-                item.key,
-                item.to_exchange,
-                repr(item.arguments),
-            )
-
-
-def rank(item: Declarable) -> int:
-    """The order in which values are declared: what a binding needs comes before it."""
-    return (Exchange, Queue, Binding).index(type(item))
-
-
-def label(item: Declarable) -> str:
-    """How texts name the value."""
-    match item:
-        case Exchange():
-            return f"exchange {item.name!r}"
-        case Queue():
-            return f"queue {item.name!r}"
-        case Binding():
-            kind = "exchange" if item.to_exchange else "queue"
-            return f"the binding of {kind} {item.destination!r} to exchange {item.source!r} with key {item.key!r}"
-
-
-def declaration(item: Declarable) -> Method:
-    """The method that makes it."""
+def declare_method(item: Declarable) -> Method:
+    """Return the method that declares the item; for a binding, the method that binds."""
     if not isinstance(item, Binding):
-        return Form.of(item).declare
+        return Declaration.of(item).declare
 
     async def bind(channel: AbstractChannel) -> None:
         source, key, arguments = item.source, item.key, dict(item.arguments)
@@ -127,17 +96,19 @@ def declaration(item: Declarable) -> Method:
 
 
 async def _send(channel: AbstractChannel, method: Frame) -> None:
-    """Send a method with arguments, and wait for its answer.
+    """Send a method that has arguments, and await its reply.
 
-    :raises ValueError: if its arguments cannot be written, or if it does not fit in one frame, as a method has to (AMQP
-        0-9-1 section 4.2.3). Sent nevertheless, the broker would close the connection over it, and the next one again.
+    :raises ValueError: if the arguments cannot be encoded, or the method does not fit into one frame, as it must (AMQP
+        0-9-1 section 4.2.3). The broker would close the connection over such a frame, and again after each reconnect.
     """
     assert isinstance(channel, Channel)
     try:
         size = len(marshal(method, channel.number))
     except TypeError as error:
-        raise ValueError(f"its arguments cannot be written: {error}") from error
+        raise ValueError(f"its arguments cannot be encoded: {error}") from error
     largest = channel.connection.connection_tune.frame_max
     if 0 < largest < size:
-        raise ValueError(f"with its arguments it takes {size} bytes, and a frame of this broker {largest}")
+        raise ValueError(
+            f"with its arguments it takes {size} bytes, and a frame of this broker at most {largest}"
+        )
     await channel.rpc(method)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warren.sdk.errors import TopologyMismatch
-from warren.sdk.topology.declarations import Form, Runner
-from warren.sdk.topology.exchange import Exchange, Queue
+from warren.sdk.topology.declarations import Declaration, MethodRunner
+from warren.sdk.topology.exchange import Exchange
+from warren.sdk.topology.queue import Queue
 
 MOST = 64
 """More differences than a queue has arguments."""
@@ -43,13 +44,13 @@ class Difference:
         return f"{self.argument} is {_shown(self.current)} on the broker and {_shown(self.declared)} here"
 
 
-async def differences(runner: Runner, item: Exchange | Queue) -> tuple[Difference, ...]:
+async def differences(runner: MethodRunner, item: Exchange | Queue) -> tuple[Difference, ...]:
     """All that differs; the thing must be there, or this would make it: look first.
 
     :raises TopologyMismatch: if the broker says no, and it is not over an argument that can be read in its text (which
         AMQP cuts off after 255 bytes).
     """
-    own = Form.of(item)
+    own = Declaration.of(item)
     trial = own
     found: dict[str, Difference] = {}
     while len(found) < MOST:
@@ -68,7 +69,7 @@ async def differences(runner: Runner, item: Exchange | Queue) -> tuple[Differenc
     return tuple(found.values())
 
 
-def read_mismatch(text: str, form: Form) -> Difference | None:
+def read_mismatch(text: str, form: Declaration) -> Difference | None:
     """The difference that the text of a 406 names; None if it names none, or is cut off."""
     _, begun, rest = text.partition("inequivalent arg '")
     argument, _, rest = rest.partition("' for ")
@@ -88,7 +89,7 @@ def read_mismatch(text: str, form: Form) -> Difference | None:
     return None
 
 
-def _with(form: Form, argument: str, value: Any) -> Form:
+def _with(form: Declaration, argument: str, value: Any) -> Declaration:
     if argument in form.properties:
         return replace(form, properties={**form.properties, argument: value})
     arguments = {name: kept for name, kept in form.arguments.items() if name != argument}

@@ -12,9 +12,9 @@ from warren.sdk.errors import ConfigError
 from warren.sdk.topology.queue_arguments import (
     ARGUMENTS,
     QueueType,
-    check,
+    check_arguments,
     check_name,
-    chosen_type,
+    infer_type,
     wire_value,
 )
 
@@ -22,7 +22,7 @@ DEAD_LETTER_EXCHANGE = "warren.dead"
 """The direct exchange that default queues dead-letter to; the routing key is the name of the queue."""
 
 DELIVERY_LIMIT = 20
-UNLIMITED = 2**31 - 1
+UNLIMITED_DELIVERIES = 2**31 - 1
 """The delivery limit of a dead letter queue: RabbitMQ 4.0 and later take 20 where none is said, and drop what was looked
 at more often (RabbitMQ, "Quorum Queues", Poison Message Handling)."""
 
@@ -201,7 +201,7 @@ class Queue:
         if self.name.startswith("amq."):
             raise ConfigError(f"{what}: names that begin with amq. are the broker's own")
         if self.type is _DEFAULT:
-            kind, reason = chosen_type(self._values())
+            kind, reason = infer_type(self._values())
             object.__setattr__(self, "type", kind)
             object.__setattr__(self, "type_reason", reason)
         if self.delivery_limit is _DEFAULT:
@@ -210,7 +210,7 @@ class Queue:
             object.__setattr__(
                 self, "dead_letter_exchange", None if self.type == "stream" else DEAD_LETTER_EXCHANGE
             )
-        check(what, self.type, self._values())
+        check_arguments(what, self.type, self._values())
 
     @property
     def dead_letter_key(self) -> str | None:
@@ -227,7 +227,7 @@ class Queue:
         name = dead_letter_queue_name(self.name)
         if self.type == "classic":
             return Queue(name, type="classic", dead_letter_exchange=None)
-        return Queue(name, delivery_limit=UNLIMITED, dead_letter_exchange=None)
+        return Queue(name, delivery_limit=UNLIMITED_DELIVERIES, dead_letter_exchange=None)
 
     @property
     def dead_letters_at_least_once(self) -> bool:

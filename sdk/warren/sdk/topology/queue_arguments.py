@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
+from warren.sdk.durations import milliseconds
 from warren.sdk.errors import ConfigError
 
 QueueType: TypeAlias = Literal["quorum", "classic", "stream"]
@@ -28,7 +29,7 @@ ALL: Final[tuple[QueueType, ...]] = ("quorum", "classic", "stream")
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class QueueArgument:
     """One argument: the field of `Queue`, its name on the wire, and what may stand there.
 
     :param form: the type of its values.
@@ -56,24 +57,24 @@ class Argument:
 
 
 ARGUMENTS: Final = (
-    Argument("delivery_limit", "x-delivery-limit", QUORUM, lowest=-1),
-    Argument("dead_letter_exchange", "x-dead-letter-exchange", MESSAGES, str),
-    Argument("dead_letter_routing_key", "x-dead-letter-routing-key", MESSAGES, str),
-    Argument(
+    QueueArgument("delivery_limit", "x-delivery-limit", QUORUM, lowest=-1),
+    QueueArgument("dead_letter_exchange", "x-dead-letter-exchange", MESSAGES, str),
+    QueueArgument("dead_letter_routing_key", "x-dead-letter-routing-key", MESSAGES, str),
+    QueueArgument(
         "dead_letter_strategy", "x-dead-letter-strategy", QUORUM, str, words=("at-most-once", "at-least-once")
     ),
-    Argument("message_ttl", "x-message-ttl", MESSAGES, timedelta, highest=TEN_YEARS_MS),
-    Argument("expires", "x-expires", MESSAGES, timedelta, lowest=1, highest=TEN_YEARS_MS),
-    Argument("max_length", "x-max-length", MESSAGES),
-    Argument("max_length_bytes", "x-max-length-bytes", ALL),
-    Argument(
+    QueueArgument("message_ttl", "x-message-ttl", MESSAGES, timedelta, highest=TEN_YEARS_MS),
+    QueueArgument("expires", "x-expires", MESSAGES, timedelta, lowest=1, highest=TEN_YEARS_MS),
+    QueueArgument("max_length", "x-max-length", MESSAGES),
+    QueueArgument("max_length_bytes", "x-max-length-bytes", ALL),
+    QueueArgument(
         "overflow", "x-overflow", MESSAGES, str, words=("drop-head", "reject-publish", "reject-publish-dlx")
     ),
-    Argument("single_active_consumer", "x-single-active-consumer", MESSAGES, bool),
-    Argument("max_priority", "x-max-priority", CLASSIC, highest=255),
-    Argument("mode", "x-queue-mode", CLASSIC, str, words=("default", "lazy"), idle_since=(3, 12)),
-    Argument("version", "x-queue-version", CLASSIC, lowest=1, highest=2, idle_since=(4, 0)),
-    Argument(
+    QueueArgument("single_active_consumer", "x-single-active-consumer", MESSAGES, bool),
+    QueueArgument("max_priority", "x-max-priority", CLASSIC, highest=255),
+    QueueArgument("mode", "x-queue-mode", CLASSIC, str, words=("default", "lazy"), idle_since=(3, 12)),
+    QueueArgument("version", "x-queue-version", CLASSIC, lowest=1, highest=2, idle_since=(4, 0)),
+    QueueArgument(
         "leader_locator",
         "x-queue-leader-locator",
         ALL,
@@ -81,7 +82,7 @@ ARGUMENTS: Final = (
         words=("client-local", "balanced", "random", "least-leaders"),
         classic_since=(4, 0),
     ),
-    Argument(
+    QueueArgument(
         "master_locator",
         "x-queue-master-locator",
         CLASSIC,
@@ -89,16 +90,16 @@ ARGUMENTS: Final = (
         words=("min-masters", "client-local", "random"),
         idle_since=(4, 3),
     ),
-    Argument("initial_group_size", "x-quorum-initial-group-size", QUORUM, lowest=1),
-    Argument("target_group_size", "x-quorum-target-group-size", QUORUM, lowest=1, since=(3, 13)),
-    Argument("member_placement_tag", "x-member-placement-tag", QUORUM, str, since=(4, 3)),
-    Argument("max_in_memory_length", "x-max-in-memory-length", QUORUM, idle_since=(3, 10)),
-    Argument("max_in_memory_bytes", "x-max-in-memory-bytes", QUORUM, idle_since=(3, 10)),
-    Argument("consumer_timeout", "x-consumer-timeout", QUORUM, timedelta, since=(4, 3)),
-    Argument(
+    QueueArgument("initial_group_size", "x-quorum-initial-group-size", QUORUM, lowest=1),
+    QueueArgument("target_group_size", "x-quorum-target-group-size", QUORUM, lowest=1, since=(3, 13)),
+    QueueArgument("member_placement_tag", "x-member-placement-tag", QUORUM, str, since=(4, 3)),
+    QueueArgument("max_in_memory_length", "x-max-in-memory-length", QUORUM, idle_since=(3, 10)),
+    QueueArgument("max_in_memory_bytes", "x-max-in-memory-bytes", QUORUM, idle_since=(3, 10)),
+    QueueArgument("consumer_timeout", "x-consumer-timeout", QUORUM, timedelta, since=(4, 3)),
+    QueueArgument(
         "consumer_disconnected_timeout", "x-consumer-disconnected-timeout", QUORUM, timedelta, since=(4, 3)
     ),
-    Argument(
+    QueueArgument(
         "delayed_retry",
         "x-delayed-retry-type",
         QUORUM,
@@ -106,14 +107,14 @@ ARGUMENTS: Final = (
         words=("disabled", "all", "failed", "returned"),
         since=(4, 3),
     ),
-    Argument("delayed_retry_min", "x-delayed-retry-min", QUORUM, timedelta, lowest=1, since=(4, 3)),
-    Argument("delayed_retry_max", "x-delayed-retry-max", QUORUM, timedelta, lowest=1, since=(4, 3)),
-    Argument("max_age", "x-max-age", STREAM, timedelta, lowest=1),
-    Argument("max_segment_size_bytes", "x-stream-max-segment-size-bytes", STREAM, highest=3_000_000_000),
-    Argument(
+    QueueArgument("delayed_retry_min", "x-delayed-retry-min", QUORUM, timedelta, lowest=1, since=(4, 3)),
+    QueueArgument("delayed_retry_max", "x-delayed-retry-max", QUORUM, timedelta, lowest=1, since=(4, 3)),
+    QueueArgument("max_age", "x-max-age", STREAM, timedelta, lowest=1),
+    QueueArgument("max_segment_size_bytes", "x-stream-max-segment-size-bytes", STREAM, highest=3_000_000_000),
+    QueueArgument(
         "filter_size_bytes", "x-stream-filter-size-bytes", STREAM, lowest=16, highest=255, since=(3, 13)
     ),
-    Argument("initial_cluster_size", "x-initial-cluster-size", STREAM, lowest=1),
+    QueueArgument("initial_cluster_size", "x-initial-cluster-size", STREAM, lowest=1),
 )
 """In the order in which they are written on the wire."""
 
@@ -121,7 +122,7 @@ MAKES_CLASSIC: Final = ("max_priority", "mode", "version", "master_locator")
 MAKES_STREAM: Final = ("max_age", "max_segment_size_bytes", "filter_size_bytes", "initial_cluster_size")
 
 
-def chosen_type(fields: Mapping[str, Any]) -> tuple[QueueType, str]:
+def infer_type(fields: Mapping[str, Any]) -> tuple[QueueType, str]:
     """The type of a queue that names none, and which of its fields is the reason; quorum if nothing speaks against it."""
     temporary = {
         "exclusive=True": fields["exclusive"],
@@ -141,7 +142,7 @@ def chosen_type(fields: Mapping[str, Any]) -> tuple[QueueType, str]:
     return "quorum", ""
 
 
-def check(what: str, kind: QueueType, fields: Mapping[str, Any]) -> None:
+def check_arguments(what: str, kind: QueueType, fields: Mapping[str, Any]) -> None:
     """Whether a queue of this type may have these arguments.
 
     :param what: how errors name the queue.
@@ -195,7 +196,7 @@ def check_name(what: str, name: object) -> None:
         raise ConfigError(f"the name of {what} is longer than {NAME_BYTES} bytes: {name[:40]}...")
 
 
-def wire_value(argument: Argument, value: Any) -> Any:
+def wire_value(argument: QueueArgument, value: Any) -> Any:
     """A field's value as it goes over the wire."""
     if not isinstance(value, timedelta):
         return value
@@ -204,12 +205,7 @@ def wire_value(argument: Argument, value: Any) -> Any:
     return milliseconds(value)
 
 
-def milliseconds(duration: timedelta) -> int:
-    """A duration as the wire writes it; a part of a millisecond counts as a whole one."""
-    return -(-duration // timedelta(milliseconds=1))
-
-
-def _check_value(what: str, argument: Argument, value: Any) -> None:
+def _check_value(what: str, argument: QueueArgument, value: Any) -> None:
     field = argument.field
     if type(value) is not argument.form:
         raise ConfigError(f"{what}: {field}={value!r} must be of type {argument.form.__name__}")

@@ -7,21 +7,30 @@ from typing import Literal, Protocol
 
 from warren.sdk.errors import ConfigError, TopologyMismatch
 from warren.sdk.logger import log
-from warren.sdk.topology.declarations import Form, Runner, declaration, identity, label, rank
-from warren.sdk.topology.exchange import Binding, Declarable, Exchange, Queue, closure
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.declarable import (
+    Declarable,
+    declaration_order,
+    identity,
+    label,
+    with_implied_topology,
+)
+from warren.sdk.topology.declarations import Declaration, MethodRunner, declare_method
+from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.mismatch import differences
+from warren.sdk.topology.queue import Queue
 
 DeclarePolicy = Literal["always", "never"]
 MismatchPolicy = Literal["fail", "adopt"]
 
 
-class Link(Protocol):
+class ReconnectingRunner(Protocol):
     """Runs methods on one connection, and all of them on the next one if it is lost meanwhile."""
 
-    async def run(self, methods: Callable[[Runner], Awaitable[None]], /) -> None: ...
+    async def run(self, methods: Callable[[MethodRunner], Awaitable[None]], /) -> None: ...
 
 
-class Registry:
+class TopologyRegistry:
     """Values by name; the same name must mean the same thing.
 
     A value that has only defaults (`Queue("billing")`) gives way to one that says more.
@@ -59,21 +68,21 @@ class Registry:
 
     def items(self) -> tuple[Declarable, ...]:
         """All that is declared: what was named, and the dead letter queues that this implies."""
-        return tuple(_resolved(self._named.values()).values())
+        return tuple(_with_implied(self._named.values()).values())
 
-    async def add_and_declare(self, link: Link, items: Iterable[Declarable]) -> None:
+    async def add_and_declare(self, link: ReconnectingRunner, items: Iterable[Declarable]) -> None:
         """`add`, and on the broker before it returns, also if another task is about to declare the same.
 
         What is registered is declared on each connection to come, so that is done only when the broker has taken it: what it
         refuses, or ends the connection over, must not stand in the way of the next one.
 
-        :raises ConfigError: as `add`. :raises WarrenError: as `declare` and `Link.use`.
+        :raises ConfigError: as `add`. :raises WarrenError: as `declare` and `ReconnectingRunner.use`.
         """
         items = list(items)
-        wanted = {identity(item) for item in closure(items)}
+        wanted = {identity(item) for item in with_implied_topology(items)}
 
-        def declare(runner: Runner) -> Awaitable[None]:
-            resolved = _resolved(self._with(items).values())
+        def declare(runner: MethodRunner) -> Awaitable[None]:
+            resolved = _with_implied(self._with(items).values())
             return self.declare(runner, [item for key, item in resolved.items() if key in wanted])
 
         await link.run(declare)
@@ -81,36 +90,38 @@ class Registry:
 
     def queue(self, name: str) -> Queue:
         """The queue of that name as it is registered, else as it is by default."""
-        item = _resolved(self._named.values()).get(("queue", name))
+        item = _with_implied(self._named.values()).get(("queue", name))
         return item if isinstance(item, Queue) else Queue(name)
 
-    async def declare_all(self, runner: Runner) -> None:
+    async def declare_all(self, runner: MethodRunner) -> None:
         await self.declare(runner, self.items())
 
-    async def declare_shared(self, runner: Runner) -> None:
+    async def declare_shared(self, runner: MethodRunner) -> None:
         """All but what belongs to one connection alone: exclusive queues, and what binds them."""
         items = self.items()
         own = {item.name for item in items if isinstance(item, Queue) and item.exclusive}
-        await self.declare(runner, [item for item in items if not _concerns(item, own)])
+        await self.declare(runner, [item for item in items if not _belongs_to(item, own)])
 
-    async def declare(self, runner: Runner, items: Iterable[Declarable]) -> None:
+    async def declare(self, runner: MethodRunner, items: Iterable[Declarable]) -> None:
         """Declare the items, or with `declare="never"` check that they exist (bindings cannot be checked).
 
         :raises TopologyMismatch: what is missing; or all that differs, unless the policy is `adopt`.
         """
-        ordered = sorted(items, key=rank)
+        ordered = sorted(items, key=declaration_order)
         if self._policy == "never":
             await self._check(runner, [item for item in ordered if not isinstance(item, Binding)])
             return
         for item in ordered:
             try:
-                await runner.run(f"cannot declare {label(item)}", declaration(item))
+                await runner.run(f"cannot declare {label(item)}", declare_method(item))
             except TopologyMismatch as error:
                 if isinstance(item, Binding) or error.reply_code != 406:
                     raise
-                await self._differs(runner, item, error)
+                await self._handle_mismatch(runner, item, error)
 
-    async def _differs(self, runner: Runner, item: Exchange | Queue, error: TopologyMismatch) -> None:
+    async def _handle_mismatch(
+        self, runner: MethodRunner, item: Exchange | Queue, error: TopologyMismatch
+    ) -> None:
         try:
             found = await differences(runner, item)
         except TopologyMismatch:
@@ -130,11 +141,11 @@ class Registry:
             differences=found,
         ) from error
 
-    async def _check(self, runner: Runner, items: Iterable[Exchange | Queue]) -> None:
+    async def _check(self, runner: MethodRunner, items: Iterable[Exchange | Queue]) -> None:
         missing = []
         for item in items:
             try:
-                await runner.run(f"cannot check {label(item)}", Form.of(item).look)
+                await runner.run(f"cannot check {label(item)}", Declaration.of(item).check_exists)
             except TopologyMismatch as error:
                 if error.reply_code != 404:
                     raise
@@ -147,7 +158,7 @@ class Registry:
             )
 
 
-def _concerns(item: Declarable, queues: set[str]) -> bool:
+def _belongs_to(item: Declarable, queues: set[str]) -> bool:
     match item:
         case Queue():
             return item.name in queues
@@ -161,9 +172,9 @@ def _only_defaults(item: Declarable) -> bool:
     return not isinstance(item, Binding) and item == type(item)(item.name)
 
 
-def _resolved(named: Collection[Declarable]) -> dict[object, Declarable]:
+def _with_implied(named: Collection[Declarable]) -> dict[object, Declarable]:
     """With what they imply; a queue of defaults that is also an implied dead letter queue (of a handler for it) is that."""
     implied = {item.dead_letter_queue for item in named if isinstance(item, Queue)}
     dead = {("queue", queue.name) for queue in implied if queue is not None}
     kept = [item for item in named if not (identity(item) in dead and _only_defaults(item))]
-    return {identity(item): item for item in (*closure(kept), *kept)}
+    return {identity(item): item for item in (*with_implied_topology(kept), *kept)}

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from aiormq.abc import AbstractChannel
 
 from warren.sdk.logger import log
-from warren.sdk.transport.socket_stream import Outlet
+from warren.sdk.transport.socket_stream import FrameWriter
 from warren.wire import methods
 from warren.wire.delivery_scanner import GET_EMPTY, GET_OK, RETURN, DeliveryScanner, decode_deliver
 from warren.wire.methods import ACK, BASIC, DELIVER
@@ -62,12 +62,12 @@ class DataChannel:
     def __init__(
         self,
         channel: AbstractChannel,
-        outlet: Outlet,
+        frame_writer: FrameWriter,
         scanner: DeliveryScanner,
         frame_max: int,
-        answered: bool = False,
+        expects_confirms: bool = False,
     ) -> None:
-        self.answered: bool = answered
+        self.expects_confirms: bool = expects_confirms
         self.methods: AbstractChannel = channel
         self.number: int = channel.number
         self.on_delivery: Callable[[bytes, bytes, bytes], None] = _ignore
@@ -77,10 +77,10 @@ class DataChannel:
         """Done when the channel or its connection has ended; an error of the broker is its exception."""
         self._gets: deque[asyncio.Future[tuple[bytes, bytes, bytes] | None]] = deque()
         """What was asked for and not answered yet; the answers come in this order, also to those who have gone."""
-        self._leaving_task: asyncio.Task[None] | None = None
-        self._leaving = False
+        self._closing_task: asyncio.Task[None] | None = None
+        self._closing = False
         """Its end is asked for: what it received goes back by itself, and any frame more would end the connection."""
-        self._outlet = outlet
+        self._frame_writer = frame_writer
         self._frame_max = frame_max
         self._addresses: dict[tuple[str, str, bool], bytes] = {}
         self._acks: list[int] = []
@@ -92,10 +92,10 @@ class DataChannel:
 
     @property
     def usable(self) -> bool:
-        return not (self._leaving or self.ended.done() or self._outlet.transport.is_closing())
+        return not (self._closing or self.ended.done() or self._frame_writer.transport.is_closing())
 
     @property
-    def cause(self) -> BaseException | None:
+    def close_error(self) -> BaseException | None:
         """Why it has ended, if it has and if that is known."""
         if not self.ended.done() or self.ended.cancelled():
             return None
@@ -103,35 +103,35 @@ class DataChannel:
 
     def abort(self) -> None:
         """Cut the channel's connection: the way to a new one when this one cannot be trusted."""
-        self._outlet.transport.abort()
+        self._frame_writer.transport.abort()
 
     @property
     def congested(self) -> bool:
         """More waits for the socket than it takes at once."""
-        return self._outlet.transport.get_write_buffer_size() >= CONGESTED_BYTES
+        return self._frame_writer.transport.get_write_buffer_size() >= CONGESTED_BYTES
 
     async def drain(self) -> None:
         """Wait until the socket takes more.
 
         :raises OSError: if the connection is lost meanwhile.
         """
-        await self._outlet.drain()
+        await self._frame_writer.drain()
 
     def flush(self) -> None:
         """Write what waits now, so that it precedes a synchronous method."""
-        self._outlet.flush()
+        self._frame_writer.flush()
 
     async def get(self, queue: str, timeout: float) -> tuple[bytes, bytes, bytes] | None:
         """One message of the queue (`basic.get`) as the payloads of a delivery's frames, or None if it is empty.
 
         A message that comes after the caller has gone is given back.
 
-        :raises OSError: if the channel ends meanwhile; `cause` may say why. :raises TimeoutError: if nothing comes.
+        :raises OSError: if the channel ends meanwhile; `close_error` may say why. :raises TimeoutError: if nothing comes.
         """
         got: asyncio.Future[tuple[bytes, bytes, bytes] | None]
         got = asyncio.get_running_loop().create_future()
         name = methods.frame(self.number, "basic.get", 0, _text(queue), False)
-        self._outlet.schedule().append(name)
+        self._frame_writer.buffer().append(name)
         self._gets.append(got)
         try:
             async with asyncio.timeout(timeout):
@@ -172,16 +172,16 @@ class DataChannel:
     async def run(self, method: Coroutine[Any, Any, Result]) -> Result:
         """Await one of the synchronous `methods`; if the caller is cancelled, it goes on, for aiormq does not stand it."""
         task = asyncio.ensure_future(method)
-        task.add_done_callback(_heard)
+        task.add_done_callback(_retrieve_exception)
         return await asyncio.shield(task)
 
-    def leave(self) -> None:
+    def close_in_background(self) -> None:
         """Close it without waiting; what it received and did not settle goes back."""
         if self.usable:
-            self._leaving = True
-            self._leaving_task = asyncio.ensure_future(self._leave())
+            self._closing = True
+            self._closing_task = asyncio.ensure_future(self._close_quietly())
 
-    async def _leave(self) -> None:
+    async def _close_quietly(self) -> None:
         try:
             await self.close(LEAVE_SECONDS)
         except TimeoutError:
@@ -191,8 +191,8 @@ class DataChannel:
             log.debug("channel not closed: channel=%s error=%s", self.number, error)
 
     async def close(self, timeout: float) -> None:
-        self._outlet.flush()
-        self._leaving = True
+        self._frame_writer.flush()
+        self._closing = True
         async with asyncio.timeout(timeout):
             await self.methods.close()
 
@@ -240,7 +240,7 @@ class DataChannel:
             )
         key = (content.exchange, content.routing_key, mandatory)
         method = self._addresses.get(key) or self._address(key)
-        parts = self._outlet.schedule()
+        parts = self._frame_writer.buffer()
         head = _FRAME.pack(2, number, len(header))
         if not size:
             parts += (method, head, header, _END)
@@ -252,7 +252,7 @@ class DataChannel:
                 piece = body[start : start + room]
                 parts += (_FRAME.pack(3, number, len(piece)), piece, _END)
         if len(parts) >= EAGER:
-            self._outlet.flush()
+            self._frame_writer.flush()
 
     def acknowledge(self, delivery_tag: int) -> None:
         """Acknowledge at the end of this turn of the event loop; tags that adjoin leave as one `multiple`.
@@ -260,18 +260,18 @@ class DataChannel:
         Only for channels with one consumer, whose delivery tags count from 1 without a gap.
         """
         if not self._acks:
-            self._outlet.schedule()
-            self._outlet.before_flush.append(self._acknowledge)
+            self._frame_writer.buffer()
+            self._frame_writer.before_flush.append(self._acknowledge)
         self._acks.append(delivery_tag)
 
-    def transacted(self, *, committed: bool) -> None:
+    def transaction_ended(self, *, committed: bool) -> None:
         """A transaction has ended on it, and with `committed` its publishes and acknowledgements count."""
 
     def acknowledge_up_to(self, delivery_tag: int) -> None:
         """Acknowledge all that the channel has received so far, up to this tag; only within a transaction."""
         self._highest = max(self._highest, delivery_tag)
         self._outstanding = {tag for tag in self._outstanding if tag > delivery_tag}
-        self._outlet.schedule().append(_ack(self.number, delivery_tag, True))
+        self._frame_writer.buffer().append(_ack(self.number, delivery_tag, True))
 
     def reject(self, delivery_tag: int) -> None:
         """Refuse it for good: the broker dead-letters it, or drops it."""
@@ -286,7 +286,7 @@ class DataChannel:
 
     def _settle(self, name: str, delivery_tag: int, *values: int | bytes | bool) -> None:
         self._account((delivery_tag,))
-        self._outlet.schedule().append(methods.frame(self.number, name, *values))
+        self._frame_writer.buffer().append(methods.frame(self.number, name, *values))
 
     def _account(self, tags: Sequence[int]) -> None:
         """They are settled; in ascending order."""
@@ -305,7 +305,7 @@ class DataChannel:
         together = 0
         while together < len(acks) and acks[together] < lowest:
             together += 1
-        parts = self._outlet.schedule()
+        parts = self._frame_writer.buffer()
         if together:
             parts.append(_ack(self.number, acks[together - 1], together > 1))
         parts.extend(_ack(self.number, tag, False) for tag in acks[together:])
@@ -333,7 +333,7 @@ async def _unused(message: object) -> None:
     """aiormq wants a callback; deliveries go to `on_delivery`."""
 
 
-def _heard(task: asyncio.Task[Any]) -> None:
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()
 

@@ -10,18 +10,17 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 
-import aiormq
 from aiormq.abc import AbstractChannel
 from aiormq.connection import Connection
-from aiormq.exceptions import AMQPError, ChannelInvalidStateError, ConnectionClosed
-from pamqp.exceptions import PAMQPException
+from aiormq.exceptions import ConnectionClosed
 from yarl import URL
 
-from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, WarrenError
+from warren.sdk.errors import TransportUnavailable
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.socket_stream import Outlet, Socket
+from warren.sdk.transport.error_translation import translate_errors
+from warren.sdk.transport.socket_stream import FrameWriter, SocketFactory
 from warren.wire.amqp_url import parse_url
 from warren.wire.delivery_scanner import DeliveryScanner
 
@@ -36,18 +35,14 @@ CLOSED_HERE = 0
 FORCED = 320
 """The broker stops, or an operator has closed the connection (AMQP 0-9-1, connection-forced)."""
 
-FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFError, ValueError)
-"""What aiormq and the socket raise; anything else is a mistake in the program and is not dressed up."""
-
-
-Channels = Callable[[AbstractChannel, Outlet, DeliveryScanner, int, bool], DataChannel]
+ChannelFactory = Callable[[AbstractChannel, FrameWriter, DeliveryScanner, int, bool], DataChannel]
 """Makes a data channel: `DataChannel`, or one that does more."""
 
 
 class Session:
     """One live connection to the broker."""
 
-    def __init__(self, connection: Connection, socket: Socket, channels: Channels) -> None:
+    def __init__(self, connection: Connection, socket: SocketFactory, channels: ChannelFactory) -> None:
         assert socket.writer is not None
         self._connection = connection
         self._channels = channels
@@ -56,7 +51,7 @@ class Session:
         self._frame_max = connection.connection_tune.frame_max or UNLIMITED
         self._scanner.limit = self._frame_max
         self._writer = socket.writer
-        self.outlet: Outlet = Outlet(socket.writer)
+        self.frame_writer: FrameWriter = FrameWriter(socket.writer)
         self.lost: asyncio.Future[None] = connection.closing
         """Done when the connection has ended, for whatever reason."""
 
@@ -66,7 +61,7 @@ class Session:
         url: str,
         name: str,
         on_blocked: Callable[[str | None], None],
-        channels: Channels = DataChannel,
+        channels: ChannelFactory = DataChannel,
     ) -> Session:
         """Connect, log in, open the virtual host.
 
@@ -74,8 +69,8 @@ class Session:
         :raises TransportUnavailable: if that fails; not retryable where the credentials or the virtual host are at fault.
         """
         _quiet_aiormq()
-        socket = Socket(on_blocked)
-        target = target_of(url, name)
+        socket = SocketFactory(on_blocked)
+        target = aiormq_url(url, name)
         connection = Connection(target, transport_factory=socket)
         try:
             with translate_errors(f"cannot connect to {target.host}:{target.port}"):
@@ -107,10 +102,13 @@ class Session:
     @property
     def refusal(self) -> ConnectionClosed | None:
         """What the broker said when it ended the connection over something that came on it; None if it ended otherwise."""
-        cause = self.lost.exception() if self.lost.done() and not self.lost.cancelled() else None
-        if not isinstance(cause, ConnectionClosed) or cause.args[:1] in {(CLOSED_HERE,), (FORCED,)}:
+        close_error = self.lost.exception() if self.lost.done() and not self.lost.cancelled() else None
+        if not isinstance(close_error, ConnectionClosed) or close_error.args[:1] in {
+            (CLOSED_HERE,),
+            (FORCED,),
+        }:
             return None
-        return cause
+        return close_error
 
     async def channel(self, *, confirms: bool = False, transactions: bool = False) -> DataChannel:
         """Open a channel, in confirm mode or in transaction mode or in neither.
@@ -127,8 +125,8 @@ class Session:
     async def _open_channel(self, confirms: bool, transactions: bool) -> DataChannel:
         with translate_errors("cannot open a channel"):
             channel = await self._unless_lost(self._opened(confirms, transactions))
-        answered = confirms or transactions
-        return self._channels(channel, self.outlet, self._scanner, self._frame_max, answered)
+        expects_confirms = confirms or transactions
+        return self._channels(channel, self.frame_writer, self._scanner, self._frame_max, expects_confirms)
 
     async def _opened(self, confirms: bool, transactions: bool) -> AbstractChannel:
         if self.ended:
@@ -164,7 +162,7 @@ class Session:
         self._writer.transport.abort()
 
     async def close(self) -> None:
-        self.outlet.flush()
+        self.frame_writer.flush()
         with contextlib.suppress(Exception):
             await self._connection.close()
         self._writer.close()
@@ -178,10 +176,10 @@ def _forget(opening: asyncio.Future[AbstractChannel]) -> None:
 
 def _close_again(opening: asyncio.Future[DataChannel]) -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().leave()
+        opening.result().close_in_background()
 
 
-def target_of(url: str, name: str) -> URL:
+def aiormq_url(url: str, name: str) -> URL:
     """The URL as aiormq reads it, with the defaults of `parse_url`; its query may set `heartbeat` and TLS files."""
     parts = parse_url(url)
     return URL.build(
@@ -193,77 +191,6 @@ def target_of(url: str, name: str) -> URL:
         path="/" if parts.virtual_host == "/" else f"/{parts.virtual_host}",
         query={"name": name, "heartbeat": HEARTBEAT_SECONDS, **URL(url).query},
     )
-
-
-@contextlib.contextmanager
-def translate_errors(what: str) -> Iterator[None]:
-    """Turn the errors of aiormq and of the socket into those of the SDK; `what` says what could not be done."""
-    before = _cancellations()
-    try:
-        yield
-    except asyncio.CancelledError as error:
-        if _cancellations() > before:
-            raise
-        # aiormq ends what waits on a closed connection with CancelledError, though nobody cancelled this task.
-        raise TransportUnavailable(f"{what}: the connection was closed") from error
-    except WarrenError:
-        raise
-    except FOREIGN as error:
-        if _cancellations() > before:
-            # aiormq answers a cancellation with the error that it met at the same time.
-            raise asyncio.CancelledError from error
-        raise translate(what, error) from error
-    except Exception as error:
-        if type(error) is not Exception:
-            raise
-        # Its answer to what waits on a connection that ended without an error of its own, as at a frame's boundary.
-        raise TransportUnavailable(f"{what}: the connection was closed") from error
-    if _cancellations() > before:
-        # `asyncio.wait_for`, which aiormq uses, keeps a cancellation to itself before Python 3.12 if its result is there.
-        raise asyncio.CancelledError
-
-
-def _cancellations() -> int:
-    """How often this task has been asked to end and not taken it back; it may have been before, and clean up now."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
-def translate(what: str, error: BaseException) -> WarrenError:
-    """The SDK's error for one of aiormq or of the socket."""
-    match error:
-        case WarrenError():
-            return error
-        case aiormq.exceptions.ChannelPreconditionFailed():
-            return TopologyMismatch(f"{what}: {text_of(error)}", reply_code=406)
-        case aiormq.exceptions.ChannelNotFoundEntity():
-            return TopologyMismatch(f"{what}: {text_of(error)}", reply_code=404)
-        case aiormq.exceptions.ChannelLockedResource():
-            return TopologyMismatch(f"{what}: {text_of(error)}", reply_code=405, retryable=True)
-        case aiormq.exceptions.ChannelAccessRefused():
-            text = text_of(error)
-            return TopologyMismatch(f"{what}: {text}", reply_code=403, retryable="in exclusive use" in text)
-        case aiormq.exceptions.ProbableAuthenticationError() | aiormq.exceptions.AuthenticationError():
-            return TransportUnavailable(f"{what}: the broker refused the user or password", retryable=False)
-        case (
-            aiormq.exceptions.ConnectionNotAllowed()
-            | aiormq.exceptions.ConnectionCommandInvalid()
-            | aiormq.exceptions.ConnectionNotImplemented()
-        ):
-            return TransportUnavailable(f"{what}: {text_of(error)}", retryable=False)
-        case aiormq.exceptions.ConnectionClosed() if error.args and error.args[0] in (402, 403, 530):
-            return TransportUnavailable(f"{what}: {error.args[-1]}", retryable=False)
-        case TimeoutError():
-            return TransportUnavailable(f"{what}: no answer in time")
-        case UnicodeError() | ValueError():
-            return ConfigError(f"{what}: {text_of(error)}")
-        case _:
-            return TransportUnavailable(f"{what}: {text_of(error)}")
-
-
-def text_of(error: BaseException) -> str:
-    """The error's own words on one line."""
-    return " ".join(str(part) for part in error.args if part is not None) or type(error).__name__
 
 
 def _quiet_aiormq() -> None:

@@ -22,7 +22,7 @@ ALIVE_SECONDS = 1.0
 """How often aiormq is told that the peer is alive, while all that arrives are messages that it does not see."""
 
 
-class Outlet:
+class FrameWriter:
     """Frames on their way out: what is written in one turn of the event loop leaves in one call."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
@@ -37,7 +37,7 @@ class Outlet:
     def closed(self) -> bool:
         return self.transport.is_closing()
 
-    def schedule(self) -> list[bytes]:
+    def buffer(self) -> list[bytes]:
         """The parts of the next write, for the caller to append to; whole frames only."""
         if not self._parts and not self.before_flush:
             self._loop.call_soon(self.flush)
@@ -64,7 +64,7 @@ class Outlet:
         await self._writer.drain()
 
 
-class Tap(asyncio.Protocol):
+class FrameDispatcher(asyncio.Protocol):
     """Reads the socket: messages and confirms go to their channels, the rest to aiormq's stream."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Tap(asyncio.Protocol):
         self._stream.resume_writing()
 
 
-class Socket(TransportFactory):
+class SocketFactory(TransportFactory):
     """Opens the stream pair for aiormq, and stands between it and the socket."""
 
     def __init__(self, on_blocked: Callable[[str | None], None]) -> None:
@@ -119,5 +119,5 @@ class Socket(TransportFactory):
         stream = transport.get_protocol()
         if not isinstance(stream, asyncio.Protocol):
             raise TransportUnavailable("aiormq's stream cannot be shared", retryable=False)
-        transport.set_protocol(Tap(stream, transport, self.scanner))
+        transport.set_protocol(FrameDispatcher(stream, transport, self.scanner))
         return reader, self.writer

@@ -7,14 +7,15 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aiormq.abc import AbstractChannel
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.logger import log
+from warren.sdk.transport.control_channel import SETUP_SECONDS, ControlChannel
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.hosts import Hosts
-from warren.sdk.transport.session import Channels, Session, translate, translate_errors
+from warren.sdk.transport.error_translation import to_sdk_error, translate_errors
+from warren.sdk.transport.host_failover import Hosts
+from warren.sdk.transport.session import ChannelFactory, Session
 
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 3.0
@@ -22,42 +23,11 @@ STABLE_SECONDS = 1.0
 """A connection that lives shorter counts as a failed attempt, so that one that always drops is not tried in a loop."""
 MOST_REFUSALS = 3
 """So often the broker may end the connection during one piece of work until that is taken for the reason."""
-SETUP_SECONDS = 30.0
 
 Result = TypeVar("Result")
 
 
-class Control:
-    """Synchronous methods (declare, bind, check) on a channel of their own, one at a time.
-
-    The caller may be cancelled; the method runs on, because aiormq closes a channel whose method is cancelled.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._channel: DataChannel | None = None
-        self._lock = asyncio.Lock()
-
-    async def run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Result]]) -> Result:
-        """Run `method`; `what` begins the text of the error.
-
-        :raises TopologyMismatch: if the broker closed the channel over it (403, 404, 405, 406).
-        :raises TransportUnavailable: if the connection is lost, or there is no answer within 30 s.
-        """
-        task = asyncio.ensure_future(self._run(what, method))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(task)
-
-    async def _run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Result]]) -> Result:
-        async with self._lock:
-            if self._channel is None or not self._channel.usable:
-                self._channel = await self._session.channel()
-            with translate_errors(what):
-                async with asyncio.timeout(SETUP_SECONDS):
-                    return await method(self._channel.methods)
-
-
-class Link:
+class SupervisedConnection:
     """A connection that comes back.
 
     :param setup: brings a new session to use (channels, topology); it is up after that.
@@ -73,21 +43,21 @@ class Link:
         hosts: Hosts,
         name: str,
         *,
-        setup: Callable[[Session, Control], Awaitable[None]],
-        went_up: Callable[[], None],
-        went_down: Callable[[], None],
+        setup: Callable[[Session, ControlChannel], Awaitable[None]],
+        on_up: Callable[[], None],
+        on_down: Callable[[], None],
         on_blocked: Callable[[str | None], None],
         first_retry: float = FIRST_RETRY_SECONDS,
         longest_retry: float = LONGEST_RETRY_SECONDS,
-        channels: Channels = DataChannel,
+        channels: ChannelFactory = DataChannel,
     ) -> None:
         self._channels = channels
         self._hosts = hosts
         self._tried = hosts.current
         self.name: str = name
         self._setup = setup
-        self._went_up = went_up
-        self._went_down = went_down
+        self._on_up = on_up
+        self._on_down = on_down
         self._on_blocked = on_blocked
         self.wait: wait_random_exponential = wait_random_exponential(
             multiplier=first_retry, max=longest_retry
@@ -97,7 +67,7 @@ class Link:
         self._down = asyncio.Event()
         self._closed = False
         self.session: Session | None = None
-        self.control: Control | None = None
+        self.control: ControlChannel | None = None
         self.connects: int = 0
         self.error: WarrenError | None = None
         """Why the last attempt failed."""
@@ -148,14 +118,14 @@ class Link:
                 refusal = session.refusal
                 if refusal is not None:
                     refusals += 1
-                    said = translate("the broker closed the connection", refusal)
+                    said = to_sdk_error("the broker closed the connection", refusal)
                     if not said.retryable or refusals == MOST_REFUSALS:
                         raise said from error
             # Who supervises the connection may hear of its end later than who used it.
             while self.session is session:
                 await self._down.wait()
 
-    async def run(self, methods: Callable[[Control], Awaitable[Result]]) -> Result:
+    async def run(self, methods: Callable[[ControlChannel], Awaitable[Result]]) -> Result:
         """Run synchronous methods, all of them on one connection, as `use` does."""
 
         def on_this_one(_: Session) -> Awaitable[Result]:
@@ -207,7 +177,7 @@ class Link:
         self._tried = self._hosts.current
         session = await Session.open(self._tried, self.name, self._on_blocked, self._channels)
         try:
-            control = Control(session)
+            control = ControlChannel(session)
             with translate_errors("cannot set up the connection"):
                 async with asyncio.timeout(SETUP_SECONDS):
                     await self._setup(session, control)
@@ -218,7 +188,7 @@ class Link:
             raise
         self.session, self.control, self.error = session, control, None
         self.connects += 1
-        self._went_up()
+        self._on_up()
         self._down.clear()
         self._up.set()
         return session
@@ -229,7 +199,7 @@ class Link:
             return
         self._up.clear()
         self._down.set()
-        self._went_down()
+        self._on_down()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETUP_SECONDS):
                 await session.close()

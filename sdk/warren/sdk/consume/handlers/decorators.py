@@ -15,7 +15,7 @@ from warren.sdk.consume.handlers.decorator_types import (
 from warren.sdk.consume.handlers.registration import HandlerOptions, HandlerRegistry
 from warren.sdk.durations import Duration
 from warren.sdk.messages.types import Request, Scatter
-from warren.sdk.topology.exchange import Queue
+from warren.sdk.topology.queue import Queue
 
 if TYPE_CHECKING:
     from warren.sdk.app.app import App
@@ -38,7 +38,7 @@ class HandlerDecoratorFactory:
     def __init__(self, app: App, handlers: HandlerRegistry, life: Lifecycle) -> None:
         self._app = app
         self._handlers = handlers
-        self._life = life
+        self._lifecycle = life
 
     # A Request is content too; the first overload wins, and says more.
     @overload
@@ -112,7 +112,7 @@ class HandlerDecoratorFactory:
         return self._handlers.batch_decorator(message, queue, keys, size, within, options)
 
     def _prepare(self, options: HandlerOptions) -> None:
-        self._life.not_running("add a handler")
+        self._lifecycle.not_running("add a handler")
         once = options.get("once")
         if once is not None:
             once.register(self._app)

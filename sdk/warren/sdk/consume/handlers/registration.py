@@ -24,8 +24,8 @@ from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError, DeadLetter
 from warren.sdk.messages.types import RequestMessage
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
-from warren.sdk.topology.exchange import Queue
-from warren.sdk.topology.registry import Registry
+from warren.sdk.topology.queue import Queue
+from warren.sdk.topology.registry import TopologyRegistry
 
 
 class HandlerOptions(TypedDict, total=False):
@@ -57,7 +57,7 @@ class HandlerRegistry:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: TopologyRegistry,
         *,
         send: Send,
         forward: Send,

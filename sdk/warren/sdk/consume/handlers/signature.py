@@ -15,7 +15,9 @@ from warren.sdk.errors import ConfigError
 from warren.sdk.messages.types import Command, Event, Request, RequestMessage
 from warren.sdk.protocols import Once, RetryPolicy
 from warren.sdk.rpc.reply_types import ReplyCodec, reply_codec
-from warren.sdk.topology.exchange import Binding, Declarable, Queue
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.declarable import Declarable
+from warren.sdk.topology.queue import Queue
 
 
 class HandlerInvoker(Protocol):

@@ -10,12 +10,13 @@ from aiormq.exceptions import ChannelClosed
 
 from warren.sdk.errors import WarrenError
 from warren.sdk.logger import log
-from warren.sdk.publish.publisher import Publisher
+from warren.sdk.publish.publisher_confirms import Publisher
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.session import Session, translate
+from warren.sdk.transport.error_translation import to_sdk_error
+from warren.sdk.transport.session import Session
 
 
-class PublishingChannels:
+class PublishChannels:
     """Opens both, and opens a new one where the broker closed one over a message; nobody else suffers from that."""
 
     def __init__(
@@ -63,7 +64,7 @@ class PublishingChannels:
         cause = None if ended.cancelled() else ended.exception()
         if session is not self._session or not isinstance(cause, ChannelClosed) or not cause.args:
             return
-        error = translate("the broker refused a publish", cause)
+        error = to_sdk_error("the broker refused a publish", cause)
         log.error("publish channel closed: error=%s", error)
         if confirms:
             self._publisher.refused(error)

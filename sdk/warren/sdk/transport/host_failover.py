@@ -26,7 +26,7 @@ class Hosts:
         self._at = 0
 
     @classmethod
-    def of(cls, urls: str | Sequence[str], order: HostOrder = "random") -> Hosts:
+    def parse(cls, urls: str | Sequence[str], order: HostOrder = "random") -> Hosts:
         """From one URL, several with commas between them, or a list.
 
         :raises ConfigError: if there is none, or one is no AMQP URL.

@@ -22,7 +22,7 @@ FIRST_AGAIN_SECONDS = 0.1
 LONGEST_AGAIN_SECONDS = 3.0
 
 OnError = Literal["raise", "report"]
-Source = Iterable[object] | AsyncIterable[object]
+Messages = Iterable[object] | AsyncIterable[object]
 
 
 class BatchOptions(TypedDict, total=False):
@@ -39,15 +39,15 @@ class BatchOptions(TypedDict, total=False):
     attempts: int
 
 
-class Sender(Protocol):
-    """What encodes a message and writes it; `Sending` is one."""
+class BulkSender(Protocol):
+    """What encodes a message and writes it; `PublishOperations` is one."""
 
     async def prepare(
         self, message: object, *, timeout: float, exchange: str | None, key: str | None
     ) -> Outgoing: ...
 
     async def write(
-        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+        self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]: ...
 
     def batch(self) -> AbstractContextManager[None]:
@@ -55,14 +55,14 @@ class Sender(Protocol):
         ...
 
 
-class _Halted(WarrenError):
+class _OrderBroken(WarrenError):
     """Another message is to be mended first; nobody but the batch sees it."""
 
     def __init__(self) -> None:
         super().__init__("an earlier message of the ordered batch was not confirmed")
 
 
-class Entry:
+class BulkEntry:
     """One message of a batch, and what became of it so far."""
 
     __slots__ = ("index", "message", "outgoing", "result")
@@ -96,12 +96,12 @@ class Entry:
         raise error
 
 
-class Batch:
+class BulkPublish:
     """Messages that were submitted together; the parameters are those of `BatchOptions` and `publish_many`."""
 
     def __init__(
         self,
-        sender: Sender,
+        sender: BulkSender,
         *,
         timeout: float = PUBLISH_SECONDS,
         exchange: str | None = None,
@@ -112,7 +112,7 @@ class Batch:
         if attempts < 1:
             raise ConfigError("attempts must be at least 1")
         self.total: int = 0
-        self._entries: list[Entry] = []
+        self._entries: list[BulkEntry] = []
         """Those that are not known to be confirmed, so that a long source is not kept in memory."""
         self._prune_at = PRUNE
         self._sender = sender
@@ -133,7 +133,7 @@ class Batch:
 
     async def add(self, message: object) -> None:
         """Write it as soon as there is a connection and room in the window."""
-        entry = Entry(self.total, message, None)
+        entry = BulkEntry(self.total, message, None)
         self.total += 1
         self._entries.append(entry)
         if len(self._entries) >= self._prune_at:
@@ -153,7 +153,7 @@ class Batch:
 
     def resume(self, failure: Failure) -> None:
         """Take over what another batch could not confirm, for `again`."""
-        entry = Entry(failure.index, failure.message, failure.outgoing)
+        entry = BulkEntry(failure.index, failure.message, failure.outgoing)
         entry.result = failure.error
         self.total += 1
         self._entries.append(entry)
@@ -202,7 +202,7 @@ class Batch:
             if isinstance(entry.result, asyncio.Future) and not entry.result.done():
                 await asyncio.wait((entry.result,))
 
-    def _retryable(self) -> list[Entry]:
+    def _retryable(self) -> list[BulkEntry]:
         return [
             entry
             for entry in self._entries
@@ -216,7 +216,7 @@ class Batch:
         await self._settled()
         return bool(self._retryable())
 
-    async def _rewrite(self, entry: Entry) -> None:
+    async def _rewrite(self, entry: BulkEntry) -> None:
         outgoing, error = entry.outgoing, entry.error
         assert outgoing is not None
         assert error is not None
@@ -227,7 +227,7 @@ class Batch:
         except WarrenError as problem:
             entry.result = problem
 
-    async def _write_behind(self, entry: Entry, outgoing: Outgoing) -> None:
+    async def _write_behind(self, entry: BulkEntry, outgoing: Outgoing) -> None:
         """Write it when all that was sent before is confirmed or may still be."""
         while True:
             if self._refused:
@@ -235,22 +235,22 @@ class Batch:
             if self._stopped is not None:
                 raise _not_sent(self._stopped)
             try:
-                written = await self._sender.write(outgoing, self._timeout, self._gate)
-                if written.done() and isinstance(written.exception(), _Halted):
+                written = await self._sender.write(outgoing, self._timeout, self._check_order)
+                if written.done() and isinstance(written.exception(), _OrderBroken):
                     continue
-            except _Halted:
+            except _OrderBroken:
                 continue
             entry.result = written
             self._flying.append(written)
             written.add_done_callback(self._look)
             return
 
-    def _gate(self) -> None:
+    def _check_order(self) -> None:
         # A callback comes a turn of the event loop after its future is done, and the next message may come in between.
         while self._flying and self._flying[0].done():
             self._look(self._flying.popleft())
         if self._refused:
-            raise _Halted
+            raise _OrderBroken
 
     def _look(self, done: asyncio.Future[None]) -> None:
         if done.cancelled() or done.exception() is not None:
@@ -268,10 +268,10 @@ class Batch:
                 await self._alone(entry, error)
                 self._stopped = entry.error
 
-    async def _alone(self, entry: Entry, error: WarrenError) -> None:
+    async def _alone(self, entry: BulkEntry, error: WarrenError) -> None:
         if self._attempts == 1 or entry.outgoing is None or not error.retryable:
             return
-        one = Batch(self._sender, timeout=self._timeout)
+        one = BulkPublish(self._sender, timeout=self._timeout)
         one._entries.append(entry)
         await one.again(self._attempts - 1)
 
@@ -284,7 +284,7 @@ def _not_sent(cause: WarrenError) -> PublishError:
     )
 
 
-async def publish_all(batch: Batch, messages: Source, on_error: OnError) -> PublishReport:
+async def publish_all(batch: BulkPublish, messages: Messages, on_error: OnError) -> PublishReport:
     """Add all, and wait for all.
 
     :raises BatchError: if any was not confirmed and `on_error` is `raise`.
@@ -301,10 +301,10 @@ async def publish_all(batch: Batch, messages: Source, on_error: OnError) -> Publ
     except BaseException:
         batch.abandon()
         raise
-    return judged(report, on_error)
+    return raise_failures(report, on_error)
 
 
-async def publish_again(batch: Batch, report: PublishReport, on_error: OnError) -> PublishReport:
+async def publish_again(batch: BulkPublish, report: PublishReport, on_error: OnError) -> PublishReport:
     """One more attempt at every failure of a report, whatever its reason was."""
     for failure in report.failures:
         batch.resume(failure)
@@ -315,10 +315,10 @@ async def publish_again(batch: Batch, report: PublishReport, on_error: OnError) 
     except BaseException:
         batch.abandon()
         raise
-    return judged(again, on_error)
+    return raise_failures(again, on_error)
 
 
-def judged(report: PublishReport, on_error: OnError) -> PublishReport:
+def raise_failures(report: PublishReport, on_error: OnError) -> PublishReport:
     """:raises BatchError: if there are failures and they are to be raised."""
     if report.failures and on_error == "raise":
         raise BatchError(report)
@@ -326,7 +326,11 @@ def judged(report: PublishReport, on_error: OnError) -> PublishReport:
 
 
 async def publish_batches(
-    make: Callable[[], Batch], messages: Source, count: int | None, seconds: float | None, on_error: OnError
+    make: Callable[[], BulkPublish],
+    messages: Messages,
+    count: int | None,
+    seconds: float | None,
+    on_error: OnError,
 ) -> AsyncGenerator[PublishReport, None]:
     """A report for each batch; one closes at `count`, or so many seconds after it began, whichever comes first.
 
@@ -335,7 +339,7 @@ async def publish_batches(
     if (count is None and seconds is None) or (count is not None and count < 1):
         raise ConfigError("a batch needs count= (1 or more), within= or both to close")
     loop = asyncio.get_running_loop()
-    async with aclosing(_Ahead(messages)) as source:
+    async with aclosing(_Lookahead(messages)) as source:
         while await source.has_next(None):
             batch = make()
             closes = None if seconds is None else loop.time() + seconds
@@ -347,13 +351,13 @@ async def publish_batches(
             except BaseException:
                 batch.abandon()
                 raise
-            yield judged(report, on_error)
+            yield raise_failures(report, on_error)
 
 
-class _Ahead:
+class _Lookahead:
     """Looks one message ahead, and gives up waiting for it at a deadline without losing it."""
 
-    def __init__(self, messages: Source) -> None:
+    def __init__(self, messages: Messages) -> None:
         self._sync = None if isinstance(messages, AsyncIterable) else iter(messages)
         self._async = aiter(messages) if isinstance(messages, AsyncIterable) else None
         self._coming: asyncio.Task[list[object]] | None = None

@@ -21,7 +21,7 @@ from warren.sdk.errors import (
     WarrenError,
 )
 from warren.sdk.publish.outgoing import Outgoing
-from warren.sdk.publish.returns import returned_message
+from warren.sdk.publish.returned_messages import returned_message
 from warren.sdk.transport.data_channel import DataChannel
 
 WINDOW = 1000
@@ -46,7 +46,7 @@ class PublisherStatistics:
     blocked_seconds: float = 0.0
 
 
-class Pending:
+class PendingConfirm:
     """A message between its write and its confirm."""
 
     __slots__ = ("deadline", "error", "future", "identity", "outgoing")
@@ -86,15 +86,15 @@ class Publisher:
         self._loop = asyncio.get_running_loop()
         self._channel: DataChannel | None = None
         self._unconfirmed_channel: DataChannel | None = None
-        self._in_flight: dict[int, Pending] = {}
-        self._by_identity: dict[str | tuple[str, int], Pending] = {}
+        self._in_flight: dict[int, PendingConfirm] = {}
+        self._by_identity: dict[str | tuple[str, int], PendingConfirm] = {}
         self._bytes = 0
         self._sequence = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         """A heap, by the place in the line."""
         self._places = itertools.count()
-        self._cut_off: deque[Pending] = deque()
-        self._suspicion = False
+        self._awaiting_republish: deque[PendingConfirm] = deque()
+        self._one_at_a_time = False
         """One of the messages that are cut off closes the channel: they go one at a time."""
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -126,7 +126,7 @@ class Publisher:
     def detach(self) -> None:
         """The channel is lost: keep what was not confirmed for the next one."""
         self._channel = None
-        self._cut_off.extendleft(reversed(self._in_flight.values()))
+        self._awaiting_republish.extendleft(reversed(self._in_flight.values()))
         self._in_flight.clear()
         self._by_identity.clear()
         self._bytes = 0
@@ -145,7 +145,7 @@ class Publisher:
             guilty = in_flight if len(in_flight) == 1 else []
         for pending in guilty:
             pending.settle(PublishError(str(error), outcome="refused"))
-        self._suspicion = self._suspicion or not guilty
+        self._one_at_a_time = self._one_at_a_time or not guilty
 
     def set_blocked(self, reason: str | None) -> None:
         self._count_blocked()
@@ -160,25 +160,25 @@ class Publisher:
             time, so that it was never sent.
         """
         deadline = self._loop.time() + timeout
-        channel = self._room() if not self._waiters else None
+        channel = self._channel_with_room() if not self._waiters else None
         if channel is None:
             channel = await self._wait_for_room(deadline)
         await self._send(channel, outgoing, deadline).future
 
     async def submit(
-        self, outgoing: Outgoing, timeout: float, gate: Callable[[], None] | None = None
+        self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
         """Write the message as soon as there is a connection and room; the confirm is the future's.
 
         :param gate: called right before it is written; what it raises is raised, and nothing is written.
         """
         deadline = self._loop.time() + timeout
-        channel = self._room() if not self._waiters else None
+        channel = self._channel_with_room() if not self._waiters else None
         if channel is None:
             channel = await self._wait_for_room(deadline)
-        if gate is not None:
+        if before_write is not None:
             try:
-                gate()
+                before_write()
             except BaseException:
                 self._wake()
                 raise
@@ -187,7 +187,11 @@ class Publisher:
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
         """At most once: returns when the bytes are on their way, without waiting unless the socket is full of them."""
         deadline = self._loop.time() + timeout
-        while (channel := self._unconfirmed_channel) is None or not channel.usable or self._room() is None:
+        while (
+            (channel := self._unconfirmed_channel) is None
+            or not channel.usable
+            or self._channel_with_room() is None
+        ):
             await self._wait_for_room(deadline)
             if self._unconfirmed_channel is None or not self._unconfirmed_channel.usable:
                 # There is room, but the channel of this kind is being replaced.
@@ -198,7 +202,7 @@ class Publisher:
         try:
             channel.publish(outgoing, False)
         except Exception as error:
-            raise unwritable(error) from error
+            raise encoding_error(error) from error
         if not channel.congested:
             return
         try:
@@ -219,25 +223,26 @@ class Publisher:
 
     async def flush(self) -> None:
         """Wait until nothing is unconfirmed."""
-        while self._in_flight or any(not pending.future.done() for pending in self._cut_off):
+        while self._in_flight or any(not pending.future.done() for pending in self._awaiting_republish):
             if self._in_flight:
                 await self._idle.wait()
             else:
                 await asyncio.wait(
-                    [pending.future for pending in self._cut_off if not pending.future.done()], timeout=0.1
+                    [pending.future for pending in self._awaiting_republish if not pending.future.done()],
+                    timeout=0.1,
                 )
 
     def snapshot(self) -> PublisherStatistics:
-        self.statistics.unconfirmed = len(self._in_flight) + len(self._cut_off)
+        self.statistics.unconfirmed = len(self._in_flight) + len(self._awaiting_republish)
         self._count_blocked()
         return self.statistics
 
     def close(self) -> None:
         """End what still waits: its outcome is unknown if it was written."""
         self.detach()
-        for pending in self._cut_off:
+        for pending in self._awaiting_republish:
             pending.settle(TransportUnavailable("the App stopped before the confirm came", outcome="unknown"))
-        self._cut_off.clear()
+        self._awaiting_republish.clear()
         for _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(TransportUnavailable("the App stopped"))
@@ -254,9 +259,9 @@ class Publisher:
 
     # Room
 
-    def _room(self) -> DataChannel | None:
+    def _channel_with_room(self) -> DataChannel | None:
         channel = self._channel
-        if channel is None or self._cut_off or self.blocked is not None or not channel.usable:
+        if channel is None or self._awaiting_republish or self.blocked is not None or not channel.usable:
             return None
         if len(self._in_flight) >= self._window or (self._bytes >= WINDOW_BYTES and self._in_flight):
             return None
@@ -281,7 +286,7 @@ class Publisher:
                 if waiter.cancelled() and (place, waiter) in self._waiters:
                     self._waiters.remove((place, waiter))
                     heapify(self._waiters)
-            channel = self._room()
+            channel = self._channel_with_room()
             if channel is not None:
                 if len(self._in_flight) + 1 < self._window:
                     self._wake()
@@ -304,7 +309,7 @@ class Publisher:
     def _wake(self) -> None:
         """Let as many go on as there is room for; each of them wakes the next."""
         room = self._window - len(self._in_flight)
-        while self._waiters and room > 0 and self._room() is not None:
+        while self._waiters and room > 0 and self._channel_with_room() is not None:
             _, waiter = heappop(self._waiters)
             if not waiter.done():
                 waiter.set_result(None)
@@ -312,8 +317,8 @@ class Publisher:
 
     # In flight
 
-    def _send(self, channel: DataChannel, outgoing: Outgoing, deadline: float) -> Pending:
-        pending = Pending(outgoing, deadline, self._loop.create_future())
+    def _send(self, channel: DataChannel, outgoing: Outgoing, deadline: float) -> PendingConfirm:
+        pending = PendingConfirm(outgoing, deadline, self._loop.create_future())
         self.statistics.published += 1
         timer = self._timer
         if timer is None or deadline < timer.when():
@@ -321,7 +326,7 @@ class Publisher:
         self._write(channel, pending)
         return pending
 
-    def _write(self, channel: DataChannel, pending: Pending) -> None:
+    def _write(self, channel: DataChannel, pending: PendingConfirm) -> None:
         outgoing = pending.outgoing
         if outgoing.deadline is not None:
             left = max(0.0, outgoing.deadline - self._loop.time())
@@ -340,7 +345,7 @@ class Publisher:
         except Exception as error:
             # Nothing was written: the sequence of the broker has not moved. Whatever is raised over a value (it is no
             # fixed list), a number that is left behind would let later confirms end the wrong publishes.
-            pending.settle(unwritable(error))
+            pending.settle(encoding_error(error))
             self._settled()
             return
         self._sequence = sequence
@@ -354,8 +359,10 @@ class Publisher:
     def _resume(self) -> None:
         """Write what is cut off: all of it, or while there is a suspicion, the next one alone."""
         channel = self._channel
-        while self._cut_off and channel is not None and not (self._suspicion and self._in_flight):
-            pending = self._cut_off.popleft()
+        while (
+            self._awaiting_republish and channel is not None and not (self._one_at_a_time and self._in_flight)
+        ):
+            pending = self._awaiting_republish.popleft()
             if pending.future.done():
                 continue
             # What came back on the lost channel says nothing of this attempt.
@@ -363,8 +370,8 @@ class Publisher:
             pending.outgoing.set_header(REPUBLISHED, True)
             self.statistics.republished += 1
             self._write(channel, pending)
-        if not self._cut_off and not self._in_flight:
-            self._suspicion = False
+        if not self._awaiting_republish and not self._in_flight:
+            self._one_at_a_time = False
 
     def _return(self, method: bytes, header: bytes, body: bytes) -> None:
         error, token = returned_message(method, header, body)
@@ -397,7 +404,7 @@ class Publisher:
     def _settled(self) -> None:
         if not self._in_flight:
             self._idle.set()
-            if self._suspicion:
+            if self._one_at_a_time:
                 self._resume()
         if self._waiters:
             self._wake()
@@ -414,7 +421,7 @@ class Publisher:
         self._timer = None
         now = self._loop.time()
         earliest = None
-        for pending in [*self._in_flight.values(), *self._cut_off]:
+        for pending in [*self._in_flight.values(), *self._awaiting_republish]:
             if pending.future.done():
                 continue
             if pending.deadline > now:
@@ -430,7 +437,7 @@ class Publisher:
         return f"no confirm came within the deadline; the message may have arrived{why}"
 
 
-def unwritable(error: Exception) -> ConfigError:
+def encoding_error(error: Exception) -> ConfigError:
     """What is said of a value that no frame can carry; nothing of its message was written."""
     return ConfigError(
         f"a header or property cannot be written to the wire: {str(error) or type(error).__name__}"

@@ -1,4 +1,4 @@
-"""A process that is an App: it runs until a signal, and stops cleanly."""
+"""Run an App as a process: start, wait for SIGTERM or SIGINT, stop gracefully."""
 
 from __future__ import annotations
 
@@ -9,44 +9,50 @@ from typing import Protocol
 
 
 class Startable(Protocol):
-    """What an `App` is here."""
+    """The part of `App` that `serve` uses."""
 
     async def start(self) -> object: ...
 
     async def stop(self) -> None: ...
 
 
-class Stop:
-    """Asks a served App to stop, as a signal does; the second time, to stop at once."""
+class StopRequest:
+    """A request to stop a served App, with the effect of a signal. Create it in the task that calls `serve`."""
 
     def __init__(self) -> None:
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._main = asyncio.current_task()
 
-    def ask(self) -> None:
-        if self._asked.is_set() and self._main is not None:
+    def request(self) -> None:
+        """Stop gracefully; called a second time, cancel the task and with it the graceful stop."""
+        if self._requested.is_set() and self._main is not None:
             self._main.cancel()
-        self._asked.set()
+        self._requested.set()
 
     async def wait(self) -> None:
-        await self._asked.wait()
+        """Return when `request` has been called."""
+        await self._requested.wait()
 
 
 async def serve(
     app: Startable,
     *,
-    stop: Stop | None = None,
+    stop: StopRequest | None = None,
     on_started: Callable[[], object] = lambda: None,
     on_stopping: Callable[[], object] = lambda: None,
 ) -> None:
-    """Start, wait for SIGTERM or SIGINT, stop; a signal during the start ends it, a second one aborts the stop.
+    """Start the App, wait for SIGTERM or SIGINT, stop it.
 
-    :param stop: another way to ask for it, made in the same task.
+    A signal during the start cancels the start. A second signal cancels the graceful stop.
+
+    :param stop: another way to request the stop; must have been created in this task.
+    :param on_started: called when the App is ready.
+    :param on_stopping: called before the App stops, also if it never started.
     """
     loop = asyncio.get_running_loop()
-    stop = stop or Stop()
+    stop = stop or StopRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.ask)
+        loop.add_signal_handler(number, stop.request)
     starting = asyncio.ensure_future(app.start())
     stopping = asyncio.ensure_future(stop.wait())
     try:

@@ -1,0 +1,87 @@
+"""Translation of the errors of aiormq and of the socket into the errors of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import aiormq
+from aiormq.exceptions import AMQPError, ChannelInvalidStateError
+from pamqp.exceptions import PAMQPException
+
+from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, WarrenError
+
+FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFError, ValueError)
+"""What aiormq and the socket raise; anything else is a mistake in the program and is not dressed up."""
+
+
+@contextlib.contextmanager
+def translate_errors(what: str) -> Iterator[None]:
+    """Turn the errors of aiormq and of the socket into those of the SDK; `what` says what could not be done."""
+    before = _cancellations()
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if _cancellations() > before:
+            raise
+        # aiormq ends what waits on a closed connection with CancelledError, though nobody cancelled this task.
+        raise TransportUnavailable(f"{what}: the connection was closed") from error
+    except WarrenError:
+        raise
+    except FOREIGN as error:
+        if _cancellations() > before:
+            # aiormq answers a cancellation with the error that it met at the same time.
+            raise asyncio.CancelledError from error
+        raise to_sdk_error(what, error) from error
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        # Its answer to what waits on a connection that ended without an error of its own, as at a frame's boundary.
+        raise TransportUnavailable(f"{what}: the connection was closed") from error
+    if _cancellations() > before:
+        # `asyncio.wait_for`, which aiormq uses, keeps a cancellation to itself before Python 3.12 if its result is there.
+        raise asyncio.CancelledError
+
+
+def _cancellations() -> int:
+    """How often this task has been asked to end and not taken it back; it may have been before, and clean up now."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def to_sdk_error(what: str, error: BaseException) -> WarrenError:
+    """The SDK's error for one of aiormq or of the socket."""
+    match error:
+        case WarrenError():
+            return error
+        case aiormq.exceptions.ChannelPreconditionFailed():
+            return TopologyMismatch(f"{what}: {error_text(error)}", reply_code=406)
+        case aiormq.exceptions.ChannelNotFoundEntity():
+            return TopologyMismatch(f"{what}: {error_text(error)}", reply_code=404)
+        case aiormq.exceptions.ChannelLockedResource():
+            return TopologyMismatch(f"{what}: {error_text(error)}", reply_code=405, retryable=True)
+        case aiormq.exceptions.ChannelAccessRefused():
+            text = error_text(error)
+            return TopologyMismatch(f"{what}: {text}", reply_code=403, retryable="in exclusive use" in text)
+        case aiormq.exceptions.ProbableAuthenticationError() | aiormq.exceptions.AuthenticationError():
+            return TransportUnavailable(f"{what}: the broker refused the user or password", retryable=False)
+        case (
+            aiormq.exceptions.ConnectionNotAllowed()
+            | aiormq.exceptions.ConnectionCommandInvalid()
+            | aiormq.exceptions.ConnectionNotImplemented()
+        ):
+            return TransportUnavailable(f"{what}: {error_text(error)}", retryable=False)
+        case aiormq.exceptions.ConnectionClosed() if error.args and error.args[0] in (402, 403, 530):
+            return TransportUnavailable(f"{what}: {error.args[-1]}", retryable=False)
+        case TimeoutError():
+            return TransportUnavailable(f"{what}: no answer in time")
+        case UnicodeError() | ValueError():
+            return ConfigError(f"{what}: {error_text(error)}")
+        case _:
+            return TransportUnavailable(f"{what}: {error_text(error)}")
+
+
+def error_text(error: BaseException) -> str:
+    """The error's own words on one line."""
+    return " ".join(str(part) for part in error.args if part is not None) or type(error).__name__
