@@ -230,7 +230,9 @@ async def test_the_largest_arguments_that_fit_are_declared(make_app: MakeApp, na
     async with make_app() as app:
         with pytest.raises(ConfigError, match="takes 140") as caught:
             await app.declare_now(queue(140_000))
-        numbers = re.search(r"takes (\d+) bytes, and a frame of this broker (\d+)$", str(caught.value))
+        numbers = re.search(
+            r"takes (\d+) bytes, and a frame of this broker holds at most (\d+)$", str(caught.value)
+        )
         assert numbers is not None
         room = int(numbers[2]) - (int(numbers[1]) - 140_000)
         with pytest.raises(ConfigError, match=f"takes {int(numbers[2]) + 1} bytes"):

@@ -109,6 +109,6 @@ async def _send(channel: AbstractChannel, method: Frame) -> None:
     largest = channel.connection.connection_tune.frame_max
     if 0 < largest < size:
         raise ValueError(
-            f"with its arguments it takes {size} bytes, and a frame of this broker at most {largest}"
+            f"with its arguments it takes {size} bytes, and a frame of this broker holds at most {largest}"
         )
     await channel.rpc(method)
