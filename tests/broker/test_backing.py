@@ -202,7 +202,7 @@ class BackingMachine(RuleBasedStateMachine):
     @rule(keep=st.integers(0, 5))
     def page_all(self, keep: int) -> None:
         """As far as it goes: what is on the disk has an index soon."""
-        self.at.log.want_index()
+        self.at.log.request_indexes()
         for _ in range(3):
             while self.waiting.page_out(keep, 1000):
                 self.at.settle()
@@ -228,7 +228,7 @@ class BackingMachine(RuleBasedStateMachine):
 
     def store_other(self, message: Message) -> None:
         log = self.at.log
-        log.message(log.queue(OTHER), self.noise, message_head(message), message.content)
+        log.append_message(log.queue(OTHER), self.noise, message_head(message), message.content)
 
     # -- how it ends
 

@@ -17,7 +17,7 @@ from tests.support.client import Channel, Connection, Message
 from tests.support.frames import BASIC_ACK, confirm
 from tests.support.inprocess import InProcess
 from tests.support.looks import holds
-from warren.broker.store.files import OsFiles
+from warren.broker.store.file_system.os_files import OsFiles
 
 
 def test_each_publish_is_confirmed_once(channel: Channel) -> None:

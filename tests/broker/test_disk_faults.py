@@ -17,7 +17,7 @@ from tests.support.broker import BrokerProcess
 from tests.support.client import Connection
 from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
-from warren.broker.store.files import OsFiles
+from warren.broker.store.file_system.os_files import OsFiles
 
 
 class Disk(OsFiles):

@@ -157,7 +157,7 @@ def test_an_index_that_is_gone_or_damaged_is_made_anew(segmented: BrokerProcess)
     with Connection(segmented.url) as connection:
         channel = connection.channel()
         assert [taken(channel, queue) for queue in ("hurt", "healthy")] == [list(range(1, 91))] * 2
-    assert [line for line in errors(segmented) if "index_damaged" not in line] == []
+    assert [line for line in errors(segmented) if "index.damage_found" not in line] == []
 
 
 def test_a_message_that_cannot_be_read_any_more_does_not_stop_its_queue(segmented: BrokerProcess) -> None:
@@ -224,9 +224,9 @@ WITH_FAULTS = """
 import errno, os, sys
 from pathlib import Path
 from warren.cli.broker import main
-from warren.broker.store import files
+from warren.broker.store.file_system import os_files
 
-fault, sync, write = Path(sys.argv[1]), files._sync, os.pwrite
+fault, sync, write = Path(sys.argv[1]), os_files._sync, os.pwrite
 
 def said():
     try:
@@ -245,7 +245,7 @@ def full_write(handle, data, offset):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return write(handle, data, offset)
 
-files._sync, os.pwrite = failing_sync, full_write
+os_files._sync, os.pwrite = failing_sync, full_write
 sys.exit(main(sys.argv[2:]))
 """
 """A broker in a process of its own whose syncs fail, or whose writes find no room, while a file says so."""

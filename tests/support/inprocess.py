@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from warren.broker import Broker, BrokerConfig, VirtualClock
 from warren.broker.connection.event_loop import new_loop
-from warren.broker.store.files import Files
+from warren.broker.store.file_system.files_protocol import Files
 
 Result = TypeVar("Result")
 

@@ -40,11 +40,12 @@ from warren.broker.resource_alarms import Resources
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.definitions.definitions_database import Definitions
 from warren.broker.store.errors import StoreError
-from warren.broker.store.files import Files
-from warren.broker.store.log.log import Log, Sync
+from warren.broker.store.file_system.files_protocol import Files
+from warren.broker.store.log.group_commit import Sync
+from warren.broker.store.log.log import Log
 from warren.broker.store.log.recovery import Recovery, recover
 from warren.broker.store.stream.stream_recovery import recover_streams
-from warren.broker.store.stream.stream_store import Streams
+from warren.broker.store.stream.stream_store import StreamStore
 from warren.wire import field_tables
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -215,7 +216,7 @@ class Broker:
                         resident_memory,
                     )
                     if self._log is not None:
-                        self._memory.on_pressure = self._log.close_segment
+                        self._memory.on_pressure = self._log.roll_segment
                 self._memory.start(
                     lambda: [
                         queue
@@ -293,7 +294,7 @@ class Broker:
         for line in (*recovery.damage, *streams.damage):
             logger.error("event=damage %s", line)
         self._log = Log(recovery, loop, gate=self._definitions, sync=Sync(self.config.sync))
-        self._log.streams = Streams(loop, self._folder, self._log, self._definitions, streams)
+        self._log.streams = StreamStore(loop, self._folder, self._log, self._definitions, streams)
         return recovery
 
     def _seed(self, virtual_hosts: VirtualHosts, access: Access, users: bool) -> None:

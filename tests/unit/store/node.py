@@ -10,8 +10,10 @@ from typing import ClassVar
 
 from tests.unit.store.disk import Disk
 from warren.broker.store.errors import StoreError
-from warren.broker.store.index.index_format import Describe, opaque
-from warren.broker.store.log.log import Log, QueueLog, Sync
+from warren.broker.store.index.index_format import Describe, describe_opaque
+from warren.broker.store.log.group_commit import Sync
+from warren.broker.store.log.log import Log
+from warren.broker.store.log.queue_log import QueueLog
 from warren.broker.store.log.recovery import Recovery, recover
 
 BLOCK = 256
@@ -50,9 +52,9 @@ class Node:
         slack: int = 8192,
         batch_size: int = 1 << 20,
         ack_delay: float = 0.001,
-        describe: Describe = opaque,
+        describe: Describe = describe_opaque,
         sync: Sync = Sync.BATCH,
-        ahead: int = 100,
+        preallocate: int = 100,
     ) -> None:
         self.disk = disk
         Node.running.append(self)
@@ -69,7 +71,7 @@ class Node:
             ack_delay=ack_delay,
             retry=0.001,
             sync=sync,
-            ahead=ahead,
+            preallocate=preallocate,
         )
         self.synced: list[int] = []
         self.full: list[bool] = []
@@ -81,7 +83,7 @@ class Node:
     @property
     def written(self) -> int:
         """How much of the segment that is written to is written."""
-        return int(self.log.written) & 0xFFFF_FFFF
+        return int(self.log.written_position) & 0xFFFF_FFFF
 
     def queue(self, incarnation: int = 1) -> QueueLog:
         return self.log.queue(incarnation)
@@ -110,7 +112,7 @@ class Node:
 
     def settle(self) -> None:
         """Run until nothing is left to write."""
-        self.run_until(lambda: self.log.settled)
+        self.run_until(lambda: self.log.is_synced)
 
     def step(self) -> None:
         """One turn of the loop."""

@@ -10,7 +10,7 @@ from warren.broker.store.stream.chunk_format import SEGMENT_HEADER, Chunk
 from warren.broker.store.stream.chunk_reader import BY_OFFSET, BY_POSITION, BY_TIME, StreamRead
 from warren.broker.store.stream.stream_log import StreamLog
 from warren.broker.store.stream.stream_recovery import StreamRecovery, recover_streams
-from warren.broker.store.stream.stream_store import Streams
+from warren.broker.store.stream.stream_store import StreamStore
 
 INCARNATION = 1
 STREAMS = "/disk/streams"
@@ -23,7 +23,7 @@ class StreamNode(Node):
         super().__init__(disk, set(known))
         self.now = now
         self.found: StreamRecovery = recover_streams(disk.folder(), set(known), self.recovery.clean)
-        self.streams = Streams(self.loop, disk.folder(), self.log, self.gate, self.found)
+        self.streams = StreamStore(self.loop, disk.folder(), self.log, self.gate, self.found)
         self.log.streams = self.streams
         self.stream: StreamLog = self.streams.log(INCARNATION, lambda: self.now)
         self.damage: list[str] = []

@@ -7,8 +7,9 @@ import pytest
 from tests.unit.store.disk import Disk
 from tests.unit.store.node import Node
 from tests.unit.store.test_log import publish
-from warren.broker.store.log.log import EARLY, Sync
-from warren.broker.store.log.segment_file import SMALL
+from warren.broker.store.log.group_commit import Sync
+from warren.broker.store.log.log import EARLY
+from warren.broker.store.log.segment_writer import SMALL_BATCH
 
 AHEAD = 1000
 
@@ -18,7 +19,7 @@ def size(disk: Disk, number: int = 1) -> int:
 
 
 def test_small_batches_do_not_change_the_size_of_the_file() -> None:
-    node = Node(Disk(), ahead=AHEAD)
+    node = Node(Disk(), preallocate=AHEAD)
     publish(node, 1, 1)
     node.settle()
     made = size(node.disk)
@@ -40,7 +41,7 @@ def test_small_batches_do_not_change_the_size_of_the_file() -> None:
 
 
 def test_a_killed_process_leaves_zeros_and_recovery_cuts_them_off() -> None:
-    node = Node(Disk(), ahead=AHEAD)
+    node = Node(Disk(), preallocate=AHEAD)
     publish(node, 1, 3)
     node.settle()
     written, disk = node.written, node.kill()
@@ -53,7 +54,7 @@ def test_a_killed_process_leaves_zeros_and_recovery_cuts_them_off() -> None:
 
 
 def test_a_clean_stop_leaves_a_file_that_ends_with_its_records() -> None:
-    node = Node(Disk(), ahead=AHEAD)
+    node = Node(Disk(), preallocate=AHEAD)
     publish(node, 1, 3)
     node.settle()
     written, disk = node.written, node.close()
@@ -66,16 +67,16 @@ def test_a_clean_stop_leaves_a_file_that_ends_with_its_records() -> None:
 
 
 def test_a_segment_that_has_a_successor_ends_with_its_records_on_the_disk() -> None:
-    node = Node(Disk(), segment_size=600, ahead=AHEAD)
+    node = Node(Disk(), segment_size=600, preallocate=AHEAD)
     publish(node, 1, 3)
     node.settle()
-    first, written = node.log.written >> 32, node.written
+    first, written = node.log.written_position >> 32, node.written
     number = 3
-    while node.log.written >> 32 == first:
+    while node.log.written_position >> 32 == first:
         number += 1
         publish(node, number, number)
         node.settle()
-        if node.log.written >> 32 == first:
+        if node.log.written_position >> 32 == first:
             written = node.written
     ended = node.disk.segment(first)
     assert len(ended.content) == written
@@ -88,15 +89,15 @@ def test_a_segment_that_has_a_successor_ends_with_its_records_on_the_disk() -> N
 def test_a_segment_that_is_closed_without_a_successor_is_indexed_as_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    node = Node(Disk(), segment_size=1 << 23, ahead=AHEAD)
+    node = Node(Disk(), segment_size=1 << 23, preallocate=AHEAD)
     for number in range(1, 100):
-        node.log.message(node.queue(), number, b"", b"%d:" % number + bytes(EARLY // 100))
+        node.log.append_message(node.queue(), number, b"", b"%d:" % number + bytes(EARLY // 100))
     node.settle()
     publish(node, 100, 110)
     node.settle()
     written = node.written
     assert size(node.disk) > written > EARLY
-    node.log.close_segment()
+    node.log.roll_segment()
     node.gate.commit()  # So that the log looks for segments to index.
     node.run_until(lambda: node.log.lookup.locate(node.queue(), 1) > 0)
     assert size(node.disk) == written
@@ -107,8 +108,8 @@ def test_a_segment_that_is_closed_without_a_successor_is_indexed_as_it_ends(
 
 
 def test_a_large_batch_is_appended() -> None:
-    node = Node(Disk(), segment_size=1 << 20, ahead=AHEAD)
-    node.log.message(node.queue(), 1, b"", bytes(SMALL))
+    node = Node(Disk(), segment_size=1 << 20, preallocate=AHEAD)
+    node.log.append_message(node.queue(), 1, b"", bytes(SMALL_BATCH))
     node.settle()
     assert size(node.disk) == node.written
     publish(node, 2, 2)
@@ -118,7 +119,7 @@ def test_a_large_batch_is_appended() -> None:
 
 @pytest.mark.parametrize("sync", [Sync.OFF, Sync.BATCH])
 def test_what_is_not_synced_needs_no_room_ahead(sync: Sync) -> None:
-    node = Node(Disk(), sync=sync, ahead=AHEAD)
+    node = Node(Disk(), sync=sync, preallocate=AHEAD)
     if sync is Sync.OFF:
         publish(node, 1, 3)
     else:
@@ -128,7 +129,7 @@ def test_what_is_not_synced_needs_no_room_ahead(sync: Sync) -> None:
 
 
 def test_a_disk_with_room_for_the_batch_only_takes_the_batch() -> None:
-    node = Node(Disk(), ahead=AHEAD)
+    node = Node(Disk(), preallocate=AHEAD)
     node.disk.room = 500
     publish(node, 1, 3)
     node.settle()
@@ -138,7 +139,7 @@ def test_a_disk_with_room_for_the_batch_only_takes_the_batch() -> None:
 
 
 def test_a_full_disk_takes_what_has_its_room_already() -> None:
-    node = Node(Disk(), ahead=AHEAD)
+    node = Node(Disk(), preallocate=AHEAD)
     publish(node, 1, 1)
     node.settle()
     node.disk.room = 0
@@ -149,11 +150,11 @@ def test_a_full_disk_takes_what_has_its_room_already() -> None:
 
 
 def test_what_is_written_over_a_block_that_was_read_before_is_found() -> None:
-    node = Node(Disk(), block=4096, segment_size=1 << 16, ahead=8192)
+    node = Node(Disk(), block=4096, segment_size=1 << 16, preallocate=8192)
     places = []
     for number in range(1, 60):
         node.log.acknowledge(node.queue(), number + 1000)  # So that each message is a record of its own.
-        places.append((number, int(node.log.message(node.queue(), number, b"", b"%d" % number * 40))))
+        places.append((number, int(node.log.append_message(node.queue(), number, b"", b"%d" % number * 40))))
         node.settle()
         found = node.log.lookup.payloads(node.queue(), places)
         assert found == [b"%d" % n * 40 for n in range(1, number + 1)]

@@ -7,9 +7,17 @@ import pytest
 from tests.unit.store.disk import Disk
 from tests.unit.store.node import Node
 from tests.unit.store.test_fetch import CountingDisk
-from warren.broker.store.log.log_tail import BUNDLE_SIZE
-from warren.broker.store.log.record_format import BUNDLE, FAN_OUT, HEADER, MESSAGE, Record, entries, seed_of
+from warren.broker.store.log.record_format import (
+    BUNDLE,
+    FAN_OUT,
+    HEADER,
+    MESSAGE,
+    Record,
+    expand_record,
+    segment_seed,
+)
 from warren.broker.store.log.segment_reader import SegmentReader, segment_path
+from warren.broker.store.log.write_buffer import BUNDLE_SIZE
 
 HEAD = b"exchange, key"
 OTHER = b"another key"
@@ -18,7 +26,7 @@ OTHER = b"another key"
 def records(disk: Disk, identity: int, block: int, number: int = 1) -> list[Record]:
     """What stands in a segment."""
     path = segment_path("/disk/log", number)
-    reader = SegmentReader(disk, path, number, seed_of(identity, number), block)
+    reader = SegmentReader(disk, path, number, segment_seed(identity, number), block)
     found = []
     while (record := reader.next()) is not None:
         found.append(record)
@@ -40,12 +48,12 @@ def test_messages_that_follow_each_other_are_one_record_and_come_back_one_by_one
     node = Node(Disk(), block=block, segment_size=1 << 20)
     contents = {number: b"%d" % number * (number % 7) for number in range(1, 101)}
     for number, content in contents.items():
-        node.log.message(node.queue(), number, HEAD, content)
+        node.log.append_message(node.queue(), number, HEAD, content)
     identity = node.recovery.identity
     disk = node.close()
     (bundle,) = records(disk, identity, block)
     assert (bundle.kind, bundle.incarnation, bundle.sequence) == (BUNDLE, 1, 1)
-    assert [(one.kind, one.sequence, one.payload) for one in entries(bundle)] == [
+    assert [(one.kind, one.sequence, one.payload) for one in expand_record(bundle)] == [
         (MESSAGE, number, HEAD + content) for number, content in contents.items()
     ]
     assert bundle.payload.count(HEAD) == 1
@@ -59,14 +67,14 @@ def test_what_does_not_follow_begins_a_record_of_its_own() -> None:
     node = Node(Disk(), (1, 2), block=65536, segment_size=1 << 20)
     log, first, second = node.log, node.queue(1), node.queue(2)
     for number in (1, 2, 4, 5):
-        log.message(first, number, HEAD, b"a gap after 2")
-    log.message(first, 6, OTHER, b"begins differently")
-    log.message(second, 7, OTHER, b"of another queue")
+        log.append_message(first, number, HEAD, b"a gap after 2")
+    log.append_message(first, 6, OTHER, b"begins differently")
+    log.append_message(second, 7, OTHER, b"of another queue")
     log.fan_out([(first, 7), (second, 8)], HEAD, b"for both")
-    log.message(second, 9, OTHER, b"behind the fan-out")
-    log.message(second, 10, OTHER, b"and again")
+    log.append_message(second, 9, OTHER, b"behind the fan-out")
+    log.append_message(second, 10, OTHER, b"and again")
     node.sync()
-    log.message(second, 11, OTHER, b"of the next batch")
+    log.append_message(second, 11, OTHER, b"of the next batch")
     assert kinds(node, 65536) == [
         (BUNDLE, 1, 1),
         (BUNDLE, 1, 4),
@@ -81,13 +89,13 @@ def test_what_does_not_follow_begins_a_record_of_its_own() -> None:
 def test_a_bundle_has_a_bound_and_a_large_message_has_its_own_record() -> None:
     node = Node(Disk(), block=65536, segment_size=1 << 20)
     for number in range(1, 1001):
-        node.log.message(node.queue(), number, HEAD, b"x" * 100)
+        node.log.append_message(node.queue(), number, HEAD, b"x" * 100)
     for number in (1001, 1002):
-        node.log.message(node.queue(), number, HEAD, bytes(BUNDLE_SIZE))
-    node.log.message(node.queue(), 1003, HEAD, b"small again")
-    identity, unwritten = node.recovery.identity, node.log.unwritten
+        node.log.append_message(node.queue(), number, HEAD, bytes(BUNDLE_SIZE))
+    node.log.append_message(node.queue(), 1003, HEAD, b"small again")
+    identity, unwritten = node.recovery.identity, node.log.unwritten_bytes
     node.sync()
-    assert node.log.unwritten == 0
+    assert node.log.unwritten_bytes == 0
     found = records(node.close(), identity, 65536)
     assert sum(HEADER + len(record.payload) for record in found) == unwritten
     bundles = [record for record in found if record.kind == BUNDLE]
@@ -103,7 +111,7 @@ def test_a_bundle_has_a_bound_and_a_large_message_has_its_own_record() -> None:
 def test_a_bundle_stays_within_its_segment() -> None:
     node = Node(Disk(), block=65536, segment_size=1000)
     for number in range(1, 201):
-        node.log.message(node.queue(), number, HEAD, b"x" * 50)
+        node.log.append_message(node.queue(), number, HEAD, b"x" * 50)
     node.settle()
     sizes = [len(node.disk.segment(number).content) for number in node.disk.segments()]
     assert len(sizes) > 10
@@ -119,7 +127,7 @@ def test_a_flipped_bit_costs_one_bundle_and_is_reported(at: int) -> None:
     for queue in (1, 2, 1):
         before = len(node.synced) * 10
         for number in range(before + 1, before + 11):
-            node.log.message(node.queue(queue), number, HEAD, b"%d:" % number)
+            node.log.append_message(node.queue(queue), number, HEAD, b"%d:" % number)
         node.sync()
     disk = node.close()
     content = disk.segment(1).content
@@ -140,7 +148,7 @@ def test_a_flipped_bit_costs_one_bundle_and_is_reported(at: int) -> None:
 def test_damage_of_a_bundle_is_reported_with_queue_and_first_message() -> None:
     node = Node(Disk(), block=65536, segment_size=1 << 20)
     for number in range(5, 8):
-        node.log.message(node.queue(), number, HEAD, b"%d:" % number)
+        node.log.append_message(node.queue(), number, HEAD, b"%d:" % number)
     disk = node.close()
     content = disk.segment(1).content
     content[content.index(b"6:")] ^= 1
@@ -154,11 +162,11 @@ def test_damage_of_a_bundle_is_reported_with_queue_and_first_message() -> None:
 def test_a_bundle_that_is_torn_counts_not_at_all() -> None:
     node = Node(Disk(), segment_size=1 << 20)
     for number in range(1, 4):
-        node.log.message(node.queue(), number, HEAD, b"firm")
+        node.log.append_message(node.queue(), number, HEAD, b"firm")
     node.sync()
     firm = node.written
     for number in range(4, 20):
-        node.log.message(node.queue(), number, HEAD, b"torn")
+        node.log.append_message(node.queue(), number, HEAD, b"torn")
     node.sync()
     written, disk = node.written, node.kill()
     whole = bytes(disk.segment(1).content[:written])
@@ -177,7 +185,7 @@ def test_bundled_messages_are_found_by_their_places_and_read_together() -> None:
     count = 3000
     contents = {number: b"%d:" % number + b"x" * 100 for number in range(1, count + 1)}
     places = [
-        (number, int(node.log.message(node.queue(), number, HEAD, contents[number])))
+        (number, int(node.log.append_message(node.queue(), number, HEAD, contents[number])))
         for number in range(1, count + 1)
     ]
     node.settle()
@@ -200,7 +208,7 @@ def test_what_is_left_of_a_bundle_is_copied_forward() -> None:
     live = {}
     for number in range(1, 4001):
         content = b"%d:" % number + b"x" * 40
-        log.message(queue, number, HEAD, content)
+        log.append_message(queue, number, HEAD, content)
         if number % 100:
             log.acknowledge(queue, number)
         else:
@@ -208,7 +216,7 @@ def test_what_is_left_of_a_bundle_is_copied_forward() -> None:
         if number % 500 == 0:
             node.sync()
     node.settle()
-    node.run_until(lambda: node.log.settled and len(node.disk.segments()) < 20)
+    node.run_until(lambda: node.log.is_synced and len(node.disk.segments()) < 20)
     after = Node(node.close(), segment_size=4096, slack=4096)
     assert after.recovery.damage == []
     assert after.messages() == live
@@ -219,10 +227,10 @@ def test_a_fan_out_and_a_spill_stand_behind_the_bundle_that_was_open() -> None:
     node = Node(Disk(), (1, 2), block=65536, segment_size=1 << 20)
     log, queue = node.log, node.queue(1)
     for number in (1, 2, 3):
-        log.message(queue, number, HEAD, b"bundled")
+        log.append_message(queue, number, HEAD, b"bundled")
     both = int(log.fan_out([(queue, 4), (node.queue(2), 1)], b"for ", b"both"))
     for number in (5, 6):
-        log.message(queue, number, HEAD, b"bundled")
+        log.append_message(queue, number, HEAD, b"bundled")
     spilled = int(log.spill(queue, 7, b"spil", b"led"))
     node.settle()
     assert log.lookup.payloads(queue, [(4, both), (7, spilled)]) == [b"for both", b"spilled"]
@@ -233,7 +241,7 @@ def test_bundles_close_a_batch_that_has_become_large() -> None:
     node = Node(Disk(), block=65536, segment_size=1 << 24, batch_size=100_000)
     node.disk.go_on.clear()
     for number in range(1, 10_001):
-        node.log.message(node.queue(), number, HEAD, b"x" * 50)
+        node.log.append_message(node.queue(), number, HEAD, b"x" * 50)
     # 54 bytes each.
     assert node.log.batch == pytest.approx(540_000 / 100_000, abs=1.5)
     node.disk.go_on.set()
@@ -245,7 +253,7 @@ def test_a_bundled_message_counts_as_what_its_copy_will_cost_before_and_after_a_
     node = Node(Disk(), block=65536, segment_size=1 << 20)
     long_head = HEAD * 20
     for number in range(1, 101):
-        node.log.message(node.queue(), number, long_head, b"x" * 10)
+        node.log.append_message(node.queue(), number, long_head, b"x" * 10)
     node.settle()
     extents = node.queue().live.extents
     assert sum(extent.live_bytes for extent in extents) == 100 * (HEADER + len(long_head) + 10)
@@ -261,7 +269,7 @@ def test_copying_what_is_left_of_bundles_makes_the_log_no_larger() -> None:
     log, queue = node.log, node.queue()
     long_head = HEAD * 20
     for number in range(1, 20_001):
-        log.message(queue, number, long_head, b"%d" % number)
+        log.append_message(queue, number, long_head, b"%d" % number)
         if number % 500 == 0:
             node.sync()
     for number in range(1, 20_001):

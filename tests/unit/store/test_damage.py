@@ -10,7 +10,7 @@ import pytest
 from tests.unit.store.disk import Disk
 from tests.unit.store.disk import Node as File
 from tests.unit.store.node import Node
-from warren.broker.store.log.record_format import MESSAGE, encode, seed_of
+from warren.broker.store.log.record_format import MESSAGE, encode_record, segment_seed
 
 SMALL = 256
 PAYLOADS = {queue: {number: b"%d:%d:" % (queue, number) * 6 for number in range(1, 9)} for queue in (1, 2)}
@@ -22,7 +22,7 @@ def written(block: int = SMALL) -> Disk:
     for number in range(1, 9):
         for queue in (1, 2):
             payload = PAYLOADS[queue][number]
-            node.log.message(node.queue(queue), number, payload[:5], payload[5:])
+            node.log.append_message(node.queue(queue), number, payload[:5], payload[5:])
     for number in (3, 6):
         node.log.acknowledge(node.queue(1), number)
     node.sync()
@@ -58,15 +58,15 @@ def test_an_intact_log_gives_back_what_is_live(block: int) -> None:
 def test_a_tail_that_is_torn_at_any_byte_is_cut_off_and_loses_nothing_before_it() -> None:
     node = Node(Disk(), (1, 2), segment_size=1 << 20)
     for number in range(1, 5):
-        node.log.message(node.queue(1), number, b"", PAYLOADS[1][number])
+        node.log.append_message(node.queue(1), number, b"", PAYLOADS[1][number])
     node.sync()
     firm = len(node.disk.segment(1).content)
-    node.log.message(node.queue(1), 5, b"", b"the last write" * 30)
-    node.log.message(node.queue(2), 1, b"", b"and another")
-    node.log.begin()
+    node.log.append_message(node.queue(1), 5, b"", b"the last write" * 30)
+    node.log.append_message(node.queue(2), 1, b"", b"and another")
+    node.log.begin_group()
     node.log.acknowledge(node.queue(1), 1)
-    node.log.message(node.queue(2), 2, b"", b"a dead letter")
-    node.log.end()
+    node.log.append_message(node.queue(2), 2, b"", b"a dead letter")
+    node.log.end_group()
     node.sync()
     disk = node.kill()
     whole = content(disk)
@@ -78,7 +78,7 @@ def test_a_tail_that_is_torn_at_any_byte_is_cut_off_and_loses_nothing_before_it(
         assert (1 in first) is (2 not in second), "the group counts whole or not at all"
         assert set(second) <= {1, 2}
         # The log goes on behind the cut.
-        after.log.message(after.queue(2), 100, b"", b"new")
+        after.log.append_message(after.queue(2), 100, b"", b"new")
         after.sync()
         again = Node(after.kill(), (1, 2), segment_size=1 << 20)
         assert again.recovery.damage == []
@@ -141,7 +141,7 @@ def test_reading_goes_on_behind_a_hole_of_several_blocks() -> None:
 def three_segments() -> Disk:
     node = Node(Disk(), (1, 2), segment_size=600, slack=1 << 20)
     for number in range(1, 25):
-        node.log.message(node.queue(1 + number % 2), number, b"", b"%d" % number * 30)
+        node.log.append_message(node.queue(1 + number % 2), number, b"", b"%d" % number * 30)
     node.sync()
     disk = node.kill()
     assert len(disk.segments()) >= 3
@@ -206,8 +206,8 @@ def test_an_empty_segment_file_is_survived() -> None:
 
 def test_a_last_segment_that_was_whole_at_a_clean_stop_has_no_torn_tail() -> None:
     node = Node(Disk(), (1, 2), segment_size=1 << 20)
-    node.log.message(node.queue(1), 1, b"fir", b"st")
-    node.log.message(node.queue(1), 2, b"sec", b"ond")
+    node.log.append_message(node.queue(1), 1, b"fir", b"st")
+    node.log.append_message(node.queue(1), 2, b"sec", b"ond")
     disk = node.close()
     disk.segment(1).content[-1] ^= 1
     after = Node(disk, (1, 2), segment_size=1 << 20)
@@ -215,7 +215,7 @@ def test_a_last_segment_that_was_whole_at_a_clean_stop_has_no_torn_tail() -> Non
     assert len(after.recovery.damage) == 1
     assert "message 2 of queue 1 is damaged" in after.recovery.damage[0]
     # Nothing is written behind a place that cannot be read.
-    after.log.message(after.queue(1), 3, b"", b"third")
+    after.log.append_message(after.queue(1), 3, b"", b"third")
     disk = after.close()
     assert disk.segments() == [1, 2]
     assert Node(disk, (1, 2)).messages(1) == {1: b"first", 3: b"third"}
@@ -224,7 +224,7 @@ def test_a_last_segment_that_was_whole_at_a_clean_stop_has_no_torn_tail() -> Non
 def test_a_last_segment_that_has_shrunk_since_a_clean_stop_is_reported() -> None:
     node = Node(Disk(), (1,), segment_size=1 << 20)
     for number in (1, 2):
-        node.log.message(node.queue(1), number, b"%d" % number, b"x" * 19)
+        node.log.append_message(node.queue(1), number, b"%d" % number, b"x" * 19)
     disk = node.close()
     size = len(content(disk))
     del disk.segment(1).content[size - 49 :]
@@ -242,11 +242,13 @@ def test_another_folders_records_are_no_records_here() -> None:
 
 
 def test_a_body_that_looks_like_records_is_not_taken_for_them() -> None:
-    forged = b"".join(encode(MESSAGE, 2, number, b"forged", seed_of(12345, 1)) for number in range(1, 4))
+    forged = b"".join(
+        encode_record(MESSAGE, 2, number, b"forged", segment_seed(12345, 1)) for number in range(1, 4)
+    )
     node = Node(Disk(), (1, 2), block=65536, segment_size=1 << 20)
-    node.log.message(node.queue(1), 1, b"be", b"fore")
-    node.log.message(node.queue(1), 2, b"", forged)
-    node.log.message(node.queue(1), 3, b"be", b"hind")
+    node.log.append_message(node.queue(1), 1, b"be", b"fore")
+    node.log.append_message(node.queue(1), 2, b"", forged)
+    node.log.append_message(node.queue(1), 3, b"be", b"hind")
     node.sync()
     disk = node.kill()
     whole = bytearray(content(disk))

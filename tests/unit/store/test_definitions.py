@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from warren.broker.store.data_folder import DataFolder
-from warren.broker.store.definitions.database_schema import VERSION
 from warren.broker.store.definitions.definitions_database import (
     BindingRow,
     Definitions,
@@ -21,6 +20,7 @@ from warren.broker.store.definitions.definitions_database import (
     QueueRow,
     Snapshot,
 )
+from warren.broker.store.definitions.schema_migrations import VERSION
 from warren.broker.store.errors import StoreError
 from warren.core.errors import ExitStatus
 
@@ -191,7 +191,7 @@ async def test_a_log_without_definitions_is_refused_since_all_of_it_would_be_dea
 FAIL = """
 import asyncio, resource, sys
 from warren.broker.store.definitions.definitions_database import Definitions, QueueRow
-from warren.broker.store.definitions.database_schema import VERSION
+from warren.broker.store.definitions.schema_migrations import VERSION
 from warren.broker.store.errors import StoreError
 from warren.broker.store.data_folder import DataFolder
 async def main():

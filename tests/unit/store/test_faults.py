@@ -60,18 +60,18 @@ def test_a_full_disk_is_waited_for_and_loses_nothing() -> None:
     whole = node.written
     node.disk.room = 500
     publish(node, 11, 30)
-    node.run_until(lambda: node.log.full)
+    node.run_until(lambda: node.log.disk_full)
     publish(node, 31, 40)
     for _ in range(50):
         node.step()
     assert node.full == [True]
     assert node.synced == [1]
     assert len(node.disk.segment(1).content) == whole, "what was written of the batch is taken back"
-    assert node.log.unwritten > 0
+    assert node.log.unwritten_bytes > 0
     node.disk.room = None
     node.settle()
     assert node.full == [True, False]
-    assert not node.log.full
+    assert not node.log.disk_full
     assert node.synced == [1, 2, 3]
     assert set(Node(node.kill()).messages()) == set(range(1, 41))
 
@@ -82,7 +82,7 @@ def test_a_full_disk_that_has_no_room_for_a_new_segment_either() -> None:
     node.sync()
     node.disk.room = 0
     publish(node, 6, 40)
-    node.run_until(lambda: node.log.full)
+    node.run_until(lambda: node.log.disk_full)
     node.disk.room = None
     node.settle()
     after = Node(node.kill())
@@ -96,9 +96,9 @@ def test_consumers_make_room_on_a_full_disk() -> None:
     node.sync()
     node.disk.room = 100
     publish(node, 101, 110)
-    node.run_until(lambda: node.log.full)
+    node.run_until(lambda: node.log.disk_full)
     acknowledge(node, 1, 90)
-    node.run_until(lambda: not node.log.full)
+    node.run_until(lambda: not node.log.disk_full)
     node.settle()
     assert set(Node(node.kill()).messages()) == set(range(91, 111))
 
@@ -109,11 +109,11 @@ def test_a_dead_letter_on_a_full_disk_keeps_its_original_until_it_is_written() -
     node.sync()
     node.disk.room = 0
     for number in range(1, 11):
-        node.log.begin()
+        node.log.begin_group()
         node.log.acknowledge(node.queue(1), number)
-        node.log.message(node.queue(2), number, b"", b"dead letter")
-        node.log.end()
-    node.run_until(lambda: node.log.full)
+        node.log.append_message(node.queue(2), number, b"", b"dead letter")
+        node.log.end_group()
+    node.run_until(lambda: node.log.disk_full)
     for _ in range(50):
         node.step()
     after = Node(node.kill(), (1, 2))
@@ -126,7 +126,7 @@ def test_closing_on_a_full_disk_says_so() -> None:
     node.sync()
     node.disk.room = 0
     publish(node, 2, 3)
-    node.run_until(lambda: node.log.full)
+    node.run_until(lambda: node.log.disk_full)
     with pytest.raises(StoreError, match="no room left in /disk/log") as caught:
         node.loop.run_until_complete(node.log.close())
     assert caught.value.status is ExitStatus.IO
@@ -138,7 +138,7 @@ def test_closing_on_a_full_disk_says_so() -> None:
 def test_what_cannot_be_read_is_reported_by_compaction_and_given_up(caplog: pytest.LogCaptureFixture) -> None:
     node = Node(Disk(), (1, 2), segment_size=2000, slack=2000)
     publish(node, 1, 1, queue=2)
-    node.log.message(node.queue(2), 2, b"", b"damaged")
+    node.log.append_message(node.queue(2), 2, b"", b"damaged")
     node.sync()
     content = node.disk.segment(1).content
     content[content.index(b"damaged")] ^= 1
@@ -149,5 +149,5 @@ def test_what_cannot_be_read_is_reported_by_compaction_and_given_up(caplog: pyte
     node.run_until(lambda: 1 not in node.disk.segments())
     node.settle()
     assert "message 2 of queue 2 is damaged" in caplog.text
-    assert "event=log_lost segment=1 queue=2 messages=1 first=2 last=2" in caplog.text
+    assert "event=log.messages_lost segment=1 queue=2 messages=1 first=2 last=2" in caplog.text
     assert set(Node(node.kill(), (1, 2)).messages(2)) == {1}

@@ -22,14 +22,14 @@ class CountingDisk(Disk):
 def test_the_messages_of_a_large_group_are_read_together() -> None:
     disk = CountingDisk()
     node = Node(disk, (1, 2), segment_size=1 << 16)
-    node.log.begin()
+    node.log.begin_group()
     for number in range(1, 1001):
-        node.log.message(node.queue(1), number, b"", b"%d:" % number + b"x" * 50)
+        node.log.append_message(node.queue(1), number, b"", b"%d:" % number + b"x" * 50)
         node.log.fan_out([(node.queue(1), 2000 + number), (node.queue(2), number)], b"", b"%d:both" % number)
-    node.log.end()
-    node.log.want_index()
+    node.log.end_group()
+    node.log.request_indexes()
     node.settle()
-    node.log.message(node.queue(2), 5000, b"", bytes(1 << 16))
+    node.log.append_message(node.queue(2), 5000, b"", bytes(1 << 16))
     node.settle()
     node.run_until(lambda: node.log.lookup.locate(node.queue(1), 1) > 0)
     disk.bytes_read = 0

@@ -8,12 +8,12 @@ import pytest
 
 from tests.unit.store.disk import Disk
 from tests.unit.store.node import Node
-from warren.broker.store.log.live_segments import FEW
+from warren.broker.store.log.compaction import MIN_SEGMENTS
 
 
 def publish(node: Node, first: int, last: int, size: int = 50, queue: int = 1) -> None:
     for number in range(first, last + 1):
-        node.log.message(node.queue(queue), number, b"%d:" % number, b"x" * size)
+        node.log.append_message(node.queue(queue), number, b"%d:" % number, b"x" * size)
 
 
 def acknowledge(node: Node, first: int, last: int, queue: int = 1) -> None:
@@ -23,9 +23,9 @@ def acknowledge(node: Node, first: int, last: int, queue: int = 1) -> None:
 
 def test_head_and_content_come_back_as_one_payload_in_order_of_the_sequence() -> None:
     node = Node(Disk())
-    node.log.message(node.queue(), 7, b"head", b"content")
-    node.log.message(node.queue(), 9, b"", b"")
-    node.log.message(node.queue(), 10, b"only head", b"")
+    node.log.append_message(node.queue(), 7, b"head", b"content")
+    node.log.append_message(node.queue(), 9, b"", b"")
+    node.log.append_message(node.queue(), 10, b"only head", b"")
     after = Node(node.close())
     assert after.recovery.queues[1].messages == [(7, b"headcontent", 0), (9, b"", 0), (10, b"only head", 0)]
     assert after.recovery.queues[1].last_sequence == 10
@@ -35,11 +35,11 @@ def test_what_is_appended_in_one_turn_of_the_loop_is_synced_once() -> None:
     node = Node(Disk(), segment_size=1 << 20)
     publish(node, 1, 1000)
     assert node.log.batch == 1
-    assert node.log.unwritten > 50_000
+    assert node.log.unwritten_bytes > 50_000
     node.sync()
     assert node.synced == [1]
     assert node.disk.syncs == 1
-    assert node.log.unwritten == 0
+    assert node.log.unwritten_bytes == 0
 
 
 def test_what_arrives_during_a_sync_is_the_next_batch() -> None:
@@ -95,12 +95,12 @@ def test_a_fan_out_is_stored_once_and_lives_until_its_last_target_has_let_go() -
 def test_a_group_is_one_record() -> None:
     node = Node(Disk(), (1, 2), segment_size=1 << 20)
     publish(node, 1, 2)
-    node.log.begin()
+    node.log.begin_group()
     node.log.acknowledge(node.queue(1), 1)
-    node.log.message(node.queue(2), 1, b"dead", b"letter")
+    node.log.append_message(node.queue(2), 1, b"dead", b"letter")
     node.log.fan_out([(node.queue(1), 3), (node.queue(2), 2)], b"", b"both")
-    node.log.mark(node.queue(1), 2, 4)
-    node.log.end()
+    node.log.record_delivery_count(node.queue(1), 2, 4)
+    node.log.end_group()
     node.sync()
     after = Node(node.kill(), (1, 2))
     assert after.recovery.queues[1].messages == [(2, b"2:" + b"x" * 50, 4), (3, b"both", 0)]
@@ -109,18 +109,18 @@ def test_a_group_is_one_record() -> None:
 
 def test_an_empty_group_writes_nothing() -> None:
     node = Node(Disk())
-    node.log.begin()
-    node.log.end()
-    assert node.log.settled
+    node.log.begin_group()
+    node.log.end_group()
+    assert node.log.is_synced
 
 
 def test_the_highest_delivery_count_is_kept() -> None:
     node = Node(Disk())
     publish(node, 1, 2)
     for count in (1, 3, 2):
-        node.log.mark(node.queue(), 1, count)
+        node.log.record_delivery_count(node.queue(), 1, count)
     node.settle()
-    node.log.mark(node.queue(), 1, 4)
+    node.log.record_delivery_count(node.queue(), 1, 4)
     after = Node(node.close())
     assert [count for _, _, count in after.recovery.queues[1].messages] == [4, 0]
 
@@ -150,9 +150,9 @@ def test_a_batch_counts_once_the_definitions_before_it_are_committed() -> None:
     node.sync()
     node.gate.submitted = 3
     publish(node, 2, 2)
-    node.run_until(lambda: node.log.unwritten == 0)
+    node.run_until(lambda: node.log.unwritten_bytes == 0)
     publish(node, 3, 3)
-    node.run_until(lambda: node.log.unwritten == 0)
+    node.run_until(lambda: node.log.unwritten_bytes == 0)
     assert node.synced == [1]
     node.gate.commit()
     assert node.synced == [1, 2, 3]
@@ -210,11 +210,11 @@ def test_a_few_live_messages_do_not_hold_the_disk() -> None:
     node = Node(Disk(), (1, 2), segment_size=4096, slack=8192)
     kept = {}
     for number in range(1, 2001):
-        node.log.message(node.queue(1), number, b"", b"x" * 100)
+        node.log.append_message(node.queue(1), number, b"", b"x" * 100)
         node.log.acknowledge(node.queue(1), number)
         if number % 100 == 1:
             kept[number] = b"stays %d" % number
-            node.log.message(node.queue(2), number, b"", kept[number])
+            node.log.append_message(node.queue(2), number, b"", kept[number])
         if number % 50 == 0:
             node.sync()
     node.run_until(lambda: node.disk.used() < 2 * 20 * 60 + 8192 + 4096)
@@ -227,7 +227,7 @@ def test_a_fan_out_is_copied_forward_for_the_targets_that_still_hold_it() -> Non
     node = Node(Disk(), (1, 2, 3), segment_size=2000, slack=2000)
     targets = [(node.queue(1), 1), (node.queue(2), 1), (node.queue(3), 1)]
     node.log.fan_out(targets, b"", b"for three")
-    node.log.mark(node.queue(3), 1, 2)
+    node.log.record_delivery_count(node.queue(3), 1, 2)
     node.settle()
     acknowledge(node, 1, 1, queue=1)
     for first in range(2, 400, 20):
@@ -243,7 +243,7 @@ def test_a_fan_out_is_copied_forward_for_the_targets_that_still_hold_it() -> Non
 
 
 def until_few_segments(node: Node) -> None:
-    node.run_until(lambda: len(node.disk.segments()) <= FEW + 1)
+    node.run_until(lambda: len(node.disk.segments()) <= MIN_SEGMENTS + 1)
 
 
 def test_restarts_do_not_add_segments_for_ever() -> None:
@@ -263,9 +263,9 @@ def test_the_messages_of_a_dropped_queue_go_when_its_deletion_is_committed() -> 
     node.sync()
     segments = node.disk.segments()
     node.gate.submitted = 1
-    node.log.drop(node.queue(2))
+    node.log.drop_queue(node.queue(2))
     publish(node, 1, 1)
-    node.run_until(lambda: node.log.unwritten == 0)
+    node.run_until(lambda: node.log.unwritten_bytes == 0)
     assert node.disk.segments()[: len(segments)] == segments, "after a crash the queue would be there again"
     node.gate.commit()
     node.run_until(lambda: len(node.disk.segments()) <= 2)
@@ -276,7 +276,7 @@ def test_appending_to_a_queue_and_dropping_it_in_one_batch() -> None:
     node = Node(Disk(), (1, 2))
     publish(node, 1, 5, queue=2)
     acknowledge(node, 1, 2, queue=2)
-    node.log.drop(node.queue(2))
+    node.log.drop_queue(node.queue(2))
     publish(node, 1, 1)
     node.settle()
     assert set(Node(node.close()).messages()) == {1}
@@ -285,10 +285,10 @@ def test_appending_to_a_queue_and_dropping_it_in_one_batch() -> None:
 def test_a_message_that_a_group_removes_in_the_batch_that_brought_it_holds_no_segment() -> None:
     node = Node(Disk(), (1, 2), segment_size=2000, slack=1 << 20)
     publish(node, 1, 1)
-    node.log.begin()
+    node.log.begin_group()
     node.log.acknowledge(node.queue(1), 1)
-    node.log.message(node.queue(2), 1, b"", b"dead letter")
-    node.log.end()
+    node.log.append_message(node.queue(2), 1, b"", b"dead letter")
+    node.log.end_group()
     node.log.acknowledge(node.queue(2), 1)
     for first in range(2, 200, 20):
         publish(node, first, first + 19)
@@ -347,5 +347,5 @@ def test_a_segment_that_is_empty_before_all_of_it_was_read_does_not_end_compacti
         node.sync()
     node.run_until(lambda: 1 not in node.disk.segments())
     node.settle()
-    assert "log_unreadable" not in caplog.text
+    assert "log.read_failed" not in caplog.text
     assert set(Node(node.kill(), (1, 2), block=1 << 16).messages(2)) == {1}

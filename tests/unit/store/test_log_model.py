@@ -13,7 +13,8 @@ from tests.support.tiers import examples
 from tests.unit.store.disk import LOG, Disk
 from tests.unit.store.disk import Node as File
 from tests.unit.store.node import BLOCK, Node
-from warren.broker.store.read.message_fetch import PLACE, Fetch
+from warren.broker.store.log.record_format import POSITION_SHIFT
+from warren.broker.store.read.record_reader import RecordReader
 
 FIRM = 0
 """The batch of what was there when the log was opened."""
@@ -120,7 +121,7 @@ class LogMachine(RuleBasedStateMachine):
         for incarnation, sequence in self.random.sample(live, min(len(live), 3)):
             held = self.queues[incarnation][sequence]
             count = max([0, *(count for count, _ in held.marks)]) + 1
-            self.at.log.mark(self.at.queue(incarnation), sequence, count)
+            self.at.log.record_delivery_count(self.at.queue(incarnation), sequence, count)
             held.marks.append((count, self.at.log.batch))
 
     @rule(removals=st.integers(0, 4), copies=st.integers(0, 4), size=st.sampled_from([3, 150, 900]))
@@ -130,13 +131,13 @@ class LogMachine(RuleBasedStateMachine):
         live = self.live()
         removed = self.random.sample(live, min(removals, len(live)))
         added = []
-        log.begin()
+        log.begin_group()
         for incarnation, sequence in removed:
             log.acknowledge(log.queue(incarnation), sequence)
         for _ in range(copies):
             incarnation = self.random.choice(sorted(self.queues))
             added.append((incarnation, self.put(incarnation, size)))
-        log.end()
+        log.end_group()
         group = self.group(Together(added, removed))
         for incarnation, sequence in added:
             held = self.queues[incarnation][sequence]
@@ -152,14 +153,14 @@ class LogMachine(RuleBasedStateMachine):
         gate = self.at.gate
         gate.submitted += 1
         self.dropped[incarnation] = gate.submitted
-        self.at.log.drop(self.at.queue(incarnation))
+        self.at.log.drop_queue(self.at.queue(incarnation))
         self.gone_queues[incarnation] = self.queues.pop(incarnation)
 
     @rule()
     def read_back(self) -> None:
         """What stands in a segment with an index is found by its sequence, wherever it was copied to, and intact."""
         log = self.at.log
-        log.want_index()
+        log.request_indexes()
         for incarnation, model in self.queues.items():
             queue = log.queue(incarnation)
             places: dict[int, int] = {}
@@ -178,17 +179,17 @@ class LogMachine(RuleBasedStateMachine):
     def read_at_their_places(self) -> None:
         """What is written stands where the log said that it would, as long as its segment is there."""
         node = self.at
-        fetch = Fetch(node.recovery.folder, node.disk, node.recovery.identity, BLOCK)
+        fetch = RecordReader(node.recovery.folder, node.disk, node.recovery.identity, BLOCK)
         segments = set(node.disk.segments())
         for incarnation, model in self.queues.items():
             there = [
                 (sequence, held.place)
                 for sequence, held in model.items()
-                if 0 < held.place < node.log.written and held.place >> PLACE in segments
+                if 0 < held.place < node.log.written_position and held.place >> POSITION_SHIFT in segments
             ]
             self.random.shuffle(there)
             for (sequence, place), payload in zip(there, fetch.payloads(incarnation, there), strict=True):
-                gone = place >> PLACE not in node.disk.segments()
+                gone = place >> POSITION_SHIFT not in node.disk.segments()
                 assert payload == model[sequence].payload or (payload is None and gone)
 
     # What the machine does
@@ -231,8 +232,8 @@ class LogMachine(RuleBasedStateMachine):
     def run_out_of_room(self) -> None:
         self.at.disk.room = 500
         self.publish(10, 200, 0)
-        # Segments that go may make the room that lacks.
-        self.at.run_until(lambda: self.at.log.full or self.at.log.unwritten == 0)
+        # SegmentList that go may make the room that lacks.
+        self.at.run_until(lambda: self.at.log.disk_full or self.at.log.unwritten_bytes == 0)
 
     @rule()
     def free(self) -> None:
@@ -266,7 +267,7 @@ class LogMachine(RuleBasedStateMachine):
         if self.random.random() < 0.1:
             self.head = self.random.choice(HEADS)
         content = self.random.randbytes(size)
-        place = log.message(log.queue(incarnation), sequence, self.head, content)
+        place = log.append_message(log.queue(incarnation), sequence, self.head, content)
         self.queues[incarnation][sequence] = Held(self.head + content, log.batch, place=int(place))
         return sequence
 
@@ -298,7 +299,7 @@ class LogMachine(RuleBasedStateMachine):
             segment_size=self.random.choice([600, 2000, 8000]),
             slack=self.random.choice([0, 3000]),
             batch_size=self.random.choice([300, 1 << 20]),
-            ahead=self.random.choice([0, 100, 5000]),
+            preallocate=self.random.choice([0, 100, 5000]),
         )
         assert node.recovery.clean is clean
         if clean:

@@ -49,7 +49,7 @@ async def main():
     log.on_synced = synced
     while True:
         for number in range(number, number + 50):
-            log.message(queue, number, b"", b"%d:" % number + b"x" * 100)
+            log.append_message(queue, number, b"", b"%d:" % number + b"x" * 100)
         number += 1
         batches[log.batch] = number - 1
         await asyncio.sleep(0.0005)

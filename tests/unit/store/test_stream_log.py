@@ -83,7 +83,7 @@ def test_the_index_of_a_closed_segment_is_on_the_disk() -> None:
         node.append(b"%04d" % number + b"." * 50_000)
         node.settle()
     again = StreamNode(node.close())
-    assert all(segment.places is None for segment in again.stream.segments[:-1])
+    assert all(segment.sparse_index is None for segment in again.stream.segments[:-1])
     assert numbers(again.read(target=15)) == list(range(15, 40))
     assert again.stream.segments[0].index(again.disk).positions
 
@@ -288,11 +288,11 @@ def test_stored_offsets_outlive_the_segments_that_they_were_stored_in() -> None:
 
 def test_what_is_appended_counts_as_unwritten_until_it_is_on_the_disk() -> None:
     node = filled(1)
-    assert node.log.unwritten == 0
+    assert node.log.unwritten_bytes == 0
     node.append(b"x" * 1000)
-    assert node.log.unwritten > 1000
+    assert node.log.unwritten_bytes > 1000
     node.settle()
-    assert node.log.unwritten == 0
+    assert node.log.unwritten_bytes == 0
     node.append(b"y")
     node.streams.drop(node.stream)
-    assert node.log.unwritten == 0
+    assert node.log.unwritten_bytes == 0

@@ -55,10 +55,10 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 30), size=st.sampled_from([10, 700]))
     def transaction(self, count: int, size: int) -> None:
         first = len(self.messages)
-        self.at.log.begin()
+        self.at.log.begin_group()
         for _ in range(count):
             self.put(size)
-        self.at.log.end()
+        self.at.log.end_group()
         self.groups.append(range(first, len(self.messages)))
 
     def put(self, size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.store.disk import Disk
 from tests.unit.store.node import Node
 from tests.unit.store.test_log import acknowledge, publish
-from warren.broker.store.log.log import Sync
+from warren.broker.store.log.group_commit import Sync
 
 
 def test_off_syncs_nothing_and_survives_a_killed_process() -> None:

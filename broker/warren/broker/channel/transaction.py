@@ -86,7 +86,7 @@ class Transaction:
         vhost.dead_lettering.defer()
         log = vhost.log
         if log is not None:
-            log.begin()
+            log.begin_group()
         try:
             for publish in publishes:
                 queues = [queue for queue in publish.queues if not queue.deleted]
@@ -113,7 +113,7 @@ class Transaction:
             channel.settle(by_way[ACKED])
         finally:
             if log is not None:
-                log.end()
+                log.end_group()
             vhost.dead_lettering.resume()
         if by_way[REQUEUED]:
             channel.give_back(by_way[REQUEUED], True)

@@ -14,7 +14,7 @@ from warren.broker.connection.listen_address import Address
 from warren.broker.connection.tls import TlsConfig
 from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
 from warren.broker.process_memory import LEAST, available_memory
-from warren.broker.store.log.log import Sync
+from warren.broker.store.log.group_commit import Sync
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -203,7 +203,7 @@ class Node:
 
     def overfull(self, limit: int) -> bool:
         log = self.log
-        return log is not None and log.unwritten > limit
+        return log is not None and log.unwritten_bytes > limit
 
     def on_full(self, full: bool) -> None:
         """The disk has no room, or has it again."""

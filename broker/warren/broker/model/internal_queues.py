@@ -108,4 +108,4 @@ def _drop(topology: Declarations, queue: Queue) -> None:
         assert topology.definitions is not None
         assert vhost.log is not None
         topology.definitions.delete_queue(vhost.name, queue.name)
-        vhost.log.drop(queue.queue_log)
+        vhost.log.drop_queue(queue.queue_log)

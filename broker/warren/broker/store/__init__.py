@@ -1,1 +1,1 @@
-"""The node's store: a write-ahead log of messages, the definitions beside it, and the recovery of both."""
+"""The broker's store: the data folder with the write-ahead log of messages, the streams and the definitions."""

@@ -1,26 +1,28 @@
-"""The data folder: made once, used by one broker at a time, of a known format version."""
+"""The data folder of a broker: its files, its identity and its format version."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from pathlib import Path
 
+from warren.broker.store.data_folder_lock import lock_data_folder, unlock_data_folder
 from warren.broker.store.errors import StoreError, disk_error
-from warren.broker.store.files import Files, OsFiles
+from warren.broker.store.file_system.files_protocol import Files
+from warren.broker.store.file_system.os_files import OsFiles
 
 VERSION = 2
-"""What is written. Folders of older versions are read: 1 knows no bundles of messages."""
+"""Format version that this broker writes. Older ones are read: in version 1 the log has no bundles of messages."""
 _TITLE = "warren data folder"
 
 
 class DataFolder:
-    """A data folder that this process holds the lock of.
+    """A data folder whose lock this process holds.
 
-    `identity` is a random number that the folder got when it was made. It seeds the checksums of the log, so
-    that neither a body that a client sends nor a stale block of another file can pass for a record of this
-    log.
+    :param identity: a random number that the folder got when it was created. It seeds the checksums of the log, so that
+        neither a body that a client sends nor a stale block of another file can pass for a record of this log.
+    :param lock: handle of the lock file; -1 if there is none.
+    :param files: the file system; tests inject faults with their own.
     """
 
     def __init__(self, path: Path, identity: int, lock: int, files: Files) -> None:
@@ -31,26 +33,25 @@ class DataFolder:
 
     @property
     def log(self) -> str:
-        """The folder of the log's segments."""
+        """Folder of the log's segments."""
         return str(self.path / "log")
 
     @property
     def streams(self) -> str:
-        """The folder of the streams' segments."""
+        """Folder of the streams' segments."""
         return str(self.path / "streams")
 
     @property
     def definitions(self) -> Path:
-        """The database of the definitions."""
+        """Path of the definitions database."""
         return self.path / "definitions.db"
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], files: Files | None = None) -> DataFolder:
-        """Make the folder if it is missing (mode 0700), lock it and check its version.
+        """Create the folder if it is missing (mode 0700), lock it and check its version.
 
-        :raises StoreError: the folder is in use by another broker, of an unknown version, not writable, or
-        holds
-            files that are no data folder.
+        :raises StoreError: the folder is in use by another broker, of an unknown version, not writable, or holds other
+            files than those of a data folder.
         """
         folder = Path(path).absolute()
         files = files or OsFiles()
@@ -60,9 +61,9 @@ class DataFolder:
             raise StoreError(f"{folder} is no folder: name another with --data-dir") from None
         except OSError as error:
             raise disk_error(f"make the data folder {folder}", error) from None
-        lock = _lock(folder)
+        lock = lock_data_folder(folder)
         try:
-            identity = _identity(folder, files)
+            identity = _load_identity(folder, files)
             if not (folder / "streams").is_dir():
                 (folder / "streams").mkdir(mode=0o700)
                 files.sync_folder(str(folder))
@@ -75,33 +76,17 @@ class DataFolder:
         return cls(folder, identity, lock, files)
 
     def close(self) -> None:
-        """Release the lock. The lock file stays: unlinking it would let two brokers lock different files."""
+        """Release the lock."""
         if self._lock >= 0:
-            os.close(self._lock)
+            unlock_data_folder(self._lock)
             self._lock = -1
 
 
-def _lock(folder: Path) -> int:
-    try:
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise disk_error(f"write in the data folder {folder}", error) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-    except BlockingIOError:
-        owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(lock)
-        raise StoreError(f"data folder {folder} is in use by another broker (process {owner})") from None
-    except OSError as error:
-        os.close(lock)
-        raise disk_error(f"lock the data folder {folder}", error) from None
-    return lock
+def _load_identity(folder: Path, files: Files) -> int:
+    """Return the identity from the `format` file; create the content of a new data folder.
 
-
-def _identity(folder: Path, files: Files) -> int:
-    """The identity in the `format` file, which is written last: where it stands, the rest was made."""
+    The `format` file is written last: where it exists, the rest was created.
+    """
     file = folder / "format"
     if file.exists():
         lines = file.read_text("ascii", "replace").splitlines()
@@ -115,26 +100,26 @@ def _identity(folder: Path, files: Files) -> int:
                 "start it with the version of Warren that wrote it"
             )
         try:
-            known = int(identity, 16)
+            stored = int(identity, 16)
         except ValueError:
             raise StoreError(f"{file} has no identity: restore it or name another folder") from None
         if int(version) < VERSION:
-            _mark(file, known, files)
+            _write_format_file(file, stored, files)
         else:
-            # Where an earlier start was killed right after it had put that file there.
+            # An earlier start may have been killed right after it had put the file there.
             files.sync_folder(str(folder))
-        return known
+        return stored
     if any(folder.glob("log/*.log")):
         raise StoreError(f"{folder} has a log but no file `format`: restore it or name another folder")
-    made = secrets.randbits(64)
+    created = secrets.randbits(64)
     (folder / "log").mkdir(mode=0o700, exist_ok=True)
     files.sync_folder(str(folder))
-    _mark(file, made, files)
-    return made
+    _write_format_file(file, created, files)
+    return created
 
 
-def _mark(file: Path, identity: int, files: Files) -> None:
-    """Write the `format` file."""
+def _write_format_file(file: Path, identity: int, files: Files) -> None:
+    """Write the `format` file and sync it."""
     text = f"{_TITLE}\nversion {VERSION}\nidentity {identity:016x}\n"
     partial = str(file) + ".new"
     files.unlink(partial)

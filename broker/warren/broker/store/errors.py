@@ -1,4 +1,4 @@
-"""The one exception of the store: a line that an operator reads, and the status that a command ends with."""
+"""`StoreError`, the one exception of the store, and the texts of disk errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from warren.core.errors import ExitStatus
 
-_FOLDER: Final = frozenset(
+_FOLDER_ERRORS: Final = frozenset(
     {
         errno.EACCES,
         errno.EPERM,
@@ -20,14 +20,16 @@ _FOLDER: Final = frozenset(
         errno.ENAMETOOLONG,
     }
 )
-"""Errors of whoever named the folder; all others are the disk's."""
+"""Error numbers that the choice of the folder causes; all others are failures of the disk."""
 
 
 class StoreError(Exception):
     """The data folder cannot be used.
 
-    Its text is one line: what is wrong and what to do. `status` is `ExitStatus.USAGE` when the folder that was
-    named is at fault (in use, of an unknown version, not readable), `ExitStatus.IO` when the disk is.
+    Its text is one line for the operator: what failed and what to do.
+
+    :param status: exit status of the command: `ExitStatus.USAGE` if the given folder is the cause (in use, of an unknown
+        version, not readable), `ExitStatus.IO` if the disk is.
     """
 
     def __init__(self, text: str, status: ExitStatus = ExitStatus.USAGE) -> None:
@@ -36,13 +38,13 @@ class StoreError(Exception):
 
 
 def disk_error(doing: str, error: OSError) -> StoreError:
-    """The error of a file call that failed, named by what was being done."""
-    status = ExitStatus.USAGE if error.errno in _FOLDER else ExitStatus.IO
+    """Return the error for a failed file call; `doing` completes "cannot ..."."""
+    status = ExitStatus.USAGE if error.errno in _FOLDER_ERRORS else ExitStatus.IO
     return StoreError(f"cannot {doing}: {reason(error)}", status)
 
 
 def reason(error: OSError) -> str:
-    """What an operating system error says, without its number and file names."""
+    """Return the text of an operating system error, without its number and file names."""
     return error.strerror or str(error) or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""Runs of sequences, as flat lists: first, last, first, last, ..."""
+"""Ranges of message sequences, as flat lists: first, last, first, last, ..."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final
 from mypy_extensions import i64
 
 NONE: Final = -2
-"""No sequence: the one that follows it is none either."""
+"""No sequence. The number that follows it is no sequence either."""
 
 
-def merge(runs: list[int]) -> list[int]:
-    """Runs (first, last, first, last, ...) in order, adjacent and overlapping ones as one."""
-    starts = runs[::2]
+def merge_ranges(ranges: list[int]) -> list[int]:
+    """Return the ranges in order, with adjacent and overlapping ones joined."""
+    starts = ranges[::2]
     order = sorted(range(len(starts)), key=starts.__getitem__)
     merged: list[int] = []
     end: i64 = NONE
     for at in order:
-        first: i64 = runs[2 * at]
-        last: i64 = runs[2 * at + 1]
+        first: i64 = ranges[2 * at]
+        last: i64 = ranges[2 * at + 1]
         if end != NONE and first <= end + 1:
             if last > end:
                 end = last
@@ -30,18 +30,18 @@ def merge(runs: list[int]) -> list[int]:
     return merged
 
 
-def without(runs: list[int], holes: list[int]) -> list[int]:
-    """Those of `runs` that are not in `holes`; both in order and apart."""
+def subtract_ranges(ranges: list[int], holes: list[int]) -> list[int]:
+    """Return the parts of `ranges` that are not in `holes`. Both must be in order and must not overlap."""
     left: list[int] = []
     at: i64 = 0
     hole: i64 = 0
-    while at < len(runs):
-        first: i64 = runs[at]
-        last: i64 = runs[at + 1]
+    while at < len(ranges):
+        first: i64 = ranges[at]
+        last: i64 = ranges[at + 1]
         at += 2
         while hole < len(holes) and holes[hole + 1] < first:
             hole += 2
-        # A hole that reaches over the end of this run is looked at again for the next one.
+        # A hole that reaches over the end of this range cuts the next one too.
         here: i64 = hole
         while here < len(holes) and holes[here] <= last:
             if holes[here] > first:
@@ -55,4 +55,4 @@ def without(runs: list[int], holes: list[int]) -> list[int]:
     return left
 
 
-__all__ = ["NONE", "merge", "without"]
+__all__ = ["NONE", "merge_ranges", "subtract_ranges"]

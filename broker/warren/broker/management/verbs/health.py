@@ -128,7 +128,7 @@ def status(management: Management, _: Request) -> Json:
         },
         "Data directory": {
             "Node data directory": str(config.data_dir) if config.data_dir is not None else "(in memory)",
-            "Log bytes not written yet": int(log.unwritten) if log is not None else 0,
+            "Log bytes not written yet": int(log.unwritten_bytes) if log is not None else 0,
         },
         "Alarms": {"Alarm": text(node.alarm) if node.alarm else "(none)"},
         "Memory": {

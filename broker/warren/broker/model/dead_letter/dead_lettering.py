@@ -157,7 +157,7 @@ class DeadLettering:
     def hold_for_retry(self, queue: Queue, message: Message, reason: str) -> None:
         if message.stored and queue.log is not None and queue.queue_log is not None:
             mark = message_mark(message, REASONS.index(reason) + 1)
-            queue.log.mark(queue.queue_log, message.sequence, mark)
+            queue.log.record_delivery_count(queue.queue_log, message.sequence, mark)
         queue.pending_dead_letters.append((message, reason))
         queue.pending_dead_letter_bytes += message.body_size
         self.queues_with_pending[queue] = True

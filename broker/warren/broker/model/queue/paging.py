@@ -48,15 +48,15 @@ class QueuePager:
         """Whether it can be read back already."""
         if not message.log_position:
             message.log_position = self.log.lookup.locate(self.queue_log, message.sequence)
-        return 0 < message.log_position < self.log.written
+        return 0 < message.log_position < self.log.written_position
 
     def indexed_before(self) -> i64:
         """Messages at places before this one can go to delta."""
-        return self.log.indexed_before()
+        return self.log.indexed_up_to()
 
     def request_index(self) -> None:
         """Messages wait in memory for the index of their segment."""
-        self.log.want_index()
+        self.log.request_indexes()
 
     def load_contents(self, messages: list[Message]) -> bool:
         """Read the contents of messages; those whose records are damaged stay without. False if the disk cannot be read."""
@@ -126,4 +126,4 @@ class QueuePager:
 
     def drop(self) -> None:
         """The queue is deleted."""
-        self.log.drop(self.queue_log)
+        self.log.drop_queue(self.queue_log)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from warren.broker.model.deduplication import DeduplicationWindow
     from warren.broker.model.exchange.exchange import Exchange
     from warren.broker.model.vhost.vhost import VirtualHost
-    from warren.broker.store.log.log import Log, QueueLog
+    from warren.broker.store.log.log import Log
+    from warren.broker.store.log.queue_log import QueueLog
 
 ACCEPTED: Final = 0
 """The message is in the queue, or on its way to a consumer; nothing has to be waited for."""
@@ -203,7 +204,7 @@ class Queue:
             self.last_exchange = message.exchange
             self.last_key = message.routing_key
             self.last_head = head
-        message.log_position = log.message(records, message.sequence, head, message.content)
+        message.log_position = log.append_message(records, message.sequence, head, message.content)
         message.stored = True
 
     def would_overflow(self, message: Message) -> bool:
@@ -378,7 +379,7 @@ class Queue:
     def log_delivery_count(self, message: Message) -> None:
         shelf = self.pager
         if message.stored and shelf is not None:
-            shelf.log.mark(shelf.queue_log, message.sequence, message_mark(message))
+            shelf.log.record_delivery_count(shelf.queue_log, message.sequence, message_mark(message))
 
     def reinsert(self, message: Message) -> None:
         self.log_delivery_count(message)
@@ -393,7 +394,7 @@ class Queue:
             self.delayed_retries.stop()
         shelf = self.pager
         if shelf is not None and shelf.durable and shelf.delivered_before_restart and self.ready.count:
-            shelf.log.delivered[int(self.incarnation)] = int(shelf.delivered_before_restart)
+            shelf.log.delivered_up_to[int(self.incarnation)] = int(shelf.delivered_before_restart)
         self.ready.clear()
 
     # -- consumers, and the end

@@ -25,7 +25,7 @@ from warren.broker.store.stream.stream_log import SEGMENT, StreamLog
 if TYPE_CHECKING:
     from warren.broker.model.clock import Timer
     from warren.broker.model.vhost.vhost import VirtualHost
-    from warren.broker.store.stream.stream_store import Streams
+    from warren.broker.store.stream.stream_store import StreamStore
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Stream(Queue):
     max_age: i64 = -1
     segments: i64 = 0
     """How many segments there were when retention was looked at last; -1 if it has to be looked at again."""
-    streams: Optional[Streams] = None  # noqa: UP045
+    streams: Optional[StreamStore] = None  # noqa: UP045
     stored: Optional[StreamLog] = None  # noqa: UP045
 
     def __init__(
@@ -50,7 +50,7 @@ class Stream(Queue):
         raw_arguments: bytes,
         arguments: QueueArguments,
         incarnation: i64,
-        streams: Streams,
+        streams: StreamStore,
     ) -> None:
         super().__init__(vhost, name, True, False, None, raw_arguments, arguments, incarnation)
         self.is_stream = True

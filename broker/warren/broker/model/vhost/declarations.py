@@ -44,7 +44,7 @@ from warren.broker.store.definitions.definitions_database import (
     ExchangeRow,
     QueueRow,
 )
-from warren.broker.store.stream.stream_store import Streams
+from warren.broker.store.stream.stream_store import StreamStore
 from warren.wire.reply_codes import AmqpError, Reply
 
 logger = logging.getLogger(__name__)
@@ -187,11 +187,11 @@ class Declarations:
         self.vhost.routing_epoch += 1
         return queue
 
-    def _streams(self) -> Streams:
+    def _streams(self) -> StreamStore:
         vhost = self.vhost
         if vhost.streams is None:
             on_disk = vhost.log.streams if vhost.log is not None else None
-            vhost.streams = on_disk or Streams(asyncio.get_running_loop())
+            vhost.streams = on_disk or StreamStore(asyncio.get_running_loop())
         return vhost.streams
 
     def new_incarnation(self, stored: bool) -> int:
@@ -233,7 +233,7 @@ class Declarations:
             assert self.definitions is not None
             assert self.vhost.log is not None
             self.definitions.delete_queue(self.vhost.name, queue.name)
-            self.vhost.log.drop(queue.queue_log)
+            self.vhost.log.drop_queue(queue.queue_log)
         if isinstance(queue, Stream):
             queue.delete_files()
         return count

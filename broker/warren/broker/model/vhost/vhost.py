@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from warren.broker.model.compat_checks import PortabilityChecks
     from warren.broker.model.memory_budget import MemoryBudget
     from warren.broker.model.vhost.declarations import Declarations
-    from warren.broker.store.log.log import Log, QueueLog
-    from warren.broker.store.stream.stream_store import Streams
+    from warren.broker.store.log.log import Log
+    from warren.broker.store.log.queue_log import QueueLog
+    from warren.broker.store.stream.stream_store import StreamStore
     from warren.wire.field_tables import Field
 
 REPLY_PREFIX: Final = b"amq.rabbitmq.reply-to."
@@ -69,7 +70,7 @@ class VirtualHost:
         self.declarations: Declarations | None = None
         self.capture: Optional[Capture] = None  # noqa: UP045
         """Who is told what happens to messages; None if nobody wants to know."""
-        self.streams: Streams | None = None
+        self.streams: StreamStore | None = None
         """Where its streams are kept; made with the first one."""
 
     def is_reply_key(self, routing_key: bytes) -> bool:
@@ -220,13 +221,13 @@ class VirtualHost:
         log = self.log
         if log is None or not (message.stored or copy.persistent):
             return self.deliver(targets, copy) == REJECTED
-        log.begin()
+        log.begin_group()
         try:
             refused = self.deliver(targets, copy) == REJECTED
             if message.stored:
                 queue.remove_from_log(message)
         finally:
-            log.end()
+            log.end_group()
         return refused
 
     def would_route(self, first: Exchange, keys: list[bytes], headers: dict[str, Field]) -> bool:

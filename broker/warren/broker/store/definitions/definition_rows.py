@@ -1,4 +1,4 @@
-"""The definitions as they are stored: one value a row, its first fields are its key."""
+"""Rows of the definitions database, as dataclasses; the first fields of each are its key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRow:
-    """A durable exchange. Names are the bytes on the wire, `arguments` those of the AMQP table."""
+    """A durable exchange. Names are bytes as on the wire; `arguments` is an encoded AMQP table."""
 
     vhost: bytes
     name: bytes
@@ -20,7 +20,7 @@ class ExchangeRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A durable queue that is not exclusive; `incarnation` names its records in the log."""
+    """A durable queue that is not exclusive; `incarnation` is the number that names it in the log."""
 
     vhost: bytes
     name: bytes
@@ -31,7 +31,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class BindingRow:
-    """A binding from a durable exchange to a durable queue, or to an exchange if `to_exchange`."""
+    """A binding from a durable exchange to a durable queue, or, with `to_exchange`, to a durable exchange."""
 
     vhost: bytes
     source: bytes
@@ -43,7 +43,7 @@ class BindingRow:
 
 @dataclass(frozen=True, slots=True)
 class VirtualHostRow:
-    """A virtual host; `tags` are separated by commas, a limit that is None does not exist."""
+    """A virtual host. `tags` are separated by commas; a limit of None means no limit."""
 
     name: str
     description: str
@@ -56,7 +56,7 @@ class VirtualHostRow:
 
 @dataclass(frozen=True, slots=True)
 class UserRow:
-    """A user; `password` is salt and hash as `algorithm` made them, empty without one."""
+    """A user. `password` is salt and hash by `algorithm`; it is empty for a user without a password."""
 
     name: str
     password: bytes = field(repr=False)
@@ -68,7 +68,7 @@ class UserRow:
 
 @dataclass(frozen=True, slots=True)
 class PermissionRow:
-    """What a user may do in a virtual host, as regular expressions over names."""
+    """Permissions of a user in a virtual host, as regular expressions over names."""
 
     user: str
     vhost: str
@@ -79,7 +79,7 @@ class PermissionRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicPermissionRow:
-    """What a user may do on a topic exchange, as regular expressions over routing keys."""
+    """Permissions of a user on a topic exchange, as regular expressions over routing keys."""
 
     user: str
     vhost: str
@@ -90,7 +90,7 @@ class TopicPermissionRow:
 
 @dataclass(frozen=True, slots=True)
 class ParameterRow:
-    """A runtime parameter of a virtual host; `value` is JSON. Policies are those of the component `policy`."""
+    """A runtime parameter of a virtual host; `value` is JSON. Policies are the parameters of the component `policy`."""
 
     vhost: bytes
     component: str
@@ -108,7 +108,7 @@ class GlobalParameterRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All definitions at one time, in the order of their keys."""
+    """All definitions at one time, each kind in the order of its keys."""
 
     exchanges: tuple[ExchangeRow, ...] = ()
     queues: tuple[QueueRow, ...] = ()
@@ -144,4 +144,4 @@ TABLES: Final[dict[type[Row], tuple[str, int]]] = {
     ParameterRow: ("parameters", 3),
     GlobalParameterRow: ("global_parameters", 1),
 }
-"""The table of each kind of row, and how many of its fields are the key; in the order of `Snapshot`'s fields."""
+"""Table of each kind of row, and the number of its key fields; in the order of the fields of `Snapshot`."""

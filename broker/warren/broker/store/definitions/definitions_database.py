@@ -1,4 +1,4 @@
-"""The definitions in SQLite: what was made by its name, committed by a thread, many changes at a time."""
+"""SQLite database of the definitions: exchanges, queues, bindings, virtual hosts, users, permissions, parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from dataclasses import astuple
 from typing import Final
 
 from warren.broker.store.data_folder import DataFolder
-from warren.broker.store.definitions.database_schema import VERSION, Statement, load, prepare, put, remove
 from warren.broker.store.definitions.definition_rows import (
     BindingRow,
     ExchangeRow,
@@ -26,11 +25,18 @@ from warren.broker.store.definitions.definition_rows import (
     UserRow,
     VirtualHostRow,
 )
+from warren.broker.store.definitions.row_statements import (
+    Statement,
+    load_snapshot,
+    put_statement,
+    remove_statement,
+)
+from warren.broker.store.definitions.schema_migrations import VERSION, migrate
 from warren.broker.store.errors import StoreError, disk_error
 from warren.core.errors import ExitStatus
 
-_RESERVE: Final = 1_000_000
-"""Incarnations that are set aside at a time; what a process has not used of them is never used."""
+_RESERVE_SIZE: Final = 1_000_000
+"""Incarnations that are reserved at a time. Those that a process has not used are never used."""
 _RETRY: Final = 1.0
 """Seconds between attempts to commit to a full disk."""
 
@@ -38,17 +44,19 @@ _RETRY: Final = 1.0
 class Definitions:
     """The definitions of one data folder.
 
-    Changes are numbered as they are submitted and committed in that order by one thread, as many at a time as
-    wait. A change is on the disk once `committed` has reached its number.
+    Changes are numbered as they are submitted. One thread commits them in that order, as many in one transaction as wait.
+    A change is on disk once `committed` has reached its number.
     """
 
     def __init__(self, database: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
         self.submitted = 0
         """Number of the last change that was submitted."""
         self.committed = 0
-        """Number of the last change that is on the disk."""
+        """Number of the last change that is on disk."""
         self.on_committed: Callable[[int], None] = _ignore
+        """Called with `committed` when it has grown."""
         self.on_failed: Callable[[str], None] = _ignore
+        """Called with the reason when the database fails."""
         self._database = database
         self._loop = loop
         self._watchers: list[Callable[[], None]] = []
@@ -57,16 +65,16 @@ class Definitions:
         self._ended = False
         self._closing: asyncio.Future[None] | None = None
         (first,) = database.execute("SELECT value FROM meta WHERE name = 'next_incarnation'").fetchone()
-        self._next: int = first
-        self._reserved = self._next
-        self._promised = self._next
+        self._next_incarnation: int = first
+        self._reserved_until = self._next_incarnation
+        self._requested_until = self._next_incarnation
         self._jobs: queue.SimpleQueue[tuple[int, list[Statement]] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="warren-definitions", daemon=True)
 
     @classmethod
     def open(cls, folder: DataFolder, loop: asyncio.AbstractEventLoop) -> Definitions:
-        """Open the database of a folder, or make it, and start the worker.
+        """Open the database of a folder, or create it, and start its thread.
 
         :raises StoreError: the database is missing, damaged, of an unknown version, or cannot be written.
         """
@@ -75,12 +83,12 @@ class Definitions:
             raise StoreError(f"{path} is missing, but there is a log: restore it or name another data folder")
         database = None
         try:
-            # SQLite would make it readable for everybody.
+            # SQLite would create it readable for everybody.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            prepare(database, str(path))
+            migrate(database, str(path))
             definitions = cls(database, loop)
-            definitions._reserve(definitions._next + _RESERVE)
+            definitions._reserve(definitions._next_incarnation + _RESERVE_SIZE)
             folder.files.sync_folder(str(folder.path))
         except (OSError, sqlite3.Error, StoreError) as error:
             if database is not None:
@@ -96,79 +104,80 @@ class Definitions:
         return definitions
 
     def load(self) -> Snapshot:
-        """All definitions. To be called before the first change."""
-        return load(self._database)
+        """Return all definitions. To be called before the first change."""
+        return load_snapshot(self._database)
 
     def new_incarnation(self) -> int:
-        """A number for a queue that no queue of this folder has had or will have, crashes included."""
-        incarnation = self._next
-        if incarnation >= self._reserved:
+        """Return a number for a queue that no other queue of this data folder has had or will have, crashes included."""
+        incarnation = self._next_incarnation
+        if incarnation >= self._reserved_until:
             raise StoreError("the definitions cannot be written as fast as queues are made", ExitStatus.IO)
-        self._next += 1
-        # Half of the reserve is left when the next one is asked for: it is committed long before it is
-        # needed.
-        if self._promised - self._next < _RESERVE // 2:
-            self._promised += _RESERVE
-            self._submit((_RESERVATION, (self._promised,)))
+        self._next_incarnation += 1
+        # Half of the reserve is left when the next one is requested: it is committed long before it is needed.
+        if self._requested_until - self._next_incarnation < _RESERVE_SIZE // 2:
+            self._requested_until += _RESERVE_SIZE
+            self._submit((_RESERVATION, (self._requested_until,)))
         return incarnation
 
     def put(self, row: Row) -> int:
-        """Store a row, in the place of the one that has its key; returns the change's number."""
-        return self._submit(put(row))
+        """Store a row and replace the one with the same key; return the change's number."""
+        return self._submit(put_statement(row))
 
     def remove(self, kind: type[Row], *key: object) -> int:
-        """Remove the rows whose key begins with these fields; returns the change's number."""
-        return self._submit(remove(kind, *key))
+        """Remove the rows whose key begins with these fields; return the change's number."""
+        return self._submit(remove_statement(kind, *key))
 
     def seed(self) -> int:
-        """Remember that the first users and virtual host were made; returns the change's number."""
+        """Record that the first users and virtual host were created; return the change's number."""
         return self._submit(("UPDATE meta SET value = 1 WHERE name = 'seeded'", ()))
 
     @property
     def seeded(self) -> bool:
-        """Whether the first users were made; later ones come by command only. To be read before the first change."""
+        """Whether the first users were created; later ones come by command only. To be read before the first change."""
         (value,) = self._database.execute("SELECT value FROM meta WHERE name = 'seeded'").fetchone()
         return bool(value)
 
     def delete_virtual_host(self, name: str) -> int:
-        """Remove a virtual host and all that is in it; returns the change's number."""
+        """Remove a virtual host and all that is in it; return the change's number."""
         inside = name.encode()
         return self._submit(
-            remove(VirtualHostRow, name),
+            remove_statement(VirtualHostRow, name),
             ("DELETE FROM permissions WHERE vhost = ?", (name,)),
             ("DELETE FROM topic_permissions WHERE vhost = ?", (name,)),
-            *(remove(kind, inside) for kind in (BindingRow, QueueRow, ExchangeRow, ParameterRow)),
+            *(remove_statement(kind, inside) for kind in (BindingRow, QueueRow, ExchangeRow, ParameterRow)),
         )
 
     def delete_user(self, name: str) -> int:
-        """Remove a user and what it may do; returns the change's number."""
-        return self._submit(*(remove(kind, name) for kind in (UserRow, PermissionRow, TopicPermissionRow)))
+        """Remove a user and its permissions; return the change's number."""
+        return self._submit(
+            *(remove_statement(kind, name) for kind in (UserRow, PermissionRow, TopicPermissionRow))
+        )
 
     def delete_exchange(self, vhost: bytes, name: bytes) -> int:
-        """Remove an exchange and the bindings from and to it; returns the change's number."""
+        """Remove an exchange and the bindings from and to it; return the change's number."""
         return self._submit(
-            remove(ExchangeRow, vhost, name),
-            remove(BindingRow, vhost, name),
+            remove_statement(ExchangeRow, vhost, name),
+            remove_statement(BindingRow, vhost, name),
             ("DELETE FROM bindings WHERE vhost = ? AND destination = ? AND to_exchange = 1", (vhost, name)),
         )
 
     def delete_queue(self, vhost: bytes, name: bytes) -> int:
-        """Remove a queue and the bindings to it; returns the change's number."""
+        """Remove a queue and the bindings to it; return the change's number."""
         return self._submit(
-            remove(QueueRow, vhost, name),
+            remove_statement(QueueRow, vhost, name),
             ("DELETE FROM bindings WHERE vhost = ? AND destination = ? AND to_exchange = 0", (vhost, name)),
         )
 
     def delete_binding(self, row: BindingRow) -> int:
-        """Remove a binding; returns the change's number."""
-        return self._submit(remove(BindingRow, *astuple(row)))
+        """Remove a binding; return the change's number."""
+        return self._submit(remove_statement(BindingRow, *astuple(row)))
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called on the loop whenever `committed` has grown, before `on_committed`."""
+        """Call `callback` on the event loop whenever `committed` has grown, before `on_committed`."""
         self._watchers.append(callback)
 
     async def flush(self) -> None:
-        """Return once every change that was submitted is on the disk.
+        """Return once every change that was submitted is on disk.
 
         :raises StoreError: the database failed.
         """
@@ -180,12 +189,12 @@ class Definitions:
             await future
 
     async def close(self) -> None:
-        """Commit what was submitted, end the worker, close the database.
+        """Commit what was submitted, end the thread, and close the database.
 
-        :raises StoreError: not all of it could be committed, and `on_failed` had not told of that before.
+        :raises StoreError: not all of it could be committed, and `on_failed` was not called before.
         """
         if self._closing is None:
-            told = self._failed
+            failed_before = self._failed
             self._closing = self._loop.create_future()
             if self._ended:
                 self._closing.set_result(None)
@@ -193,30 +202,30 @@ class Definitions:
             self._jobs.put(None)
             await asyncio.shield(self._closing)
             self._thread.join()
-            if self._failed and not told:
+            if self._failed and not failed_before:
                 raise StoreError(self._failed, ExitStatus.IO)
 
-    # On the loop
+    # On the event loop
 
     def _submit(self, *statements: Statement) -> int:
         self.submitted += 1
         self._jobs.put((self.submitted, list(statements)))
         return self.submitted
 
-    def _done(self, change: int, reserved: int) -> None:
+    def _on_commit(self, change: int, reserved: int) -> None:
         self.committed = change
-        self._reserved = max(self._reserved, reserved)
+        self._reserved_until = max(self._reserved_until, reserved)
         for callback in self._watchers:
             callback()
         self.on_committed(change)
-        self._wake()
+        self._resolve_waiting()
 
-    def _fail(self, text: str) -> None:
+    def _on_failure(self, text: str) -> None:
         self._failed = text
         self.on_failed(text)
-        self._wake()
+        self._resolve_waiting()
 
-    def _wake(self) -> None:
+    def _resolve_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for change, future in waiting:
             if future.done():
@@ -228,12 +237,12 @@ class Definitions:
             else:
                 self._waiting.append((change, future))
 
-    def _end(self) -> None:
+    def _on_thread_end(self) -> None:
         self._ended = True
         if self._closing is not None and not self._closing.done():
             self._closing.set_result(None)
 
-    # In the worker
+    # In the thread
 
     def _run(self) -> None:
         post = self._loop.call_soon_threadsafe
@@ -248,16 +257,16 @@ class Definitions:
                     job = self._jobs.get()
                 if changes:
                     self._commit([statement for _, statements in changes for statement in statements])
-                    post(self._done, changes[-1][0], self._reserved_by(changes))
+                    post(self._on_commit, changes[-1][0], self._reserved_by(changes))
                     changes = []
                 if job is None:
                     break
         except sqlite3.Error as error:
-            post(self._fail, f"cannot write the definitions: {error}")
+            post(self._on_failure, f"cannot write the definitions: {error}")
         finally:
             with contextlib.suppress(sqlite3.Error):
                 self._database.close()
-            post(self._end)
+            post(self._on_thread_end)
 
     @staticmethod
     def _reserved_by(changes: list[tuple[int, list[Statement]]]) -> int:
@@ -289,7 +298,7 @@ class Definitions:
 
     def _reserve(self, upto: int) -> None:
         self._transaction([(_RESERVATION, (upto,))])
-        self._reserved = self._promised = upto
+        self._reserved_until = self._requested_until = upto
 
 
 def _ignore(_: object) -> None:

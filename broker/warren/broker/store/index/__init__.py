@@ -1,1 +1,1 @@
-"""Indexes of log segments: format, builder, manager."""
+"""Indexes of the log's segments: format, builder, reader, files, scheduling."""

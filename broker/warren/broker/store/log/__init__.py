@@ -1,1 +1,1 @@
-"""Write-ahead log of messages: format, writer, compaction, recovery."""
+"""Write-ahead log of queue messages: record format, appending, group commit, compaction, recovery."""

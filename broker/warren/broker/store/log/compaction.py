@@ -1,4 +1,4 @@
-"""Copies the live messages of the oldest segment forward, a slice at a time, so that the segment can go."""
+"""Compaction: copies the live messages of the oldest segment to the end of the log, so that the segment can be deleted."""
 
 from __future__ import annotations
 
@@ -6,140 +6,166 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.store.log.live_segments import Segment, Segments
 from warren.broker.store.log.record_format import (
     FAN_OUT,
     MESSAGE,
     SPILL,
     Record,
-    entries,
-    fan_out_targets,
-    seed_of,
+    decode_fan_out,
+    expand_record,
+    segment_seed,
 )
 from warren.broker.store.log.recovery import Recovery
+from warren.broker.store.log.segment import Segment, SegmentList
 from warren.broker.store.log.segment_reader import SegmentReader, segment_path
-from warren.broker.store.log.writer_thread import Slice
+from warren.broker.store.log.writer_jobs import CompactionRead
 
 if TYPE_CHECKING:
-    from warren.broker.store.log.log import Log, QueueLog
+    from warren.broker.store.log.log import Log
+from warren.broker.store.log.queue_log import QueueLog
 
 logger = logging.getLogger(__name__)
 
 SLICE: Final = 256 * 1024
 """Bytes that are read at a time: confirms wait no longer than that takes."""
+MIN_SEGMENTS: Final = 8
+"""Segments that the log may have however little they hold."""
 
 
 class Compactor:
     """Compacts one segment at a time, the oldest one, while that pays.
 
-    A copy keeps its identity (queue and sequence), so a crash between the copy and the removal of the
-    original leaves two records of one message, of which recovery takes the newer. It is made on the loop,
-    while the message is live and nothing that says otherwise has been written: the record that ends a message
-    always follows its copies.
+    A copy keeps the queue and the sequence of its message. A crash between the copy and the deletion of the original leaves
+    two records of one message, and recovery takes the newer one. The copy is made on the event loop while the message is
+    live and no record of its end is written: the record that ends a message always follows its copies.
+
+    :param slack: bytes that the log may use beyond twice its live ones.
     """
 
-    def __init__(self, segments: Segments, recovery: Recovery) -> None:
+    def __init__(self, segments: SegmentList, recovery: Recovery, slack: int) -> None:
         self._segments = segments
+        self._slack = slack
         self._folder = recovery.folder
         self._files = recovery.files
         self._identity = recovery.identity
         self._block = recovery.block
         self._segment: Segment | None = None
+        """The segment that is being compacted."""
         self._reader: SegmentReader | None = None
         self._reported = 0
-        self._reading = False
-        self._wait_for = 0
+        """Number of damaged places of the segment that were logged."""
+        self._is_reading = False
+        self._copied_batch = 0
+        """The last batch with copies."""
         self._unreadable = False
+        """A segment could not be read; compaction has ended for good."""
 
-    def next_slice(self, synced: int) -> Slice | None:
-        """The job that reads the next slice, if one is due: the copies of the one before are on the disk."""
-        if self._reading or self._unreadable or self._wait_for > synced:
+    def next_read(self, synced: int) -> CompactionRead | None:
+        """Return the job that reads the next slice, if there is one and the copies of the last one are on disk."""
+        if self._is_reading or self._unreadable or self._copied_batch > synced:
             return None
         if self._segment is not None and self._segment.live == 0:
-            # Nothing is left to copy, and the file may be gone.
+            # Nothing is left to copy, and the file may be deleted already.
             self._segment = self._reader = None
         if self._reader is None:
-            self._segment = self._segments.wasteful(synced)
+            self._segment = self._find_wasteful(synced)
             if self._segment is None:
                 return None
             number = self._segment.number
-            path, seed = segment_path(self._folder, number), seed_of(self._identity, number)
+            path, seed = segment_path(self._folder, number), segment_seed(self._identity, number)
             self._reader = SegmentReader(self._files, path, number, seed, self._block)
             self._reported = 0
-        self._reading = True
-        return Slice(self._reader, SLICE)
+        self._is_reading = True
+        return CompactionRead(self._reader, SLICE)
 
-    def copy(self, part: Slice, log: Log, queues: Mapping[int, QueueLog]) -> None:
-        """Append what is live in a slice that was read."""
+    def copy(self, part: CompactionRead, log: Log, queues: Mapping[int, QueueLog]) -> None:
+        """Append the live messages of a slice that was read."""
         segment, reader = self._segment, self._reader
         assert segment is not None
         assert reader is not None
-        self._reading = False
+        self._is_reading = False
         if part.error:
-            logger.error("event=log_unreadable detail=%r", part.error)
+            logger.error("event=log.read_failed segment=%d reason=%r", segment.number, part.error)
             self._unreadable = True
             return
         copied = False
         for record in part.records:
-            for item in entries(record):
-                copied = _copy(item, segment, log, queues) or copied
+            for item in expand_record(record):
+                copied = _copy_record(item, segment, log, queues) or copied
         for damage in reader.damage[self._reported :]:
-            logger.error("event=log_damaged detail=%r", damage.text)
+            logger.error("event=log.damage_found detail=%r", damage.text)
         self._reported = len(reader.damage)
         if part.finished:
-            _give_up(segment, queues)
+            _abandon_unread(segment, queues)
             self._segment = self._reader = None
         if copied:
-            self._wait_for = log.batch
+            self._copied_batch = log.batch
             segment.batch = log.batch
 
+    def _find_wasteful(self, synced: int) -> Segment | None:
+        """Return the oldest segment, if the log is so much larger than its live messages that copying them pays.
 
-def _copy(record: Record, segment: Segment, log: Log, queues: Mapping[int, QueueLog]) -> bool:
+        The cost is bounded: when a round begins, more than half of the log is dead, so a round that copies all live bytes
+        frees more than it writes.
+        """
+        segments = self._segments.segments
+        if len(segments) < 2:
+            return None
+        live = self._segments.live_bytes()
+        # Each start of the process begins a segment: many segments that hold little are as wasteful.
+        allowed = MIN_SEGMENTS + 4 * live // self._segments.segment_size
+        if self._segments.size() <= 2 * live + self._slack and len(segments) <= allowed:
+            return None
+        oldest = segments[0]
+        return oldest if oldest.live and oldest.batch <= synced else None
+
+
+def _copy_record(record: Record, segment: Segment, log: Log, queues: Mapping[int, QueueLog]) -> bool:
+    """Append the live messages of a record; return whether there were any."""
     if record.kind == MESSAGE:
         queue = queues.get(record.incarnation)
         if queue is None or not queue.live.take(segment, record.sequence):
             return False
-        log.copied(
-            queue, record.sequence, log.message(queue, record.sequence, record.payload, b""), record.payload
-        )
-        log.mark_again(queue, record.sequence)
+        position = log.append_message(queue, record.sequence, record.payload, b"")
+        log.record_copy(queue, record.sequence, position, record.payload)
+        log.rewrite_delivery_count(queue, record.sequence)
         return True
     if record.kind == SPILL:
         queue = queues.get(record.incarnation)
         if queue is None or not queue.live.take(segment, record.sequence):
             return False
-        place = log.spill(queue, record.sequence, record.payload, b"")
-        log.copied(queue, record.sequence, place, record.payload)
-        queue.moved_transient.add(record.sequence)
+        position = log.spill(queue, record.sequence, record.payload, b"")
+        log.record_copy(queue, record.sequence, position, record.payload)
+        queue.spilled_copies.add(record.sequence)
         return True
     if record.kind == FAN_OUT:
-        table, content = fan_out_targets(record.payload)
+        table, content = decode_fan_out(record.payload)
         targets = []
         for incarnation, sequence in zip(table[::2], table[1::2], strict=True):
             queue = queues.get(incarnation)
             if queue is not None and queue.live.take(segment, sequence):
                 targets.append((queue, sequence))
         if targets:
-            place = (
+            position = (
                 log.fan_out(targets, content, b"")
                 if len(targets) > 1
-                else log.message(*targets[0], content, b"")
+                else log.append_message(*targets[0], content, b"")
             )
             for queue, sequence in targets:
-                log.copied(queue, sequence, place, content)
-                log.mark_again(queue, sequence)
+                log.record_copy(queue, sequence, position, content)
+                log.rewrite_delivery_count(queue, sequence)
         return bool(targets)
-    # Acknowledgements and counts speak of messages in this segment or in older ones, which are gone.
+    # Acknowledgements and delivery counts belong to messages in this segment or in older ones, which are deleted.
     return False
 
 
-def _give_up(segment: Segment, queues: Mapping[int, QueueLog]) -> None:
-    """Messages that should have been in the segment and could not be read: on the disk they are lost."""
+def _abandon_unread(segment: Segment, queues: Mapping[int, QueueLog]) -> None:
+    """Log the messages that should be in a segment and could not be read, and remove them: on disk they are lost."""
     for queue in queues.values():
         for extent in [extent for extent in queue.live.extents if extent.segment is segment]:
             lost = extent.sequences()
             logger.error(
-                "event=log_lost segment=%d queue=%d messages=%d first=%d last=%d",
+                "event=log.messages_lost segment=%d queue=%d messages=%d first=%d last=%d",
                 segment.number,
                 queue.incarnation,
                 len(lost),

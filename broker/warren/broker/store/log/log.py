@@ -1,103 +1,97 @@
-"""The node's write-ahead log: collects records, commits them in groups, tells when they are on the disk.
+"""The node's write-ahead log: appends records to segments and closes batches for group commit.
 
-Everything here runs on the event loop and awaits nothing but `close`; the disk is worked by one thread
-(`Writer`), which has one batch at a time while the next one collects.
+Everything here runs on the event loop and awaits nothing except in `close`. One thread (`WriterThread`) does the disk work.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-import logging
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Optional, Protocol
+from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
 from warren.broker.store.errors import StoreError
-from warren.broker.store.index.index_builder import IndexJob
-from warren.broker.store.index.index_manager import Indexes, forget_moves
+from warren.broker.store.index.index_job import IndexJob
+from warren.broker.store.index.index_scheduler import IndexScheduler
 from warren.broker.store.log.compaction import Compactor
-from warren.broker.store.log.live_segments import Segment, Segments
-from warren.broker.store.log.log_tail import SEGMENT_SIZE, Tail
+from warren.broker.store.log.group_commit import Gate, GroupCommit, Sync
+from warren.broker.store.log.pending_changes import PendingChanges
 from warren.broker.store.log.queue_log import QueueLog
 from warren.broker.store.log.record_format import (
     ACK,
+    DELIVERY_COUNT,
     FAN_OUT,
     GROUP,
     HEADER,
-    MARK,
-    MESSAGE,
     SPILL,
-    entry,
-    fan_out_table,
-    pairs,
+    encode_fan_out_targets,
+    pack_pairs,
 )
+from warren.broker.store.log.record_group import RecordGroup
 from warren.broker.store.log.recovery import Recovery
-from warren.broker.store.log.segment_file import AHEAD
-from warren.broker.store.log.writer_thread import Batch, Removal, Slice, Stop, Unlink, Writer
-from warren.broker.store.read.message_lookup import Lookup
+from warren.broker.store.log.segment import Segment, SegmentList
+from warren.broker.store.log.segment_deletion import SegmentDeletion
+from warren.broker.store.log.segment_writer import PREALLOCATION
+from warren.broker.store.log.write_buffer import SEGMENT_SIZE, WriteBuffer
+from warren.broker.store.log.writer_jobs import (
+    Batch,
+    CleanEnd,
+    CompactionRead,
+    DeleteStreamSegments,
+    StopWriter,
+)
+from warren.broker.store.log.writer_thread import WriterThread
+from warren.broker.store.read.sequence_lookup import SequenceLookup
 from warren.broker.store.sequence_ranges import NONE
 from warren.broker.store.stream.stream_log import StreamLog
 from warren.core.errors import ExitStatus
 
 if TYPE_CHECKING:
-    from warren.broker.store.stream.stream_store import Streams
-
-logger = logging.getLogger(__name__)
+    from warren.broker.store.stream.stream_store import StreamStore
 
 SLACK: Final = 4 * SEGMENT_SIZE
-"""Default of how many bytes the log may use beyond twice its live ones."""
+"""Default of the bytes that the log may use beyond twice its live ones."""
 BATCH_SIZE: Final = 8 * 1024 * 1024
-"""A batch that has grown to this many bytes is closed, so that those who wait for it do not wait for more."""
+"""Bytes after which a batch is closed, so that the confirms of its first messages do not wait for ever more."""
 ACK_DELAY: Final = 0.2
 """Seconds after which acknowledgements are written, if no message takes them along before."""
 TRANSIENT_QUEUES: Final = 1 << 62
-"""Incarnations from here on are of this process only: the definitions never give them out."""
+"""First incarnation of queues that do not outlive the process. The definitions never give out such numbers."""
 EARLY: Final = SEGMENT_SIZE // 4
-"""A segment that is closed before it is full has so many bytes; smaller ones would be copied together again."""
+"""Least size in bytes of a segment that is closed before it is full; smaller ones would soon be compacted together."""
 RETRY: Final = 1.0
 """Seconds between attempts to write to a full disk."""
 
 
-class Sync(enum.Enum):
-    """When the log is synced. A confirm waits for the sync that covers it, in the first two."""
+class LogState(enum.Enum):
+    """Phases of a log's life."""
 
-    BATCH = "batch"
-    """Once a batch; acknowledgements that no message takes along after `ack_delay`."""
-    ALWAYS = "always"
-    """As BATCH, and acknowledgements wait for nothing."""
-    OFF = "off"
-    """Never: what was confirmed survives a killed process and not a power cut."""
-
-
-class Gate(Protocol):
-    """The definitions, as far as confirms wait for them: a batch counts only with the changes that came
-    before it."""
-
-    @property
-    def submitted(self) -> int: ...
-
-    @property
-    def committed(self) -> int: ...
-
-    def watch(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called on the loop whenever `committed` has grown."""
+    OPEN = "open"
+    CLOSING = "closing"
+    """`close` was called: what was appended is being written; segments are no longer maintained."""
+    STOPPING = "stopping"
+    """The writer thread was given its last job."""
 
 
 class Log:
-    """The log of one data folder. Made from what `recover` found; starts its worker thread at once.
+    """The log of one data folder. Created from the result of `recover`; starts its writer thread at once.
 
-    What is appended belongs to batch `batch` and is on the disk once `synced >= batch`. Read `batch` after
-    appending: a batch that has become too large is closed before the next record. Sequences of a queue are at
-    least 1 and grow.
+    What is appended belongs to the batch `batch` and is on disk once `synced >= batch`. Read `batch` after appending: a
+    batch that has become too large is closed before the next record. Sequences of a queue are at least 1 and grow.
+
+    Methods that append a message take it in two parts, and recovery returns `head + content`: `head` is what the messages
+    of one publisher usually share (one object then, so that they can share a record), `content` is the rest. They return
+    the log position of the message, from which `lookup` reads it back.
 
     :param gate: the definitions that confirms depend on.
     :param segment_size: bytes after which a new segment is begun.
     :param slack: bytes that the log may use beyond twice its live ones, at least a segment.
+    :param batch_size: bytes after which a batch is closed.
+    :param ack_delay: seconds that acknowledgements wait for a message that takes them along.
     :param retry: seconds between attempts to write to a full disk.
-    :param ahead: bytes by which a segment's file is made longer at a time, so that syncs are quick.
+    :param preallocate: bytes by which a segment's file is made longer at a time, so that syncs are quick.
     """
 
     def __init__(
@@ -112,84 +106,78 @@ class Log:
         ack_delay: float = ACK_DELAY,
         retry: float = RETRY,
         sync: Sync = Sync.BATCH,
-        ahead: int = AHEAD,
+        preallocate: int = PREALLOCATION,
     ) -> None:
         self.batch: i64 = 1
+        """Number of the batch that collects."""
         self.synced: i64 = 0
-        self.unwritten: i64 = 0
-        self.written: i64 = 0
-        """The place up to which the log can be read back."""
-        self.full = False
+        """Number of the last batch that counts: it is on disk, and so are the definitions that came before it."""
+        self.unwritten_bytes: i64 = 0
+        """Bytes that were appended to the log and to streams and are not on disk yet."""
+        self.written_position: i64 = 0
+        """Log position up to which messages can be read back."""
+        self.disk_full = False
+        """Writes wait for room on the disk."""
         self.failed = False
-        self.streams: Optional[Streams] = None  # noqa: UP045
-        """The streams that are written with its batches."""
+        """The disk failed: nothing more is written or read."""
+        self.streams: Optional[StreamStore] = None  # noqa: UP045
+        """The streams that are written with the log's batches."""
         self.on_synced: Callable[[int], None] = _ignore
+        """Called with the number of each batch that counts."""
         self.on_full: Callable[[bool], None] = _ignore
+        """Called with `disk_full` when it changes."""
         self.on_failed: Callable[[str], None] = _ignore
+        """Called once with the reason when the disk fails."""
+        self.delivered_up_to: dict[int, int] = {}
+        """By incarnation, the last sequence that may have been delivered before an earlier crash. A clean stop keeps it."""
 
         self._loop = loop
-        self._gate = gate
         self._folder = recovery.folder
         self._batch_size: i64 = batch_size
-        self._ack_delay = 0.0 if sync is Sync.ALWAYS else ack_delay
         self._queues: dict[int, QueueLog] = {}
         for incarnation, live in recovery.live.items():
             queue = QueueLog(incarnation)
             queue.live = live
             queue.counts = recovery.queues[incarnation].counts
             self._queues[incarnation] = queue
-
         self._transients = 0
+        self._group: Optional[RecordGroup] = None  # noqa: UP045
+        self._changes = PendingChanges(loop, 0.0 if sync is Sync.ALWAYS else ack_delay, self._ack_delay_over)
 
-        # What collects for the next batch.
-        self._touched: list[QueueLog] = []
-        self._streams: list[StreamLog] = []
-        """Those that have something for the next batch."""
-        self._streamed = False
-        """Some of them have messages."""
-        self._group: list[bytes] | None = None
-        self._group_added: list[tuple[QueueLog, int, int]] = []
-        self._group_gone: list[tuple[QueueLog, int]] = []
+        segments = recovery.segments
+        segments.append(Segment(recovery.next_segment, 0))
+        self._segments = SegmentList(segments, segment_size)
+        self._buffer = WriteBuffer(recovery.identity, recovery.block, segment_size, segments[-1], 0)
+        self.written_position = self._buffer.base
+        self.lookup = SequenceLookup(recovery, self._add_live, self.on_write_failure)
+        """Reads messages back."""
+        self.lookup.set_written_position(self.written_position)
 
-        held = recovery.segments
-        held.append(Segment(recovery.next_segment, 0))
-        # What is dead in the segment that is written to cannot be freed.
-        self._segments = Segments(held, max(slack, segment_size), segment_size)
-        self._tail = Tail(recovery.identity, recovery.block, segment_size, held[-1], 0)
-        self.written = self._tail.base
-        self._indexes = Indexes(self._segments, recovery.indexer)
-        self.lookup = Lookup(recovery, self._settle, self.failure)
-        """Where messages are read back from."""
-        self.lookup.written(self.written)
-        self.delivered: dict[int, int] = {}
-        """Up to which sequence the messages of a queue may have been delivered before a crash; kept by a clean stop."""
-
-        self._idle = True
-        self._in_flight: Batch | None = None
-        self._ready: deque[Batch] = deque()
-        self._written: deque[Batch] = deque()
-        self._ack_timer: asyncio.TimerHandle | None = None
-        self._acks_due = False
-        self._compactor = Compactor(self._segments, recovery)
-        self._closing: asyncio.Future[None] | None = None
-        self._stopping = False
-        self._attempts = 0
-        self._writer = Writer(
+        self._state = LogState.OPEN
+        self._closed: asyncio.Future[None] | None = None
+        self._full_reports = 0
+        """Number of times that the disk was reported full since `close` was called."""
+        self._writer = WriterThread(
             recovery.folder,
             recovery.files,
             loop.call_soon_threadsafe,
             self,
             retry=retry,
             sync=sync is not Sync.OFF,
-            ahead=ahead,
+            preallocate=preallocate,
         )
+        self._commit = GroupCommit(loop, self._writer.jobs, gate, self.close_batch, self._release)
+        self._deletion = SegmentDeletion(self._segments, self._writer.jobs)
+        self._indexes = IndexScheduler(self._segments, recovery.indexes)
+        # Dead bytes of the segment that is written to cannot be freed.
+        self._compactor = Compactor(self._segments, recovery, max(slack, segment_size))
         self._writer.start()
         if gate is not None:
-            gate.watch(self.committed)
-        self._tidy()
+            gate.watch(self._on_definitions_committed)
+        self._maintain_segments()
 
     def queue(self, incarnation: int) -> QueueLog:
-        """The handle of a queue, new or recovered."""
+        """Return the handle of a queue, new or recovered."""
         queue = self._queues.get(incarnation)
         if queue is None:
             queue = QueueLog(incarnation)
@@ -197,476 +185,426 @@ class Log:
         return queue
 
     def transient_queue(self) -> QueueLog:
-        """The handle of a queue whose messages do not outlive the process."""
+        """Return the handle of a new queue whose messages do not outlive the process."""
         self._transients += 1
         return self.queue(TRANSIENT_QUEUES + self._transients)
 
     @property
-    def settled(self) -> bool:
-        """Whether everything that was appended is on the disk and known to be there."""
+    def is_synced(self) -> bool:
+        """Whether everything that was appended is on disk and counts."""
+        changes = self._changes
         return (
-            self.synced == self.batch - 1 and self._tail.size == 0 and not self._touched and not self._streams
+            self.synced == self.batch - 1
+            and self._buffer.size == 0
+            and not changes.queues
+            and not changes.streams
         )
 
     @property
-    def grouped(self) -> bool:
-        """Whether what is appended now holds together."""
+    def in_group(self) -> bool:
+        """Whether a group was begun and not ended."""
         return self._group is not None
 
-    def message(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> i64:
-        """One persistent message; `head + content` is what recovery gives back. Returns its place, 0 in a group.
+    # Appending records
 
-        Messages of a queue in a row whose `head` is the same object share a record.
+    def append_message(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> i64:
+        """Append a persistent message and return its log position, or 0 in a group.
+
+        Successive messages of a queue whose `head` is the same object share a record.
         """
         if self._group is not None:
-            self._group.append(entry(MESSAGE, queue.incarnation, sequence, head + content))
-            self._group_added.append((queue, sequence, HEADER + len(head) + len(content)))
+            self._group.add_message(queue, sequence, head + content)
             return 0
-        tail = self._tail
+        buffer = self._buffer
         alone: i64 = HEADER + len(head) + len(content)
-        size: i64 = tail.join(queue.incarnation, sequence, head, content)
+        size: i64 = buffer.extend_bundle(queue.incarnation, sequence, head, content)
         if not size:
-            tail.finish()
+            buffer.finish_bundle()
             size = alone
-            if tail.offset + size > tail.stop or tail.size > self._batch_size:
+            if buffer.offset + size > buffer.stop or buffer.size > self._batch_size:
                 self._make_room(size)
-            tail.begin(queue.incarnation, sequence, head, content)
-        self.unwritten += size
-        # What a copy would cost: compaction must free more than it writes.
+            buffer.begin_bundle(queue.incarnation, sequence, head, content)
+        self.unwritten_bytes += size
+        # The cost of a copy: compaction must free more than it writes.
         queue.added_bytes += alone
         if sequence == queue.added_last + 1:
             queue.added_last = sequence
         else:
-            self._added(queue, sequence)
-        if self._idle:
-            self._wake()
-        return tail.place
+            self._note_added(queue, sequence)
+        if self._commit.idle:
+            self._commit.schedule()
+        return buffer.bundle_position
 
     def spill(self, queue: QueueLog, sequence: i64, head: bytes, content: bytes) -> i64:
-        """A message that is written to make room in memory, and does not outlive the process. Returns its place."""
+        """Append a message that leaves memory and need not outlive the process; return its log position."""
         payload = head + content
         size: i64 = HEADER + len(payload)
         self._make_room(size)
-        place: i64 = self._tail.base + self._tail.offset
-        self._put(SPILL, queue.incarnation, sequence, payload)
-        self._tail.spilled += size
+        position: i64 = self._buffer.base + self._buffer.offset
+        self._append_record(SPILL, queue.incarnation, sequence, payload)
+        self._buffer.spilled += size
         queue.added_bytes += size
-        self._added(queue, sequence)
-        if self._idle:
-            self._wake()
-        return place
+        self._note_added(queue, sequence)
+        if self._commit.idle:
+            self._commit.schedule()
+        return position
 
     def fan_out(self, targets: list[tuple[QueueLog, int]], head: bytes, content: bytes) -> i64:
-        """One message for several queues, of which each target names one and the message's sequence there:
-        the content is written once, and after a crash all of them have it or none. Returns its place, 0 in a group."""
+        """Append one message for several queues and return its log position, or 0 in a group.
+
+        The content is written once. After a crash all queues have the message or none has it.
+
+        :param targets: the queues, each with the sequence of the message there.
+        """
         table: list[int] = []
         for queue, sequence in targets:
             table.append(queue.incarnation)
             table.append(sequence)
-        payload = b"".join((fan_out_table(table), head, content))
+        payload = b"".join((encode_fan_out_targets(table), head, content))
         share: i64 = (HEADER + len(payload)) // len(targets)
         if self._group is not None:
-            self._group.append(entry(FAN_OUT, table[0], table[1], payload))
-            for queue, sequence in targets:
-                self._group_added.append((queue, sequence, share))
+            self._group.add_fan_out(targets, payload, share)
             return 0
         self._make_room(HEADER + len(payload))
-        place: i64 = self._tail.base + self._tail.offset
-        self._put(FAN_OUT, table[0], table[1], payload)
+        position: i64 = self._buffer.base + self._buffer.offset
+        self._append_record(FAN_OUT, table[0], table[1], payload)
         for queue, sequence in targets:
             queue.added_bytes += share
-            self._added(queue, sequence)
-        if self._idle:
-            self._wake()
-        return place
+            self._note_added(queue, sequence)
+        if self._commit.idle:
+            self._commit.schedule()
+        return position
 
     def acknowledge(self, queue: QueueLog, sequence: i64) -> None:
-        """The message is gone: acknowledged, expired, dropped or purged. Written after `ack_delay` at the
-        latest."""
+        """Record that a message is acknowledged, expired, dropped or purged; written after `ack_delay` at the latest."""
         if self._group is not None:
-            self._group.append(entry(ACK, queue.incarnation, sequence, pairs([sequence, sequence])))
-            self._group_gone.append((queue, sequence))
-        elif sequence == queue.gone_last + 1:
-            queue.gone_last = sequence
+            self._group.acknowledge(queue, sequence)
+        elif sequence == queue.ended_last + 1:
+            queue.ended_last = sequence
         else:
-            if queue.gone_last != NONE:
-                queue.gone.append(queue.gone_first)
-                queue.gone.append(queue.gone_last)
-            queue.gone_first = sequence
-            queue.gone_last = sequence
-            self._touch(queue)
-            self._expect_acks()
+            queue.begin_ended_range(sequence)
+            self._changes.add_delayed(queue)
 
-    def mark(self, queue: QueueLog, sequence: i64, count: i64) -> None:
-        """The message has been delivered `count` times. Counts only grow: recovery gives the highest."""
+    def record_delivery_count(self, queue: QueueLog, sequence: i64, count: i64) -> None:
+        """Record that a message has been delivered `count` times. Recovery returns the highest recorded count."""
         if count <= queue.counts.get(sequence, 0):
             return
         queue.counts[sequence] = count
         if self._group is not None:
-            self._group.append(entry(MARK, queue.incarnation, sequence, pairs([sequence, count])))
+            self._group.record_delivery_count(queue, sequence, count)
         else:
-            self.mark_again(queue, sequence)
+            self.rewrite_delivery_count(queue, sequence)
 
-    def mark_again(self, queue: QueueLog, sequence: i64) -> None:
-        """Write the delivery count of a message, if it has one: the message has been copied forward, and the
-        record of its count must not go before it."""
+    def rewrite_delivery_count(self, queue: QueueLog, sequence: i64) -> None:
+        """Write the delivery count of a message again, if it is not 0.
+
+        Compaction calls this for a message that it has copied: the record of the count must not be deleted before it.
+        """
         count = queue.counts.get(sequence, 0)
         if count:
-            queue.marks[sequence] = count
-            self._touch(queue)
-            self._expect_acks()
+            queue.unwritten_counts[sequence] = count
+            self._changes.add_delayed(queue)
 
-    def begin(self) -> None:
-        """What is appended up to `end` is one record: after a crash it counts whole or not at all. Nothing is
-        awaited in between, and groups do not nest."""
+    def begin_group(self) -> None:
+        """Begin a group: what is appended up to `end_group` counts after a crash whole or not at all.
+
+        Groups do not nest, and the caller awaits nothing before the end.
+        """
         assert self._group is None, "groups of the log do not nest"
-        self._group = []
+        self._group = RecordGroup()
 
-    def end(self) -> None:
-        """The group ends."""
+    def end_group(self) -> None:
+        """End the group and append it as one record."""
         group = self._group
         assert group is not None, "no group of the log has begun"
         self._group = None
-        if not group:
+        if not group.entries:
             return
-        payload = b"".join(group)
+        payload = b"".join(group.entries)
         self._make_room(HEADER + len(payload))
-        self._put(GROUP, 0, len(group), payload)
-        for queue, sequence, size in self._group_added:
+        self._append_record(GROUP, 0, len(group.entries), payload)
+        for queue, sequence, size in group.added:
             queue.added_bytes += size
-            self._added(queue, sequence)
-        for queue, sequence in self._group_gone:
-            # At once, not when the batch is cut: compaction must not copy a message behind the record of its
-            # removal.
-            self._settle(queue)
-            queue.end([sequence, sequence], self.batch)
-        self._group_added = []
-        self._group_gone = []
-        if self._idle:
-            self._wake()
+            self._note_added(queue, sequence)
+        for queue, sequence in group.ended:
+            # At once, not when the batch is closed: compaction must not copy a message behind the record of its
+            # acknowledgement.
+            self._add_live(queue)
+            queue.end_messages([sequence, sequence], self.batch)
+        if self._commit.idle:
+            self._commit.schedule()
 
-    def drop(self, queue: QueueLog) -> None:
-        """The queue is deleted, its deletion submitted to the definitions before: all its messages are
-        dead."""
+    def drop_queue(self, queue: QueueLog) -> None:
+        """Forget all messages of a deleted queue. Its deletion has been submitted to the definitions before."""
         if queue.dropped:
             return
-        self._settle(queue)
+        self._add_live(queue)
         queue.dropped = True
-        queue.live.clear_all(self._gate.submitted if self._gate is not None else 0)
+        queue.live.clear(self._commit.submitted_change())
         self._queues.pop(queue.incarnation, None)
 
-    def expect(self, stream: StreamLog, urgent: bool) -> None:
-        """A stream has something for the next batch: messages, or what may wait as acknowledgements do."""
-        if not stream.touched:
-            stream.touched = True
-            self._streams.append(stream)
+    # Streams
+
+    def add_pending_stream(self, stream: StreamLog, urgent: bool) -> None:
+        """Note that a stream has something for the next batch.
+
+        :param urgent: it has messages; otherwise only stored offsets, which may wait for `ack_delay`.
+        """
+        self._changes.add_stream(stream)
         if not urgent:
-            self._expect_acks()
+            self._changes.start_delay()
             return
-        self._streamed = True
-        if self._idle:
-            self._wake()
+        self._changes.has_stream_messages = True
+        if self._commit.idle:
+            self._commit.schedule()
 
-    def seal(self) -> None:
-        """Close the batch that collects: what a stream has for it has become large."""
-        self._seal()
+    def delete_stream_segments(self, paths: list[str]) -> None:
+        """Delete files of streams, once the batches that were closed before are written."""
+        if self._state is not LogState.STOPPING:
+            self._writer.jobs.put(DeleteStreamSegments(paths))
 
-    def remove(self, paths: list[str]) -> None:
-        """Remove segments of streams, after what is yet to be written."""
-        if not self._stopping:
-            self._writer.jobs.put(Removal(paths))
+    # Reading messages back
 
-    # Reading back
+    def indexed_up_to(self) -> i64:
+        """Return the log position before which every segment with live messages has an index."""
+        return self._indexes.indexed_up_to()
 
-    def indexed_before(self) -> i64:
-        """The place before which every segment that holds something live has an index."""
-        return self._indexes.until()
+    def roll_segment(self) -> None:
+        """Close the segment that is written to, if it is not too small, so that it gets an index."""
+        self._indexes.urgent = True
+        if (
+            self._buffer.offset > EARLY
+            and self._group is None
+            and not self.disk_full
+            and self._state is LogState.OPEN
+        ):
+            self._begin_segment()
 
-    def close_segment(self) -> None:
-        """Close the segment that is written to, if much stands in it, so that it gets an index."""
-        self._indexes.soon = True
-        if self._tail.offset > EARLY and self._group is None and not self.full and self._closing is None:
-            self._roll()
+    def request_indexes(self) -> None:
+        """Index each segment as soon as it is closed."""
+        self._indexes.urgent = True
 
-    def want_index(self) -> None:
-        """Somebody waits for the index of each segment that is closed."""
-        self._indexes.soon = True
-
-    def copied(self, queue: QueueLog, sequence: i64, place: i64, payload: bytes) -> None:
-        """Compaction has appended a message again, there."""
-        queue.moved[int(sequence)] = int(place)
-        self.lookup.copies[int(place)] = payload
+    def record_copy(self, queue: QueueLog, sequence: i64, position: i64, payload: bytes) -> None:
+        """Note the position of a message that compaction has appended again."""
+        queue.copies[int(sequence)] = int(position)
+        self.lookup.unwritten_copies[int(position)] = payload
 
     async def close(self) -> None:
-        """Write and sync everything, mark the stop as clean, end the worker.
+        """Write and sync everything, mark the stop as clean, end the writer thread.
 
         :raises StoreError: there is no room on the disk; what was not confirmed is not written.
         """
-        if self._closing is None:
-            self._closing = self._loop.create_future()
-            if self._idle:
-                self._cut()
-            self._finish()
-        await asyncio.shield(self._closing)
+        if self._closed is None:
+            self._closed = self._loop.create_future()
+            self._state = LogState.CLOSING
+            if self._commit.idle:
+                self._commit.write_next()
+            self._stop_when_done()
+        await asyncio.shield(self._closed)
         self._writer.join()
-        if self.full and not self.failed:
+        if self.disk_full and not self.failed:
             raise StoreError(f"no room left in {self._folder}: not all of the log was written", ExitStatus.IO)
 
-    # Appending
+    # Segments
 
-    def _added(self, queue: QueueLog, sequence: i64) -> None:
-        """A message was appended to the current segment."""
+    def _note_added(self, queue: QueueLog, sequence: i64) -> None:
+        """Note a message that was appended to the current segment."""
         if sequence == queue.added_last + 1:
             queue.added_last = sequence
             return
-        if queue.added_last != NONE:
-            queue.added.append(queue.added_first)
-            queue.added.append(queue.added_last)
-        queue.added_first = sequence
-        queue.added_last = sequence
-        self._touch(queue)
-
-    def _touch(self, queue: QueueLog) -> None:
-        if not queue.touched:
-            queue.touched = True
-            self._touched.append(queue)
+        queue.begin_added_range(sequence)
+        self._changes.add_queue(queue)
 
     def _make_room(self, size: i64) -> None:
-        """Before a record that does not fit in this block: close a batch that has become large; begin a new
-        segment where this one would become too large."""
-        self._tail.finish()
-        if self._tail.size > self._batch_size:
-            self._seal()
-        if self._tail.overflows(size):
-            self._roll()
+        """Before a record that does not fit in this block, close a batch or a segment that is large enough."""
+        self._buffer.finish_bundle()
+        if self._buffer.size > self._batch_size:
+            self.close_batch()
+        if self._buffer.overflows(size):
+            self._begin_segment()
 
-    def _put(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> None:
-        self._tail.finish()
-        if self._tail.overflows(HEADER + len(payload)):
-            self._roll()
-        self.unwritten += self._tail.put(kind, incarnation, sequence, payload)
+    def _append_record(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> None:
+        self._buffer.finish_bundle()
+        if self._buffer.overflows(HEADER + len(payload)):
+            self._begin_segment()
+        self.unwritten_bytes += self._buffer.append(kind, incarnation, sequence, payload)
 
-    def _roll(self) -> None:
-        for queue in self._touched:
-            self._settle(queue)
-        self._tail.cut(self.batch)
-        segment = Segment(self._tail.segment.number + 1, 0)
-        self._segments.held.append(segment)
-        self._tail.enter(segment, 0)
+    def _begin_segment(self) -> None:
+        """Close the segment that is written to and begin the next one."""
+        for queue in self._changes.queues:
+            self._add_live(queue)
+        self._buffer.close_write(self.batch)
+        segment = Segment(self._buffer.segment.number + 1, 0)
+        self._segments.segments.append(segment)
+        self._buffer.enter(segment, 0)
 
-    def _settle(self, queue: QueueLog) -> None:
-        """The messages that were appended for a queue are live in the current segment."""
-        runs = queue.take_added()
-        if runs and not queue.dropped:
-            queue.live.add(self._tail.segment, runs, queue.added_bytes)
+    def _add_live(self, queue: QueueLog) -> None:
+        """Count the messages that were appended for a queue as live in the current segment."""
+        ranges = queue.take_added()
+        if ranges and not queue.dropped:
+            queue.live.add(self._buffer.segment, ranges, queue.added_bytes)
         queue.added_bytes = 0
 
-    def _forget_gone(self) -> None:
-        """What was acknowledged since the last batch is dead, though the records of that are yet to be
-        written."""
-        for queue in self._touched:
-            queue.end(queue.gone_runs(), 0)
+    def _end_acknowledged(self) -> None:
+        """Count the messages acknowledged since the last batch as dead, before their records are written."""
+        for queue in self._changes.queues:
+            queue.end_messages(queue.ended_ranges(), 0)
 
-    # Batches
-
-    def _wake(self) -> None:
-        self._idle = False
-        self._loop.call_soon(self._cut)
-
-    def _expect_acks(self) -> None:
-        if self._ack_timer is None:
-            self._ack_timer = self._loop.call_later(self._ack_delay, self._ack_time)
-
-    def _ack_time(self) -> None:
-        self._ack_timer = None
-        if self._idle:
-            self._cut()
-        else:
-            self._acks_due = True
-
-    def _cut(self) -> None:
-        """Hand the next batch to the worker, unless it has one."""
-        self._idle = False
-        if self._in_flight is not None or self.failed:
+    def _maintain_segments(self) -> None:
+        """Delete segments that are not needed, index closed ones, and compact the oldest while that pays."""
+        if self.failed or self._state is LogState.STOPPING:
             return
-        if not self._ready:
-            self._seal()
-        if self._ready:
-            self._in_flight = self._ready.popleft()
-            self._writer.jobs.put(self._in_flight)
-        else:
-            self._idle = True
-
-    def _seal(self) -> None:
-        """Close the batch that collects: its acknowledgements become records, and what it changes becomes
-        known."""
-        touched = self._touched
-        for queue in touched:
-            if not queue.dropped:
-                self._seal_queue(queue)
-            queue.touched = False
-            queue.added_last = NONE
-        self._touched = []
-        self._acks_due = False
-        tail = self._tail
-        tail.cut(self.batch)
-        size: i64 = tail.size
-        parts = []
-        for stream in self._streams:
-            part = stream.cut()
-            if part is not None:
-                parts.append(part)
-                size += part.size
-        self._streams = []
-        self._streamed = False
-        if size > 0 or parts:
-            change = self._gate.submitted if self._gate is not None else 0
-            durable = tail.spilled < tail.size or bool(parts)
-            end = tail.base + tail.offset
-            self._ready.append(Batch(self.batch, tail.take(), size, change, end, durable, parts))
-            self.batch += 1
-
-    def _seal_queue(self, queue: QueueLog) -> None:
-        gone = queue.gone_runs()
-        if gone:
-            payload = pairs(gone)
-            self._put(ACK, queue.incarnation, gone[0], payload)
-            queue.gone = []
-            queue.gone_last = NONE
-        if queue.marks:
-            values: list[int] = []
-            for sequence, count in queue.marks.items():
-                values.append(sequence)
-                values.append(count)
-            payload = pairs(values)
-            self._put(MARK, queue.incarnation, values[0], payload)
-            queue.marks = {}
-        self._settle(queue)
-        if gone:
-            queue.end(gone, 0)
-
-    def _release(self) -> None:
-        """Tell of batches that are written and whose definitions are committed, in order."""
-        while self._written:
-            batch = self._written[0]
-            if self._gate is not None and batch.change > self._gate.committed:
-                break
-            self._written.popleft()
-            self.synced = batch.number
-            for part in batch.streams:
-                part.stream.commit(part)
-            self.on_synced(batch.number)
-
-    def _tidy(self) -> None:
-        """Remove the segments that nobody needs, and copy forward what keeps too many of them."""
-        if self.failed or self._stopping:
-            return
-        committed = self._gate.committed if self._gate is not None else 0
-        removed = self._segments.removable(self.synced, committed)
-        if removed:
-            self._writer.jobs.put(Unlink([segment.number for segment in removed]))
-            for segment in removed:
-                if segment.index is None:
-                    forget_moves(segment.number, self._queues)
-        if self.full or self._closing is not None:
+        self._deletion.run(self.synced, self._commit.committed_change(), self._queues)
+        if self.disk_full or self._state is not LogState.OPEN:
             return
         job = self._indexes.next_job(self.synced)
         if job is not None:
             self._writer.jobs.put(job)
-        part = self._compactor.next_slice(self.synced)
+        part = self._compactor.next_read(self.synced)
         if part is not None:
             self._writer.jobs.put(part)
 
-    def _finish(self) -> None:
-        """When the log is being closed: end the worker once nothing is left to write, or nothing can be
-        written."""
-        if self._closing is None or self._stopping:
-            return
-        if self.failed or (self.full and self._attempts > 1):
-            self._stopping = True
-            self._writer.jobs.put(Stop(None))
-        elif self._in_flight is None and self._idle:
-            self._stopping = True
-            self._writer.jobs.put(Stop((self._tail.segment.number, self._tail.offset, self.delivered)))
+    # Batches
 
-    # What the worker reports, on the loop
+    def close_batch(self) -> None:
+        """Close the batch that collects: its acknowledgements become records, and it waits for the writer thread."""
+        # The list stays whole in between: the segment may change, and then the messages of all of them are in the old one.
+        for queue in self._changes.queues:
+            if not queue.dropped:
+                self._append_changes(queue)
+            queue.has_changes = False
+            queue.added_last = NONE
+        self._changes.clear_queues()
+        buffer = self._buffer
+        buffer.close_write(self.batch)
+        size: i64 = buffer.size
+        parts = self._changes.take_streams()
+        for part in parts:
+            size += part.size
+        if size > 0 or parts:
+            change = self._commit.submitted_change()
+            durable = buffer.spilled < buffer.size or bool(parts)
+            end = buffer.base + buffer.offset
+            self._commit.add(Batch(self.batch, buffer.take(), size, change, end, durable, parts))
+            self.batch += 1
 
-    def wrote(self, batch: Batch) -> None:
-        """A batch is on the disk."""
-        self._in_flight = None
-        self.unwritten -= batch.size
-        self.written = batch.end
-        self.lookup.written(self.written)
-        self._written.append(batch)
-        self._release()
-        if (
-            self._ready
-            or self._tail.size > 0
-            or self._streamed
-            or self._acks_due
-            or self._closing is not None
-        ):
-            self._cut()
+    def _append_changes(self, queue: QueueLog) -> None:
+        """Append the acknowledgements and delivery counts of a queue."""
+        ended = queue.ended_ranges()
+        if ended:
+            self._append_record(ACK, queue.incarnation, ended[0], pack_pairs(ended))
+            queue.forget_ended()
+        if queue.unwritten_counts:
+            values: list[int] = []
+            for sequence, count in queue.unwritten_counts.items():
+                values.append(sequence)
+                values.append(count)
+            self._append_record(DELIVERY_COUNT, queue.incarnation, values[0], pack_pairs(values))
+            queue.unwritten_counts = {}
+        self._add_live(queue)
+        if ended:
+            queue.end_messages(ended, 0)
+
+    def _ack_delay_over(self) -> None:
+        if self._commit.idle:
+            self._commit.write_next()
         else:
-            self._idle = True
-        self._tidy()
-        self._finish()
+            self._changes.delay_is_over = True
 
-    def read(self, part: Slice) -> None:
-        """A part of the segment that is being compacted was read."""
-        if self.failed or self._closing is not None:
+    def _release(self, batch: Batch) -> None:
+        """Report a batch that counts."""
+        self.synced = batch.number
+        for part in batch.streams:
+            part.stream.commit(part)
+        self.on_synced(batch.number)
+
+    def _on_definitions_committed(self) -> None:
+        self._commit.release()
+        self._maintain_segments()
+
+    def _stop_when_done(self) -> None:
+        """End the writer thread of a closing log once nothing is left to write, or nothing can be written."""
+        if self._state is not LogState.CLOSING:
+            return
+        if self.failed or (self.disk_full and self._full_reports > 1):
+            self._state = LogState.STOPPING
+            self._writer.jobs.put(StopWriter(None))
+        elif self._commit.idle and not self._commit.is_writing:
+            self._state = LogState.STOPPING
+            end = CleanEnd(self._buffer.segment.number, self._buffer.offset, self.delivered_up_to)
+            self._writer.jobs.put(StopWriter(end))
+
+    # Reports of the writer thread (WriterListener)
+
+    def on_batch_written(self, batch: Batch) -> None:
+        """Release a batch that is on disk and write the next one."""
+        self.unwritten_bytes -= batch.size
+        self.written_position = batch.end
+        self.lookup.set_written_position(self.written_position)
+        self._commit.written(batch)
+        if (
+            self._commit.has_closed_batches
+            or self._buffer.size > 0
+            or self._changes.has_stream_messages
+            or self._changes.delay_is_over
+            or self._state is not LogState.OPEN
+        ):
+            self._commit.write_next()
+        else:
+            self._commit.idle = True
+        self._maintain_segments()
+        self._stop_when_done()
+
+    def on_compaction_read(self, part: CompactionRead) -> None:
+        """Copy the live messages of a slice of the segment that is being compacted."""
+        if self.failed or self._state is not LogState.OPEN:
             return
         # A message whose acknowledgement has yet to be written must not be copied behind it.
-        self._forget_gone()
+        self._end_acknowledged()
         self._compactor.copy(part, self, self._queues)
-        self._tidy()
+        self._maintain_segments()
 
-    def indexed(self, job: IndexJob) -> None:
-        """A slice of a segment was indexed, or the index was written."""
-        if not job.finished and not self.failed and self._closing is None:
+    def on_index_progress(self, job: IndexJob) -> None:
+        """Continue an index job, or take its result."""
+        if not job.finished and not self.failed and self._state is LogState.OPEN:
             self._writer.jobs.put(job)
             return
-        self._indexes.take(job, self._queues)
-        self._tidy()
+        self._indexes.finish(job, self._queues)
+        self._maintain_segments()
 
-    def room(self, enough: bool) -> None:
-        """The disk is full, still full, or has room again."""
-        if self.full == enough:
-            self.full = not enough
-            self.on_full(self.full)
-        if self.full:
-            # The acknowledgements wait for room, but what they let go of makes room.
-            self._forget_gone()
-            self._tidy()
-            if self._closing is not None:
-                # The first report may be of an attempt that was made before.
-                self._attempts += 1
-        self._finish()
+    def on_disk_space(self, enough: bool) -> None:
+        """Note that the disk is full, still full, or has room again."""
+        if self.disk_full == enough:
+            self.disk_full = not enough
+            self.on_full(self.disk_full)
+        if self.disk_full:
+            # The records of the acknowledgements wait for room, but the messages that they end make room.
+            self._end_acknowledged()
+            self._maintain_segments()
+            if self._state is not LogState.OPEN:
+                # The first report may be of an attempt from before `close`.
+                self._full_reports += 1
+        self._stop_when_done()
 
-    def failure(self, text: str) -> None:
-        """The disk failed: nothing is written any more."""
+    def on_write_failure(self, text: str) -> None:
+        """Write nothing more: the disk failed."""
         if not self.failed:
             self.failed = True
+            self._commit.halt()
             self.on_failed(text)
-        self._finish()
+        self._stop_when_done()
 
-    def stopped(self) -> None:
-        """The worker has ended."""
-        if not self._stopping:
-            self.failure(f"the thread that writes the log in {self._folder} has ended")
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-        if self._closing is not None and not self._closing.done():
-            self._closing.set_result(None)
-
-    def committed(self) -> None:
-        """Definitions were committed."""
-        self._release()
-        self._tidy()
+    def on_writer_stopped(self) -> None:
+        """Complete `close`; fail if nobody asked the thread to end."""
+        if self._state is not LogState.STOPPING:
+            self.on_write_failure(f"the thread that writes the log in {self._folder} has ended")
+        self._changes.cancel_delay()
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)
 
 
 def _ignore(_: object) -> None:
     return
 
 
-__all__ = ["Gate", "Log", "QueueLog"]
+__all__ = ["Log"]

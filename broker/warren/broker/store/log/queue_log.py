@@ -1,80 +1,114 @@
-"""A durable queue's handle in the log: what was appended and acknowledged since the last batch, as runs."""
+"""A durable queue's handle in the log: its live messages, and what changed since the last batch, as sequence ranges."""
 
 from __future__ import annotations
 
 from mypy_extensions import i64
 
-from warren.broker.store.log.live_segments import Live
-from warren.broker.store.sequence_ranges import NONE, merge
+from warren.broker.store.log.live_messages import LiveMessages
+from warren.broker.store.sequence_ranges import NONE, merge_ranges
 
 
 class QueueLog:
-    """A durable queue's handle in the log. Only `incarnation` is for others to read."""
+    """A durable queue's handle in the log. Only `incarnation` is for others to read.
+
+    :param incarnation: the number that names the queue in the log's records. No other queue of the data folder has it,
+        not even one of the same name that is declared later.
+    """
 
     def __init__(self, incarnation: i64) -> None:
         self.incarnation = incarnation
-        self.live = Live()
+        self.live = LiveMessages()
         self.dropped = False
-        self.touched = False
+        """The queue is deleted."""
+        self.has_changes = False
+        """The queue is among those with changes for the next batch."""
         self.added_first: i64 = 0
         self.added_last: i64 = NONE
+        """The range of appended sequences that the next one may extend; NONE if there is none."""
         self.added_bytes: i64 = 0
+        """Bytes that the appended messages take, for `live`."""
         self.added: list[int] = []
+        """Appended ranges before that one."""
         self.written: i64 = 0
-        """How many messages were written since the queue's start."""
-        self.gone_first: i64 = 0
-        self.gone_last: i64 = NONE
-        self.gone: list[int] = []
-        self.marks: dict[int, int] = {}
-        """Delivery counts that are yet to be written."""
+        """Number of messages written since the start of the process."""
+        self.ended_first: i64 = 0
+        self.ended_last: i64 = NONE
+        """The range of acknowledged sequences that the next one may extend; NONE if there is none."""
+        self.ended: list[int] = []
+        """Acknowledged ranges before that one."""
+        self.unwritten_counts: dict[int, int] = {}
+        """Delivery counts that have yet to be written, by sequence."""
         self.counts: dict[int, int] = {}
-        """Delivery counts of live messages, where they are not 0."""
-        self.moved: dict[int, int] = {}
-        """Where copies of messages stand whose segment has no index yet."""
-        self.moved_transient: set[int] = set()
-        """Those of them that do not outlive the process."""
+        """Delivery counts of live messages that are not 0, by sequence."""
+        self.copies: dict[int, int] = {}
+        """Log positions of copies that compaction made in segments without an index, by sequence."""
+        self.spilled_copies: set[int] = set()
+        """Sequences of those copies that do not outlive the process."""
+
+    def begin_added_range(self, sequence: i64) -> None:
+        """Begin a new range of appended sequences."""
+        if self.added_last != NONE:
+            self.added.append(self.added_first)
+            self.added.append(self.added_last)
+        self.added_first = sequence
+        self.added_last = sequence
+
+    def begin_ended_range(self, sequence: i64) -> None:
+        """Begin a new range of acknowledged sequences."""
+        if self.ended_last != NONE:
+            self.ended.append(self.ended_first)
+            self.ended.append(self.ended_last)
+        self.ended_first = sequence
+        self.ended_last = sequence
 
     def take_added(self) -> list[int]:
-        """The runs that were appended since the last call, as first, last, first, last, ..."""
-        runs = self.added
+        """Return the ranges that were appended since the last call, as first, last, first, last, ..."""
+        ranges = self.added
         if self.added_last != NONE:
-            runs.append(self.added_first)
-            runs.append(self.added_last)
+            ranges.append(self.added_first)
+            ranges.append(self.added_last)
         self.added = []
         self.added_last = NONE
         at: i64 = 0
-        while at < len(runs):
-            self.written += runs[at + 1] - runs[at] + 1
+        while at < len(ranges):
+            self.written += ranges[at + 1] - ranges[at] + 1
             at += 2
-        return runs
+        return ranges
 
-    def end(self, runs: list[int], batch: i64) -> None:
-        """The messages of `runs` are dead; their segments stay until `batch` is on the disk (0: nothing to
-        wait for)."""
-        self.live.clear(runs, batch)
+    def ended_ranges(self) -> list[int]:
+        """Return the acknowledged ranges in order, with adjacent ones joined."""
+        if not self.ended:
+            return [self.ended_first, self.ended_last] if self.ended_last != NONE else []
+        if self.ended_last != NONE:
+            self.ended.append(self.ended_first)
+            self.ended.append(self.ended_last)
+            self.ended_last = NONE
+        merged = merge_ranges(self.ended)
+        self.ended = merged
+        return merged[:]
+
+    def forget_ended(self) -> None:
+        """Forget the acknowledged ranges: their record is part of a batch."""
+        self.ended = []
+        self.ended_last = NONE
+
+    def end_messages(self, ranges: list[int], batch: i64) -> None:
+        """Note that the messages of `ranges` are no longer live.
+
+        :param batch: their segments stay until this batch is on disk; 0 if they need not wait.
+        """
+        self.live.remove(ranges, batch)
         if self.counts:
             at: i64 = 0
-            while at < len(runs):
-                first: i64 = runs[at]
-                last: i64 = runs[at + 1]
+            while at < len(ranges):
+                first: i64 = ranges[at]
+                last: i64 = ranges[at + 1]
                 if last - first < len(self.counts):
                     for sequence in range(first, last + 1):
                         self.counts.pop(sequence, 0)
                 else:
                     self.counts = {s: n for s, n in self.counts.items() if s < first or s > last}
                 at += 2
-
-    def gone_runs(self) -> list[int]:
-        """The acknowledged runs in order, adjacent ones as one."""
-        if not self.gone:
-            return [self.gone_first, self.gone_last] if self.gone_last != NONE else []
-        if self.gone_last != NONE:
-            self.gone.append(self.gone_first)
-            self.gone.append(self.gone_last)
-            self.gone_last = NONE
-        merged = merge(self.gone)
-        self.gone = merged
-        return merged[:]
 
 
 __all__ = ["QueueLog"]

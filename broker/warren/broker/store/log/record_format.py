@@ -1,19 +1,24 @@
-"""The log's format: how records and blocks are encoded, checked and found again after damage.
+"""On-disk format of the log's records and blocks: encoding, checksums, and the search for the next record after damage.
 
-A segment is a sequence of blocks. A block begins with a header (`_BLOCK`): the offset in the block at which
-the first record begins that starts there (0: none does), and a CRC. What is left of the blocks is one stream
-of records; a record may run over any number of blocks. A record is a header (`_HEADER`, then the CRC of its
-bytes) and a payload, whose CRC stands in the header. All numbers are little-endian. The CRCs of headers begin
-with the segment's seed, so that only what was written for this place in this log can pass for a header.
+A segment is a sequence of blocks. A block begins with a header (`_BLOCK`): the offset in the block at which the first
+record begins that starts there (0: none does), and a CRC. The rest of the blocks is one stream of records; a record may run
+over any number of blocks. A record is a header (`_HEADER`, then the CRC of its bytes) and a payload, whose CRC stands in
+the header. All numbers are little-endian. The CRCs of headers begin with the segment's seed, so that only bytes that were
+written for this place in this log can pass for a header.
 
-    MESSAGE   incarnation, sequence; payload: the message, opaque
-    FAN_OUT   of the first target; payload: number of targets, (incarnation, sequence) of each, the message
-    ACK       incarnation, first sequence; payload: ranges (first, last)
-    MARK      incarnation, first sequence; payload: pairs (sequence, count)
-    GROUP     payload: entries that hold together: header without CRCs (`_ENTRY`), then its payload
-    SPILL     as MESSAGE, of a message that does not outlive the process: it was written to make room in memory
-    BUNDLE    incarnation, first sequence; payload: messages of one queue with successive sequences that begin alike:
-              their number, the size of what they share, that, the size of what each has besides, and that of each
+A queue is named by its incarnation, a number that no other queue of the data folder has had or will have; a message by the
+incarnation and its sequence in the queue.
+
+    MESSAGE         incarnation, sequence; payload: the message, opaque
+    FAN_OUT         incarnation and sequence of the first target; payload: number of targets, (incarnation, sequence) of
+                    each, the message
+    ACK             incarnation, first sequence; payload: ranges (first, last)
+    DELIVERY_COUNT  incarnation, first sequence; payload: pairs (sequence, count)
+    GROUP           0, number of entries; payload: entries that count together: header without CRCs (`_ENTRY`), then its
+                    payload
+    SPILL           as MESSAGE, of a message that left memory and does not outlive the process
+    BUNDLE          incarnation, first sequence; payload: messages of one queue with successive sequences and the same
+                    head: their number, the size of the head, the head, the size of each content, the contents
 """
 
 from __future__ import annotations
@@ -28,25 +33,28 @@ from mypy_extensions import i64
 MESSAGE: Final = 0xC1
 FAN_OUT: Final = 0xC2
 ACK: Final = 0xC3
-MARK: Final = 0xC4
+DELIVERY_COUNT: Final = 0xC4
 GROUP: Final = 0xC5
 SPILL: Final = 0xC6
 BUNDLE: Final = 0xC7
 
 BLOCK: Final = 65536
-"""Size of a block in bytes. Tests use smaller ones."""
+"""Size of a block in bytes. Tests use smaller blocks."""
 BLOCK_HEADER: Final = 8
+"""Size of a block's header in bytes."""
 HEADER: Final = 29
+"""Size of a record's header in bytes, its CRC included."""
 BUNDLE_HEADER: Final = 8
+"""Bytes of a bundle's payload before the head."""
 BUNDLE_ENTRY: Final = 4
-"""What a bundle takes for each of its messages, besides the message."""
-LARGEST: Final = 0xFFFF_FFFF
-"""Largest payload of a record in bytes."""
+"""Bytes that a bundle takes for each of its messages, besides the content."""
+POSITION_SHIFT: Final = 32
+"""A log position is the number of a segment, shifted left by this many bits, plus an offset in the segment."""
 
 _HEADER = struct.Struct("<BIQQI")
 _CRC = struct.Struct("<I")
 _BLOCK = struct.Struct("<II")
-_PLACE = struct.Struct("<QI")
+_BLOCK_CHECK = struct.Struct("<QI")
 _ENTRY = struct.Struct("<BIQQ")
 _PAIR = struct.Struct("<QQ")
 _COUNTS = struct.Struct("<II")
@@ -57,7 +65,7 @@ pack_crc: Final = _CRC.pack
 
 
 class Record:
-    """A record as it was read; `offset` is where it begins in the file, for reports."""
+    """A record that was read; `offset` is its offset in the segment's file."""
 
     def __init__(self, kind: int, incarnation: int, sequence: int, payload: bytes, offset: int) -> None:
         self.kind = kind
@@ -67,35 +75,37 @@ class Record:
         self.offset = offset
 
 
-def seed_of(identity: int, segment: int) -> int:
-    """The seed of a segment's header CRCs."""
+def segment_seed(identity: int, segment: int) -> int:
+    """Return the seed of a segment's header CRCs."""
     return zlib.crc32(_PAIR.pack(identity, segment))
 
 
-def encode(kind: int, incarnation: int, sequence: int, payload: bytes, seed: int) -> bytes:
-    """One record."""
+def encode_record(kind: int, incarnation: int, sequence: int, payload: bytes, seed: int) -> bytes:
+    """Return a record with its header."""
     header = pack_header(kind, len(payload), incarnation, sequence, zlib.crc32(payload))
     return header + pack_crc(zlib.crc32(header, seed)) + payload
 
 
-def block_header(seed: int, block: int, first: int) -> bytes:
-    """The header of a block in which a record begins at `first` (0: none does)."""
-    return _BLOCK.pack(first, zlib.crc32(_PLACE.pack(block, first), seed))
+def encode_block_header(seed: int, block: int, first: int) -> bytes:
+    """Return the header of a block in which a record begins at offset `first` (0: none does)."""
+    return _BLOCK.pack(first, zlib.crc32(_BLOCK_CHECK.pack(block, first), seed))
 
 
-def first_record(header: bytes, seed: int, block: int) -> int:
-    """The offset that a block's header gives, or -1 if the header is damaged."""
+def decode_block_header(header: bytes, seed: int, block: int) -> int:
+    """Return the offset of the first record that a block's header holds, or -1 if the header is damaged."""
     if len(header) < BLOCK_HEADER:
         return -1
     first, check = _BLOCK.unpack_from(header)
-    if check != zlib.crc32(_PLACE.pack(block, first), seed):
+    if check != zlib.crc32(_BLOCK_CHECK.pack(block, first), seed):
         return -1
     return int(first)
 
 
-def header_at(buffer: bytes, position: int, seed: int) -> tuple[int, int, int, int, int] | None:
-    """Type, length, incarnation, sequence and payload CRC of the record header that stands there, if one
-    does."""
+def decode_record_header(buffer: bytes, position: int, seed: int) -> tuple[int, int, int, int, int] | None:
+    """Return type, payload length, incarnation, sequence and payload CRC of the record header at a position of the buffer.
+
+    None if no intact header stands there.
+    """
     header = buffer[position : position + HEADER - 4]
     if len(buffer) - position < HEADER:
         return None
@@ -105,26 +115,26 @@ def header_at(buffer: bytes, position: int, seed: int) -> tuple[int, int, int, i
     return kind, length, incarnation, sequence, check
 
 
-def find_header(buffer: bytes, start: int, stop: int, seed: int) -> int:
-    """The first position from `start` to before `stop` at which a record header stands, or -1."""
+def find_record_header(buffer: bytes, start: int, stop: int, seed: int) -> int:
+    """Return the first position from `start` to before `stop` with an intact record header, or -1."""
     position = start
     while (match := _KINDS.search(buffer, position, stop)) is not None:
         position = match.start()
-        if header_at(buffer, position, seed) is not None:
+        if decode_record_header(buffer, position, seed) is not None:
             return position
         position += 1
     return -1
 
 
-def entry(kind: int, incarnation: int, sequence: int, payload: bytes) -> bytes:
-    """A record as it stands in a group."""
+def encode_group_entry(kind: int, incarnation: int, sequence: int, payload: bytes) -> bytes:
+    """Return a record as an entry of a group."""
     return _ENTRY.pack(kind, len(payload), incarnation, sequence) + payload
 
 
-def entries(record: Record) -> list[Record]:
-    """The records that a record stands for: those of a group, the messages of a bundle, else itself alone."""
+def expand_record(record: Record) -> list[Record]:
+    """Return the records that a record stands for: those of a group, the messages of a bundle, or only itself."""
     if record.kind == BUNDLE:
-        return _bundled(record)
+        return _expand_bundle(record)
     if record.kind != GROUP:
         return [record]
     found: list[Record] = []
@@ -138,21 +148,21 @@ def entries(record: Record) -> list[Record]:
     return found
 
 
-def bundle(head: bytes, contents: list[bytes]) -> bytes:
-    """The payload of BUNDLE."""
+def encode_bundle(head: bytes, contents: list[bytes]) -> bytes:
+    """Return the payload of a BUNDLE."""
     count: i64 = len(contents)
     sizes = struct.pack(f"<{count}I", *map(len, contents))
     return b"".join((_COUNTS.pack(count, len(head)), head, sizes, *contents))
 
 
 def bundle_head(payload: bytes) -> bytes:
-    """What the messages of a BUNDLE share."""
+    """Return the head that the messages of a BUNDLE share."""
     size: i64 = _COUNTS.unpack_from(payload)[1]
     return payload[BUNDLE_HEADER : BUNDLE_HEADER + size]
 
 
-def _contents(payload: bytes) -> list[tuple[int, int]]:
-    """Where in the payload of BUNDLE stands what each message has for itself, in order of their sequences."""
+def _locate_bundled(payload: bytes) -> list[tuple[int, int]]:
+    """Return start and stop of each content in the payload of a BUNDLE, in order of sequence."""
     count, shared = _COUNTS.unpack_from(payload)
     at: i64 = BUNDLE_HEADER + shared
     start: i64 = at + BUNDLE_ENTRY * count
@@ -164,28 +174,30 @@ def _contents(payload: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def _bundled(record: Record) -> list[Record]:
+def _expand_bundle(record: Record) -> list[Record]:
     payload = record.payload
     head = bundle_head(payload)
     found: list[Record] = []
     sequence = record.sequence
-    for start, stop in _contents(payload):
+    for start, stop in _locate_bundled(payload):
         message = head + payload[start:stop]
         found.append(Record(MESSAGE, record.incarnation, sequence + len(found), message, record.offset))
     return found
 
 
-def messages_in(
+def locate_messages(
     kind: int, incarnation: int, sequence: int, payload: bytes
 ) -> dict[tuple[int, int], tuple[int, int]]:
-    """Where in the payload of a group, a fan-out or a bundle each message stands, by incarnation and sequence; of a bundle
-    without what its messages share."""
+    """Return start and stop of each message in the payload of a group, fan-out or bundle, by incarnation and sequence.
+
+    Of a bundle's messages, those of the contents, without the shared head.
+    """
     found: dict[tuple[int, int], tuple[int, int]] = {}
     if kind == BUNDLE:
-        for place in _contents(payload):
-            found[(incarnation, sequence + len(found))] = place
+        for span in _locate_bundled(payload):
+            found[(incarnation, sequence + len(found))] = span
     elif kind == FAN_OUT:
-        _targets_in(payload, 0, len(payload), found)
+        _locate_targets(payload, 0, len(payload), found)
     elif kind == GROUP:
         position: i64 = 0
         while position < len(payload):
@@ -195,11 +207,13 @@ def messages_in(
             if inner == MESSAGE:
                 found[(target, number)] = (int(start), int(position))
             elif inner == FAN_OUT:
-                _targets_in(payload, start, position, found)
+                _locate_targets(payload, start, position, found)
     return found
 
 
-def _targets_in(payload: bytes, start: i64, stop: i64, found: dict[tuple[int, int], tuple[int, int]]) -> None:
+def _locate_targets(
+    payload: bytes, start: i64, stop: i64, found: dict[tuple[int, int], tuple[int, int]]
+) -> None:
     count: i64 = _CRC.unpack_from(payload, start)[0]
     content: i64 = start + 4 + 16 * count
     at: i64 = start + 4
@@ -209,23 +223,23 @@ def _targets_in(payload: bytes, start: i64, stop: i64, found: dict[tuple[int, in
         at += 16
 
 
-def pairs(values: list[int]) -> bytes:
-    """A list of even length as the payload of ACK and MARK."""
+def pack_pairs(values: list[int]) -> bytes:
+    """Return a list of even length as the payload of an ACK or DELIVERY_COUNT."""
     return struct.pack(f"<{len(values)}Q", *values)
 
 
 def unpack_pairs(payload: bytes) -> list[int]:
-    """What `pairs` packed."""
+    """Return the list that `pack_pairs` packed."""
     return list(struct.unpack(f"<{len(payload) // 8}Q", payload))
 
 
-def fan_out_table(targets: list[int]) -> bytes:
-    """The beginning of the payload of FAN_OUT: `targets` is incarnation and sequence of each, in turn."""
-    return _CRC.pack(len(targets) // 2) + pairs(targets)
+def encode_fan_out_targets(targets: list[int]) -> bytes:
+    """Return the beginning of the payload of a FAN_OUT: `targets` is incarnation and sequence of each target, in turn."""
+    return _CRC.pack(len(targets) // 2) + pack_pairs(targets)
 
 
-def fan_out_targets(payload: bytes) -> tuple[list[int], bytes]:
-    """The targets of a FAN_OUT, as `fan_out_table` takes them, and its message."""
+def decode_fan_out(payload: bytes) -> tuple[list[int], bytes]:
+    """Return the targets of a FAN_OUT, as `encode_fan_out_targets` takes them, and its message."""
     count = int(_CRC.unpack_from(payload)[0])
     end = 4 + 16 * count
     return unpack_pairs(payload[4:end]), payload[end:]
@@ -238,29 +252,29 @@ __all__ = [
     "BUNDLE",
     "BUNDLE_ENTRY",
     "BUNDLE_HEADER",
+    "DELIVERY_COUNT",
     "FAN_OUT",
     "GROUP",
     "HEADER",
-    "LARGEST",
-    "MARK",
     "MESSAGE",
+    "POSITION_SHIFT",
     "SPILL",
     "Record",
-    "block_header",
-    "bundle",
     "bundle_head",
-    "encode",
-    "entries",
-    "entry",
-    "fan_out_table",
-    "fan_out_targets",
-    "find_header",
-    "first_record",
-    "header_at",
-    "messages_in",
+    "decode_block_header",
+    "decode_fan_out",
+    "decode_record_header",
+    "encode_block_header",
+    "encode_bundle",
+    "encode_fan_out_targets",
+    "encode_group_entry",
+    "encode_record",
+    "expand_record",
+    "find_record_header",
+    "locate_messages",
     "pack_crc",
     "pack_header",
-    "pairs",
-    "seed_of",
+    "pack_pairs",
+    "segment_seed",
     "unpack_pairs",
 ]

@@ -1,10 +1,10 @@
-"""Reads a segment record by record in bounded memory, and goes on after damage."""
+"""Sequential reading of a segment, record by record in bounded memory, past damaged places."""
 
 from __future__ import annotations
 
 import zlib
 
-from warren.broker.store.files import Files
+from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.log.record_format import (
     BLOCK_HEADER,
     BUNDLE,
@@ -12,17 +12,17 @@ from warren.broker.store.log.record_format import (
     HEADER,
     MESSAGE,
     Record,
-    find_header,
-    first_record,
-    header_at,
+    decode_block_header,
+    decode_record_header,
+    find_record_header,
 )
 
 _READ = 4 * 65536
-"""How many bytes are read at a time."""
+"""Bytes that are read at a time."""
 
 
 class Damage:
-    """A place in a segment that could not be read; `text` is one line for the operator."""
+    """A place in a segment that could not be read; `text` describes it in one line for the operator."""
 
     def __init__(self, offset: int, text: str) -> None:
         self.offset = offset
@@ -30,29 +30,33 @@ class Damage:
 
 
 class SegmentReader:
-    """Yields the intact records of one segment in order.
+    """Reads the intact records of one segment in order.
 
-    `damage` is what was passed over so far; `end` is the offset behind the last intact record.
+    :param number: number of the segment, for reports.
+    :param seed: seed of the segment's header checksums.
+    :param block: size of a block in bytes.
     """
 
     def __init__(self, files: Files, path: str, number: int, seed: int, block: int) -> None:
         self.damage: list[Damage] = []
+        """Places that were skipped so far."""
         self.end = 0
+        """Offset behind the last intact record."""
         self._files = files
         self._path = path
         self.number = number
         self._seed = seed
         self._block = block
-        self._room = block - BLOCK_HEADER
+        self._block_room = block - BLOCK_HEADER
         self._size = -1
         self._next_block = 0
         self._buffer = b""
         self._base = 0
-        """Position of the buffer in the stream of records, that is, without the headers of blocks."""
+        """Position of the buffer in the stream of records, which leaves out the headers of blocks."""
         self._at = 0
 
     def next(self) -> Record | None:
-        """The next intact record, or None at the end."""
+        """Return the next intact record, or None at the end."""
         while True:
             left = self._fill(HEADER)
             if left < HEADER:
@@ -60,16 +64,16 @@ class SegmentReader:
                     self._report(self._at, f"{left} bytes at the end are no record")
                     self._at += left
                 return None
-            found = header_at(self._buffer, self._at, self._seed)
+            found = decode_record_header(self._buffer, self._at, self._seed)
             if found is None:
-                if not self._find():
+                if not self._find_next_record():
                     return None
                 continue
             kind, length, incarnation, sequence, check = found
             start = self._at
             available = self._fill(HEADER + length)
             start = self._at
-            name = self._name(kind, incarnation, sequence)
+            name = self._describe(kind, incarnation, sequence)
             if available < HEADER + length:
                 self._report(start, f"{name} is cut short")
                 self._at += available
@@ -81,12 +85,12 @@ class SegmentReader:
                 continue
             record = Record(kind, incarnation, sequence, payload, self._offset(self._base + start))
             position = self._base + self._at
-            # Behind the last byte, not at the next byte's place: that one may lie beyond a block header.
+            # Behind the last byte, not at the next byte's offset: that one may lie beyond a block header.
             self.end = self._offset(position - 1) + 1
             return record
 
     def _fill(self, wanted: int) -> int:
-        """Have `wanted` bytes in the buffer if the file has them; returns how many there are."""
+        """Read ahead until the buffer holds `wanted` bytes, if the file has them; return how many it holds."""
         available = len(self._buffer) - self._at
         if available >= wanted:
             return available
@@ -109,48 +113,53 @@ class SegmentReader:
         self._buffer = b"".join(parts)
         return available
 
-    def _find(self) -> bool:
-        """After a header that is none: go to the next record, through the rest of this block and then by the
-        headers of the blocks that follow; a block whose header is damaged too is searched."""
+    def _find_next_record(self) -> bool:
+        """Go to the next intact record after a damaged header; return whether there is one.
+
+        The rest of this block is searched. From the next block on its header leads to a record; a block whose header is
+        damaged too is searched.
+        """
         begin = self._base + self._at
-        place = begin + 1
+        position = begin + 1
         while True:
-            block, within = divmod(place, self._room)
+            block, within = divmod(position, self._block_room)
             if block * self._block >= self._size:
                 break
             if within == 0 and block > 0:
                 header = self._files.read(self._path, block * self._block, BLOCK_HEADER)
-                first = first_record(header, self._seed, block)
+                first = decode_block_header(header, self._seed, block)
                 if first == 0:
-                    place += self._room
+                    position += self._block_room
                     continue
                 if BLOCK_HEADER <= first < self._block:
-                    place += first - BLOCK_HEADER
-            stop = (block + 1) * self._room
-            if not self._seek(place, stop):
+                    position += first - BLOCK_HEADER
+            stop = (block + 1) * self._block_room
+            if not self._seek(position, stop):
                 break
-            found = find_header(self._buffer, self._at, self._at + stop - place, self._seed)
+            found = find_record_header(self._buffer, self._at, self._at + stop - position, self._seed)
             if found >= 0:
                 self._at = found
-                self._report_place(begin, f"{self._base + found - begin} bytes are no record")
+                self._report_position(begin, f"{self._base + found - begin} bytes are no record")
                 return True
-            place = stop
+            position = stop
         end = self._base + len(self._buffer)
         self._at = len(self._buffer)
-        self._report_place(begin, f"{max(end - begin, 1)} bytes are no record")
+        self._report_position(begin, f"{max(end - begin, 1)} bytes are no record")
         return False
 
-    def _seek(self, place: int, stop: int) -> bool:
-        """Have the stream from `place` to `stop`, and a header's length more, in the buffer; whether it goes
-        so far."""
-        while place > self._base + len(self._buffer):
+    def _seek(self, start: int, stop: int) -> bool:
+        """Fill the buffer with the stream from `start` to `stop` and a header's length more.
+
+        :return: whether the stream goes so far.
+        """
+        while start > self._base + len(self._buffer):
             self._at = len(self._buffer)
             if not self._fill(1):
                 return False
-        self._at = place - self._base
-        return self._fill(stop - place + HEADER) > 0
+        self._at = start - self._base
+        return self._fill(stop - start + HEADER) > 0
 
-    def _name(self, kind: int, incarnation: int, sequence: int) -> str:
+    def _describe(self, kind: int, incarnation: int, sequence: int) -> str:
         if kind == MESSAGE:
             return f"message {sequence} of queue {incarnation}"
         if kind == GROUP:
@@ -160,18 +169,18 @@ class SegmentReader:
         return f"a record of type {kind - MESSAGE + 1} of queue {incarnation} from message {sequence}"
 
     def _offset(self, position: int) -> int:
-        return position + (position // self._room + 1) * BLOCK_HEADER
+        return position + (position // self._block_room + 1) * BLOCK_HEADER
 
     def _report(self, at: int, text: str) -> None:
-        self._report_place(self._base + at, text)
+        self._report_position(self._base + at, text)
 
-    def _report_place(self, position: int, text: str) -> None:
+    def _report_position(self, position: int, text: str) -> None:
         offset = self._offset(position)
         self.damage.append(Damage(offset, f"segment {self.number}, offset {offset}: {text}"))
 
 
 def segment_path(folder: str, number: int) -> str:
-    """The file of a segment."""
+    """Return the path of a segment's file."""
     return f"{folder}/{number:016d}.log"
 
 

@@ -1,4 +1,4 @@
-"""The log's worker thread: writes and syncs batches, unlinks segments, reads for compaction."""
+"""The log's writer thread: writes and syncs batches, deletes segments, reads segments for compaction and indexes."""
 
 from __future__ import annotations
 
@@ -8,166 +8,123 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from warren.broker.store.errors import reason
-from warren.broker.store.files import Files
-from warren.broker.store.index.index_builder import IndexJob
+from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.index.index_format import index_path
-from warren.broker.store.log.record_format import Record
-from warren.broker.store.log.segment_file import SegmentFile
-from warren.broker.store.log.segment_reader import SegmentReader, segment_path
-from warren.broker.store.stream.stream_files import StreamFiles
-from warren.broker.store.stream.stream_log import StreamPart, StreamWrite
+from warren.broker.store.index.index_job import IndexJob
+from warren.broker.store.log.clean_stop import write_clean_stop
+from warren.broker.store.log.segment_reader import segment_path
+from warren.broker.store.log.segment_writer import SegmentWriter
+from warren.broker.store.log.writer_jobs import (
+    Batch,
+    CleanEnd,
+    CompactionRead,
+    DeleteSegments,
+    DeleteStreamSegments,
+    Job,
+    JobQueue,
+    SegmentWrite,
+    StopWriter,
+)
+from warren.broker.store.stream.stream_log import StreamWrite
+from warren.broker.store.stream.stream_segment_writer import StreamSegmentWriter
 
 _Argument = TypeVar("_Argument")
-CLEAN = "clean"
-"""The file in the log's folder that says that the last stop was clean. It holds the last segment's number and
-size; then, for each queue with messages that a crash before may have delivered, its incarnation and the last of them."""
 
 
-class Chunk:
-    """What a batch writes to one segment: `pieces`, back to back, from `start` on."""
+class WriterListener(Protocol):
+    """Receiver of the writer thread's reports. The calls are made on the event loop."""
 
-    def __init__(self, segment: int, start: int, pieces: list[bytes]) -> None:
-        self.segment = segment
-        self.start = start
-        self.pieces = pieces
+    def on_batch_written(self, batch: Batch) -> None:
+        """Handle a batch that was written, and synced if it is durable."""
 
+    def on_compaction_read(self, part: CompactionRead) -> None:
+        """Handle a slice that was read, or could not be read."""
 
-class Batch:
-    """What is made durable by one sync; it counts once change `change` of the definitions is committed
-    too. One that holds nothing durable is written and not synced. `end` is the place behind its last byte."""
+    def on_index_progress(self, job: IndexJob) -> None:
+        """Handle a slice of an index job that was done, or failed."""
 
-    def __init__(
-        self,
-        number: int,
-        chunks: list[Chunk],
-        size: int,
-        change: int,
-        end: int,
-        durable: bool,
-        streams: list[StreamPart],
-    ) -> None:
-        self.number = number
-        self.chunks = chunks
-        self.size = size
-        self.change = change
-        self.streams = streams
-        self.end = end
-        self.durable = durable
+    def on_disk_space(self, enough: bool) -> None:
+        """Handle a disk that is full (again, after each attempt), or has room again."""
+
+    def on_write_failure(self, text: str) -> None:
+        """Handle a disk failure; nothing more is written."""
+
+    def on_writer_stopped(self) -> None:
+        """Handle the end of the thread."""
 
 
-class Unlink:
-    """Segments to remove, oldest first."""
-
-    def __init__(self, segments: list[int]) -> None:
-        self.segments = segments
-
-
-class Removal:
-    """Segments of streams to remove, oldest first."""
-
-    def __init__(self, paths: list[str]) -> None:
-        self.paths = paths
-
-
-class Slice:
-    """Some records of a segment that is being compacted; `finished` says that there are no more."""
-
-    def __init__(self, reader: SegmentReader, size: int) -> None:
-        self.reader = reader
-        self.size = size
-        self.records: list[Record] = []
-        self.finished = False
-        self.error = ""
-
-
-class Stop:
-    """Ends the worker; with `end`, the last segment's number and size, and up to which sequence the messages of a queue
-    may have been delivered, the stop is marked as clean."""
-
-    def __init__(self, end: tuple[int, int, dict[int, int]] | None) -> None:
-        self.end = end
-
-
-class Listener(Protocol):
-    """What the worker reports to. The calls are made on the loop."""
-
-    def wrote(self, batch: Batch) -> None: ...
-
-    def read(self, part: Slice) -> None: ...
-
-    def indexed(self, job: IndexJob) -> None: ...
-
-    def room(self, enough: bool) -> None: ...
-
-    def failure(self, text: str) -> None: ...
-
-    def stopped(self) -> None: ...
-
-
-class Post(Protocol):
+class CallSoon(Protocol):
     """`loop.call_soon_threadsafe`."""
 
     def __call__(self, callback: Callable[..., object], *arguments: object) -> object: ...
 
 
-class Writer:
-    """One thread that works its jobs off in order.
+class WriterThread:
+    """One thread that works off the jobs of a log in order.
 
-    After a write or sync that failed nothing more is written: what the disk holds of that file is unknown,
-    and the kernel may have dropped the pages, so that a second sync could succeed without them. Only a full
-    disk is waited for: the file is cut back to where the batch began, and the batch tried again.
+    After a failed write or sync nothing more is written: the content of that file on disk is unknown, and the kernel may
+    have dropped the pages, so that a second sync could succeed without them. Only on a full disk does the thread wait: it
+    cuts the file back to the start of the batch and tries the batch again.
+
+    :param folder: the folder of the log's segments.
+    :param call_soon: schedules the reports on the event loop.
+    :param retry: seconds between attempts to write to a full disk.
+    :param sync: whether anything is synced at all.
+    :param preallocate: bytes by which a segment's file is made longer at a time; 0 turns it off.
     """
 
     def __init__(
         self,
         folder: str,
         files: Files,
-        post: Post,
-        listener: Listener,
+        call_soon: CallSoon,
+        listener: WriterListener,
         *,
         retry: float,
         sync: bool,
-        ahead: int,
+        preallocate: int,
     ) -> None:
-        self.jobs: queue.SimpleQueue[Batch | Unlink | Removal | Slice | IndexJob | Stop] = queue.SimpleQueue()
+        self.jobs: JobQueue = queue.SimpleQueue()
         self._folder = folder
         self._files = files
-        self._post = post
+        self._call_soon = call_soon
         self._listener = listener
         self._retry = retry
         self._failed = False
-        self._segment = SegmentFile(folder, files, ahead, sync)
-        self._streams = StreamFiles(files, sync)
+        self._segment = SegmentWriter(folder, files, preallocate, sync)
+        self._streams = StreamSegmentWriter(files, sync)
         self._thread = threading.Thread(target=self._run, name="warren-log", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def join(self) -> None:
+        """Block until the thread has ended."""
         self._thread.join()
 
     def _run(self) -> None:
         stop = None
         try:
             while stop is None:
-                stop = self._work(self.jobs.get())
+                stop = self._do(self.jobs.get())
         finally:
             self._segment.close()
             self._streams.close()
-            self._post(self._listener.stopped)
+            self._call_soon(self._listener.on_writer_stopped)
 
-    def _work(self, job: Batch | Unlink | Removal | Slice | IndexJob | Stop) -> Stop | None:
+    def _do(self, job: Job) -> StopWriter | None:
         if isinstance(job, Batch):
-            return None if self._failed else self._batch(job)
-        if isinstance(job, Stop):
+            return None if self._failed else self._write_batch(job)
+        if isinstance(job, StopWriter):
             if job.end is not None and not self._failed:
-                self._guard("mark the log as closed", lambda end: self._mark(*end), job.end)
+                self._guard("mark the log as closed", self._mark_clean, job.end)
             return job
         if self._failed:
             return None
-        if isinstance(job, Unlink):
-            self._guard("remove old segments of the log", self._unlink, job.segments)
-        elif isinstance(job, Removal):
+        if isinstance(job, DeleteSegments):
+            self._guard("remove old segments of the log", self._delete_segments, job.segments)
+        elif isinstance(job, DeleteStreamSegments):
             self._guard("remove old segments of a stream", self._streams.remove, job.paths)
         elif isinstance(job, IndexJob):
             self._index(job)
@@ -183,61 +140,61 @@ class Writer:
 
     def _fail(self, text: str) -> None:
         self._failed = True
-        self._post(self._listener.failure, text)
+        self._call_soon(self._listener.on_write_failure, text)
 
-    def _batch(self, batch: Batch) -> Stop | None:
-        # Streams first: a message that moved to one by dead-lettering must not be gone from the log before it is there.
-        chunks: list[Chunk | StreamWrite] = [write for part in batch.streams for write in part.writes]
-        chunks += batch.chunks
-        for chunk in chunks:
-            data = b"".join(chunk.pieces)
+    def _write_batch(self, batch: Batch) -> StopWriter | None:
+        # Streams first: a message that was dead-lettered to a stream must be there before it is gone from the log.
+        writes: list[SegmentWrite | StreamWrite] = [write for part in batch.streams for write in part.writes]
+        writes += batch.writes
+        for write in writes:
+            data = b"".join(write.pieces)
             waited = False
             while True:
                 try:
-                    fitted = self._write(chunk, data, batch.durable)
+                    fitted = self._write(write, data, batch.durable)
                 except OSError as error:
                     self._fail(f"cannot write the log in {self._folder}: {reason(error)}")
                     return None
                 if fitted:
                     break
                 waited = True
-                self._post(self._listener.room, False)
-                if (stop := self._wait()) is not None:
+                self._call_soon(self._listener.on_disk_space, False)
+                if (stop := self._wait_for_space()) is not None:
                     return stop
                 if self._failed:
                     return None
             if waited:
-                self._post(self._listener.room, True)
-        self._post(self._listener.wrote, batch)
+                self._call_soon(self._listener.on_disk_space, True)
+        self._call_soon(self._listener.on_batch_written, batch)
         return None
 
-    def _wait(self) -> Stop | None:
-        """Other jobs for a while: old segments that are removed make the room that is waited for."""
+    def _wait_for_space(self) -> StopWriter | None:
+        """Do one other job, or wait `retry` seconds: deleted segments free the space that is waited for."""
         try:
-            return self._work(self.jobs.get(timeout=self._retry))
+            return self._do(self.jobs.get(timeout=self._retry))
         except queue.Empty:
             return None
 
-    def _write(self, chunk: Chunk | StreamWrite, data: bytes, durable: bool) -> bool:
-        """Write, and sync if it has to be durable; whether there was room."""
-        if isinstance(chunk, StreamWrite):
-            return self._streams.write(chunk, data)
-        return self._segment.write(chunk.segment, chunk.start, data, durable)
+    def _write(self, write: SegmentWrite | StreamWrite, data: bytes, durable: bool) -> bool:
+        """Write, and sync if the data has to be durable; return whether there was room."""
+        if isinstance(write, StreamWrite):
+            return self._streams.write(write, data)
+        return self._segment.write(write.segment, write.start, data, durable)
 
-    def _unlink(self, segments: list[int]) -> None:
+    def _delete_segments(self, segments: list[int]) -> None:
         for segment in segments:
             if segment == self._segment.number:
                 self._segment.close()
             self._files.unlink(segment_path(self._folder, segment))
             self._files.unlink(index_path(self._folder, segment))
-            # One at a time: if a younger segment could vanish before an older one, the older one's dead would
-            # rise.
+            # One at a time: if a younger segment could vanish before an older one, messages of the older one would come
+            # back without their acknowledgements.
             self._files.sync_folder(self._folder)
 
-    def _read(self, part: Slice) -> None:
+    def _read(self, part: CompactionRead) -> None:
         size = 0
         try:
-            self._whole(part.reader.number)
+            self._finish_segment(part.reader.number)
             while size < part.size:
                 record = part.reader.next()
                 if record is None:
@@ -247,34 +204,25 @@ class Writer:
                 size += len(record.payload) + 64
         except OSError as error:
             part.error = f"cannot read the log in {self._folder}: {reason(error)}"
-        self._post(self._listener.read, part)
+        self._call_soon(self._listener.on_compaction_read, part)
 
     def _index(self, job: IndexJob) -> None:
         try:
-            self._whole(job.number)
-            job.work()
+            self._finish_segment(job.number)
+            job.run_slice()
         except OSError as error:
             job.finished = True
             job.error = f"cannot index segment {job.number} in {self._folder}: {reason(error)}"
-        self._post(self._listener.indexed, job)
+        self._call_soon(self._listener.on_index_progress, job)
 
-    def _mark(self, segment: int, size: int, delivered: dict[int, int]) -> None:
-        files = self._files
-        lines = [b"%d %d\n" % (segment, size)]
-        lines += [b"%d %d\n" % (incarnation, until) for incarnation, until in delivered.items()]
+    def _mark_clean(self, end: CleanEnd) -> None:
         self._segment.finish()
-        handle = files.open(f"{self._folder}/{CLEAN}")
-        try:
-            files.write(handle, b"".join(lines), 0)
-            files.sync(handle)
-        finally:
-            files.close(handle)
-        files.sync_folder(self._folder)
+        write_clean_stop(self._files, self._folder, end)
 
-    def _whole(self, segment: int) -> None:
-        """Have a segment that nothing more is written to, and that is to be read, end where its records end."""
+    def _finish_segment(self, segment: int) -> None:
+        """Cut off the preallocated room of a segment that is closed and about to be read."""
         if segment == self._segment.number:
             self._segment.finish()
 
 
-__all__ = ["CLEAN", "Batch", "Chunk", "Listener", "Post", "Removal", "Slice", "Stop", "Unlink", "Writer"]
+__all__ = ["CallSoon", "WriterListener", "WriterThread"]

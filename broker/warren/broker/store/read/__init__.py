@@ -1,1 +1,1 @@
-"""Reading messages back from the log."""
+"""Reading messages back from the log: by log position, and by sequence."""

@@ -1,1 +1,1 @@
-"""Segments of streams: format, log, reader, recovery."""
+"""Streams on disk: chunk format, log, segments, reading, retention, recovery."""

@@ -1,9 +1,9 @@
-"""The format of a stream's segments: how chunks are encoded, checked and found again after damage.
+"""On-disk format of a stream's segments: encoding of chunks, checksums, and the search for the next chunk after damage.
 
 A segment is a file named by the stream's incarnation and the offset of its first message. It begins with a header
 (`_SEGMENT`); chunks follow. A chunk is a header (`_CHUNK`, then the CRC of its bytes) and a payload, whose CRC stands in
-the header. All numbers are little-endian. The CRCs of headers begin with the segment's seed, so that only what was written
-for this place can pass for a header. What one batch appends is one chunk, or several large ones; a chunk counts whole or
+the header. All numbers are little-endian. The CRCs of headers begin with the segment's seed, so that only bytes that were
+written for this segment can pass for a header. A batch appends one chunk, or several large ones; a chunk counts whole or
 not at all.
 
     MESSAGES  count, offset of the first, time in milliseconds; payload: entries, each its length (4) and its bytes
@@ -45,17 +45,22 @@ pack_length: Final = _CRC.pack
 
 
 class Chunk:
-    """A chunk as it was read, or as it is about to be read by those who are at the end of the stream."""
+    """A chunk that was read, or one that was just written, for consumers at the end of the stream."""
 
     def __init__(self, kind: i64, first: i64, count: i64, timestamp: i64, payload: bytes) -> None:
         self.kind = kind
+        """MESSAGES or OFFSETS."""
         self.first = first
+        """Offset of the first message."""
         self.count = count
+        """Number of messages."""
         self.timestamp = timestamp
+        """Time of writing in milliseconds since 1970."""
         self.payload = payload
+        """The entries; empty in a chunk that was just written and that nobody asked to keep."""
 
 
-class Head:
+class ChunkHeader:
     """The header of a chunk."""
 
     def __init__(self, kind: i64, count: i64, first: i64, timestamp: i64, length: i64, check: i64) -> None:
@@ -67,8 +72,8 @@ class Head:
         self.check = check
 
 
-class Places:
-    """A segment's sparse index: the offset, the time and the position of a chunk now and then."""
+class SparseIndex:
+    """A segment's sparse index: offset, time and file position of some of its chunks, in order."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -76,16 +81,17 @@ class Places:
         self.positions: list[int] = []
 
     def add(self, offset: i64, timestamp: i64, position: i64) -> None:
+        """Add a chunk by its first offset, its time and its file position."""
         self.offsets.append(offset)
         self.times.append(timestamp)
         self.positions.append(position)
 
     def before_offset(self, offset: i64) -> i64:
-        """The last position known at which that offset has not been passed; 0 if none is known."""
+        """Return the position of the last indexed chunk that begins at or before an offset; 0 if there is none."""
         return self._position(self.offsets, offset, True)
 
     def before_time(self, timestamp: i64) -> i64:
-        """The last position known before which all chunks are older than that time; 0 if none is known."""
+        """Return the last indexed position before which all chunks are older than a time; 0 if there is none."""
         return self._position(self.times, timestamp, False)
 
     def _position(self, values: list[int], value: i64, inclusive: bool) -> i64:
@@ -102,26 +108,31 @@ class Places:
 
 
 class Trailer:
-    """The end of a closed segment."""
+    """The trailer of a closed segment."""
 
     def __init__(self, position: i64, next_offset: i64, timestamp: i64, last_chunk: i64) -> None:
         self.position = position
+        """Position of the INDEX chunk."""
         self.next_offset = next_offset
+        """Offset that follows the segment."""
         self.timestamp = timestamp
+        """Time of the last MESSAGES chunk."""
         self.last_chunk = last_chunk
+        """First offset of the last MESSAGES chunk."""
 
 
 def stream_seed(identity: int, incarnation: int, first: int) -> int:
-    """The seed of a segment's header CRCs."""
+    """Return the seed of a segment's header CRCs."""
     return zlib.crc32(_SEED.pack(identity, incarnation, first))
 
 
 def segment_name(incarnation: int, first: int) -> str:
+    """Return the file name of a segment."""
     return f"{incarnation:016x}-{first:016x}.stream"
 
 
-def read_segment_name(name: str) -> tuple[int, int] | None:
-    """The incarnation and the first offset in a segment's name; None if it is no such name."""
+def parse_segment_name(name: str) -> tuple[int, int] | None:
+    """Return incarnation and first offset from a segment's file name; None for any other name."""
     stem, dot, suffix = name.partition(".")
     incarnation, dash, first = stem.partition("-")
     if not dot or suffix != "stream" or not dash or len(incarnation) != 16 or len(first) != 16:
@@ -132,13 +143,14 @@ def read_segment_name(name: str) -> tuple[int, int] | None:
         return None
 
 
-def segment_header(incarnation: int, first: int, seed: int) -> bytes:
+def encode_segment_header(incarnation: int, first: int, seed: int) -> bytes:
+    """Return the header of a segment."""
     header = _SEGMENT.pack(_TITLE, VERSION, 0, incarnation, first)
     return header + _CRC.pack(zlib.crc32(header, seed))
 
 
 def segment_version(data: bytes, seed: int) -> int:
-    """The format version in a segment's header; 0 if it is damaged."""
+    """Return the format version in a segment's header; 0 if the header is damaged."""
     if len(data) < SEGMENT_HEADER:
         return 0
     if _CRC.unpack_from(data, SEGMENT_HEADER - 4)[0] != zlib.crc32(data[: SEGMENT_HEADER - 4], seed):
@@ -147,14 +159,16 @@ def segment_version(data: bytes, seed: int) -> int:
     return int(version) if title == _TITLE else 0
 
 
-def encode_chunk(kind: int, count: i64, first: i64, timestamp: i64, payload: bytes, seed: int) -> bytes:
-    """The header of a chunk with this payload."""
+def encode_chunk_header(
+    kind: int, count: i64, first: i64, timestamp: i64, payload: bytes, seed: int
+) -> bytes:
+    """Return the header of a chunk with this payload."""
     header = _CHUNK.pack(_MAGIC, kind, 0, count, first, timestamp, len(payload), zlib.crc32(payload))
     return header + _CRC.pack(zlib.crc32(header, seed))
 
 
-def chunk_head(data: bytes, at: i64, seed: int) -> Head | None:
-    """The chunk header that stands there, if one does."""
+def decode_chunk_header(data: bytes, at: i64, seed: int) -> ChunkHeader | None:
+    """Return the chunk header at a position of the data; None if no intact header stands there."""
     if len(data) - at < CHUNK_HEADER:
         return None
     header = data[at : at + CHUNK_HEADER - 4]
@@ -163,42 +177,45 @@ def chunk_head(data: bytes, at: i64, seed: int) -> Head | None:
     magic, kind, _, count, first, timestamp, length, check = _CHUNK.unpack(header)
     if magic != _MAGIC:
         return None
-    return Head(kind, count, first, timestamp, length, check)
+    return ChunkHeader(kind, count, first, timestamp, length, check)
 
 
 def find_chunk(data: bytes, start: i64, seed: int) -> i64:
-    """The first position from `start` on at which a chunk header stands, or -1."""
+    """Return the first position from `start` on with an intact chunk header, or -1."""
     at: i64 = data.find(_MAGIC, start)
     while at >= 0:
-        if chunk_head(data, at, seed) is not None:
+        if decode_chunk_header(data, at, seed) is not None:
             return at
         at = data.find(_MAGIC, at + 1)
     return -1
 
 
-def encode_places(places: Places) -> bytes:
+def encode_sparse_index(index: SparseIndex) -> bytes:
+    """Return the places of an INDEX chunk's payload."""
     return b"".join(
         [
-            _PLACE.pack(places.offsets[at], places.times[at], places.positions[at])
-            for at in range(len(places.offsets))
+            _PLACE.pack(index.offsets[at], index.times[at], index.positions[at])
+            for at in range(len(index.offsets))
         ]
     )
 
 
-def read_places(payload: bytes) -> Places:
-    places = Places()
+def decode_sparse_index(payload: bytes) -> SparseIndex:
+    """Return the index in an INDEX chunk's payload, given without the trailer."""
+    index = SparseIndex()
     for offset, timestamp, position in _PLACE.iter_unpack(payload):
-        places.add(offset, timestamp, position)
-    return places
+        index.add(offset, timestamp, position)
+    return index
 
 
 def encode_trailer(position: i64, next_offset: i64, timestamp: i64, last_chunk: i64, seed: int) -> bytes:
+    """Return the trailer of a closed segment."""
     data = _TRAILER.pack(position, next_offset, timestamp, last_chunk)
     return data + _CRC.pack(zlib.crc32(data, seed))
 
 
-def read_trailer(data: bytes, seed: int) -> Trailer | None:
-    """The trailer in the last bytes of a segment, if it has one."""
+def decode_trailer(data: bytes, seed: int) -> Trailer | None:
+    """Return the trailer in the last bytes of a segment; None if it has no intact one."""
     if len(data) != TRAILER or _CRC.unpack_from(data, TRAILER - 4)[0] != zlib.crc32(
         data[: TRAILER - 4], seed
     ):
@@ -208,6 +225,7 @@ def read_trailer(data: bytes, seed: int) -> Trailer | None:
 
 
 def encode_offsets(offsets: dict[bytes, int]) -> bytes:
+    """Return the payload of an OFFSETS chunk: consumers' stored offsets by name."""
     parts: list[bytes] = []
     for name, offset in offsets.items():
         parts.append(bytes((len(name),)))
@@ -216,7 +234,8 @@ def encode_offsets(offsets: dict[bytes, int]) -> bytes:
     return b"".join(parts)
 
 
-def read_offsets(payload: bytes) -> dict[bytes, int]:
+def decode_offsets(payload: bytes) -> dict[bytes, int]:
+    """Return the stored offsets in the payload of an OFFSETS chunk."""
     offsets: dict[bytes, int] = {}
     at: i64 = 0
     while at < len(payload):
@@ -235,21 +254,21 @@ __all__ = [
     "TRAILER",
     "VERSION",
     "Chunk",
-    "Head",
-    "Places",
+    "ChunkHeader",
+    "SparseIndex",
     "Trailer",
-    "chunk_head",
-    "encode_chunk",
+    "decode_chunk_header",
+    "decode_offsets",
+    "decode_sparse_index",
+    "decode_trailer",
+    "encode_chunk_header",
     "encode_offsets",
-    "encode_places",
+    "encode_segment_header",
+    "encode_sparse_index",
     "encode_trailer",
     "find_chunk",
     "pack_length",
-    "read_offsets",
-    "read_places",
-    "read_segment_name",
-    "read_trailer",
-    "segment_header",
+    "parse_segment_name",
     "segment_name",
     "segment_version",
     "stream_seed",

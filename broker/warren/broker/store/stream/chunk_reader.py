@@ -1,4 +1,4 @@
-"""Reading a stream's segments: blocks of whole chunks, checked, with what is damaged left out and reported."""
+"""Reading of a stream's segments in blocks of intact chunks; damaged places are skipped and reported."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.broker.store.errors import reason
-from warren.broker.store.files import Files
+from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.stream.chunk_format import (
     CHUNK_HEADER,
     INDEX,
     MESSAGES,
     SEGMENT_HEADER,
     Chunk,
-    chunk_head,
+    decode_chunk_header,
     find_chunk,
 )
 from warren.broker.store.stream.stream_segment import StreamSegment
@@ -25,16 +25,18 @@ from warren.broker.store.stream.stream_segment import StreamSegment
 BLOCK: Final = 512 * 1024
 """Bytes that are read at a time."""
 
+# The ways to give the start of a read.
 BY_POSITION: Final = 0
 BY_OFFSET: Final = 1
 BY_TIME: Final = 2
 
 
 class StreamRead:
-    """One read: from where in a segment to where, and what came of it.
+    """One read of about a block from a segment, and its result.
 
-    With BY_OFFSET and BY_TIME the index says where to begin, and chunks before `target` (an offset; a time in
-    milliseconds) are left out. `position` is where the next read goes on, unless `ended`.
+    :param how: BY_POSITION begins at `position`. BY_OFFSET and BY_TIME find the beginning in the segment's index, and leave
+        out chunks before `target`.
+    :param target: an offset, or a time in milliseconds since 1970.
     """
 
     def __init__(self, segment: StreamSegment, how: i64, target: i64, position: i64) -> None:
@@ -42,42 +44,46 @@ class StreamRead:
         self.how = how
         self.target = target
         self.position = position
+        """File position at which the next read continues, unless `ended`."""
         self.end: i64 = segment.end
+        """File position up to which the segment may be read."""
         self.chunks: list[Chunk] = []
+        """The chunks of messages that were read."""
         self.ended = False
-        """All of the segment, as far as it could be read when the read was asked for, has been read."""
+        """The segment has been read up to `end`."""
         self.gone = False
         """The segment has been removed."""
         self.damage: list[tuple[int, str]] = []
-        """Where something is damaged, and how."""
+        """Damaged places: file position and description."""
         self.error = ""
+        """Reason why the segment cannot be read; empty if it can."""
 
     def run(self, files: Files) -> None:
-        """Do it; called in a thread. What goes wrong is noted, not raised."""
+        """Do the read, in any thread. Failures are noted in `gone` and `error`, not raised."""
         try:
             if self.how != BY_POSITION:
-                self.position = self._begin(files)
+                self.position = self._find_start(files)
             while not self.chunks and not self.ended:
-                self._block(files)
+                self._read_block(files)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 self.gone = True
             else:
                 self.error = f"cannot read {self.segment.path}: {reason(error)}"
 
-    def _begin(self, files: Files) -> i64:
-        places = self.segment.index(files)
+    def _find_start(self, files: Files) -> i64:
+        index = self.segment.index(files)
         by_offset = self.how == BY_OFFSET
-        position = places.before_offset(self.target) if by_offset else places.before_time(self.target)
-        # A place beyond what may be read belongs to what is yet to be written.
+        position = index.before_offset(self.target) if by_offset else index.before_time(self.target)
+        # A position beyond `end` is of a chunk that is yet to be written.
         return position if SEGMENT_HEADER <= position <= self.end else i64(SEGMENT_HEADER)
 
-    def _block(self, files: Files) -> None:
+    def _read_block(self, files: Files) -> None:
         if self.position >= self.end:
             self.ended = True
             return
-        walk = Walk(self.segment, self.position, self.end)
-        for chunk in walk.block(files):
+        scanner = ChunkScanner(self.segment, self.position, self.end)
+        for chunk in scanner.next_chunks(files):
             if chunk.kind != MESSAGES:
                 continue
             if self.how == BY_OFFSET and chunk.first + chunk.count <= self.target:
@@ -85,30 +91,40 @@ class StreamRead:
             if self.how == BY_TIME and chunk.timestamp < self.target:
                 continue
             self.chunks.append(chunk)
-        self.position = walk.position
-        self.damage.extend(walk.damage)
+        self.position = scanner.position
+        self.damage.extend(scanner.damage)
         if self.position >= self.end:
             self.ended = True
 
 
-class Walk:
-    """Goes over a segment's chunks, block by block; `position` is the end of the last intact one, or of what was skipped."""
+class ChunkScanner:
+    """Reads a segment's chunks, block by block.
+
+    :param position: file position of a chunk.
+    :param end: file position up to which to read.
+    """
 
     def __init__(self, segment: StreamSegment, position: i64, end: i64) -> None:
         self.segment = segment
         self.position = position
+        """File position behind the last intact chunk, or behind what was skipped."""
         self.end = end
         self.starts: list[int] = []
-        """Where the chunks of the last block stand."""
+        """File positions of the chunks that `next_chunks` returned last."""
         self.damage: list[tuple[int, str]] = []
+        """Damaged places: file position and description."""
         self.torn: i64 = -1
-        """From where on nothing intact has come yet; -1 if what came last is intact."""
+        """File position from which on nothing intact has come yet; -1 if the last chunk is intact."""
         self.index: i64 = -1
-        """Where the segment's index stands, once it was met, and the offset that follows the segment."""
+        """File position of the segment's index, once it was read; else -1."""
         self.following: i64 = -1
+        """The offset that follows the segment, once its index was read; else -1."""
 
-    def block(self, files: Files) -> list[Chunk]:
-        """The next chunks, those of about a block; none at the end, or if all of a block is damaged."""
+    def next_chunks(self, files: Files) -> list[Chunk]:
+        """Return the next chunks, about a block of them; none at the end, or if all of a block is damaged.
+
+        :raises OSError: the segment cannot be read.
+        """
         chunks: list[Chunk] = []
         self.starts = []
         seed = self.segment.seed
@@ -117,7 +133,7 @@ class Walk:
         size: i64 = len(data)
         base: i64 = self.position
         while at < size:
-            head = chunk_head(data, at, seed)
+            head = decode_chunk_header(data, at, seed)
             if head is None:
                 if size - at < CHUNK_HEADER and base + size < self.end and at > 0:
                     break
@@ -154,10 +170,10 @@ class Walk:
         return chunks
 
     def _skip(self, files: Files, start: i64, chunks: list[Chunk]) -> list[Chunk]:
-        """No chunk stands at `start`: go on with the next one, if any follows."""
+        """Skip from `start`, where no intact chunk stands, to the next intact chunk, or to the end."""
         at: i64 = start + 1
         while at < self.end:
-            # Blocks overlap, so that a header on the border is seen whole.
+            # Blocks overlap, so that a header on the border is found.
             data = files.read(self.segment.path, at, min(i64(BLOCK), self.end - at))
             found = find_chunk(data, 0, self.segment.seed)
             if found >= 0:
@@ -178,6 +194,6 @@ class Walk:
 
 
 ReadSoon = Callable[[StreamRead, Callable[[StreamRead], None]], None]
-"""Runs a read elsewhere and calls back on the loop when it is done."""
+"""Runs a read in another thread and calls back on the event loop when it is done."""
 
-__all__ = ["BLOCK", "BY_OFFSET", "BY_POSITION", "BY_TIME", "ReadSoon", "StreamRead", "Walk"]
+__all__ = ["BLOCK", "BY_OFFSET", "BY_POSITION", "BY_TIME", "ChunkScanner", "ReadSoon", "StreamRead"]

@@ -1,4 +1,4 @@
-"""A stream's log: messages get their offsets, wait for the next batch as chunks, and are read once they are on the disk."""
+"""The log of one stream: appending of messages and stored offsets as chunks, and the removal of old segments."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.store.files import Files
+from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.stream.chunk_format import (
     CHUNK_HEADER,
     MESSAGES,
     OFFSETS,
     SEGMENT_HEADER,
     Chunk,
-    encode_chunk,
+    encode_chunk_header,
     encode_offsets,
+    encode_segment_header,
     pack_length,
-    segment_header,
 )
+from warren.broker.store.stream.stream_retention import count_expired_segments
 from warren.broker.store.stream.stream_segment import StreamSegment
 
 if TYPE_CHECKING:
     from warren.broker.store.log.log import Log
 
 CHUNK: Final = 256 * 1024
-"""A chunk that has grown to this many bytes is closed."""
+"""Bytes after which a chunk is closed."""
 BATCH: Final = 8 * 1024 * 1024
-"""A batch that holds so many bytes of one stream is closed, so that those who wait for it do not wait for more."""
+"""Bytes of one stream after which a batch is closed, so that the confirms of its first messages do not wait for more."""
 SEGMENT: Final = 64 * 1024 * 1024
 """Default size of a segment in bytes."""
 SMALLEST: Final = 4096
-"""No segment is smaller, whatever is asked for."""
+"""Least size of a segment in bytes, whatever the stream's arguments are."""
 NAMES: Final = 1000
-"""Stored offsets a stream; with more, those that were stored the longest ago go."""
+"""Most stored offsets of a stream; beyond that, the ones stored the longest ago are dropped."""
 
 
 class StreamWrite:
-    """What a batch writes to one segment of a stream: `pieces`, back to back, from `start` on."""
+    """Bytes that a batch writes to one segment of a stream: `pieces`, back to back, from file position `start`."""
 
     def __init__(self, path: str, start: i64) -> None:
         self.path = path
@@ -45,25 +46,28 @@ class StreamWrite:
         self.pieces: list[bytes] = []
 
 
-class StreamPart:
-    """What one batch holds of one stream."""
+class StreamBatch:
+    """The part of a batch that belongs to one stream."""
 
     def __init__(self, stream: StreamLog) -> None:
         self.stream = stream
         self.writes: list[StreamWrite] = []
         self.ends: list[tuple[StreamSegment, int]] = []
-        """How far each segment may be read when this is on the disk."""
+        """File position up to which each segment may be read once this is on disk."""
         self.chunks: list[Chunk] = []
+        """The chunks of messages."""
         self.size: i64 = 0
+        """Bytes of messages, for the log's count of unwritten bytes."""
 
 
 class StreamLog:
-    """One stream, on the disk or in memory. Its methods run on the event loop; only segments are read elsewhere.
+    """One stream, on disk or in memory. Its methods run on the event loop; its segments are read in other threads.
 
-    Messages below `committed` are on the disk: those are shown to consumers. `next_offset` is the next message's.
-
-    :param write_soon: what has the stream's part written with the next batch where there is no `log`.
-    :param now_ms: the time in milliseconds since 1970; the times of chunks never go back.
+    :param identity: the data folder's random number, which seeds the checksums.
+    :param incarnation: the number that names the stream; no other queue of the data folder has it.
+    :param log: the log whose batches write the stream; None keeps the stream in memory.
+    :param write_soon: has the stream's part written at the end of this turn of the event loop, where there is no `log`.
+    :param now_ms: returns the time in milliseconds since 1970. The times of chunks never go back, even if it does.
     """
 
     def __init__(
@@ -82,69 +86,79 @@ class StreamLog:
         self.files = files
         self.log = log
         self.segments: list[StreamSegment] = []
+        """The segments, oldest first."""
         self.next_offset: i64 = 0
+        """Offset of the next message that is appended."""
         self.committed: i64 = 0
+        """Messages below this offset are on disk; consumers may read them."""
         self.timestamp: i64 = -1
+        """Time of the last chunk in milliseconds since 1970; -1 if there is none."""
         self.offsets: dict[bytes, int] = {}
         """Consumers' stored offsets: by name, the next one to be consumed."""
         self.deleted = False
-        self.touched = False
-        self.waiting = False
+        self.has_changes = False
+        """The stream is among those with changes for the next batch."""
+        self.has_messages = False
         """It has messages for the next batch."""
         self.keep_chunks = False
-        """Somebody is at the end of the stream: what is committed is handed on."""
+        """A consumer is at the end of the stream: `on_committed` gets the chunks with their payloads."""
         self.on_committed: Callable[[list[Chunk]], None] = _ignore
+        """Called with chunks that are on disk now."""
         self.on_removed: Callable[[list[str]], None] = _ignore
+        """Called with the paths of segments whose files are to be removed."""
         self.max_bytes: i64 = -1
+        """Greatest size of the stream in bytes; -1 for no limit."""
         self.segment_size: i64 = SEGMENT
+        """Bytes after which a segment is closed."""
         self.chunk_size: i64 = CHUNK
+        """Bytes after which a chunk is closed."""
         self._write_soon = write_soon
         self._now_ms = now_ms
         self._changed: dict[bytes, int] = {}
         self._entries: list[bytes] = []
         self._count: i64 = 0
         self._bytes: i64 = 0
-        self._part: Optional[StreamPart] = None  # noqa: UP045
+        self._part: Optional[StreamBatch] = None  # noqa: UP045
 
-    # -- what it holds
+    # Content
 
     @property
     def first(self) -> i64:
-        """The offset of the oldest message."""
+        """Offset of the oldest message."""
         return self.segments[0].first if self.segments else self.committed
 
     @property
     def last_chunk(self) -> i64:
-        """The first offset of the last chunk on the disk; the next offset where there is none."""
+        """First offset of the last chunk of messages; the next offset if there is none."""
         for segment in reversed(self.segments):
             if segment.timestamp >= 0:
                 return segment.last_chunk
         return self.next_offset
 
     def size(self) -> i64:
-        """Bytes on the disk."""
+        """Return the bytes of all segments."""
         total: i64 = 0
         for segment in self.segments:
             total += segment.size
         return total
 
-    # -- appending
+    # Appending
 
     def append(self, head: bytes, content: bytes) -> None:
-        """One message, whose offset is `next_offset`; `head + content` is what readers get back."""
+        """Append a message, which gets the offset `next_offset`; readers get `head + content`."""
         length: i64 = len(head) + len(content)
         size: i64 = length + 4
         log = self.log
-        # No chunk is larger than a segment: retention could not take a part of it.
+        # No chunk is larger than a segment: retention could not remove a part of it.
         room: i64 = max(self.segment_size, SMALLEST) - SEGMENT_HEADER - CHUNK_HEADER
         if (
             (self._bytes + size > self.chunk_size or self._bytes + size > room)
             and self._count
-            and (log is None or not log.grouped)
+            and (log is None or not log.in_group)
         ):
             self._close_chunk()
             if self._part is not None and self._part.size > BATCH and log is not None:
-                log.seal()
+                log.close_batch()
         entries = self._entries
         entries.append(pack_length(length))
         entries.append(head)
@@ -153,16 +167,16 @@ class StreamLog:
         self._bytes += size
         self.next_offset += 1
         if log is not None:
-            log.unwritten += size
-        if not self.waiting:
-            self.waiting = True
+            log.unwritten_bytes += size
+        if not self.has_messages:
+            self.has_messages = True
             if log is not None:
-                log.expect(self, True)
+                log.add_pending_stream(self, True)
             else:
                 self._write_soon(self)
 
     def store_offset(self, name: bytes, offset: i64) -> None:
-        """A consumer's next offset; on the disk with the next batch, after 200 ms at the latest."""
+        """Store a consumer's next offset; it is written with the next batch, after the log's `ack_delay` at the latest."""
         if self.deleted:
             return
         self.offsets.pop(name, None)
@@ -173,12 +187,12 @@ class StreamLog:
             self._changed.pop(oldest, None)
         self._changed[name] = offset
         if self.log is not None:
-            self.log.expect(self, False)
+            self.log.add_pending_stream(self, False)
 
-    def cut(self) -> Optional[StreamPart]:  # noqa: UP045
-        """What was appended since the last time, as a part of the batch that is being closed."""
-        self.touched = False
-        self.waiting = False
+    def take_batch(self) -> Optional[StreamBatch]:  # noqa: UP045
+        """Return what was appended since the last call, as a part of the batch that is being closed; None if nothing."""
+        self.has_changes = False
+        self.has_messages = False
         if self.deleted:
             return None
         if self._count:
@@ -190,8 +204,8 @@ class StreamLog:
         self._part = None
         return part
 
-    def commit(self, part: StreamPart) -> None:
-        """A part is on the disk."""
+    def commit(self, part: StreamBatch) -> None:
+        """Note that a part of a batch is on disk."""
         if self.deleted:
             return
         for segment, end in part.ends:
@@ -202,15 +216,16 @@ class StreamLog:
             self.on_committed(part.chunks)
 
     def _close_chunk(self) -> None:
+        """Encode the messages appended so far as a chunk of the batch."""
         payload = b"".join(self._entries)
         first: i64 = self.next_offset - self._count
         timestamp: i64 = max(self._now_ms(), self.timestamp)
         self.timestamp = timestamp
-        segment = self._room(CHUNK_HEADER + len(payload), first)
-        head = encode_chunk(MESSAGES, self._count, first, timestamp, payload, segment.seed)
-        segment.place(first, timestamp)
-        part = self._collecting()
-        self._put(part, segment, head, payload)
+        segment = self._segment_for(CHUNK_HEADER + len(payload), first)
+        head = encode_chunk_header(MESSAGES, self._count, first, timestamp, payload, segment.seed)
+        segment.add_chunk(first, timestamp)
+        part = self._current_part()
+        self._write(part, segment, head, payload)
         part.size += self._bytes
         part.chunks.append(
             Chunk(MESSAGES, first, self._count, timestamp, payload if self.keep_chunks else b"")
@@ -221,20 +236,20 @@ class StreamLog:
 
     def _write_offsets(self, offsets: dict[bytes, int]) -> None:
         payload = encode_offsets(offsets)
-        segment = self._room(CHUNK_HEADER + len(payload), self.next_offset)
-        head = encode_chunk(
+        segment = self._segment_for(CHUNK_HEADER + len(payload), self.next_offset)
+        head = encode_chunk_header(
             OFFSETS, len(offsets), self.next_offset, max(self.timestamp, 0), payload, segment.seed
         )
-        self._put(self._collecting(), segment, head, payload)
+        self._write(self._current_part(), segment, head, payload)
 
-    def _collecting(self) -> StreamPart:
+    def _current_part(self) -> StreamBatch:
         part = self._part
         if part is None:
-            part = StreamPart(self)
+            part = StreamBatch(self)
             self._part = part
         return part
 
-    def _put(self, part: StreamPart, segment: StreamSegment, head: bytes, payload: bytes) -> None:
+    def _write(self, part: StreamBatch, segment: StreamSegment, head: bytes, payload: bytes) -> None:
         writes = part.writes
         if not writes or writes[-1].path != segment.path:
             writes.append(StreamWrite(segment.path, segment.position))
@@ -248,54 +263,45 @@ class StreamLog:
             ends.pop()
         ends.append((segment, int(segment.position)))
 
-    def _room(self, size: i64, first: i64) -> StreamSegment:
-        """The segment that a chunk goes to, whose first message is `first`."""
+    def _segment_for(self, size: i64, first: i64) -> StreamSegment:
+        """Return the segment for a chunk of `size` bytes that begins at offset `first`; begin a new one if necessary."""
         segment = self.segments[-1] if self.segments else None
         if segment is not None and not segment.closed:
             if segment.position + size <= max(self.segment_size, SMALLEST) or segment.timestamp < 0:
                 return segment
-            self._end(segment, first)
+            self._close_segment(segment, first)
         fresh = StreamSegment(self.identity, self.incarnation, first, self.folder)
         self.segments.append(fresh)
-        self._put(self._collecting(), fresh, segment_header(self.incarnation, int(first), fresh.seed), b"")
+        self._write(
+            self._current_part(), fresh, encode_segment_header(self.incarnation, int(first), fresh.seed), b""
+        )
         if self.offsets:
-            # Of the offsets only the last segment's are read at a start.
+            # A start reads the stored offsets from the last segment only.
             payload = encode_offsets(self.offsets)
-            head = encode_chunk(
+            head = encode_chunk_header(
                 OFFSETS, len(self.offsets), first, max(self.timestamp, 0), payload, fresh.seed
             )
-            self._put(self._collecting(), fresh, head, payload)
+            self._write(self._current_part(), fresh, head, payload)
         return fresh
 
-    def _end(self, segment: StreamSegment, next_offset: i64) -> None:
-        """Close a segment; what it holds is read up to its index."""
+    def _close_segment(self, segment: StreamSegment, next_offset: i64) -> None:
+        """Close a segment; readers read it up to its index."""
         chunks_end = int(segment.position)
-        part = self._collecting()
-        self._put(part, segment, segment.closing(next_offset), b"")
+        part = self._current_part()
+        self._write(part, segment, segment.close(next_offset), b"")
         part.ends[-1] = (segment, chunks_end)
 
-    # -- retention
+    # Retention
 
     def retain(self, not_before: i64) -> bool:
-        """Remove the oldest segments while they are too many, or all their messages older than that time (milliseconds).
+        """Remove the oldest segments that exceed `max_bytes`, or whose messages are all older than a time.
 
-        The last segment stays, whatever its age and size. What is being read of a removed one is read no further.
+        A read of a removed segment continues no further.
 
-        :return: whether one is yet to go, once what follows it is on the disk.
+        :param not_before: time in milliseconds since 1970.
+        :return: whether one more segment may be removed, once what follows it is on disk.
         """
-        removed = 0
-        held_back = False
-        total = self.size()
-        while len(self.segments) - removed > 1:
-            oldest = self.segments[removed]
-            following = self.segments[removed + 1]
-            if not ((0 <= self.max_bytes < total) or oldest.timestamp < not_before):
-                break
-            if following.first >= self.committed:
-                held_back = True
-                break
-            total -= oldest.size
-            removed += 1
+        removed, held_back = count_expired_segments(self.segments, self.max_bytes, not_before, self.committed)
         if removed:
             paths = [segment.path for segment in self.segments[:removed]]
             del self.segments[:removed]
@@ -303,10 +309,10 @@ class StreamLog:
         return held_back
 
     def drop(self) -> list[str]:
-        """The stream is deleted: its files, which are to be removed."""
+        """Forget the content of the deleted stream; return the files that are to be removed."""
         self.deleted = True
         if self.log is not None:
-            self.log.unwritten -= self._bytes + (self._part.size if self._part is not None else 0)
+            self.log.unwritten_bytes -= self._bytes + (self._part.size if self._part is not None else 0)
         self._entries = []
         self._count = 0
         self._bytes = 0
@@ -318,4 +324,4 @@ def _ignore(_: object) -> None:
     return
 
 
-__all__ = ["BATCH", "CHUNK", "NAMES", "SEGMENT", "StreamLog", "StreamPart", "StreamWrite"]
+__all__ = ["BATCH", "CHUNK", "NAMES", "SEGMENT", "StreamBatch", "StreamLog", "StreamWrite"]

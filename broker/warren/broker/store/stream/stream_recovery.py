@@ -1,4 +1,4 @@
-"""What streams' segments hold when a broker starts: of each stream only the last one is read through."""
+"""Crash recovery of streams: segments, next offset and stored offsets. Only the last segment of a stream is read whole."""
 
 from __future__ import annotations
 
@@ -6,46 +6,53 @@ from dataclasses import dataclass, field
 
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.errors import StoreError, disk_error
-from warren.broker.store.files import Files
+from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.stream.chunk_format import (
     MESSAGES,
     OFFSETS,
     SEGMENT_HEADER,
     TRAILER,
     VERSION,
-    read_offsets,
-    read_segment_name,
-    read_trailer,
+    decode_offsets,
+    decode_trailer,
+    parse_segment_name,
     segment_version,
 )
-from warren.broker.store.stream.chunk_reader import Walk
+from warren.broker.store.stream.chunk_reader import ChunkScanner
 from warren.broker.store.stream.stream_segment import StreamSegment
 
 
 @dataclass
 class RecoveredStream:
-    """One stream as it was found."""
+    """The content of the disk for one stream."""
 
     segments: list[StreamSegment] = field(default_factory=list)
+    """The segments, oldest first."""
     next_offset: int = 0
+    """Offset of the next message."""
     timestamp: int = -1
+    """Time of the last chunk in milliseconds since 1970; -1 if there is none."""
     offsets: dict[bytes, int] = field(default_factory=dict)
+    """Consumers' stored offsets by name."""
 
 
 @dataclass
 class StreamRecovery:
-    """All streams by incarnation, what is damaged, a line each, and the files that belong to no stream."""
+    """The result of `recover_streams`."""
 
     streams: dict[int, RecoveredStream] = field(default_factory=dict)
+    """The streams by incarnation."""
     damage: list[str] = field(default_factory=list)
+    """A line for each damaged place."""
     unknown: list[str] = field(default_factory=list)
+    """Paths of segments that belong to no known stream."""
 
 
 def recover_streams(data: DataFolder, known: set[int], clean: bool) -> StreamRecovery:
-    """Read the streams of a data folder; a torn end is cut off.
+    """Read the streams of a data folder and cut off their torn ends.
 
-    :param known: the incarnations that the definitions name.
-    :param clean: the last stop was clean, so that a torn end is damage.
+    :param known: the incarnations of the streams that exist.
+    :param clean: whether the last stop was clean, so that a torn end is damage.
     :raises StoreError: a segment cannot be read or written, or is of an unknown format version.
     """
     found = StreamRecovery()
@@ -53,7 +60,7 @@ def recover_streams(data: DataFolder, known: set[int], clean: bool) -> StreamRec
     try:
         firsts: dict[int, list[int]] = {}
         for name in files.names(folder):
-            named = read_segment_name(name)
+            named = parse_segment_name(name)
             if named is None:
                 continue
             if named[0] in known:
@@ -64,24 +71,24 @@ def recover_streams(data: DataFolder, known: set[int], clean: bool) -> StreamRec
             segments = [
                 StreamSegment(identity, incarnation, first, folder) for first in sorted(firsts[incarnation])
             ]
-            found.streams[incarnation] = _Stream(incarnation, files, clean, found.damage).read(segments)
+            found.streams[incarnation] = _StreamScan(incarnation, files, clean, found.damage).read(segments)
     except OSError as error:
         raise disk_error(f"recover the streams in {folder}", error) from None
     return found
 
 
-class _Stream:
-    """Reads one stream."""
+class _StreamScan:
+    """Reads the segments of one stream."""
 
     def __init__(self, incarnation: int, files: Files, clean: bool, damage: list[str]) -> None:
         self._incarnation = incarnation
         self._files = files
         self._clean = clean
         self._damage = damage
-        self._to = RecoveredStream()
+        self._result = RecoveredStream()
 
     def read(self, segments: list[StreamSegment]) -> RecoveredStream:
-        to = self._to
+        result = self._result
         for segment in segments:
             self._check_version(segment)
         while segments:
@@ -89,17 +96,17 @@ class _Stream:
             self._scan(last, True)
             if last.timestamp >= 0 or last.position > SEGMENT_HEADER or len(segments) == 1:
                 break
-            # Begun at the moment of a crash: nobody was told of anything in it.
+            # Begun at the moment of a crash: nothing in it was confirmed.
             self._remove(last)
             segments.pop()
         for segment in segments[:-1]:
-            self._closed(segment)
-        to.segments = segments
+            self._read_closed(segment)
+        result.segments = segments
         if segments and segments[-1].position < SEGMENT_HEADER:
-            # The stream's very first one, whose beginning was not written: its name says what comes next.
-            to.next_offset = max(to.next_offset, int(segments[-1].first))
+            # The stream's very first segment, whose beginning was not written: its name holds the next offset.
+            result.next_offset = max(result.next_offset, int(segments[-1].first))
             self._remove(segments.pop())
-        return to
+        return result
 
     def _check_version(self, segment: StreamSegment) -> None:
         segment.size = self._files.size(segment.path)
@@ -110,10 +117,10 @@ class _Stream:
                 "start it with the version of Warren that wrote it"
             )
 
-    def _closed(self, segment: StreamSegment) -> None:
-        """A segment that has a successor: its trailer says what there is to know."""
+    def _read_closed(self, segment: StreamSegment) -> None:
+        """Read the trailer of a segment that has a successor; scan the segment if the trailer is damaged."""
         data = self._files.read(segment.path, max(segment.size - TRAILER, 0), TRAILER)
-        trailer = read_trailer(data, segment.seed)
+        trailer = decode_trailer(data, segment.seed)
         if trailer is None:
             self._report(segment, int(segment.size), "its end is damaged")
             self._scan(segment, False)
@@ -121,38 +128,38 @@ class _Stream:
             segment.end = trailer.position
             segment.timestamp = trailer.timestamp
             segment.last_chunk = trailer.last_chunk
-            segment.places = None
-            self._to.timestamp = max(self._to.timestamp, int(trailer.timestamp))
+            segment.sparse_index = None
+            self._result.timestamp = max(self._result.timestamp, int(trailer.timestamp))
         segment.position = segment.size
         segment.closed = True
 
     def _scan(self, segment: StreamSegment, last: bool) -> None:
-        """Read a segment through; the last one's torn end is cut off, and what is left of it is on the disk then."""
-        to = self._to
-        walk = Walk(segment, SEGMENT_HEADER, segment.size)
+        """Read a segment whole. If it is the last one, cut off its torn end and sync the rest."""
+        result = self._result
+        scanner = ChunkScanner(segment, SEGMENT_HEADER, segment.size)
         following = int(segment.first)
-        while walk.position < segment.size:
-            chunks = walk.block(self._files)
-            for start, chunk in zip(walk.starts, chunks, strict=True):
+        while scanner.position < segment.size:
+            chunks = scanner.next_chunks(self._files)
+            for start, chunk in zip(scanner.starts, chunks, strict=True):
                 segment.position = start
-                to.timestamp = max(to.timestamp, int(chunk.timestamp))
+                result.timestamp = max(result.timestamp, int(chunk.timestamp))
                 if chunk.kind == MESSAGES:
-                    segment.place(chunk.first, chunk.timestamp)
+                    segment.add_chunk(chunk.first, chunk.timestamp)
                     following = int(chunk.first + chunk.count)
                 elif chunk.kind == OFFSETS and last:
-                    to.offsets.update(read_offsets(chunk.payload))
+                    result.offsets.update(decode_offsets(chunk.payload))
         # An index in the last segment: the crash came before its successor.
-        cut = int(walk.torn if walk.torn >= 0 else walk.index)
-        for position, text in walk.damage:
-            if not last or self._clean or walk.torn < 0 or position < walk.torn:
+        cut = int(scanner.torn if scanner.torn >= 0 else scanner.index)
+        for position, text in scanner.damage:
+            if not last or self._clean or scanner.torn < 0 or position < scanner.torn:
                 self._report(segment, position, text)
         if last:
             self._cut(segment, cut if cut >= 0 else int(segment.size))
-            to.next_offset = max(to.next_offset, following, int(walk.following))
+            result.next_offset = max(result.next_offset, following, int(scanner.following))
         segment.end = segment.position = segment.size
 
     def _cut(self, segment: StreamSegment, size: int) -> None:
-        """Synced even if nothing is cut off: what was read may have been in the cache only."""
+        """Cut a segment to `size` and sync it. Sync in any case: what was read may have been in the page cache only."""
         files = self._files
         handle = files.open(segment.path)
         try:

@@ -1,4 +1,4 @@
-"""One segment of a stream: where it is, how far it may be read, and its sparse index."""
+"""One segment of a stream: its file, the part of it that may be read, and its sparse index."""
 
 from __future__ import annotations
 
@@ -6,81 +6,85 @@ from typing import Final, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.store.files import Files
+from warren.broker.store.file_system.files_protocol import Files
 from warren.broker.store.stream.chunk_format import (
     CHUNK_HEADER,
     INDEX,
     SEGMENT_HEADER,
     TRAILER,
-    Places,
-    chunk_head,
-    encode_chunk,
-    encode_places,
+    SparseIndex,
+    decode_chunk_header,
+    decode_sparse_index,
+    encode_chunk_header,
+    encode_sparse_index,
     encode_trailer,
-    read_places,
     segment_name,
     stream_seed,
 )
 
 SPACING: Final = 65536
-"""The index of a segment has a place for about every so many bytes."""
+"""Bytes between the chunks that a segment's sparse index holds, about."""
 
 
 class StreamSegment:
-    """A segment's file, and what is known of it in memory; a closed one's index stays on the disk until it is looked at.
-
-    `end` is where its chunks end, as far as they are on the disk; `size` is what the file takes there.
-    """
+    """A segment's file and its state in memory. The index of a closed segment is in its file only."""
 
     def __init__(self, identity: int, incarnation: int, first: i64, folder: str) -> None:
         self.first = first
+        """Offset of the first message."""
         self.path = f"{folder}/{segment_name(incarnation, first)}"
         self.seed = stream_seed(identity, incarnation, first)
+        """Seed of the header checksums."""
         self.size: i64 = 0
+        """Bytes of the file, with those that are yet to be written."""
         self.end: i64 = SEGMENT_HEADER
+        """File position behind the last chunk that is on disk."""
         self.position: i64 = 0
-        """Where the next chunk goes; beyond `end` lies what is yet to be written."""
+        """File position of the next chunk. The bytes beyond `end` are yet to be written."""
         self.timestamp: i64 = -1
-        """Of its last message; -1 if it has none."""
+        """Time of the last message in milliseconds since 1970; -1 if there is none."""
         self.last_chunk: i64 = first
-        self.places: Optional[Places] = Places()  # noqa: UP045
+        """First offset of the last chunk of messages."""
+        self.sparse_index: Optional[SparseIndex] = SparseIndex()  # noqa: UP045
+        """The index; None if it is in the file only."""
         self.closed = False
+        """The segment ends with its index and trailer; nothing more is appended."""
 
-    def place(self, offset: i64, timestamp: i64) -> None:
-        """A chunk of messages goes to `position`."""
-        places = self.places
-        if places is not None:
-            known = places.positions
+    def add_chunk(self, offset: i64, timestamp: i64) -> None:
+        """Note a chunk of messages that begins at `position`."""
+        index = self.sparse_index
+        if index is not None:
+            known = index.positions
             if not known or self.position - known[-1] >= SPACING:
-                places.add(offset, timestamp, self.position)
+                index.add(offset, timestamp, self.position)
         self.timestamp = timestamp
         self.last_chunk = offset
 
-    def closing(self, next_offset: i64) -> bytes:
-        """The index and the trailer, with which the segment ends; its index is no longer kept in memory."""
-        places = self.places
-        assert places is not None
+    def close(self, next_offset: i64) -> bytes:
+        """Close the segment and return the index and trailer that end its file; the index leaves memory."""
+        index = self.sparse_index
+        assert index is not None
         at = self.position
-        payload = encode_places(places)
-        head = encode_chunk(INDEX, len(places.offsets), next_offset, self.timestamp, payload, self.seed)
+        payload = encode_sparse_index(index)
+        head = encode_chunk_header(INDEX, len(index.offsets), next_offset, self.timestamp, payload, self.seed)
         trailer = encode_trailer(at, next_offset, self.timestamp, self.last_chunk, self.seed)
-        self.places = None
+        self.sparse_index = None
         self.closed = True
         return b"".join((head, payload, trailer))
 
-    def index(self, files: Files) -> Places:
-        """Its index, read from the disk if it is not in memory; without one, its beginning is all that is known.
+    def index(self, files: Files) -> SparseIndex:
+        """Return the index, from the file if it is not in memory; an empty one if it is damaged.
 
         :raises OSError: it cannot be read.
         """
-        places = self.places
-        if places is not None:
-            return places
+        index = self.sparse_index
+        if index is not None:
+            return index
         data = files.read(self.path, self.end, self.size - self.end - TRAILER)
-        head = chunk_head(data, 0, self.seed)
+        head = decode_chunk_header(data, 0, self.seed)
         if head is None or head.kind != INDEX:
-            return Places()
-        return read_places(data[CHUNK_HEADER:])
+            return SparseIndex()
+        return decode_sparse_index(data[CHUNK_HEADER:])
 
 
 __all__ = ["SPACING", "StreamSegment"]

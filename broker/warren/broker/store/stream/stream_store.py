@@ -1,4 +1,4 @@
-"""All streams of a broker: where their segments are, who reads them, and when the files of deleted ones go."""
+"""All streams of a broker: their folder, the threads that read them, and the removal of the files of deleted ones."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from warren.broker.store.data_folder import DataFolder
-from warren.broker.store.files import Files
-from warren.broker.store.log.log import Gate, Log
-from warren.broker.store.memory_files import MemoryFiles
+from warren.broker.store.file_system.files_protocol import Files
+from warren.broker.store.file_system.memory_files import MemoryFiles
+from warren.broker.store.log.group_commit import Gate
+from warren.broker.store.log.log import Log
 from warren.broker.store.stream.chunk_reader import StreamRead
-from warren.broker.store.stream.stream_files import StreamFiles
 from warren.broker.store.stream.stream_log import StreamLog
 from warren.broker.store.stream.stream_recovery import StreamRecovery
+from warren.broker.store.stream.stream_segment_writer import StreamSegmentWriter
 
 READERS: Final = 2
-"""Threads that read: one that waits for a slow disk does not hold up them all."""
+"""Threads that read: a read that waits for a slow disk does not hold up all others."""
 
 
-class Streams:
-    """The streams of one broker, by incarnation. Made on the loop that they live on.
+class StreamStore:
+    """The streams of one broker.
 
-    :param recovery: what was found in the data folder; None keeps the streams in memory.
+    :param loop: the event loop on which the streams are used.
+    :param folder: the data folder; None keeps the streams in memory.
+    :param log: the log whose batches write the streams.
+    :param gate: the definitions: the files of a deleted stream stay until its deletion is committed.
+    :param recovery: the streams that were found in the data folder.
     """
 
     def __init__(
@@ -35,7 +40,7 @@ class Streams:
         recovery: StreamRecovery | None = None,
     ) -> None:
         self.reading = 0
-        """Reads whose end is yet to be told."""
+        """Number of reads whose callback has not been called yet."""
         self._loop = loop
         self._identity = folder.identity if folder is not None else 0
         self._folder = folder.streams if folder is not None else "memory"
@@ -44,17 +49,20 @@ class Streams:
         self._gate = gate
         self._recovered = recovery.streams if recovery is not None else {}
         self._dropped: list[tuple[int, list[str]]] = []
-        """Files of deleted streams, each with the change of the definitions that has to be on the disk before they go."""
-        self._memory = StreamFiles(self._files, sync=False)
+        """Files of deleted streams, each with the change of the definitions that must be committed before."""
+        self._memory_writer = StreamSegmentWriter(self._files, sync=False)
         self._executor: ThreadPoolExecutor | None = None
         if log is not None:
             if gate is not None:
-                gate.watch(self._tidy)
+                gate.watch(self._remove_dropped)
             if recovery is not None and recovery.unknown:
-                log.remove(recovery.unknown)
+                log.delete_stream_segments(recovery.unknown)
 
     def log(self, incarnation: int, now_ms: Callable[[], int]) -> StreamLog:
-        """The log of a stream, new or recovered."""
+        """Return the log of a stream, new or recovered.
+
+        :param now_ms: returns the time in milliseconds since 1970.
+        """
         log = StreamLog(
             self._identity,
             incarnation % 2**64,
@@ -74,7 +82,7 @@ class Streams:
         return log
 
     def read(self, read: StreamRead, done: Callable[[StreamRead], None]) -> None:
-        """Do a read in a thread and call back on the loop; from memory at once."""
+        """Do a read in a thread, or at once if it is from memory, and call `done` on the event loop."""
         self.reading += 1
         if self._log is None:
             read.run(self._files)
@@ -86,16 +94,16 @@ class Streams:
         executor.submit(self._run, read, done)
 
     def drop(self, log: StreamLog) -> None:
-        """The stream is deleted, its deletion submitted to the definitions before: its files go after that."""
+        """Remove the files of a deleted stream once its deletion, submitted to the definitions before, is committed."""
         paths = log.drop()
         if self._log is None:
-            self._memory.remove(paths)
+            self._memory_writer.remove(paths)
         elif paths:
             self._dropped.append((self._gate.submitted if self._gate is not None else 0, paths))
-            self._tidy()
+            self._remove_dropped()
 
     def close(self) -> None:
-        """No more reads; called when no consumer is left."""
+        """End the reading threads; called when no consumer is left."""
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(cancel_futures=True)
@@ -112,24 +120,24 @@ class Streams:
         self._loop.call_soon(self._write, log)
 
     def _write(self, log: StreamLog) -> None:
-        part = log.cut()
+        part = log.take_batch()
         if part is None:
             return
         for write in part.writes:
-            self._memory.write(write, b"".join(write.pieces))
+            self._memory_writer.write(write, b"".join(write.pieces))
         log.commit(part)
 
     def _remove(self, paths: list[str]) -> None:
         if self._log is None:
-            self._memory.remove(paths)
+            self._memory_writer.remove(paths)
         else:
-            self._log.remove(paths)
+            self._log.delete_stream_segments(paths)
 
-    def _tidy(self) -> None:
+    def _remove_dropped(self) -> None:
         committed = self._gate.committed if self._gate is not None else 0
         while self._dropped and self._dropped[0][0] <= committed:
             assert self._log is not None
-            self._log.remove(self._dropped.pop(0)[1])
+            self._log.delete_stream_segments(self._dropped.pop(0)[1])
 
 
-__all__ = ["Streams"]
+__all__ = ["StreamStore"]

@@ -1,4 +1,4 @@
-"""Files that live in memory: where a broker without a data folder keeps its streams."""
+"""`Files` in memory, for the streams of a broker without a data folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 class MemoryFiles:
-    """Implements `Files`: what is written is there until it is removed, and a sync has nothing to do."""
+    """The `Files` of a broker that keeps its streams in memory; `sync` does nothing."""
 
     def __init__(self) -> None:
         self._contents: dict[str, bytearray] = {}

@@ -1,13 +1,10 @@
-"""The definitions' database: its tables, their versions, and what SQL a row becomes."""
+"""Schema of the definitions database: its tables, and the migrations from each version to the next."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from dataclasses import astuple, fields
 from typing import Final
 
-from warren.broker.store.definitions.definition_rows import TABLES, Row, Snapshot
 from warren.broker.store.errors import StoreError
 
 _FIRST: Final = """
@@ -43,16 +40,16 @@ CREATE TABLE global_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITH
 """
 
 MIGRATIONS: Final = (_FIRST, _ACCESS, _PARAMETERS)
-"""What makes each version of the one before, the first that of an empty database. They are added to, never changed."""
+"""SQL that makes each version from the one before, the first one from an empty database. Add to them; never change one."""
 VERSION: Final = len(MIGRATIONS)
+"""Version that this broker writes."""
 
-Statement = tuple[str, tuple[object, ...]]
 
+def migrate(database: sqlite3.Connection, path: str) -> None:
+    """Configure the database, create it if it is empty, and bring it to the current version in one transaction.
 
-def prepare(database: sqlite3.Connection, path: str) -> None:
-    """Set the database up, and bring it from whatever version it has to the current one, in one transaction.
-
-    :raises StoreError: if it is of a version that is not known.
+    :param path: the database's path, for errors.
+    :raises StoreError: the database is of an unknown version.
     """
     database.execute("PRAGMA locking_mode = EXCLUSIVE")
     database.execute("PRAGMA journal_mode = WAL")
@@ -74,32 +71,4 @@ def prepare(database: sqlite3.Connection, path: str) -> None:
         )
 
 
-def load(database: sqlite3.Connection) -> Snapshot:
-    """All definitions."""
-    return Snapshot(*(_rows(database, kind) for kind in TABLES))  # type: ignore[arg-type]
-
-
-def _rows(database: sqlite3.Connection, kind: type[Row]) -> tuple[Row, ...]:
-    table, keys = TABLES[kind]
-    columns = fields(kind)
-    names = [column.name for column in columns]
-    flags = {index for index, column in enumerate(columns) if column.type == "bool"}
-    found = database.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY {', '.join(names[:keys])}")
-    make: Callable[..., Row] = kind
-    return tuple(
-        make(*(bool(value) if index in flags else value for index, value in enumerate(values)))
-        for values in found
-    )
-
-
-def put(row: Row) -> Statement:
-    """Insert a row, in the place of the one that has its key."""
-    values = astuple(row)
-    marks = ", ".join("?" * len(values))
-    return f"INSERT OR REPLACE INTO {TABLES[type(row)][0]} VALUES ({marks})", values
-
-
-def remove(kind: type[Row], *key: object) -> Statement:
-    """Remove the rows whose key begins with these fields."""
-    where = " AND ".join(f"{column.name} = ?" for column, _ in zip(fields(kind), key, strict=False))
-    return f"DELETE FROM {TABLES[kind][0]} WHERE {where}", key
+__all__ = ["MIGRATIONS", "VERSION", "migrate"]

@@ -1,4 +1,4 @@
-"""The end of the log, where records are laid out in blocks and segments until the next batch is written."""
+"""Write buffer of the log: lays out appended records in blocks and segments until their batch is written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.broker.store.log.live_segments import Segment
 from warren.broker.store.log.record_format import (
     BLOCK_HEADER,
     BUNDLE,
@@ -15,50 +14,56 @@ from warren.broker.store.log.record_format import (
     BUNDLE_HEADER,
     HEADER,
     MESSAGE,
-    block_header,
-    bundle,
-    encode,
+    POSITION_SHIFT,
+    encode_block_header,
+    encode_bundle,
+    encode_record,
     pack_crc,
     pack_header,
-    seed_of,
+    segment_seed,
 )
-from warren.broker.store.log.writer_thread import Chunk
-from warren.broker.store.read.message_fetch import PLACE
+from warren.broker.store.log.segment import Segment
+from warren.broker.store.log.writer_jobs import SegmentWrite
 
 SEGMENT_SIZE: Final = 16 * 1024 * 1024
 """Default size of a segment in bytes."""
 BUNDLE_SIZE: Final = 8 * 1024
-"""A bundle takes no more messages than fit in so many bytes: so much is lost with one damaged byte."""
+"""Largest size of a bundle in bytes: one damaged byte costs all messages of its bundle."""
 
 crc32: Final = zlib.crc32
 
 
-class Tail:
+class WriteBuffer:
     """Lays out records behind the last one.
 
-    Messages of one queue that begin alike and come one after the other are bundled: one record, one header and two
-    checksums for all of them. A bundle is laid out when it is finished, which is before anything else is appended, so that
-    its place is known from the start. `size` is what the batch has collected so far, what is in the bundle included.
+    Successive messages of one queue with the same head are bundled: one record, with one header and two checksums for all
+    of them. A bundle is laid out when it is finished, before anything else is appended, so that its position is known from
+    the start.
     """
 
     def __init__(self, identity: int, block: i64, segment_size: i64, segment: Segment, offset: i64) -> None:
         self.segment = segment
+        """The segment that records are appended to."""
         self.base: i64 = 0
-        """The place at which the segment begins."""
-        self.place: i64 = 0
-        """Where the bundle that collects will stand."""
+        """Log position at which the segment begins."""
+        self.bundle_position: i64 = 0
+        """Log position of the bundle that collects."""
         self.seed = 0
+        """Seed of the segment's header checksums."""
         self.offset: i64 = 0
+        """Offset in the segment behind the last record, without the bundle that collects."""
         self.stop: i64 = 0
+        """Offset up to which a record fits without a block header in between."""
         self.size: i64 = 0
+        """Bytes that the batch has collected so far, the bundle included."""
         self.spilled: i64 = 0
-        """How much of it need not be durable."""
+        """Bytes of these that need not be durable."""
         self._identity = identity
         self._block: i64 = block
         self._segment_size: i64 = segment_size
         self._start: i64 = 0
         self._pieces: list[bytes] = []
-        self._chunks: list[Chunk] = []
+        self._writes: list[SegmentWrite] = []
         # The bundle that collects, if it has contents.
         self._contents: list[bytes] = []
         self._head = b""
@@ -67,27 +72,27 @@ class Tail:
         self._first: i64 = 0
         self._next: i64 = 0
         self._bundled: i64 = 0
-        """Bytes that it takes, or that its only message would take as a record of its own."""
+        """Bytes that the bundle takes, or that its only message takes as a record of its own."""
         self._room: i64 = 0
         self.enter(segment, offset)
 
     def enter(self, segment: Segment, offset: i64) -> None:
-        """Go on at `offset` of a segment."""
+        """Continue at an offset of a segment."""
         self.segment = segment
-        self.base = segment.number << PLACE
-        self.seed = seed_of(self._identity, segment.number)
+        self.base = segment.number << POSITION_SHIFT
+        self.seed = segment_seed(self._identity, segment.number)
         self.offset = offset
         self._start = offset
         self._set_stop()
 
     def overflows(self, size: i64) -> bool:
-        """Whether a record of `size` bytes belongs in a new segment. A new one takes a record of any size."""
+        """Return whether a record of `size` bytes belongs in a new segment. An empty segment takes a record of any size."""
         return self.offset > 0 and self.offset + size > self._segment_size
 
-    def join(self, incarnation: i64, sequence: i64, head: bytes, content: bytes) -> i64:
-        """A message goes into the bundle that collects; returns what it adds to the size of the batch, 0 if it does not fit.
+    def extend_bundle(self, incarnation: i64, sequence: i64, head: bytes, content: bytes) -> i64:
+        """Add a message to the bundle that collects, so that it stands at `bundle_position` too.
 
-        It stands at `place` as well.
+        :return: the bytes that it adds to the batch; 0 if it does not fit in the bundle and was not added.
         """
         contents = self._contents
         if (
@@ -108,8 +113,8 @@ class Tail:
         self.size += size
         return size
 
-    def begin(self, incarnation: i64, sequence: i64, head: bytes, content: bytes) -> None:
-        """A message that the next ones may join; what was bundled before has to be finished."""
+    def begin_bundle(self, incarnation: i64, sequence: i64, head: bytes, content: bytes) -> None:
+        """Begin a bundle with a message. The bundle before must be finished."""
         size: i64 = HEADER + len(head) + len(content)
         self._contents = [content]
         if head is not self._head:
@@ -119,53 +124,52 @@ class Tail:
         self._first = sequence
         self._next = sequence + 1
         self._bundled = size
-        # It must not make the segment too large: its place is given away already.
+        # It must not overflow the segment: its position has been given out already.
         self._room = min(BUNDLE_SIZE, self._segment_size - self.offset)
-        self.place = self.base + self.offset
+        self.bundle_position = self.base + self.offset
         self.size += size
 
-    def finish(self) -> None:
-        """Lay out what is bundled."""
+    def finish_bundle(self) -> None:
+        """Lay out the bundle that collects, if there is one."""
         contents = self._contents
         if not contents:
             return
         self._contents = []
         head = self._head
         if len(contents) > 1:
-            self._lay(encode(BUNDLE, self._incarnation, self._first, bundle(head, contents), self.seed))
+            payload = encode_bundle(head, contents)
+            self._lay_out(encode_record(BUNDLE, self._incarnation, self._first, payload, self.seed))
             return
-        # As it came, not joined: it may be large.
+        # In two pieces, not joined: the content may be large.
         content = contents[0]
         length: i64 = len(head) + len(content)
         check = crc32(content, self._head_crc)
         header = pack_header(MESSAGE, length, self._incarnation, self._first, check)
         parts = [header, pack_crc(crc32(header, self.seed)), head, content]
         if self.offset + HEADER + length > self.stop:
-            self._split(b"".join(parts))
+            self._lay_out_over_blocks(b"".join(parts))
         else:
             self._pieces += parts
             self.offset += HEADER + length
 
-    def put(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> i64:
-        """A record by itself; what was bundled before has to be finished. Returns its size."""
-        data = encode(kind, incarnation, sequence, payload, self.seed)
+    def append(self, kind: int, incarnation: i64, sequence: i64, payload: bytes) -> i64:
+        """Append a single record and return its size. The bundle before must be finished."""
+        data = encode_record(kind, incarnation, sequence, payload, self.seed)
         size: i64 = len(data)
-        self._lay(data)
+        self._lay_out(data)
         self.size += size
         return size
 
-    def _lay(self, data: bytes) -> None:
-        """A record comes next."""
+    def _lay_out(self, data: bytes) -> None:
         size: i64 = len(data)
         if self.offset + size > self.stop:
-            self._split(data)
+            self._lay_out_over_blocks(data)
         else:
             self._pieces.append(data)
             self.offset += size
 
-    def _split(self, data: bytes) -> None:
-        """A record that begins at the end of a block or runs over it: put the headers of blocks in
-        between."""
+    def _lay_out_over_blocks(self, data: bytes) -> None:
+        """Lay out a record that begins at the end of a block or runs over it, with block headers in between."""
         at: i64 = 0
         size: i64 = len(data)
         while at < size:
@@ -175,7 +179,7 @@ class Tail:
                 first: i64 = BLOCK_HEADER
                 if at > 0:
                     first = rest if rest < self._block else 0
-                self._pieces.append(block_header(self.seed, self.offset // self._block, first))
+                self._pieces.append(encode_block_header(self.seed, self.offset // self._block, first))
                 self.offset += BLOCK_HEADER
                 within = BLOCK_HEADER
             part: i64 = min(size - at, self._block - within)
@@ -184,27 +188,27 @@ class Tail:
             at += part
         self._set_stop()
 
-    def cut(self, batch: i64) -> None:
-        """What was appended to this segment becomes a part of that batch."""
-        self.finish()
+    def close_write(self, batch: i64) -> None:
+        """Make what was appended to this segment a part of a batch."""
+        self.finish_bundle()
         if self._pieces:
-            self._chunks.append(Chunk(self.segment.number, self._start, self._pieces))
+            self._writes.append(SegmentWrite(self.segment.number, self._start, self._pieces))
             self._pieces = []
             self._start = self.offset
             self.segment.size = self.offset
             self.segment.batch = batch
 
-    def take(self) -> list[Chunk]:
-        """The parts of the batch; the next one collects from here on."""
-        chunks = self._chunks
-        self._chunks = []
+    def take(self) -> list[SegmentWrite]:
+        """Return the parts of the batch, and begin the next batch."""
+        writes = self._writes
+        self._writes = []
         self.size = 0
         self.spilled = 0
-        return chunks
+        return writes
 
     def _set_stop(self) -> None:
         end: i64 = (self.offset + self._block - 1) // self._block * self._block
         self.stop = min(end, self._segment_size)
 
 
-__all__ = ["SEGMENT_SIZE", "Tail"]
+__all__ = ["SEGMENT_SIZE", "WriteBuffer"]

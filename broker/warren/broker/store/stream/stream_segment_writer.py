@@ -1,30 +1,34 @@
-"""Writing to streams' segments, in the worker thread: which files are open, and what a full disk leaves."""
+"""Writing and syncing of stream segments, with a bounded number of open files."""
 
 from __future__ import annotations
 
 import os
 from typing import Final
 
-from warren.broker.store.files import NO_ROOM, Files
+from warren.broker.store.file_system.files_protocol import DISK_FULL_ERRORS, Files
 from warren.broker.store.stream.stream_log import StreamWrite
 
 _OPEN: Final = 32
-"""Files that are kept open; many streams that are written to in turn cost an open each time."""
+"""Files that are kept open. With more streams that are written to in turn, each write opens its file."""
 
 
-class StreamFiles:
-    """The segments that are being written to; with `sync` off they are written and never synced."""
+class StreamSegmentWriter:
+    """Writes the segments of all streams.
+
+    :param sync: whether anything is synced at all.
+    """
 
     def __init__(self, files: Files, sync: bool = True) -> None:
         self._files = files
         self._sync = sync
         self._handles: dict[str, int] = {}
-        """The one that was used last comes last."""
+        """Open files by path, the one used last at the end."""
 
     def write(self, write: StreamWrite, data: bytes) -> bool:
-        """Write and sync; False if there was no room, and the segment is as it was.
+        """Write and sync.
 
-        :raises OSError: anything else went wrong.
+        :return: whether there was room; if not, the segment is as it was.
+        :raises OSError: the disk failed in another way.
         """
         files = self._files
         handle = self._handles.pop(write.path, -1)
@@ -32,14 +36,14 @@ class StreamFiles:
             try:
                 handle = files.open(write.path)
             except OSError as error:
-                if error.errno in NO_ROOM:
+                if error.errno in DISK_FULL_ERRORS:
                     return False
                 raise
-        self._keep(write.path, handle)
+        self._keep_open(write.path, handle)
         try:
             files.write(handle, data, write.start)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in DISK_FULL_ERRORS:
                 raise
             files.truncate(handle, write.start)
             return False
@@ -52,7 +56,7 @@ class StreamFiles:
     def remove(self, paths: list[str]) -> None:
         """Remove segments, oldest first.
 
-        :raises OSError: one cannot be removed.
+        :raises OSError: a file cannot be removed.
         """
         for path in paths:
             handle = self._handles.pop(path, -1)
@@ -63,15 +67,16 @@ class StreamFiles:
             self._files.sync_folder(os.path.dirname(paths[0]))
 
     def close(self) -> None:
+        """Close all files."""
         handles, self._handles = self._handles, {}
         for handle in handles.values():
             self._files.close(handle)
 
-    def _keep(self, path: str, handle: int) -> None:
+    def _keep_open(self, path: str, handle: int) -> None:
         self._handles[path] = handle
         if len(self._handles) > _OPEN:
             oldest = next(iter(self._handles))
             self._files.close(self._handles.pop(oldest))
 
 
-__all__ = ["StreamFiles"]
+__all__ = ["StreamSegmentWriter"]

@@ -1,0 +1,46 @@
+"""SQL statements that load, store and remove the rows of the definitions."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import astuple, fields
+
+from warren.broker.store.definitions.definition_rows import TABLES, Row, Snapshot
+
+Statement = tuple[str, tuple[object, ...]]
+"""SQL text and its parameters."""
+
+
+def load_snapshot(database: sqlite3.Connection) -> Snapshot:
+    """Return all definitions."""
+    return Snapshot(*(_load_rows(database, kind) for kind in TABLES))  # type: ignore[arg-type]
+
+
+def _load_rows(database: sqlite3.Connection, kind: type[Row]) -> tuple[Row, ...]:
+    table, keys = TABLES[kind]
+    columns = fields(kind)
+    names = [column.name for column in columns]
+    flags = {index for index, column in enumerate(columns) if column.type == "bool"}
+    found = database.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY {', '.join(names[:keys])}")
+    make: Callable[..., Row] = kind
+    return tuple(
+        make(*(bool(value) if index in flags else value for index, value in enumerate(values)))
+        for values in found
+    )
+
+
+def put_statement(row: Row) -> Statement:
+    """Return the statement that stores a row and replaces the one with the same key."""
+    values = astuple(row)
+    marks = ", ".join("?" * len(values))
+    return f"INSERT OR REPLACE INTO {TABLES[type(row)][0]} VALUES ({marks})", values
+
+
+def remove_statement(kind: type[Row], *key: object) -> Statement:
+    """Return the statement that removes the rows whose key begins with these fields."""
+    where = " AND ".join(f"{column.name} = ?" for column, _ in zip(fields(kind), key, strict=False))
+    return f"DELETE FROM {TABLES[kind][0]} WHERE {where}", key
+
+
+__all__ = ["Statement", "load_snapshot", "put_statement", "remove_statement"]

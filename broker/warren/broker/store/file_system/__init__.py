@@ -1,0 +1,1 @@
+"""File-system interface of the store: the seam where tests inject disk faults."""

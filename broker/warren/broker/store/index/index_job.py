@@ -1,0 +1,57 @@
+"""Job of the writer thread that indexes a segment in slices, so that batches do not wait long in between."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.broker.store.index.index_format import SegmentIndex
+from warren.broker.store.index.index_store import IndexStore
+from warren.broker.store.log.segment_reader import Damage, segment_path
+
+SLICE: Final = 512 * 1024
+"""Bytes that are read at a time."""
+
+
+class IndexJob:
+    """Indexing of one segment: read it slice by slice, then write the index.
+
+    :param index: the segment's index, if it is in memory and has only to be written.
+    """
+
+    def __init__(self, store: IndexStore, number: int, index: SegmentIndex | None) -> None:
+        self.number = number
+        """Number of the segment."""
+        self.index = index
+        """The index, once the segment has been read."""
+        self.finished = False
+        """The index was written, or the job failed."""
+        self.error = ""
+        """Reason why the job failed; empty if it did not."""
+        self.damage: list[Damage] = []
+        """Places of the segment that cannot be read."""
+        self._store = store
+        self._reader = store.reader(number)
+        self._builder = store.builder(number)
+
+    def run_slice(self) -> None:
+        """Read the next slice, or write the index if all is read.
+
+        :raises OSError: the disk cannot be read or written.
+        """
+        if self.index is None:
+            size = 0
+            while size < SLICE:
+                record = self._reader.next()
+                if record is None:
+                    whole = self._store.files.size(segment_path(self._store.folder, self.number))
+                    self.index = self._builder.finish(whole)
+                    self.damage = self._reader.damage
+                    return
+                self._builder.add(record)
+                size += len(record.payload) + 64
+        else:
+            self._store.store(self.index)
+            self.finished = True
+
+
+__all__ = ["IndexJob"]

@@ -1,0 +1,87 @@
+"""Scheduling of index jobs: which closed segment is indexed next, and the result of its job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Optional
+
+from mypy_extensions import i64
+
+from warren.broker.store.index.index_job import IndexJob
+from warren.broker.store.index.index_store import IndexStore
+from warren.broker.store.log.queue_log import QueueLog
+from warren.broker.store.log.record_format import POSITION_SHIFT
+from warren.broker.store.log.segment import SegmentList
+
+logger = logging.getLogger(__name__)
+
+
+class IndexScheduler:
+    """Has the oldest closed segment without an index indexed, one at a time."""
+
+    def __init__(self, segments: SegmentList, store: IndexStore) -> None:
+        self.urgent = False
+        """A queue waits for the index of each segment that is closed."""
+        self._segments = segments
+        self._store = store
+        self._is_busy = False
+        self._failed: set[int] = set()
+        """Segments that could not be indexed."""
+
+    def next_job(self, synced: i64) -> Optional[IndexJob]:  # noqa: UP045
+        """Return the next job, if there is one and none is running.
+
+        Unless indexes are urgent, the newest closed segment is left out: its messages may be consumed soon.
+
+        :param synced: the last batch that is on disk.
+        """
+        if self._is_busy:
+            return None
+        spare = 1 if self.urgent else 2
+        for segment in self._segments.segments[:-spare]:
+            index = segment.index
+            if segment.number in self._failed or (index is not None and index.entries is None):
+                continue
+            if segment.live and segment.batch <= synced:
+                self._is_busy = True
+                return IndexJob(self._store, int(segment.number), index)
+        return None
+
+    def finish(self, job: IndexJob, queues: Mapping[int, QueueLog]) -> None:
+        """Take the result of a job that has ended: an index that could be built and not written stays in memory."""
+        self._is_busy = False
+        if job.error:
+            logger.error("event=index.build_failed segment=%d reason=%r", job.number, job.error)
+            self._failed.add(job.number)
+        for place in job.damage:
+            logger.error("event=log.damage_found detail=%r", place.text)
+        if job.index is None:
+            return
+        for segment in self._segments.segments:
+            if segment.number == job.number:
+                segment.index = job.index
+                forget_copies(segment.number, queues)
+
+    def indexed_up_to(self) -> i64:
+        """Return the log position before which every segment with live messages has an index."""
+        segments = self._segments.segments
+        for segment in segments:
+            if segment.index is None and (segment.live or segment is segments[-1]):
+                return segment.number << POSITION_SHIFT
+        return segments[-1].number << POSITION_SHIFT
+
+
+def forget_copies(number: i64, queues: Mapping[int, QueueLog]) -> None:
+    """Forget the positions of copies in a segment, which has an index now or is deleted."""
+    for queue in queues.values():
+        if queue.copies:
+            queue.copies = {
+                sequence: position
+                for sequence, position in queue.copies.items()
+                if position >> POSITION_SHIFT != number
+            }
+            queue.spilled_copies &= queue.copies.keys()
+
+
+__all__ = ["IndexScheduler", "forget_copies"]

@@ -1,0 +1,77 @@
+"""The index files of one log: load an index, build it where there is none that can be used, and store it."""
+
+from __future__ import annotations
+
+from warren.broker.store.file_system.files_protocol import Files
+from warren.broker.store.index.index_builder import IndexBuilder
+from warren.broker.store.index.index_format import Describe, SegmentIndex, index_path, load_index
+from warren.broker.store.log.record_format import segment_seed
+from warren.broker.store.log.segment_reader import Damage, SegmentReader, segment_path
+
+
+class IndexStore:
+    """Loads, builds and stores the indexes of the segments of one log.
+
+    :param folder: the folder of the segments and their indexes.
+    :param identity: the data folder's random number, which seeds the checksums.
+    :param block: size of a block of the segments in bytes.
+    :param describe: returns the properties of a message that its entry holds.
+    """
+
+    def __init__(self, folder: str, files: Files, identity: int, block: int, describe: Describe) -> None:
+        self.folder = folder
+        self.files = files
+        self.identity = identity
+        self.block = block
+        self.describe = describe
+
+    def reader(self, number: int) -> SegmentReader:
+        """Return a reader of a segment."""
+        path, seed = segment_path(self.folder, number), segment_seed(self.identity, number)
+        return SegmentReader(self.files, path, number, seed, self.block)
+
+    def builder(self, number: int) -> IndexBuilder:
+        """Return a builder of a segment's index."""
+        return IndexBuilder(number, self.describe)
+
+    def load(self, number: int, size: int) -> SegmentIndex | None:
+        """Return the index from its file; None if there is none of the segment as it is now, `size` bytes long."""
+        return load_index(self.files, self.folder, number, size, segment_seed(self.identity, number))
+
+    def build(self, number: int, damage: list[Damage]) -> tuple[SegmentIndex, int]:
+        """Read a whole segment; return its index, in memory, and the offset behind its last intact record.
+
+        :param damage: the places that cannot be read are appended to it.
+        """
+        reader, builder = self.reader(number), self.builder(number)
+        while (record := reader.next()) is not None:
+            builder.add(record)
+        damage += reader.damage
+        return builder.finish(self.files.size(segment_path(self.folder, number))), reader.end
+
+    def rebuild(self, number: int) -> SegmentIndex:
+        """Build the index of a segment again; its damage has been reported before."""
+        return self.build(number, [])[0]
+
+    def store(self, index: SegmentIndex) -> None:
+        """Write an index to its file. It is not synced: it can be built again.
+
+        :raises OSError: there is no room, or the disk failed; the index stays in memory.
+        """
+        number = int(index.segment)
+        data = index.encode(segment_seed(self.identity, number))
+        path = index_path(self.folder, number)
+        try:
+            handle = self.files.open(path)
+            try:
+                self.files.truncate(handle, 0)
+                self.files.write(handle, data, 0)
+            finally:
+                self.files.close(handle)
+        except OSError:
+            self.files.unlink(path)
+            raise
+        index.move_to_file(len(data))
+
+
+__all__ = ["IndexStore"]

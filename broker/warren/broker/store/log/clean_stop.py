@@ -1,0 +1,57 @@
+"""Mark of a clean stop: a file in the log's folder that the next start reads and removes.
+
+The file is text. Its first line holds the number and the size of the last segment. Each further line holds the incarnation
+of a queue and the last of its sequences that may have been delivered before an earlier crash.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.broker.store.file_system.files_protocol import Files
+from warren.broker.store.log.writer_jobs import CleanEnd
+
+CLEAN: Final = "clean"
+"""Name of the file."""
+
+
+def write_clean_stop(files: Files, folder: str, end: CleanEnd) -> None:
+    """Write the mark and sync it.
+
+    :raises OSError: the disk failed.
+    """
+    lines = [b"%d %d\n" % (end.segment, end.size)]
+    lines += [b"%d %d\n" % (incarnation, until) for incarnation, until in end.delivered.items()]
+    handle = files.open(f"{folder}/{CLEAN}")
+    try:
+        files.write(handle, b"".join(lines), 0)
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.sync_folder(folder)
+
+
+def read_clean_stop(files: Files, folder: str) -> CleanEnd:
+    """Return what the mark holds; a damaged mark counts as one of segment 0 with size 0.
+
+    :raises OSError: the disk cannot be read.
+    """
+    path = f"{folder}/{CLEAN}"
+    words = files.read(path, 0, files.size(path)).split()
+    try:
+        numbers = [int(word) for word in words]
+        return CleanEnd(numbers[0], numbers[1], dict(zip(numbers[2::2], numbers[3::2], strict=True)))
+    except (IndexError, ValueError):
+        return CleanEnd(0, 0, {})
+
+
+def remove_clean_stop(files: Files, folder: str) -> None:
+    """Remove the mark and sync the folder.
+
+    :raises OSError: the disk failed.
+    """
+    files.unlink(f"{folder}/{CLEAN}")
+    files.sync_folder(folder)
+
+
+__all__ = ["CLEAN", "read_clean_stop", "remove_clean_stop", "write_clean_stop"]

@@ -1,0 +1,132 @@
+"""Group commit: batches on their way to the disk, one at a time, and their release once they count.
+
+While the writer thread writes one batch, the next one collects. A written batch is released, in order, once the changes of
+the definitions that came before it are committed too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from warren.broker.store.log.writer_jobs import Batch, JobQueue
+
+
+class Sync(enum.Enum):
+    """Policy of syncing the log. A publisher confirm waits for the sync that covers its message, except with OFF."""
+
+    BATCH = "batch"
+    """Sync once a batch. Acknowledgements wait up to `ack_delay` for a message that takes them along."""
+    ALWAYS = "always"
+    """As BATCH, but acknowledgements are written at once."""
+    OFF = "off"
+    """Never sync: confirmed messages survive a killed process, but not a power cut."""
+
+
+class Gate(Protocol):
+    """The definitions, as far as confirms depend on them: a batch counts only with the changes that came before it."""
+
+    @property
+    def submitted(self) -> int:
+        """Number of the last change that was submitted."""
+
+    @property
+    def committed(self) -> int:
+        """Number of the last change that is on disk."""
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the event loop whenever `committed` has grown."""
+
+
+class GroupCommit:
+    """Hands batches to the writer thread and releases them.
+
+    :param gate: the definitions that batches depend on, if any.
+    :param close_batch: closes the batch that collects and passes it to `add`, if it holds anything.
+    :param on_released: called for each batch that counts, in order.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        jobs: JobQueue,
+        gate: Gate | None,
+        close_batch: Callable[[], None],
+        on_released: Callable[[Batch], None],
+    ) -> None:
+        self.idle = True
+        """No batch is being written and no write is scheduled."""
+        self._halted = False
+        self._loop = loop
+        self._jobs = jobs
+        self._gate = gate
+        self._close_batch = close_batch
+        self._on_released = on_released
+        self._in_flight: Batch | None = None
+        self._ready: deque[Batch] = deque()
+        self._written: deque[Batch] = deque()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the writer thread has a batch."""
+        return self._in_flight is not None
+
+    @property
+    def has_closed_batches(self) -> bool:
+        """Whether closed batches wait for the writer thread."""
+        return bool(self._ready)
+
+    def submitted_change(self) -> int:
+        """Return the number of the last submitted change of the definitions, 0 without definitions."""
+        return self._gate.submitted if self._gate is not None else 0
+
+    def committed_change(self) -> int:
+        """Return the number of the last committed change of the definitions, 0 without definitions."""
+        return self._gate.committed if self._gate is not None else 0
+
+    def schedule(self) -> None:
+        """Write the batch that collects at the end of this turn of the event loop."""
+        self.idle = False
+        self._loop.call_soon(self.write_next)
+
+    def write_next(self) -> None:
+        """Hand the next batch to the writer thread, unless it has one."""
+        self.idle = False
+        if self._in_flight is not None or self._halted:
+            return
+        if not self._ready:
+            self._close_batch()
+        if self._ready:
+            self._in_flight = self._ready.popleft()
+            self._jobs.put(self._in_flight)
+        else:
+            self.idle = True
+
+    def add(self, batch: Batch) -> None:
+        """Append a closed batch to those that wait for the writer thread."""
+        self._ready.append(batch)
+
+    def written(self, batch: Batch) -> None:
+        """Note that the batch in flight is on disk, and release what counts now."""
+        self._in_flight = None
+        self._written.append(batch)
+        self.release()
+
+    def release(self) -> None:
+        """Release the written batches whose definitions are committed, in order."""
+        while self._written:
+            batch = self._written[0]
+            if self._gate is not None and batch.change > self._gate.committed:
+                break
+            self._written.popleft()
+            self._on_released(batch)
+
+    def halt(self) -> None:
+        """Write no further batch: the disk failed."""
+        self._halted = True
+
+
+__all__ = ["Gate", "GroupCommit", "Sync"]

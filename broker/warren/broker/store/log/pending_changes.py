@@ -1,0 +1,85 @@
+"""Changes that wait for the next batch: the queues and streams that have them, and the delay of acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from warren.broker.store.log.queue_log import QueueLog
+from warren.broker.store.stream.stream_log import StreamBatch, StreamLog
+
+
+class PendingChanges:
+    """Queues and streams with changes for the batch that collects.
+
+    A message is written at once; an acknowledgement, a delivery count or a stored offset waits up to `ack_delay` seconds
+    for a message that takes it along.
+
+    :param on_delay_over: called when something has waited for `ack_delay`.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, ack_delay: float, on_delay_over: Callable[[], None]
+    ) -> None:
+        self.queues: list[QueueLog] = []
+        """Queues with messages, acknowledgements or delivery counts."""
+        self.streams: list[StreamLog] = []
+        """Streams with messages or stored offsets."""
+        self.has_stream_messages = False
+        """Some of the streams have messages, not only stored offsets."""
+        self.delay_is_over = False
+        """An acknowledgement has waited for `ack_delay` while a batch was being written."""
+        self._loop = loop
+        self._ack_delay = ack_delay
+        self._on_delay_over = on_delay_over
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add_queue(self, queue: QueueLog) -> None:
+        """Note that a queue has changes."""
+        if not queue.has_changes:
+            queue.has_changes = True
+            self.queues.append(queue)
+
+    def add_delayed(self, queue: QueueLog) -> None:
+        """Note that a queue has changes that may wait for `ack_delay`."""
+        self.add_queue(queue)
+        self.start_delay()
+
+    def add_stream(self, stream: StreamLog) -> None:
+        """Note that a stream has changes."""
+        if not stream.has_changes:
+            stream.has_changes = True
+            self.streams.append(stream)
+
+    def clear_queues(self) -> None:
+        """Begin the next batch without queues."""
+        self.queues = []
+        self.delay_is_over = False
+
+    def take_streams(self) -> list[StreamBatch]:
+        """Return what the streams write with the batch that is being closed."""
+        parts = []
+        for stream in self.streams:
+            part = stream.take_batch()
+            if part is not None:
+                parts.append(part)
+        self.streams = []
+        self.has_stream_messages = False
+        return parts
+
+    def start_delay(self) -> None:
+        """Start the delay, unless it runs."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._ack_delay, self._end_delay)
+
+    def cancel_delay(self) -> None:
+        """Cancel the delay for good: nothing more is written."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end_delay(self) -> None:
+        self._timer = None
+        self._on_delay_over()
+
+
+__all__ = ["PendingChanges"]

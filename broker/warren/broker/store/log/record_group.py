@@ -1,0 +1,54 @@
+"""A group of records under construction: one record in the log, which counts after a crash whole or not at all."""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from warren.broker.store.log.queue_log import QueueLog
+from warren.broker.store.log.record_format import (
+    ACK,
+    DELIVERY_COUNT,
+    FAN_OUT,
+    HEADER,
+    MESSAGE,
+    encode_group_entry,
+    pack_pairs,
+)
+
+
+class RecordGroup:
+    """The entries of a group, and the messages that it adds and ends."""
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+        """The encoded entries."""
+        self.added: list[tuple[QueueLog, int, int]] = []
+        """Messages that the group adds: queue, sequence, bytes."""
+        self.ended: list[tuple[QueueLog, int]] = []
+        """Messages that the group acknowledges: queue, sequence."""
+
+    def add_message(self, queue: QueueLog, sequence: i64, payload: bytes) -> None:
+        """Add a message."""
+        self.entries.append(encode_group_entry(MESSAGE, queue.incarnation, sequence, payload))
+        self.added.append((queue, sequence, HEADER + len(payload)))
+
+    def add_fan_out(self, targets: list[tuple[QueueLog, int]], payload: bytes, share: i64) -> None:
+        """Add a message of several queues; `share` is how many of its bytes count for each."""
+        queue, sequence = targets[0]
+        self.entries.append(encode_group_entry(FAN_OUT, queue.incarnation, sequence, payload))
+        for queue, sequence in targets:
+            self.added.append((queue, sequence, share))
+
+    def acknowledge(self, queue: QueueLog, sequence: i64) -> None:
+        """Add an acknowledgement."""
+        payload = pack_pairs([sequence, sequence])
+        self.entries.append(encode_group_entry(ACK, queue.incarnation, sequence, payload))
+        self.ended.append((queue, sequence))
+
+    def record_delivery_count(self, queue: QueueLog, sequence: i64, count: i64) -> None:
+        """Add a delivery count."""
+        payload = pack_pairs([sequence, count])
+        self.entries.append(encode_group_entry(DELIVERY_COUNT, queue.incarnation, sequence, payload))
+
+
+__all__ = ["RecordGroup"]

@@ -1,0 +1,57 @@
+"""Segments of the log: the files that its records are written to, and their order."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from mypy_extensions import i64
+
+from warren.broker.store.index.index_format import SegmentIndex
+
+
+class Segment:
+    """One file of the log, with the amount of live messages in it."""
+
+    def __init__(self, number: i64, size: i64) -> None:
+        self.number = number
+        self.size: i64 = size
+        """Bytes of records, without room that was preallocated."""
+        self.live: i64 = 0
+        """Number of live messages."""
+        self.live_bytes: i64 = 0
+        """About how many bytes their records take."""
+        self.batch: i64 = 0
+        """Batch that must be on disk before the file may be deleted: the last one that writes to it, or that holds the
+        acknowledgement of one of its messages."""
+        self.change: i64 = 0
+        """Change of the definitions that must be committed before the file may be deleted: the deletion of a queue."""
+        self.index: Optional[SegmentIndex] = None  # noqa: UP045
+        """The segment's index, once the segment is closed and has been indexed."""
+
+
+class SegmentList:
+    """The segments of the log, oldest first. Records are appended to the last one.
+
+    :param segment_size: bytes after which a segment is closed.
+    """
+
+    def __init__(self, segments: list[Segment], segment_size: i64) -> None:
+        self.segments = segments
+        self.segment_size = segment_size
+
+    def size(self) -> i64:
+        """Return the bytes on disk."""
+        total: i64 = 0
+        for segment in self.segments:
+            total += segment.size
+        return total
+
+    def live_bytes(self) -> i64:
+        """Return about how many of these bytes belong to live messages."""
+        total: i64 = 0
+        for segment in self.segments:
+            total += segment.live_bytes
+        return total
+
+
+__all__ = ["Segment", "SegmentList"]

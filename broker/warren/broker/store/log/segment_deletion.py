@@ -1,0 +1,56 @@
+"""Deletion of segments that hold no live message.
+
+An acknowledgement or a delivery count stands in the same segment as its message or in a later one. So a segment without
+live messages may be deleted only when it is the oldest: no acknowledgement in it belongs to a message that outlives it. If
+a later segment were deleted first, messages whose acknowledgements it held would come back after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mypy_extensions import i64
+
+from warren.broker.store.index.index_scheduler import forget_copies
+from warren.broker.store.log.queue_log import QueueLog
+from warren.broker.store.log.segment import Segment, SegmentList
+from warren.broker.store.log.writer_jobs import DeleteSegments, JobQueue
+
+
+class SegmentDeletion:
+    """Deletes the oldest segments once nothing in them is needed."""
+
+    def __init__(self, segments: SegmentList, jobs: JobQueue) -> None:
+        self._segments = segments
+        self._jobs = jobs
+
+    def run(self, synced: i64, committed: i64, queues: Mapping[int, QueueLog]) -> None:
+        """Have the writer thread delete the segments that are no longer needed.
+
+        :param synced: the last batch that is on disk.
+        :param committed: the last committed change of the definitions.
+        :param queues: all queues of the log, by incarnation.
+        """
+        removed = self._take_deletable(synced, committed)
+        if not removed:
+            return
+        self._jobs.put(DeleteSegments([segment.number for segment in removed]))
+        for segment in removed:
+            if segment.index is None:
+                forget_copies(segment.number, queues)
+
+    def _take_deletable(self, synced: i64, committed: i64) -> list[Segment]:
+        """Remove the deletable segments from the list and return them. The last segment always stays."""
+        segments = self._segments.segments
+        count = 0
+        for segment in segments[:-1]:
+            if segment.live or segment.batch > synced or segment.change > committed:
+                break
+            count += 1
+        removed = segments[:count]
+        if count:
+            del segments[:count]
+        return removed
+
+
+__all__ = ["SegmentDeletion"]

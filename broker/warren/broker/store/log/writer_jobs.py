@@ -1,0 +1,115 @@
+"""Jobs of the log's writer thread: batches to write, segments to delete, slices to read for compaction."""
+
+from __future__ import annotations
+
+import queue
+
+from warren.broker.store.index.index_job import IndexJob
+from warren.broker.store.log.record_format import Record
+from warren.broker.store.log.segment_reader import SegmentReader
+from warren.broker.store.stream.stream_log import StreamBatch
+
+
+class SegmentWrite:
+    """Bytes that a batch writes to one segment: `pieces`, back to back, from offset `start`."""
+
+    def __init__(self, segment: int, start: int, pieces: list[bytes]) -> None:
+        self.segment = segment
+        self.start = start
+        self.pieces = pieces
+
+
+class Batch:
+    """Records that one sync makes durable (group commit).
+
+    :param number: number of the batch, from 1.
+    :param writes: its parts, by segment.
+    :param size: bytes of its records, for the count of unwritten bytes.
+    :param change: the batch counts only once this change of the definitions is committed too.
+    :param end: log position behind its last byte.
+    :param durable: False if it holds only spilled messages: it is written and not synced.
+    :param streams: what it writes to streams.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        writes: list[SegmentWrite],
+        size: int,
+        change: int,
+        end: int,
+        durable: bool,
+        streams: list[StreamBatch],
+    ) -> None:
+        self.number = number
+        self.writes = writes
+        self.size = size
+        self.change = change
+        self.streams = streams
+        self.end = end
+        self.durable = durable
+
+
+class DeleteSegments:
+    """Deletion of segments of the log by number, oldest first."""
+
+    def __init__(self, segments: list[int]) -> None:
+        self.segments = segments
+
+
+class DeleteStreamSegments:
+    """Deletion of segments of streams by path, oldest first."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+
+
+class CompactionRead:
+    """Reading of the next `size` bytes or so of the segment that is being compacted."""
+
+    def __init__(self, reader: SegmentReader, size: int) -> None:
+        self.reader = reader
+        self.size = size
+        self.records: list[Record] = []
+        self.finished = False
+        """There are no more records in the segment."""
+        self.error = ""
+        """Reason why the segment cannot be read; empty if it can."""
+
+
+class CleanEnd:
+    """The state of the log at a clean stop.
+
+    :param segment: number of the last segment.
+    :param size: its size in bytes.
+    :param delivered: by queue, the last sequence that may have been delivered before an earlier crash.
+    """
+
+    def __init__(self, segment: int, size: int, delivered: dict[int, int]) -> None:
+        self.segment = segment
+        self.size = size
+        self.delivered = delivered
+
+
+class StopWriter:
+    """End of the writer thread; with `end` given, the stop is marked as clean."""
+
+    def __init__(self, end: CleanEnd | None) -> None:
+        self.end = end
+
+
+Job = Batch | DeleteSegments | DeleteStreamSegments | CompactionRead | IndexJob | StopWriter
+JobQueue = queue.SimpleQueue[Job]
+"""The jobs of the writer thread, in the order in which it works them off."""
+
+__all__ = [
+    "Batch",
+    "CleanEnd",
+    "CompactionRead",
+    "DeleteSegments",
+    "DeleteStreamSegments",
+    "Job",
+    "JobQueue",
+    "SegmentWrite",
+    "StopWriter",
+]
