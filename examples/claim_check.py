@@ -31,7 +31,7 @@ app.include(
 @app.handle(Show)
 async def show(picture: Show, delivery: Delivery) -> None:
     print(f"{picture.name}: {len(picture.pixels)} pixels")
-    print(f"through the broker: {len(delivery.received.body)} bytes")
+    print(f"through the broker: {len(delivery.original.body)} bytes")
     shown.set()
 
 

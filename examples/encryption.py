@@ -23,7 +23,7 @@ app.include(Encryption(keys, current="2026-11"))
 
 @app.handle(Pay)
 async def pay(command: Pay, delivery: Delivery) -> None:
-    on_its_way = delivery.received.body
+    on_its_way = delivery.original.body
     print("on its way:", "readable" if b"account" in on_its_way else "noise")
     print("here:", command)
 

@@ -32,7 +32,7 @@ app.middleware(publish=compress, handle=expand)
 
 @app.handle(Report)
 async def read(report: Report, delivery: Delivery) -> None:
-    print(f"{len(report.text)} characters in {len(delivery.received.body)} bytes")
+    print(f"{len(report.text)} characters in {len(delivery.original.body)} bytes")
     handled.set()
 
 

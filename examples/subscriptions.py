@@ -28,7 +28,7 @@ async def main() -> None:
         await subscription.pause()  # for as long as a migration takes, say
         await app.publish(Charge(order_id="42"))
         await subscription.resume()
-        await subscription.until(Mode.TRIPPED)
+        await subscription.wait_for_mode(Mode.TRIPPED)
         print("its handler failed; the message waits in its queue")
         bank_answers.set()
         await charged.wait()

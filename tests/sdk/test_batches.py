@@ -218,9 +218,9 @@ def test_what_no_batch_can_be_is_refused() -> None:
     app = App("amqp://localhost")
     batch: Any = app.handle.batch
     mistakes: list[tuple[tuple[object], dict[str, Any], str]] = [
-        ((Ask,), {}, "is a Request: its answers are made one by one"),
+        ((Ask,), {}, "is a Request: a batch handler cannot reply"),
         ((bytes,), {"queue": "q", "size": 0}, "size must be at least 1"),
-        ((bytes,), {"queue": "q", "ordered_by": "k"}, "has no ordered_by"),
+        ((bytes,), {"queue": "q", "ordered_by": "k"}, "takes no ordered_by"),
         ((bytes,), {"queue": "q", "concurrency": 0}, "concurrency must be at least 1"),
     ]
     for arguments, options, text in mistakes:
@@ -229,5 +229,5 @@ def test_what_no_batch_can_be_is_refused() -> None:
 
     async def takes_header(rows: list[bytes], tenant: Annotated[str, Header()]) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"has no Header: it may take a list\[Delivery\]"):
+    with pytest.raises(ConfigError, match=r"has no Header parameters: take a list\[Delivery\]"):
         batch(bytes, queue="q")(takes_header)

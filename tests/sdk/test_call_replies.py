@@ -232,5 +232,5 @@ async def test_a_result_of_the_wrong_type_is_not_shown(
     async with app:
         with pytest.raises(RemoteError, match="pin: Input should be a valid integer") as caught:
             await app.call(Fetch(), timeout=60)
-    assert "handler failed" in caplog.text
+    assert "event=handler.failed" in caplog.text
     assert "secret" not in caplog.text + "".join(format_exception(caught.value))

@@ -341,7 +341,7 @@ def test_a_handler_that_does_not_fit_is_refused() -> None:
     for function, text in [
         (nothing, "must take the message"),
         (unfilled, "a parameter 'ledger' that nothing fills"),
-        (other, "takes Unfit, but is to handle Refused"),
+        (other, "takes Unfit, but is registered for Refused"),
         (blocking, "must be an async function"),
     ]:
         with pytest.raises(ConfigError, match=text):

@@ -203,7 +203,7 @@ def test_a_policy_is_a_value() -> None:
         (lambda: policy.then("soon"), "'soon' is no duration: write 250ms, 5s"),
         (lambda: policy.then(-1), "it is negative"),
         (lambda: policy.then("1s", jitter=-1), "jitter must not be negative"),
-        (lambda: policy.on(wrong), "is no exception class"),
+        (lambda: policy.on(wrong), "is not an exception class"),
     ]
     for mistake, text in mistakes:
         with pytest.raises(ConfigError, match=text):

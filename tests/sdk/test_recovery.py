@@ -236,7 +236,7 @@ async def test_why_a_queue_cannot_be_brought_back_is_said(
                 break
         # A consumer that finds no queue is a mismatch as well, but no reason why there is none.
         await until(lambda: _refused(subscription), "it says why")
-        assert f"topology not brought back: queue={name} error=" in caplog.text
+        assert f"event=topology.redeclare_failed queue={name} error=" in caplog.text
         async with foreign_client(amqp_url) as client:
             await client.channel.queue_delete(name)
         await until(lambda: app.ready and subscription.error is None, "it is back")

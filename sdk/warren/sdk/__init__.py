@@ -16,8 +16,8 @@ from warren.sdk.consume.batches import Outcomes
 from warren.sdk.consume.circuit_breaker import CircuitBreaker
 from warren.sdk.consume.delivery import Delivery, current_delivery
 from warren.sdk.consume.dependencies import Depends, Header
-from warren.sdk.consume.endpoint import HandlerStatistics
 from warren.sdk.consume.get import HeldDelivery
+from warren.sdk.consume.handler_report import HandlerStatistics
 from warren.sdk.consume.retry import Retry
 from warren.sdk.consume.subscription import Mode, Subscription
 from warren.sdk.consume.workers import ConsumerStatistics

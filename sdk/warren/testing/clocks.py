@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from warren.sdk import Clock, Delivery, Timer, current_delivery
 
 
-class AppClock:
+class HandlerClock:
     """The stage's clock for Apps: a handler that sleeps by it is not being worked on, the time has to go on for it."""
 
     def __init__(self, clock: Clock) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack
 
 from warren.sdk import App, Clock, Delivery, Message, MessageOptions, Outgoing, Request, State
 from warren.sdk.extend import CALL_SECONDS, PUBLISH_SECONDS, Reliability, decode, override_for_test
-from warren.testing.clocks import AppClock
+from warren.testing.clocks import HandlerClock
 from warren.testing.dead_letters import DeadLettered, DeadLetters
 from warren.testing.environments import LiveEnvironment, TestEnvironment, VirtualEnvironment
 
@@ -36,7 +36,7 @@ class Warren:
 
     def __init__(self, url: str | None = None, scale: float = 1.0) -> None:
         self._stage: TestEnvironment = VirtualEnvironment() if url is None else LiveEnvironment(url, scale)
-        self._clock = AppClock(self._stage.clock)
+        self._clock = HandlerClock(self._stage.clock)
         self._apps: tuple[App, ...] = ()
         self._own: App | None = None
         self._url: str | None = None

@@ -21,7 +21,7 @@ from tests.support.redis import redis_server
 from warren.broker import BrokerConfig, VirtualClock
 from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore
 from warren.sdk import App, Command, Delivery, Event, Requeue
-from warren.testing.clocks import AppClock
+from warren.testing.clocks import HandlerClock
 
 ORDERS = 100_000
 RATE = 200
@@ -75,7 +75,7 @@ async def _soak(share: float, random: Random, folder: Path, redis: str) -> list[
     broker = Powered(folder, random, "power", config=BrokerConfig(port=free_port()), clock=clock)
     await broker.start()
     story, store = Story(), RedisStore(redis)
-    apps_clock = AppClock(clock)
+    apps_clock = HandlerClock(clock)
     app, unpaid = _shop(broker.url, apps_clock, store, random, story)
     customers = App(broker.url, clock=apps_clock, first_retry=0.02, longest_retry=0.2)
     async with app, customers:
@@ -109,7 +109,7 @@ async def _soak(share: float, random: Random, folder: Path, redis: str) -> list[
     return figures
 
 
-def _shop(url: str, clock: AppClock, store: RedisStore, random: Random, story: Story) -> tuple[App, Deadline]:
+def _shop(url: str, clock: HandlerClock, store: RedisStore, random: Random, story: Story) -> tuple[App, Deadline]:
     app = App(url, clock=clock, first_retry=0.02, longest_retry=0.2)
     unpaid = Deadline(
         "soak.unpaid",
@@ -192,7 +192,7 @@ async def _outage(broker: Powered, clock: VirtualClock, story: Story, *apps: App
     story.outages.append((down, clock.now() + 1.0))
 
 
-def _unfinished(clock: AppClock, *apps: App) -> str:
+def _unfinished(clock: HandlerClock, *apps: App) -> str:
     running = Counter[str]()
     for app in apps:
         statistics = app.statistics()

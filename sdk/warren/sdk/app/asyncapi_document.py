@@ -14,8 +14,8 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from warren.sdk.app.app import App
-from warren.sdk.consume.batches import Batches
-from warren.sdk.consume.handlers.signature import HandlerSpec
+from warren.sdk.consume.batches import BatchCollector
+from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.messages.types import Event, Message, PointToPointMessage, RequestMessage
 from warren.sdk.topology.binding import Binding
 from warren.sdk.topology.exchange import Exchange
@@ -245,7 +245,7 @@ def _content_type(kind: Any) -> str:
 
 def _described(function: Any) -> dict[str, str]:
     gathering = getattr(function, "__self__", None)
-    doc = inspect.getdoc(gathering.function if isinstance(gathering, Batches) else function)
+    doc = inspect.getdoc(gathering.function if isinstance(gathering, BatchCollector) else function)
     if not doc:
         return {}
     summary = " ".join(doc.partition("\n\n")[0].split())

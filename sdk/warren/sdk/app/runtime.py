@@ -94,8 +94,8 @@ class Runtime:
         self.caller.telemetry = self.consuming
         for endpoint in endpoints.values():
             endpoint.telemetry = self.consuming
-            endpoint.capture = None
-            endpoint.redeclare = self._redeclare
+            endpoint.report.capture = None
+            endpoint.settler.redeclare = self._redeclare
         self._capture = capture
         self._capturing: CaptureStreamWriter | None = None
         self._replies = replies
@@ -141,7 +141,7 @@ class Runtime:
             )
             self._capturing, channels = capturing, capturing.channels
             for endpoint in self._endpoints.values():
-                endpoint.capture = capturing.recorder
+                endpoint.report.capture = capturing.recorder
             await capturing.start(timeout)
         self._publishing = SupervisedConnection(
             self.hosts,
@@ -171,16 +171,16 @@ class Runtime:
             subscription = Subscription(
                 self._consuming,
                 self._registry.queue(name),
-                prefetch=endpoint.intake.prefetch,
-                concurrency=endpoint.intake.concurrency,
+                prefetch=endpoint.options.prefetch,
+                concurrency=endpoint.options.concurrency,
                 process=endpoint.process,
                 telemetry=self.consuming,
-                key=endpoint.key if endpoint.intake.ordered_by is not None else None,
+                key=endpoint.ordering_key if endpoint.options.ordered_by is not None else None,
                 recover=self._redeclare,
                 on_change=self._moved,
             )
-            breaker = endpoint.intake.breaker
-            endpoint.circuit = subscription.circuit = (
+            breaker = endpoint.options.breaker
+            endpoint.settler.circuit = subscription.circuit = (
                 None if breaker is None else Circuit(breaker, subscription, self._clock, name)
             )
             self.subscriptions[name] = subscription
@@ -270,10 +270,14 @@ class Runtime:
         else:
             await self.sender.publish(outgoing, timeout)
 
-    async def fetch(self, queue: str, timeout: float, bury: PublishDeadLetter) -> HeldDelivery | None:
+    async def fetch(
+        self, queue: str, timeout: float, publish_dead_letter: PublishDeadLetter
+    ) -> HeldDelivery | None:
         link = self._consuming
         assert link is not None
-        return await fetch(lambda: link.use(Session.channel), queue, timeout, bury, self.consuming)
+        return await fetch(
+            lambda: link.use(Session.channel), queue, timeout, publish_dead_letter, self.consuming
+        )
 
     def statistics(self) -> Statistics:
         onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, TypeVar
 
 from warren.sdk.app.state import State
-from warren.sdk.consume.endpoint import HandlerStatistics
+from warren.sdk.consume.handler_report import HandlerStatistics
 from warren.sdk.consume.workers import ConsumerStatistics
 from warren.sdk.messages.types import snake_case
 from warren.sdk.publish.publisher_confirms import PublisherStatistics

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from warren.sdk.app.app import App
-from warren.sdk.consume.handlers.signature import HandlerSpec
+from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.errors import Ack, HandlerOutcome
 from warren.sdk.protocols import Clock
 from warren.sdk.publish.outgoing import Outgoing

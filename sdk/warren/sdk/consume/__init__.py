@@ -1,1 +1,1 @@
-"""Consuming: subscriptions, workers, dispatch to handlers, dependencies, retries."""
+"""ConsumeTelemetry: subscriptions, workers, dispatch to handlers, dependencies, retries."""

@@ -1,4 +1,4 @@
-"""Batches: messages are handled together, by count or by time, whichever comes first; each keeps an end of its own."""
+"""Batch handling: collects messages by count or time, calls one handler for all, and settles each by itself."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from warren.sdk.consume.delivery import Delivery
-from warren.sdk.consume.dependencies import Plan
+from warren.sdk.consume.dependencies import DependencyInjector
 from warren.sdk.errors import HandlerOutcome
 from warren.sdk.protocols import Clock, Timer
 
 Outcomes: TypeAlias = "Sequence[Exception | None] | Exception | None"
-"""What a handler of batches returns: None for all acknowledged, one outcome for all, or one for each message in their
+"""Result of a batch handler: None (all acknowledged), one outcome for all messages, or a list with one for each in their
 order: None, an outcome (`Ack()`, `Requeue()`, `RetryLater()`, `DeadLetter()`), or the exception that it failed with."""
 
 BATCH_SIZE = 100
+"""Default number of messages that completes a batch."""
 BATCH_WITHIN = timedelta(milliseconds=50)
+"""Default time after which an incomplete batch is handled."""
 
 
-class Entry(NamedTuple):
-    """A message that waits for its batch, and for what became of it."""
+class BatchEntry(NamedTuple):
+    """A message in a batch, and the future of its outcome."""
 
     message: Any
     delivery: Delivery
@@ -29,83 +31,84 @@ class Entry(NamedTuple):
 
 
 class Batch:
-    """Messages that are handled together."""
+    """Messages that are handled together, and the task that handles them."""
 
     __slots__ = ("entries", "task")
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[BatchEntry] = []
         self.task: asyncio.Task[None] | None = None
 
-    def left(self) -> None:
-        """Somebody waits no more: without anybody who does, its handler is cancelled."""
+    def cancel_if_abandoned(self) -> None:
+        """Cancel the handler if nobody awaits an outcome of this batch any more."""
         if self.task is not None and all(entry.outcome.cancelled() for entry in self.entries):
             self.task.cancel()
 
 
-class Batches:
-    """Gathers the messages of one handler.
+class BatchCollector:
+    """Collects the messages of one batch handler.
 
-    To the endpoint it is a handler like any other, of one message: retries, outcomes, `once` and middlewares apply to
-    each message. What is tried again comes in a later batch.
+    The endpoint calls `handle` as it calls a handler of single messages, so that retries, outcomes, `once=` and middlewares
+    apply to each message. A message that is retried comes in a later batch.
 
-    :param function: takes a list of messages.
-    :param plan: what fills its other parameters, or None if there are none.
-    :param size: closes a batch.
-    :param within: closes it too, counted from its first message.
-    :param concurrency: batches at a time.
-    :param gathering: told of messages that begin (1) and end (-1) to wait for their batch.
+    :param function: the handler, which takes a list of messages.
+    :param injector: supplies its other parameters, or None if there are none.
+    :param size: number of messages that completes a batch.
+    :param within: time after its first message that completes a batch.
+    :param concurrency: batches that are handled at the same time.
+    :param count_waiting: called with the change of the number of messages that wait for their batch.
     """
 
     def __init__(
         self,
         function: Callable[..., Awaitable[Outcomes]],
-        plan: Plan | None,
+        injector: DependencyInjector | None,
         *,
         size: int,
         within: timedelta,
         concurrency: int,
         clock: Clock,
-        gathering: Callable[[int], None],
+        count_waiting: Callable[[int], None],
     ) -> None:
         self.function = function
-        self._plan = plan
+        self._injector = injector
         self._size = size
         self._within = within.total_seconds()
         self._running = asyncio.Semaphore(concurrency)
         self._clock = clock
-        self._gathering = gathering
+        self._count_waiting = count_waiting
         self._batch = Batch()
         self._timer: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, function: Callable[..., Awaitable[Any]], message: Any, delivery: Any) -> Any:
-        """What a `Plan` does for the handler of one message."""
+        """Call `handle` or a test's wrapper of it; see `HandlerInvoker`."""
         return await function(message, delivery)
 
     async def handle(self, message: Any, delivery: Delivery) -> HandlerOutcome | None:
-        """Wait for the batch of this message, and for what became of it."""
-        entry = Entry(message, delivery, asyncio.get_running_loop().create_future())
+        """Add the message to the current batch, wait until the batch is handled, and return the message's outcome."""
+        entry = BatchEntry(message, delivery, asyncio.get_running_loop().create_future())
         batch = self._batch
         batch.entries.append(entry)
-        self._gathering(1)
+        self._count_waiting(1)
         if len(batch.entries) >= self._size:
-            self._close()
+            self._close_batch()
         elif self._timer is None:
-            self._timer = self._clock.call_at(self._clock.now() + self._within, self._close)
+            self._timer = self._clock.call_at(self._clock.now() + self._within, self._close_batch)
         try:
             return await entry.outcome
         except asyncio.CancelledError:
-            batch.left()
+            batch.cancel_if_abandoned()
             raise
 
-    def _close(self) -> None:
+    def _close_batch(self) -> None:
+        """Start the handler for the current batch, and begin the next batch."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         batch, self._batch = self._batch, Batch()
-        self._gathering(-len(batch.entries))
-        # Who has been cancelled meanwhile has gone back to the queue.
+        self._count_waiting(-len(batch.entries))
+        # Messages whose worker was cancelled meanwhile are back in their queue.
         batch.entries = [entry for entry in batch.entries if not entry.outcome.done()]
         if not batch.entries:
             return
@@ -113,11 +116,11 @@ class Batches:
         self._tasks.add(batch.task)
         batch.task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, entries: list[Entry]) -> None:
+    async def _run(self, entries: list[BatchEntry]) -> None:
         async with self._running:
             outcomes: Sequence[BaseException | None]
             try:
-                outcomes = _each(await self._call(entries), len(entries))
+                outcomes = _outcome_of_each(await self._call(entries), len(entries))
             except asyncio.CancelledError:
                 for entry in entries:
                     entry.outcome.cancel()
@@ -134,15 +137,18 @@ class Batches:
             else:
                 entry.outcome.set_exception(outcome)
 
-    async def _call(self, entries: list[Entry]) -> object:
+    async def _call(self, entries: list[BatchEntry]) -> object:
         messages = [entry.message for entry in entries]
-        if self._plan is None:
+        if self._injector is None:
             return await self.function(messages)
-        return await self._plan.call(self.function, messages, [entry.delivery for entry in entries])
+        return await self._injector.call(self.function, messages, [entry.delivery for entry in entries])
 
 
-def _each(returned: object, count: int) -> Sequence[Exception | None]:
-    """:raises TypeError: if it is no outcome for each message."""
+def _outcome_of_each(returned: object, count: int) -> Sequence[Exception | None]:
+    """Return one outcome for each message of a batch.
+
+    :raises TypeError: if the handler returned anything but `Outcomes`.
+    """
     if returned is None or isinstance(returned, Exception):
         return [returned] * count
     if (

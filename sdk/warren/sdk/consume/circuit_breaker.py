@@ -1,4 +1,4 @@
-"""The circuit breaker: a queue whose handlers keep failing is left alone for a while, and then tried with one message."""
+"""Circuit breaker: pauses a subscription whose handlers keep failing, then tries it with a single message."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from warren.sdk.protocols import Clock, Timer
 
 @dataclass(frozen=True)
 class CircuitBreaker:
-    """`breaker=CircuitBreaker(failures=5, pause="30s", on=(ConnectionError,))` of a handler.
+    """Circuit breaker of a handler: `breaker=CircuitBreaker(failures=5, pause="30s", on=(ConnectionError,))`.
 
-    After so many failures in a row (each after its attempts) the subscription is paused, and what fails goes back to its
-    queue instead of to the dead letter queue. After the pause one message is tried: if it succeeds, the subscription goes
-    on, else it is paused again.
+    After `failures` failed messages in a row (each after its attempts in this process) the circuit opens: the subscription
+    pauses, and failed messages return to their queue instead of going to the dead letter queue. After `pause` the circuit
+    is half open: one message is tried. If it succeeds the circuit closes, else it opens again.
 
-    :ivar failures: in a row.
-    :ivar pause: how long; a `timedelta`, seconds, or a text such as `30s`.
-    :ivar on: the exceptions that count; others neither count nor end the row.
+    :ivar failures: consecutive failures that open the circuit, at least 1.
+    :ivar pause: a `timedelta`, seconds, or a text such as `30s`.
+    :ivar on: exceptions that count as failures; others neither count nor reset the count.
+    :raises ConfigError: if a value is out of its range.
     """
 
     failures: int = 5
@@ -36,23 +37,23 @@ class CircuitBreaker:
 
 
 class Pausable(Protocol):
-    """The subscription, as a circuit needs it."""
+    """Subscription as a circuit needs it. A user's choice (pause, cancel) and a stop take precedence over the circuit."""
 
     def trip(self) -> bool:
-        """Take nothing more; False if somebody else decides already what is taken."""
+        """Stop consuming; return False if the user or a stop decides instead."""
         ...
 
     def probe(self) -> bool:
-        """Take one message at a time; False as for `trip`."""
+        """Consume one message at a time; return False if the user or a stop decides instead."""
         ...
 
     def close_circuit(self) -> None:
-        """Take messages as before, unless somebody else decides."""
+        """Consume normally, unless the user or a stop decides instead."""
         ...
 
 
 class Circuit:
-    """One breaker of one subscription: closed, open, or half open while one message is tried."""
+    """State of one circuit breaker: closed, open, or half open while one message is tried."""
 
     def __init__(self, breaker: CircuitBreaker, subscription: Pausable, clock: Clock, queue: str) -> None:
         self._breaker = breaker
@@ -60,51 +61,53 @@ class Circuit:
         self._clock = clock
         self._queue = queue
         self._failures = 0
-        self._probing = False
+        self._half_open = False
         self._timer: Timer | None = None
+        """Timer of the end of the pause; set while the circuit is open."""
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self._timer is not None
 
     def failed(self, error: Exception) -> bool:
-        """A message has failed; returns whether it is to go back to its queue."""
+        """Count a failed message; return True if the message has to go back to its queue."""
         if not isinstance(error, self._breaker.on):
-            return self.open
+            return self.is_open
         self._failures += 1
-        if self.open:
+        if self.is_open:
             return True
-        if not self._probing and self._failures < self._breaker.failures:
+        if not self._half_open and self._failures < self._breaker.failures:
             return False
-        self._probing = False
+        self._half_open = False
         if not self._subscription.trip():
-            # Paused by hand, cancelled or stopping: it takes nothing more as it is, and this message can wait.
+            # The subscription is paused by hand, cancelled or stopping: it consumes nothing, and this message can wait.
             return True
         pause = duration(self._breaker.pause)
         log.error(
-            "circuit open: queue=%s failures=%s pause=%gs error=%s: %s",
+            "event=circuit.opened queue=%s failures=%s pause_seconds=%g error_type=%s error=%s",
             self._queue, self._failures, pause.total_seconds(), type(error).__name__, error,
         )  # fmt: skip
-        self._timer = self._clock.call_at(self._clock.now() + pause.total_seconds(), self._half_open)
+        self._timer = self._clock.call_at(self._clock.now() + pause.total_seconds(), self._end_pause)
         return True
 
     def succeeded(self) -> None:
+        """Count a handled message; it closes a half-open circuit."""
         self._failures = 0
-        if self._probing:
-            self._probing = False
-            log.warning("circuit closed: queue=%s", self._queue)
+        if self._half_open:
+            self._half_open = False
+            log.warning("event=circuit.closed queue=%s", self._queue)
             self._subscription.close_circuit()
 
     def reset(self) -> None:
-        """Forget the failures: somebody else decides what is taken, or nobody does any more."""
+        """Close the circuit and forget the failures, because a user or a stop changes the subscription."""
         self._failures = 0
-        self._probing = False
+        self._half_open = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _half_open(self) -> None:
+    def _end_pause(self) -> None:
         self._timer = None
         if self._subscription.probe():
-            self._probing = True
-            log.warning("circuit half open: queue=%s", self._queue)
+            self._half_open = True
+            log.warning("event=circuit.half_opened queue=%s", self._queue)

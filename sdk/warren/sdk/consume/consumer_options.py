@@ -1,4 +1,4 @@
-"""How a queue's messages are taken: how many at a time, in which order, and when not."""
+"""Consumer options of a queue: concurrency, prefetch, ordering by key and circuit breaker."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from warren.sdk.consume.circuit_breaker import CircuitBreaker
 from warren.sdk.errors import ConfigError
 
 CONCURRENCY: Final = 10
+"""Default number of handlers of a queue that run at the same time."""
 PREFETCH_PER_HANDLER: Final = 2
+"""Default prefetch, as a multiple of the concurrency."""
 LARGEST_PREFETCH: Final = 65_535
-"""It is 16 bits on the wire (AMQP 0-9-1, basic.qos)."""
+"""Largest prefetch count, which has 16 bits on the wire (AMQP 0-9-1, basic.qos)."""
 
 OrderedBy = Callable[[Any], Hashable] | str
-"""A function of the message, or the name of a header."""
+"""A function that returns a message's key, or the name of a header."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What all handlers of one queue agree on.
+    """Options that all handlers of one queue share.
 
-    :ivar concurrency: handlers at a time.
-    :ivar prefetch: messages that the broker sends ahead of their acknowledgement.
-    :ivar ordered_by: messages of one key are handled one at a time, in the order of the queue.
+    :ivar concurrency: handlers that run at the same time.
+    :ivar prefetch: messages that the broker sends ahead of their acknowledgement, 1 to 65,535.
+    :ivar ordered_by: messages with the same key are handled one at a time, in the order of the queue.
+    :ivar breaker: circuit breaker of the queue's subscription, or None.
     """
 
     concurrency: int
@@ -40,7 +43,10 @@ class ConsumerOptions:
         ordered_by: OrderedBy | None = None,
         breaker: CircuitBreaker | None = None,
     ) -> ConsumerOptions:
-        """:raises ConfigError: if a number is out of its range."""
+        """Check the options and compute the default prefetch.
+
+        :raises ConfigError: if a number is out of its range.
+        """
         if concurrency < 1:
             raise ConfigError("concurrency must be at least 1")
         wanted = concurrency * PREFETCH_PER_HANDLER if prefetch is None else prefetch

@@ -1,4 +1,4 @@
-"""A message that cannot be handled, as the copy that goes to the dead letter queue with the reason."""
+"""Dead letter copies: the SDK's copy of a message that cannot be handled, with the reason in its headers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ ERROR_CHARACTERS = 2000
 def dead_letter_copy(
     delivery: Delivery, queue: Queue, reason: str, error: BaseException | None, now: float
 ) -> Outgoing | None:
-    """The copy for the queue's dead letter exchange, or None if it has none.
+    """Return the copy for the queue's dead letter exchange, or None if the queue has none.
 
-    It keeps id, body and headers, and adds `warren-dead-reason`, `-error` (type and text, at most 2,000 characters),
-    `-queue` and `-time` (Unix milliseconds); `warren-dead-first-time` and `warren-deaths` for one that was replayed and
-    died again; `warren-exchange` and `warren-key`, where it was published.
+    The copy keeps id, body and headers. Headers that are added: `warren-dead-reason`, `warren-dead-error` (type and text of
+    the error, at most 2,000 characters), `warren-dead-queue`, `warren-dead-time` (Unix milliseconds); `warren-deaths` and
+    `warren-dead-first-time`, which count on if a replayed message is dead-lettered again; `warren-exchange` and
+    `warren-key`, the address of the first publish.
+
+    :param now: Unix time in seconds.
     """
     if queue.dead_letter_exchange is None:
         return None

@@ -1,10 +1,10 @@
-"""Delivery: one message as it arrived, for handlers that want more than its content."""
+"""Delivery: a received message with its properties, headers and origin."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,22 +16,24 @@ ATTEMPT = "warren-attempt"
 FIRST_PUBLISHED = "warren-first-published"
 REPUBLISHED = "warren-republished"
 RETURN_TOKEN = "warren-token"
-"""Set only while another publish with the same message id is in flight on the channel; tells their returns apart."""
+"""Header that tells the returns of two publishes apart. Set only while another publish with the same message id is in
+flight on the channel."""
 
 
 class Delivery:
-    """One delivery. A handler gets it through a parameter that is annotated with `Delivery`.
+    """A received message. A handler gets it through a parameter that is annotated with `Delivery`.
 
-    :ivar queue: the queue it came from.
-    :ivar redelivered: the broker may have delivered it before.
-    :ivar properties: the AMQP properties that were set, by their AMQP names, but for the headers; `timestamp` is in
+    :ivar queue: name of the queue that the message was consumed from.
+    :ivar redelivered: the broker may have delivered the message before.
+    :ivar properties: the AMQP properties that the publisher set, by their AMQP names, without the headers; `timestamp` is in
         Unix seconds.
-    :ivar text_error: what of it is no AMQP text, or None; such a message is dead-lettered, not handled.
+    :ivar text_error: description of the first field that is not valid UTF-8, or None. The SDK dead-letters such a message
+        and does not call its handler.
     """
 
     __slots__ = (
         "_headers",
-        "_received",
+        "_original",
         "_table",
         "body",
         "exchange",
@@ -63,13 +65,13 @@ class Delivery:
         self.text_error: str | None = None
         self._headers = headers
         self._table = table
-        self._received: Delivery | None = None
+        self._original: Delivery | None = None
 
     @classmethod
     def from_frames(cls, method: bytes, header: bytes, body: bytes, queue: str) -> tuple[int, Delivery]:
-        """A delivery from the payloads of its frames, and its delivery tag.
+        """Decode the payloads of a delivery's frames; return its delivery tag and the delivery.
 
-        :raises StreamError: if the frames end early.
+        :raises StreamError: if a payload is truncated.
         """
         tag, redelivered, exchange, routing_key = decode_deliver(method)
         properties, table = decode_content_header(header)
@@ -89,7 +91,10 @@ class Delivery:
         headers: Mapping[str, Any] | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> Delivery:
-        """The same delivery with another body, or other headers or properties (all of them), for a middleware to pass on."""
+        """Return a copy with another body, other headers or other properties, for a middleware to pass on.
+
+        `headers` and `properties` replace the whole table.
+        """
         changed = Delivery(
             self.body if body is None else body,
             self.exchange,
@@ -101,33 +106,33 @@ class Delivery:
             table=self._table if headers is None else b"",
         )
         changed.text_error = self.text_error
-        changed._received = self.received
+        changed._original = self.original
         return changed
 
     @property
-    def received(self) -> Delivery:
-        """The delivery as it came, before any middleware; what is forwarded, delayed or dead-lettered."""
-        return self._received or self
+    def original(self) -> Delivery:
+        """The delivery before any middleware changed it. The SDK forwards, delays and dead-letters this one."""
+        return self._original or self
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """The header table; times and numbers as the wire carries them, text that is no UTF-8 as bytes."""
+        """The header table. Timestamps and numbers are as on the wire; a string that is not UTF-8 is `bytes`."""
         if self._headers is None:
             self._headers = {name: _readable(field.value) for name, field in self.fields().items()}
         return self._headers
 
     def fields(self) -> dict[str, field_tables.Field]:
-        """The header table with the types and bytes that its values came with, to be sent on as it is.
+        """Return the header table with the wire types and bytes of its values, for forwarding without loss.
 
-        :raises warren.wire.field_tables.TableError: if it is malformed.
+        :raises warren.wire.field_tables.TableError: if the table is malformed.
         """
         if self._table or self._headers is None:
             return field_tables.decode_fields(self._table)
         return {name: field_tables.field_of(value) for name, value in self._headers.items()}
 
     @property
-    def traced(self) -> bool:
-        """Whether the headers may carry a trace context; says so without decoding them."""
+    def may_have_trace_context(self) -> bool:
+        """True if the headers may contain a trace context. Checked without decoding them."""
         return b"traceparent" in self._table if self._table else bool(self._headers)
 
     @property
@@ -142,15 +147,15 @@ class Delivery:
 
     @property
     def attempt(self) -> int:
-        """How often the message was brought to its handler's queue by delayed retry, counted from 1."""
+        """Number of this delivery attempt: 1, plus one for each delayed retry."""
         value = self.headers.get(ATTEMPT, 1)
         return value if isinstance(value, int) else 1
 
     @property
     def first_published(self) -> datetime | None:
-        """When the logical message was first published; a republish keeps it. None if its publisher did not say.
+        """Time of the message's first publish, which republishing and delayed retries keep; None if unknown.
 
-        The header `warren-first-published` says it, else the id, if that is a UUID of version 7.
+        Read from the header `warren-first-published`, else from the message id if it is a UUID version 7.
         """
         value = self.headers.get(FIRST_PUBLISHED)
         if not isinstance(value, int):
@@ -158,12 +163,12 @@ class Delivery:
         try:
             return None if value is None else datetime.fromtimestamp(value / 1000, UTC)
         except (ValueError, OverflowError, OSError):
-            # Foreign numbers may lie beyond what a calendar has.
+            # Another publisher's number may be outside the range of datetime.
             return None
 
     @property
     def republished(self) -> bool:
-        """The publisher sent it again after a lost connection, so a copy may have arrived before."""
+        """True if the publisher sent the message again after a lost connection: it may be a duplicate."""
         return bool(self.headers.get(REPUBLISHED, False))
 
     def __repr__(self) -> str:
@@ -175,7 +180,7 @@ class Delivery:
 
 
 def _readable(value: field_tables.Value) -> Any:
-    """A header's value; a long string may hold any bytes (AMQP 0-9-1 section 4.2.5.3), and is bytes then."""
+    """Return a header's value; a long string that is not UTF-8 becomes bytes (AMQP 0-9-1 section 4.2.5.3)."""
     if isinstance(value, str) and not is_utf8(value):
         return value.encode("utf-8", "surrogateescape")
     return value
@@ -185,24 +190,15 @@ _current: ContextVar[Delivery | None] = ContextVar("warren_delivery", default=No
 
 
 def current_delivery() -> Delivery | None:
-    """The delivery that is being handled here (also in tasks that the handler started), or None."""
+    """Return the delivery that the running handler handles, also in tasks that the handler started; else None."""
     return _current.get()
 
 
-def enter(delivery: Delivery) -> Token[Delivery | None]:
-    """Make it the current delivery, until `leave`."""
-    return _current.set(delivery)
-
-
-def leave(token: Token[Delivery | None]) -> None:
-    _current.reset(token)
-
-
 @contextmanager
-def handling(delivery: Delivery) -> Iterator[None]:
-    """Make it the current delivery."""
-    token = enter(delivery)
+def as_current_delivery(delivery: Delivery) -> Iterator[None]:
+    """Make this the current delivery within the block."""
+    token = _current.set(delivery)
     try:
         yield
     finally:
-        leave(token)
+        _current.reset(token)

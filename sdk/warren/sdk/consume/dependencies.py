@@ -1,18 +1,17 @@
-"""Depends: what a handler takes beside its message, made anew for each message and cleaned up after it."""
+"""Dependency injection for handlers: `Depends` and `Header`, created for each message and cleaned up after it."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from enum import Enum
-from types import FrameType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter
 
 from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.handlers.signature import type_hints
 from warren.sdk.errors import ConfigError, Undecodable
 from warren.sdk.messages.codec import adapter_of
 from warren.sdk.messages.validation_errors import format_validation_error
@@ -21,13 +20,14 @@ Function = Callable[..., Any]
 
 
 class Depends:
-    """`Annotated[Ledger, Depends(open_ledger)]`: the parameter is what the function returns or yields.
+    """A parameter that a function supplies: `Annotated[Ledger, Depends(open_ledger)]`.
 
-    The function may be sync (it runs on the event loop and must not block), async, a generator or an async generator,
-    and may have dependencies of its own. What follows its `yield` runs when the handler has ended, with the handler's
-    exception if there is one; if it raises, the handler has failed.
+    The function may be sync (it runs on the event loop and must not block), async, a generator or an async generator. It
+    may have dependencies of its own. The parameter gets what it returns or yields. The code after a `yield` runs when the
+    handler has ended, with the handler's exception if there is one; if that code raises, the handler has failed.
 
-    :param cache: make it once for each message, however many ask for it.
+    :param cache: call the function once for each message, even if several parameters depend on it.
+    :raises ConfigError: if `function` is not callable.
     """
 
     __slots__ = ("cache", "function")
@@ -40,11 +40,11 @@ class Depends:
 
 
 class Header:
-    """`Annotated[str, Header("tenant")]`: a header of the message, as the type says.
+    """A parameter that takes a header of the message, validated as its type: `Annotated[str, Header("tenant")]`.
 
-    A message without it, where the parameter has no default, or with another type, is undecodable.
+    A message is undecodable if the header has another type, or is missing and the parameter has no default.
 
-    :param name: of the header; by default the parameter's, with `-` for `_`.
+    :param name: name of the header; by default the parameter's name with `-` for `_`.
     """
 
     __slots__ = ("name",)
@@ -53,54 +53,75 @@ class Header:
         self.name: str | None = name
 
 
-class Scope:
-    """One message while it is handled: what the parameters are filled from."""
+class MessageScope:
+    """Values for the parameters of one message's handler and dependencies.
+
+    :ivar values: results of the providers, in the order in which they run.
+    """
 
     __slots__ = ("delivery", "message", "values")
 
-    def __init__(self, message: Any, delivery: Any, steps: int) -> None:
+    def __init__(self, message: Any, delivery: Any, providers: int) -> None:
         self.message: Any = message
         self.delivery: Any = delivery
-        self.values: list[Any] = [None] * steps
+        self.values: list[Any] = [None] * providers
 
 
-Get = Callable[[Scope], Any]
+Getter = Callable[[MessageScope], Any]
+"""Returns the value of one parameter."""
 
 
-class How(Enum):
-    """How a dependency is made."""
+class ProviderKind(Enum):
+    """Kind of a provider: a plain function, or a generator that is used as a context manager."""
 
-    CALLED = "called"
-    ENTERED = "entered"
-    ENTERED_ASYNC = "entered_async"
+    FUNCTION = "function"
+    GENERATOR = "generator"
+    ASYNC_GENERATOR = "async_generator"
 
 
-class Step(NamedTuple):
-    """A dependency to be made: its function, how, and what fills its parameters."""
+class Provider(NamedTuple):
+    """A function that creates a dependency, and the getters of its arguments."""
 
     function: Function
-    how: How
-    arguments: dict[str, Get]
+    kind: ProviderKind
+    arguments: dict[str, Getter]
+
+    @classmethod
+    def of(cls, function: Function, arguments: dict[str, Getter]) -> Provider:
+        """Return the provider for a function of any kind."""
+        if inspect.isasyncgenfunction(function):
+            return cls(asynccontextmanager(function), ProviderKind.ASYNC_GENERATOR, arguments)
+        if inspect.isgeneratorfunction(function):
+            return cls(contextmanager(function), ProviderKind.GENERATOR, arguments)
+        return cls(function, ProviderKind.FUNCTION, arguments)
+
+    async def create(self, scope: MessageScope) -> Any:
+        """Return the dependency; of a generator, the context manager that has still to be entered."""
+        made = self.function(**{name: get(scope) for name, get in self.arguments.items()})
+        return await made if inspect.iscoroutine(made) else made
 
 
-class Resolved(NamedTuple):
-    """Dependencies in the order in which they are made, and what then fills the handler's parameters."""
+class ResolvedDependencies(NamedTuple):
+    """Providers in the order in which they run, and the getters of the handler's arguments.
 
-    steps: tuple[Step, ...]
-    arguments: dict[str, Get]
-    enters: bool
+    :ivar has_cleanup: a provider is a generator.
+    """
+
+    providers: tuple[Provider, ...]
+    arguments: dict[str, Getter]
+    has_cleanup: bool
 
 
-class Plan:
-    """What a handler takes beside its message, resolved at its registration.
+class DependencyInjector:
+    """Calls one handler with its dependencies. They are resolved once, when the handler is registered.
 
     :param function: the handler; its first parameter takes the message.
-    :param kind: what the handler takes.
-    :param context: what is found by its type, the same for every message.
-    :param overrides: functions that stand in for others; after a change, `resolve` anew.
-    :param local: the names where the handler is defined, for annotations that are text.
-    :param delivery: the type under which the delivery is found.
-    :raises ConfigError: if a parameter cannot be filled, or a dependency depends on itself.
+    :param kind: type that the handler takes.
+    :param context: objects that parameters get by type, the same for every message.
+    :param overrides: functions to use instead of others; call `resolve` after a change.
+    :param local_names: names where the handler is defined, for annotations that are text.
+    :param delivery: type of the parameters that get the delivery.
+    :raises ConfigError: if nothing supplies a parameter, or a dependency depends on itself.
     """
 
     def __init__(
@@ -110,48 +131,48 @@ class Plan:
         *,
         context: Mapping[type, object],
         overrides: Mapping[Function, Function],
-        local: Mapping[str, Any],
+        local_names: Mapping[str, Any],
         delivery: Any = Delivery,
     ) -> None:
         self._function = function
         self._kind = kind
         self._context = context
         self._overrides = overrides
-        self._local = local
+        self._local_names = local_names
         self._delivery = delivery
         self.resolve()
 
     def resolve(self) -> None:
-        """Find anew what fills the parameters; messages that are being handled keep what they have."""
-        graph = Graph(self._kind, self._context, self._overrides, self._local, self._delivery)
-        arguments = graph.arguments(self._function, skip=1, path=(), what="handler")
-        enters = any(step.how is not How.CALLED for step in graph.steps)
-        self._resolved = Resolved(tuple(graph.steps), arguments, enters)
+        """Resolve the dependencies again. Messages that are being handled keep theirs."""
+        graph = DependencyGraph(self._kind, self._context, self._overrides, self._local_names, self._delivery)
+        arguments = graph.arguments(self._function, skip=1, path=(), role="handler")
+        has_cleanup = any(provider.kind is not ProviderKind.FUNCTION for provider in graph.providers)
+        self._resolved = ResolvedDependencies(tuple(graph.providers), arguments, has_cleanup)
 
     @property
-    def empty(self) -> bool:
-        """The handler takes nothing but its message."""
+    def is_empty(self) -> bool:
+        """True if the handler has no parameter beside its message."""
         return not self._resolved.arguments
 
     async def call(self, function: Function, message: Any, delivery: Any) -> Any:
-        """Make what the handler depends on, run it, and clean up.
+        """Create the dependencies, call the function, clean up, and return the function's result.
 
-        :param function: the handler, or what a test put around it.
+        :param function: the handler, or the wrapper that a test puts around it.
         """
-        steps, arguments, enters = self._resolved
-        scope = Scope(message, delivery, len(steps))
-        if not enters:
-            for index, step in enumerate(steps):
-                scope.values[index] = await _called(step, scope)
+        providers, arguments, has_cleanup = self._resolved
+        scope = MessageScope(message, delivery, len(providers))
+        if not has_cleanup:
+            for index, provider in enumerate(providers):
+                scope.values[index] = await provider.create(scope)
             return await _run(function, arguments, scope)
         failure: BaseException | None = None
         async with AsyncExitStack() as stack:
             try:
-                for index, step in enumerate(steps):
-                    made = await _called(step, scope)
-                    if step.how is How.ENTERED:
+                for index, provider in enumerate(providers):
+                    made = await provider.create(scope)
+                    if provider.kind is ProviderKind.GENERATOR:
                         made = stack.enter_context(made)
-                    elif step.how is How.ENTERED_ASYNC:
+                    elif provider.kind is ProviderKind.ASYNC_GENERATOR:
                         made = await stack.enter_async_context(made)
                     scope.values[index] = made
                 result = await _run(function, arguments, scope)
@@ -159,63 +180,71 @@ class Plan:
                 failure = error
                 raise
         if failure is not None:
-            # A clean-up that takes the exception for itself does not make a success of it.
+            # A generator that swallows the handler's exception must not turn the failure into a success.
             raise failure
         return result
 
 
-class Graph:
-    """The dependencies of one handler, found depth first, so that each comes after what it needs."""
+class DependencyGraph:
+    """The dependencies of one handler, collected depth first, so that each provider comes after those it needs."""
 
     def __init__(
         self,
         kind: Any,
         context: Mapping[type, object],
         overrides: Mapping[Function, Function],
-        local: Mapping[str, Any],
+        local_names: Mapping[str, Any],
         delivery: Any,
     ) -> None:
-        self.steps: list[Step] = []
-        self._known: dict[Function, int] = {}
+        self.providers: list[Provider] = []
+        self._cached: dict[Function, int] = {}
+        """Index in `providers` of each function whose result is cached."""
         self._kind = kind
         self._context = context
         self._overrides = overrides
-        self._local = local
+        self._local_names = local_names
         self._delivery = delivery
 
     def arguments(
-        self, function: Function, *, skip: int, path: tuple[Function, ...], what: str
-    ) -> dict[str, Get]:
-        """What fills the parameters of a function, by their names."""
+        self, function: Function, *, skip: int, path: tuple[Function, ...], role: str
+    ) -> dict[str, Getter]:
+        """Return the getters of a function's parameters by name, and add the providers that they need.
+
+        :param skip: number of first parameters to leave out.
+        :param path: the functions that depend on this one, outermost first.
+        :param role: name of the function's role, for errors.
+        """
         name = getattr(function, "__qualname__", repr(function))
-        hints = hints_of(function, self._local)
-        arguments: dict[str, Get] = {}
+        hints = type_hints(function, self._local_names)
+        arguments: dict[str, Getter] = {}
         for parameter in list(_signature(function).parameters.values())[skip:]:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            get = self._get(parameter, hints.get(parameter.name), path)
-            if get is None and parameter.default is parameter.empty:
-                raise ConfigError(f"the {what} {name} has a parameter {parameter.name!r} that nothing fills")
-            if get is not None:
+            getter = self._getter(parameter, hints.get(parameter.name), path)
+            if getter is None and parameter.default is parameter.empty:
+                raise ConfigError(f"the {role} {name} has a parameter {parameter.name!r} that nothing fills")
+            if getter is not None:
                 if parameter.kind is parameter.POSITIONAL_ONLY:
-                    raise ConfigError(f"the {what} {name} has a positional-only parameter {parameter.name!r}")
-                arguments[parameter.name] = get
+                    raise ConfigError(f"the {role} {name} has a positional-only parameter {parameter.name!r}")
+                arguments[parameter.name] = getter
         return arguments
 
-    def _get(self, parameter: inspect.Parameter, hint: Any, path: tuple[Function, ...]) -> Get | None:
+    def _getter(self, parameter: inspect.Parameter, hint: Any, path: tuple[Function, ...]) -> Getter | None:
         if get_origin(hint) is Annotated:
             kind, *marks = get_args(hint)
             for mark in marks:
                 if isinstance(mark, Depends):
-                    return self._step(mark, path)
+                    return self._dependency(mark, path)
                 if isinstance(mark, Header):
                     if self._delivery is not Delivery:
-                        raise ConfigError("a handler of batches has no Header: it may take a list[Delivery]")
+                        raise ConfigError(
+                            "a batch handler has no Header parameters: take a list[Delivery] instead"
+                        )
                     return _header(mark, parameter, kind)
             hint = kind
         if hint == self._delivery or hint == getattr(self._delivery, "__name__", None):
             return lambda scope: scope.delivery
-        if path and _takes(hint, self._kind):
+        if path and _accepts(hint, self._kind):
             return lambda scope: scope.message
         if isinstance(hint, type):
             for value in self._context.values():
@@ -223,52 +252,40 @@ class Graph:
                     return _constant(value)
         return None
 
-    def _step(self, mark: Depends, path: tuple[Function, ...]) -> Get:
+    def _dependency(self, mark: Depends, path: tuple[Function, ...]) -> Getter:
+        """Return the getter of a dependency, and add its provider unless a cached one exists."""
         function = self._overrides.get(mark.function, mark.function)
         if function in path:
             names = " -> ".join(getattr(one, "__qualname__", repr(one)) for one in (*path, function))
             raise ConfigError(f"a dependency depends on itself: {names}")
-        index = self._known.get(function) if mark.cache else None
+        index = self._cached.get(function) if mark.cache else None
         if index is None:
-            arguments = self.arguments(function, skip=0, path=(*path, function), what="dependency")
-            index = len(self.steps)
-            self.steps.append(_step(function, arguments))
+            arguments = self.arguments(function, skip=0, path=(*path, function), role="dependency")
+            index = len(self.providers)
+            self.providers.append(Provider.of(function, arguments))
             if mark.cache:
-                self._known[function] = index
+                self._cached[function] = index
         return _value(index)
 
 
-def _run(function: Function, arguments: dict[str, Get], scope: Scope) -> Awaitable[Any]:
+def _run(function: Function, arguments: dict[str, Getter], scope: MessageScope) -> Awaitable[Any]:
     result: Awaitable[Any] = function(scope.message, **{name: get(scope) for name, get in arguments.items()})
     return result
 
 
-async def _called(step: Step, scope: Scope) -> Any:
-    made = step.function(**{name: get(scope) for name, get in step.arguments.items()})
-    return await made if inspect.iscoroutine(made) else made
-
-
-def _step(function: Function, arguments: dict[str, Get]) -> Step:
-    if inspect.isasyncgenfunction(function):
-        return Step(asynccontextmanager(function), How.ENTERED_ASYNC, arguments)
-    if inspect.isgeneratorfunction(function):
-        return Step(contextmanager(function), How.ENTERED, arguments)
-    return Step(function, How.CALLED, arguments)
-
-
-def _takes(hint: Any, kind: Any) -> bool:
-    """Whether a dependency's parameter of that type takes the message."""
+def _accepts(hint: Any, kind: Any) -> bool:
+    """Return whether a dependency's parameter with this type hint takes the message."""
     if isinstance(hint, type) and isinstance(kind, type) and issubclass(hint, BaseModel):
         return issubclass(kind, hint)
     return bool(hint == kind) and hint is not None
 
 
-def _header(mark: Header, parameter: inspect.Parameter, kind: Any) -> Get:
+def _header(mark: Header, parameter: inspect.Parameter, kind: Any) -> Getter:
     name = mark.name or parameter.name.replace("_", "-")
     adapter: TypeAdapter[Any] = adapter_of(kind)
     default = parameter.default
 
-    def get(scope: Scope) -> Any:
+    def get(scope: MessageScope) -> Any:
         value = scope.delivery.headers.get(name, parameter.empty)
         if value is parameter.empty:
             if default is parameter.empty:
@@ -286,11 +303,11 @@ def _header(mark: Header, parameter: inspect.Parameter, kind: Any) -> Get:
     return get
 
 
-def _value(index: int) -> Get:
+def _value(index: int) -> Getter:
     return lambda scope: scope.values[index]
 
 
-def _constant(value: object) -> Get:
+def _constant(value: object) -> Getter:
     return lambda scope: value
 
 
@@ -298,34 +315,5 @@ def _signature(function: Function) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
-        # Some built-in classes have none; they are called without arguments.
+        # Some built-in classes have no signature; they are called without arguments.
         return inspect.Signature()
-
-
-def hints_of(function: Function, local: Mapping[str, Any]) -> dict[str, Any]:
-    """The annotations of a function's parameters; those that are text and name what only a type checker sees stay text.
-
-    :param local: names beside those of the function's module.
-    """
-    source: Any = inspect.unwrap(function)
-    if isinstance(source, type):
-        source = inspect.getattr_static(source, "__init__")
-    source = getattr(source, "__func__", source)
-    names = {**getattr(source, "__globals__", {}), **local}
-    hints: dict[str, Any] = {}
-    for name, hint in getattr(source, "__annotations__", {}).items():
-        if isinstance(hint, str):
-            with suppress(NameError):
-                hint = eval(hint, names)  # as typing.get_type_hints does
-        hints[name] = hint
-    return hints
-
-
-def caller_names() -> dict[str, Any]:
-    """The local names of the function that called the SDK: what is defined there may be an annotation's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("warren.sdk"):
-        frame = frame.f_back
-    if frame is None or frame.f_locals is frame.f_globals:
-        return {}
-    return dict(frame.f_locals)

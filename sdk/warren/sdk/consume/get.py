@@ -1,4 +1,4 @@
-"""`app.get`: one message of a queue, held by whoever asked until it says what becomes of it."""
+"""Fetching a single message: `app.get` and the delivery that its caller settles."""
 
 from __future__ import annotations
 
@@ -20,44 +20,47 @@ from warren.sdk.transport.error_translation import to_sdk_error, translate_error
 Content = TypeVar("Content")
 
 ANSWER_SECONDS = 10.0
+"""Longest wait for the broker's answer to a method."""
 
 PublishDeadLetter = Callable[[Delivery, str], Awaitable[None]]
-"""Publishes the dead letter copy of a delivery, with the reason."""
+"""Publishes the dead letter copy of a delivery, with the reason; returns after the confirm."""
 
 
 class HeldDelivery(Delivery):
-    """A message that was fetched: `ack`, `requeue` or `dead_letter` it, or `async with` it.
+    """A fetched message that its holder settles: with `ack`, `requeue` or `dead_letter`, or with `async with`.
 
-    The block acknowledges at its end, and gives the message back when it raises. What is not settled goes back to its
-    queue when the App stops or its connection is lost. It holds a channel until then.
+    An `async with` block acknowledges at its end, and requeues if it raises. A message that is not settled goes back to its
+    queue when the App stops or its connection is lost. It occupies a channel until then.
     """
 
-    __slots__ = ("_bury", "_channel", "_tag", "_telemetry")
+    __slots__ = ("_channel", "_publish_dead_letter", "_tag", "_telemetry")
 
     _channel: DataChannel | None
-    _bury: PublishDeadLetter
+    _publish_dead_letter: PublishDeadLetter
     _tag: int
     _telemetry: ConsumeTelemetry | None
 
     @classmethod
-    def holding(
+    def from_get(
         cls,
         channel: DataChannel,
         frames: tuple[bytes, bytes, bytes],
         queue: str,
-        bury: PublishDeadLetter,
+        publish_dead_letter: PublishDeadLetter,
         telemetry: ConsumeTelemetry | None,
     ) -> HeldDelivery:
+        """Decode the frames of a message that was fetched on this channel."""
         tag, delivery = cls.from_frames(*frames, queue)
         assert isinstance(delivery, HeldDelivery)
-        delivery._channel, delivery._tag, delivery._bury = channel, tag, bury
+        delivery._channel, delivery._tag = channel, tag
+        delivery._publish_dead_letter = publish_dead_letter
         delivery._telemetry = telemetry
         return delivery
 
     def read(self, kind: type[Content]) -> Content:
-        """The content as that type, as a handler would get it.
+        """Return the content as this type, as a handler would get it.
 
-        :raises Undecodable: if it is not that.
+        :raises Undecodable: if the content is of another type.
         """
         try:
             content: Content = decode(kind, self)
@@ -66,37 +69,38 @@ class HeldDelivery(Delivery):
         return content
 
     async def ack(self) -> None:
-        """Done with it.
+        """Acknowledge the message.
 
-        :raises TransportUnavailable: the connection was lost; the message is delivered again.
+        :raises TransportUnavailable: if the connection was lost; the message is delivered again.
         """
-        channel = self._settle()
-        self._write(channel, "ack")
+        channel = self._take_channel()
+        self._send(channel, "ack")
         await _close(channel)
 
     async def requeue(self) -> None:
-        """Give it back to its queue.
+        """Return the message to its queue.
 
-        :raises TransportUnavailable: the connection was lost, which gave it back already.
+        :raises TransportUnavailable: if the connection was lost, which has returned the message already.
         """
-        channel = self._settle()
-        self._write(channel, "nack")
+        channel = self._take_channel()
+        self._send(channel, "nack")
         await _close(channel)
 
     async def dead_letter(self, reason: str) -> None:
-        """Bring it to its dead letter queue, with the reason; acknowledged when its copy is there.
+        """Publish a dead letter copy with the reason, and acknowledge the message after its confirm.
 
-        :raises ConfigError: if its queue has none. :raises PublishError: the copy was not confirmed; the message is given
-            back. :raises TransportUnavailable: as `ack`.
+        :raises ConfigError: if the queue has no dead letter exchange.
+        :raises PublishError: if the copy was not confirmed; the message is requeued.
+        :raises TransportUnavailable: as for `ack`.
         """
-        channel = self._settle()
+        channel = self._take_channel()
         try:
-            await self._bury(self, reason)
+            await self._publish_dead_letter(self, reason)
         except BaseException:
-            self._write(channel, "nack")
+            self._send(channel, "nack")
             await _close(channel)
             raise
-        self._write(channel, "ack")
+        self._send(channel, "ack")
         await _close(channel)
 
     async def __aenter__(self) -> HeldDelivery:
@@ -113,16 +117,17 @@ class HeldDelivery(Delivery):
             with contextlib.suppress(TransportUnavailable):
                 await self.requeue()
 
-    def _write(self, channel: DataChannel, operation: Literal["ack", "nack"]) -> None:
-        write = partial(channel.acknowledge, self._tag)
+    def _send(self, channel: DataChannel, operation: Literal["ack", "nack"]) -> None:
+        settle = partial(channel.acknowledge, self._tag)
         if operation == "nack":
-            write = partial(channel.requeue, self._tag, failed=False)
+            settle = partial(channel.requeue, self._tag, failed=False)
         if self._telemetry is None:
-            write()
+            settle()
         else:
-            self._telemetry.settled(self, self._tag, operation, write)
+            self._telemetry.settled(self, self._tag, operation, settle)
 
-    def _settle(self) -> DataChannel:
+    def _take_channel(self) -> DataChannel:
+        """Return the channel to settle on; only the first settlement gets it."""
         channel, self._channel = self._channel, None
         if channel is None:
             raise ConfigError("the message is settled already")
@@ -137,21 +142,22 @@ async def fetch(
     open_channel: Callable[[], Awaitable[DataChannel]],
     queue: str,
     timeout: float,
-    bury: PublishDeadLetter,
+    publish_dead_letter: PublishDeadLetter,
     telemetry: ConsumeTelemetry | None = None,
 ) -> HeldDelivery | None:
-    """The next message of the queue within `timeout` seconds, or None; on a channel of its own.
+    """Return the next message of the queue on a channel of its own, or None if none arrives within `timeout` seconds.
 
-    Who is cancelled meanwhile gets nothing, and the message goes back.
+    If the caller is cancelled meanwhile, the message returns to its queue.
 
-    :raises TopologyMismatch: if there is no such queue. :raises TransportUnavailable: without a connection.
+    :raises TopologyMismatch: if there is no such queue.
+    :raises TransportUnavailable: if there is no connection.
     """
-    # On its own: aiormq closes a channel whose method is cancelled, and a message may be on its way.
-    task = asyncio.ensure_future(_fetch(open_channel, queue, timeout, bury, telemetry))
+    # Shielded, because aiormq closes a channel whose method is cancelled, and a message may be on its way.
+    task = asyncio.ensure_future(_fetch(open_channel, queue, timeout, publish_dead_letter, telemetry))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(_give_back)
+        task.add_done_callback(_requeue_result)
         raise
 
 
@@ -159,7 +165,7 @@ async def _fetch(
     open_channel: Callable[[], Awaitable[DataChannel]],
     queue: str,
     timeout: float,
-    bury: PublishDeadLetter,
+    publish_dead_letter: PublishDeadLetter,
     telemetry: ConsumeTelemetry | None,
 ) -> HeldDelivery | None:
     started = perf_counter()
@@ -180,7 +186,11 @@ async def _fetch(
         if channel.usable:
             await _close(channel)
         raise
-    held = None if frames is None else HeldDelivery.holding(channel, frames, queue, bury, telemetry)
+    held = (
+        None
+        if frames is None
+        else HeldDelivery.from_get(channel, frames, queue, publish_dead_letter, telemetry)
+    )
     if telemetry is not None:
         telemetry.received(held, 0 if held is None else held._tag, queue, started)
     if held is None:
@@ -191,24 +201,25 @@ async def _fetch(
 async def _consume_one(
     channel: DataChannel, queue: str, deadline: float
 ) -> tuple[bytes, bytes, bytes] | None:
-    """Wait as a consumer with a prefetch of one; asking again and again would cost the broker more."""
+    """Wait as a consumer with a prefetch of 1, which costs the broker less than polling with basic.get."""
     arrived: asyncio.Future[tuple[bytes, bytes, bytes]] = asyncio.get_running_loop().create_future()
     channel.on_delivery = lambda *frames: arrived.set_result(frames)
     tag = await channel.consume(queue, prefetch=1, timeout=ANSWER_SECONDS)
     left = max(0.0, deadline - asyncio.get_running_loop().time())
     await asyncio.wait((arrived, channel.ended), timeout=left, return_when=asyncio.FIRST_COMPLETED)
     await channel.cancel(tag, ANSWER_SECONDS)
-    # What came before the cancellation was answered is here as well.
+    # A message may also have arrived between the deadline and the answer to the cancellation.
     return arrived.result() if arrived.done() else None
 
 
-def _give_back(task: asyncio.Task[HeldDelivery | None]) -> None:
+def _requeue_result(task: asyncio.Task[HeldDelivery | None]) -> None:
+    """Return a message to its queue whose caller was cancelled."""
     if not task.cancelled() and task.exception() is None and (held := task.result()) is not None:
-        returning = asyncio.ensure_future(held.requeue())
-        returning.add_done_callback(lambda done: done.cancelled() or done.exception())
+        requeue = asyncio.ensure_future(held.requeue())
+        requeue.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 async def _close(channel: DataChannel) -> None:
-    """The answer to the close says that what was written before has been read."""
+    """Close the channel. Its close-ok proves that the broker has read the settlement before it."""
     with translate_errors("the message may be delivered again"):
         await channel.close(ANSWER_SECONDS)

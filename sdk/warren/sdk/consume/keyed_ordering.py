@@ -1,4 +1,4 @@
-"""Order by key: of the jobs that share a key one is worked on at a time, in the order in which they came."""
+"""Per-key ordering: handle one message of each key at a time."""
 
 from __future__ import annotations
 
@@ -10,47 +10,50 @@ Job = TypeVar("Job")
 
 
 class KeyedOrdering(Generic[Job]):
-    """A lane a key, for as long as a job of that key is here.
+    """A FIFO queue for each key that has a running job.
 
-    :param key: of a job; the same from `admit` to `release`.
+    :param key: returns the key of a job.
     """
 
     def __init__(self, key: Callable[[Job], Hashable]) -> None:
         self._key = key
         self._waiting: dict[Hashable, deque[Job]] = {}
+        """Jobs that wait, by key; a key is here while a job of it runs."""
         self._keys: dict[int, Hashable] = {}
+        """Key of each running job, by the job's identity."""
 
     def admit(self, job: Job) -> bool:
-        """Whether its turn is now; if not, `release` will return it."""
+        """Return True if the job may start now. Otherwise it waits, and `release` returns it later."""
         key = self._key(job)
-        lane = self._waiting.get(key)
-        if lane is not None:
-            lane.append(job)
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.append(job)
             return False
         self._start(job, key)
         self._waiting[key] = deque()
         return True
 
     def release(self, job: Job) -> Job | None:
-        """The job has ended; returns the one whose turn is now."""
+        """End a running job; return the next job of its key, which may start now, or None."""
         key = self._keys.pop(id(job))
-        lane = self._waiting[key]
-        if not lane:
+        waiting = self._waiting[key]
+        if not waiting:
             del self._waiting[key]
             return None
-        following = lane.popleft()
+        following = waiting.popleft()
         self._start(following, key)
         return following
 
     def drain(self) -> Iterator[Job]:
-        """Take out all whose turn has not come."""
-        for lane in self._waiting.values():
-            while lane:
-                yield lane.popleft()
+        """Remove and yield all jobs that wait."""
+        for waiting in self._waiting.values():
+            while waiting:
+                yield waiting.popleft()
 
     def __len__(self) -> int:
+        """Return the number of jobs that wait."""
         return sum(map(len, self._waiting.values()))
 
     def _start(self, job: Job, key: Hashable) -> None:
-        # By identity: a job is started once, and lives until it is released.
+        # Jobs need not be hashable. Their identity is unique: a job starts once, and lives until it is released.
         self._keys[id(job)] = key

@@ -1,4 +1,4 @@
-"""Retry: a few attempts in this process, then delayed redeliveries, then the dead letter queue; by exception class."""
+"""Retry policy: attempts in this process, then delayed redeliveries, then the dead letter queue."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from warren.sdk.protocols import Clock
 
 ATTEMPTS: Final = 3
 JITTER_STEPS: Final = 8
-"""A random delay is one of so many and one, so that a backend with a queue a value needs no more queues."""
+"""Steps between the shortest and the longest random delay. Few distinct values keep the number of queues small for a delay
+backend that needs a queue for each value."""
 
 
 class Retry:
-    """`Retry(3).then("5s", "1m", "10m").on(ConnectionError)`; each call returns a changed copy.
+    """Retry policy by exception class: `Retry(3).then("5s", "1m", "10m").on(ConnectionError)`. Methods return copies.
 
-    :param attempts: in this process and in a row, including the first; 1 for none beyond it.
-    :param first_wait: the first wait between them is random below it, and each later bound doubles.
-    :param longest_wait: the cap of that bound.
-    :raises ConfigError: if there are no attempts, or a wait is no duration.
+    :param attempts: attempts in a row in this process, including the first; at least 1.
+    :param first_wait: upper bound of the random wait before the second attempt; the bound doubles with each attempt.
+    :param longest_wait: largest bound.
+    :raises ConfigError: if `attempts` is less than 1, or a wait is not a duration.
     """
 
     def __init__(
@@ -41,12 +42,12 @@ class Retry:
         self._never: tuple[type[Exception], ...] = ()
 
     def then(self, *delays: Duration, jitter: float = 0.0) -> Retry:
-        """After the attempts here, redeliver after each of these delays in turn, with attempts here each time.
+        """Add delayed redeliveries, one for each delay in turn, with the attempts in this process each time.
 
-        The message waits on the broker, not in this process; a restart of either loses nothing.
+        The message waits on the broker, not in this process; a restart of either does not lose it.
 
-        :param jitter: the share of a delay that is added at random, so that what failed together does not come back
-            together.
+        :param jitter: largest share of a delay that is added at random, so that messages that failed together do not
+            come back together.
         """
         if jitter < 0:
             raise ConfigError("jitter must not be negative")
@@ -56,45 +57,47 @@ class Retry:
         return changed
 
     def on(self, *errors: type[Exception]) -> Retry:
-        """Retry only these; every other error dead-letters the message at once."""
+        """Retry only these errors. Every other error dead-letters the message at once."""
         changed = self._copy()
         changed._on = _classes(errors)
         return changed
 
     def never(self, *errors: type[Exception]) -> Retry:
-        """Never retry these, though they are among those of `on`."""
+        """Do not retry these errors, even if `on` includes them."""
         changed = self._copy()
         changed._never += _classes(errors)
         return changed
 
     @property
     def delays(self) -> frozenset[timedelta]:
-        """Every delay that may be asked for."""
+        """All delays that the policy can return, with jitter."""
         steps = range(JITTER_STEPS + 1) if self._jitter else (0,)
-        return frozenset(self._stretched(delay, step) for delay in self._delays for step in steps)
+        return frozenset(self._with_jitter(delay, step) for delay in self._delays for step in steps)
 
     def attempts(self, clock: Clock) -> AsyncRetrying:
+        """Return the tenacity object for the attempts in this process; see `RetryPolicy`."""
         return AsyncRetrying(
             stop=stop_after_attempt(self._attempts),
             wait=wait_random_exponential(
                 multiplier=self._first_wait.total_seconds(), max=self._longest_wait.total_seconds()
             ),
-            retry=retry_if_exception(self._again),
+            retry=retry_if_exception(self._is_retried),
             sleep=clock.sleep,
             reraise=True,
         )
 
     def delay(self, error: Exception, delivery: Delivery) -> timedelta | None:
-        asked = isinstance(error, RetryLater) or self._again(error)
-        if not asked or delivery.attempt > len(self._delays):
+        """Return the delay before the next delivery, or None to dead-letter the message; see `RetryPolicy`."""
+        is_covered = isinstance(error, RetryLater) or self._is_retried(error)
+        if not is_covered or delivery.attempt > len(self._delays):
             return None
         step = random.randint(0, JITTER_STEPS) if self._jitter else 0
-        return self._stretched(self._delays[delivery.attempt - 1], step)
+        return self._with_jitter(self._delays[delivery.attempt - 1], step)
 
-    def _again(self, error: BaseException) -> bool:
-        return may_pass(error) and isinstance(error, self._on) and not isinstance(error, self._never)
+    def _is_retried(self, error: BaseException) -> bool:
+        return is_retryable(error) and isinstance(error, self._on) and not isinstance(error, self._never)
 
-    def _stretched(self, delay: timedelta, step: int) -> timedelta:
+    def _with_jitter(self, delay: timedelta, step: int) -> timedelta:
         return delay * (1 + self._jitter * step / JITTER_STEPS)
 
     def _copy(self) -> Retry:
@@ -103,13 +106,13 @@ class Retry:
         return copy
 
 
-def may_pass(error: BaseException) -> bool:
-    """Whether another attempt makes sense: not where the handler chose the outcome, nor for cancellation."""
+def is_retryable(error: BaseException) -> bool:
+    """Return whether another attempt makes sense. It does not after a cancellation, or if the handler chose the outcome."""
     return isinstance(error, Exception) and not isinstance(error, HandlerOutcome | RemoteError)
 
 
 def _classes(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
     for error in errors:
         if not (isinstance(error, type) and issubclass(error, Exception)):
-            raise ConfigError(f"{error!r} is no exception class")
+            raise ConfigError(f"{error!r} is not an exception class")
     return errors

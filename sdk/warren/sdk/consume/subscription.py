@@ -1,4 +1,4 @@
-"""Subscriptions: one queue, one channel, a prefetch, workers; acknowledged after the work, resumed after any loss."""
+"""Subscription: consumes one queue on its own channel, settles after handling, and recovers from any loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tenacity import AsyncRetrying, retry_if_exception
 
 from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import Delivery
-from warren.sdk.consume.workers import OPERATIONS, ConsumerStatistics, Job, Process, Settlement, Workers
+from warren.sdk.consume.settlement import OPERATIONS, Settlement
+from warren.sdk.consume.workers import ConsumerStatistics, Job, Process, Workers
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.logger import log
 from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
@@ -27,29 +28,37 @@ RESUME_SECONDS = 30.0
 
 
 class Mode(Enum):
-    """What a subscription is to do.
+    """Desired state of a subscription.
 
     CONSUMING -> PAUSED -> CONSUMING by `pause` and `resume`; CONSUMING -> TRIPPED -> TRIAL -> CONSUMING or TRIPPED by its
-    circuit breaker; any of them -> CANCELLED.
+    circuit breaker; any mode -> CANCELLED by `cancel`.
     """
 
     CONSUMING = "consuming"
     TRIAL = "trial"
-    """One message at a time, to see whether the circuit can be closed."""
+    """The circuit is half open: one message at a time is consumed."""
     PAUSED = "paused"
     TRIPPED = "tripped"
+    """The circuit is open: nothing is consumed."""
     CANCELLED = "cancelled"
 
 
-TAKING = frozenset({Mode.CONSUMING, Mode.TRIAL})
+CONSUMING_MODES = frozenset({Mode.CONSUMING, Mode.TRIAL})
+"""Modes in which the broker has a consumer."""
 
 
 class Subscription:
-    """The consumer of one queue: `app.subscriptions["billing"]`. It stays, whatever happens to channel and connection.
+    """Consumer of one queue: `app.subscriptions["billing"]`. It consumes again after any loss of its channel or connection.
 
-    :param process: does the work of one delivery and says how it ends; its cancellation requeues.
-    :param key: deliveries of one key are worked on one at a time, in their order.
-    :param recover: brings the queue back when it is gone (declares the topology).
+    :param prefetch: messages that the broker sends ahead of their acknowledgement.
+    :param concurrency: deliveries that are handled at the same time.
+    :param process: handles one delivery and returns its settlement; if it is cancelled, the delivery is released.
+    :param key: returns the ordering key of a delivery; deliveries with the same key are handled one at a time. None without
+        ordering by key.
+    :param recover: declares the topology, when the queue may be gone.
+    :param on_change: called after each change of `mode`, `active` or `error`.
+    :ivar circuit: the circuit breaker, or None.
+    :ivar error: reason why the subscription is not active, or None.
     """
 
     def __init__(
@@ -71,15 +80,16 @@ class Subscription:
         self._recover = recover
         self._on_change = on_change
         self._telemetry = telemetry
-        self._returning: list[Job] = []
-        """What goes back to the queue as soon as the broker sends no more."""
+        self._pending_releases: list[Job] = []
+        """Deliveries that are released once the consumer is cancelled: before, the broker would send them again at once."""
         self._mode = Mode.CONSUMING
-        self._taking = asyncio.Event()
-        self._taking.set()
-        self._moves = asyncio.Event()
-        self._turn = asyncio.Lock()
+        self._may_consume = asyncio.Event()
+        """Set while the mode is one of `CONSUMING_MODES`."""
+        self._may_consume.set()
+        self._changed = asyncio.Event()
+        self._consumer_lock = asyncio.Lock()
         """Held while a consumer is started or cancelled."""
-        self._switches: set[asyncio.Task[None]] = set()
+        self._mode_changes: set[asyncio.Task[None]] = set()
         self._channel: DataChannel | None = None
         self._tag = ""
         self._supervisor: asyncio.Task[None] | None = None
@@ -87,7 +97,9 @@ class Subscription:
         self.circuit: Circuit | None = None
         self.error: WarrenError | None = None
         self.statistics: ConsumerStatistics = ConsumerStatistics()
-        self._workers = Workers(queue.name, concurrency, process, key, self._end, self.statistics, self._over)
+        self._workers = Workers(
+            queue.name, concurrency, process, key, self._job_ended, self.statistics, self._is_shutting_down
+        )
 
     @property
     def mode(self) -> Mode:
@@ -95,99 +107,101 @@ class Subscription:
 
     @property
     def active(self) -> bool:
-        """The broker has confirmed the consumer, and its channel lives."""
+        """True if the broker has confirmed the consumer and the channel is open."""
         return bool(self._tag) and self._channel is not None and self._channel.usable
 
     @property
     def in_desired_state(self) -> bool:
-        """It is as it is meant to be: active, or stopped by intent."""
-        return self.active or self._mode not in TAKING
+        """True if the subscription is active, or inactive because its mode says so."""
+        return self.active or self._mode not in CONSUMING_MODES
 
-    # What a user does
+    # Methods for users
 
     async def pause(self) -> None:
-        """Take no more messages: returns when the broker sends none, and what had not started is on its way back.
+        """Stop consuming. Return when the consumer is cancelled and all deliveries that had not started are released.
 
-        What runs goes on. A reconnect does not resume.
+        Running handlers continue. A reconnect does not resume the subscription.
         """
-        await self._by_hand(Mode.PAUSED)
+        await self._set_mode_by_user(Mode.PAUSED)
 
     async def resume(self, timeout: float = RESUME_SECONDS) -> None:
-        """Take messages again; returns when the broker has confirmed the consumer.
+        """Consume again. Return when the broker has confirmed the consumer.
 
         :param timeout: seconds.
-        :raises TransportUnavailable: if that takes longer; it goes on trying. :raises ConfigError: after `cancel`.
+        :raises TransportUnavailable: after the timeout; the subscription keeps trying.
+        :raises ConfigError: after `cancel`.
         """
         if self._mode is Mode.CONSUMING and self.active:
             return
-        await self._by_hand(Mode.CONSUMING)
+        await self._set_mode_by_user(Mode.CONSUMING)
         try:
             async with asyncio.timeout(timeout):
                 while not self.active and self._mode is Mode.CONSUMING:
-                    self._moves.clear()
-                    await self._moves.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             raise TransportUnavailable(f"no consumer on {self.queue.name!r} within {timeout:g} s") from None
 
     async def cancel(self) -> None:
-        """`pause` for the rest of the App's run."""
-        await self._by_hand(Mode.CANCELLED)
+        """Stop consuming for the rest of the App's run; see `pause`."""
+        await self._set_mode_by_user(Mode.CANCELLED)
 
-    async def until(self, mode: Mode) -> None:
-        """Wait until it is in that mode."""
+    async def wait_for_mode(self, mode: Mode) -> None:
+        """Wait until the subscription is in this mode."""
         while self._mode is not mode:
-            self._moves.clear()
-            await self._moves.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
-    async def _by_hand(self, mode: Mode) -> None:
+    async def _set_mode_by_user(self, mode: Mode) -> None:
         if self._mode is Mode.CANCELLED and mode is not Mode.CANCELLED:
             raise ConfigError(f"the subscription of queue {self.queue.name!r} is cancelled")
         if self.circuit is not None:
             self.circuit.reset()
-        # On its own: aiormq closes a channel whose method is cancelled.
-        await asyncio.shield(self._switch(mode))
+        # Shielded, because aiormq closes a channel whose method is cancelled.
+        await asyncio.shield(self._set_mode(mode))
 
-    # What its circuit does
+    # Methods for the circuit breaker, see `Pausable`
 
     def trip(self) -> bool:
-        tripped = self._by_circuit(Mode.TRIPPED)
+        tripped = self._set_mode_by_circuit(Mode.TRIPPED)
         self.statistics.tripped += tripped
         return tripped
 
     def probe(self) -> bool:
-        return self._by_circuit(Mode.TRIAL)
+        return self._set_mode_by_circuit(Mode.TRIAL)
 
     def close_circuit(self) -> None:
-        self._by_circuit(Mode.CONSUMING)
+        self._set_mode_by_circuit(Mode.CONSUMING)
 
-    def _by_circuit(self, mode: Mode) -> bool:
-        """What a user has chosen, and a stop, come before the circuit."""
+    def _set_mode_by_circuit(self, mode: Mode) -> bool:
+        """Change the mode, unless a user's choice or a stop takes precedence."""
         if self._stopping or self._mode in (Mode.PAUSED, Mode.CANCELLED):
             return False
-        self._switch(mode)
+        self._set_mode(mode)
         return True
 
-    # What its App does
+    # Methods for the App
 
     def start(self) -> None:
+        """Start the workers and the task that keeps a consumer on the queue."""
         self._supervisor = asyncio.create_task(self._supervise(), name=f"subscription {self.queue.name}")
         self._workers.start()
 
     async def stop(self, grace: float) -> None:
-        """Cancel the consumer, requeue what has not started, let what has started end within `grace` seconds.
+        """Cancel the consumer, release deliveries that have not started, and wait `grace` seconds for running handlers.
 
-        What is still running then is cancelled and requeued.
+        Handlers that still run then are cancelled, and their deliveries released.
         """
         self._stopping = True
         if self.circuit is not None:
             self.circuit.reset()
         if self._supervisor is not None:
             await cancel(self._supervisor)
-        async with self._turn:
+        async with self._consumer_lock:
             self._withdraw()
             await self._end_consumer()
         channel = self._channel
-        await asyncio.gather(*self._switches, return_exceptions=True)
+        await asyncio.gather(*self._mode_changes, return_exceptions=True)
         await self._workers.stop(grace)
         if channel is not None and channel.usable:
             with contextlib.suppress(WarrenError), translate_errors("cannot close the channel"):
@@ -196,91 +210,93 @@ class Subscription:
 
     # The consumer
 
-    def _switch(self, mode: Mode) -> asyncio.Task[None]:
+    def _set_mode(self, mode: Mode) -> asyncio.Task[None]:
+        """Change the mode; return the task that starts or cancels the consumer accordingly."""
         self._mode = mode
-        if mode in TAKING:
-            self._taking.set()
+        if mode in CONSUMING_MODES:
+            self._may_consume.set()
         else:
-            self._taking.clear()
+            self._may_consume.clear()
             self._withdraw()
-        task = asyncio.create_task(self._switched(mode), name=f"{mode.value} {self.queue.name}")
-        self._switches.add(task)
-        task.add_done_callback(self._switches.discard)
+        task = asyncio.create_task(self._apply_mode(mode), name=f"{mode.value} {self.queue.name}")
+        self._mode_changes.add(task)
+        task.add_done_callback(self._mode_changes.discard)
         return task
 
-    async def _switched(self, mode: Mode) -> None:
-        self._moves.set()
-        async with self._turn:
+    async def _apply_mode(self, mode: Mode) -> None:
+        self._changed.set()
+        async with self._consumer_lock:
             if self._mode is not mode or self._stopping:
                 return
             channel = self._channel
             await self._end_consumer()
-            if mode in TAKING and channel is not None and channel.usable:
+            if mode in CONSUMING_MODES and channel is not None and channel.usable:
                 try:
                     await self._start_consumer(channel)
                 except WarrenError as error:
-                    log.warning("cannot consume again: queue=%s error=%s", self.queue.name, error)
+                    log.warning("event=consumer.restart_failed queue=%s error=%s", self.queue.name, error)
                     await _close(channel)
-        self._moved()
+        self._notify()
 
     async def _supervise(self) -> None:
+        """Keep a consumer on the queue for as long as the mode says so, with a growing wait after failures."""
         while True:
-            await self._taking.wait()
+            await self._may_consume.wait()
             ended: asyncio.Future[None] | None = None
             async for attempt in AsyncRetrying(
                 wait=self._link.wait,
-                retry=retry_if_exception(self._lives_on),
+                retry=retry_if_exception(self._retries_after),
                 reraise=True,
             ):
                 with attempt:
                     session = await self._link.wait_up()
                     if attempt.retry_state.attempt_number > 1:
-                        await self._bring_back()
+                        await self._redeclare()
                     ended = await self._consume(session)
                     if ended is None:
                         break
                     done, _ = await asyncio.wait((ended,), timeout=STABLE_SECONDS)
                     if done:
-                        raise self._lost(ended)
+                        raise self._consumer_lost(ended)
             if ended is not None:
                 await asyncio.wait((ended,))
-                self._lost(ended)
+                self._consumer_lost(ended)
 
-    async def _bring_back(self) -> None:
+    async def _redeclare(self) -> None:
         try:
             await self._recover()
         except WarrenError as error:
-            log.warning("topology not brought back: queue=%s error=%s", self.queue.name, error)
+            log.warning("event=topology.redeclare_failed queue=%s error=%s", self.queue.name, error)
             self.error = error
-            self._moved()
+            self._notify()
             raise
 
-    def _lives_on(self, error: BaseException) -> bool:
-        """Whatever happens, a queue keeps its consumer; what is no error of the SDK is one of this program, and is shown."""
+    def _retries_after(self, error: BaseException) -> bool:
+        """Return True for all exceptions, so that the queue gets its consumer back; log those that are bugs."""
         if isinstance(error, Exception) and not isinstance(error, WarrenError):
-            log.critical("consumer failed: queue=%s", self.queue.name, exc_info=error)
+            log.critical("event=consumer.failed queue=%s", self.queue.name, exc_info=error)
             self.error = TransportUnavailable(f"the consumer of queue {self.queue.name!r} failed: {error}")
         return isinstance(error, Exception)
 
     async def _consume(self, session: Session) -> asyncio.Future[None] | None:
-        """Consume on a new channel; the future is done when the channel or the consumer has ended. None if unwanted."""
-        async with self._turn:
-            if self._mode not in TAKING:
+        """Start a consumer on a new channel; return the future of its end, or None if the mode has changed meanwhile."""
+        async with self._consumer_lock:
+            if self._mode not in CONSUMING_MODES:
                 return None
             try:
                 channel = await session.channel()
                 channel.on_delivery = partial(self._deliver, channel)
                 ended = asyncio.get_running_loop().create_future()
-                channel.methods.on_consumer_cancel_callbacks.add(lambda frame: _set(ended))
-                channel.ended.add_done_callback(lambda done: _set(ended))
+                channel.methods.on_consumer_cancel_callbacks.add(lambda frame: _complete(ended))
+                channel.ended.add_done_callback(lambda done: _complete(ended))
                 await self._start_consumer(channel)
             except WarrenError as error:
                 self.error = error
-                self._moved()
+                self._notify()
                 raise
             self._channel = channel
         self.error = None
-        self._moved()
+        self._notify()
         return ended
 
     async def _start_consumer(self, channel: DataChannel) -> None:
@@ -292,7 +308,7 @@ class Subscription:
                 )
 
     async def _end_consumer(self) -> None:
-        """Cancel at the broker, if there is something to cancel, and give back what it sent too much."""
+        """Cancel the consumer, if there is one, and release the deliveries that came too late."""
         tag, self._tag = self._tag, ""
         channel = self._channel
         if tag and channel is not None and channel.usable:
@@ -300,15 +316,16 @@ class Subscription:
                 with translate_errors("cannot cancel the consumer"):
                     await channel.cancel(tag, CANCEL_SECONDS)
             except WarrenError as error:
-                # A consumer that may live on would be sent messages for ever.
-                log.warning("consumer not cancelled: queue=%s error=%s", self.queue.name, error)
+                # The channel is closed, because the broker may still send messages to the consumer.
+                log.warning("event=consumer.cancel_failed queue=%s error=%s", self.queue.name, error)
                 with contextlib.suppress(WarrenError):
                     await _close(channel)
-        returning, self._returning = self._returning, []
-        for job in returning:
+        releases, self._pending_releases = self._pending_releases, []
+        for job in releases:
             self._settle(job, Settlement.RELEASE)
 
-    def _lost(self, ended: asyncio.Future[None]) -> WarrenError:
+    def _consumer_lost(self, ended: asyncio.Future[None]) -> WarrenError:
+        """Record and log why the consumer ended; return it as an error."""
         channel, self._channel, self._tag = self._channel, None, ""
         reason = "cancelled by the broker"
         cause = None if channel is None else channel.close_error
@@ -318,19 +335,19 @@ class Subscription:
             task = asyncio.ensure_future(_close(channel))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         error = TransportUnavailable(f"the consumer of queue {self.queue.name!r} was lost: {reason}")
-        if self._mode in TAKING:
-            log.warning("consumer lost: queue=%s reason=%s", self.queue.name, reason)
+        if self._mode in CONSUMING_MODES:
+            log.warning("event=consumer.lost queue=%s reason=%s", self.queue.name, reason)
             self.error = error
-        self._moved()
+        self._notify()
         return error
 
-    def _over(self) -> bool:
-        """Its supervisor is cancelled by `stop`, or with all tasks of the event loop."""
+    def _is_shutting_down(self) -> bool:
+        """Return True after `stop`, or if all tasks of the event loop are being cancelled."""
         supervisor = self._supervisor
         return self._stopping or supervisor is None or supervisor.done() or supervisor.cancelling() > 0
 
-    def _moved(self) -> None:
-        self._moves.set()
+    def _notify(self) -> None:
+        self._changed.set()
         self._on_change()
 
     # Deliveries
@@ -341,28 +358,27 @@ class Subscription:
         self.statistics.delivered += 1
         if delivery.redelivered:
             self.statistics.redelivered += 1
-        if self._stopping or self._mode not in TAKING:
-            self._returning.append(job)
+        if self._stopping or self._mode not in CONSUMING_MODES:
+            self._pending_releases.append(job)
         else:
-            self._workers.take(job)
+            self._workers.submit(job)
 
     def _withdraw(self) -> None:
-        self._returning += self._workers.withdraw()
+        self._pending_releases += self._workers.withdraw()
 
-    def _end(self, job: Job, settlement: Settlement) -> None:
-        """A job has come to its end."""
+    def _job_ended(self, job: Job, settlement: Settlement) -> None:
+        """Settle a job, or postpone its release until the consumer is cancelled."""
         if (
             settlement is Settlement.RELEASE
-            and self._mode not in TAKING
-            and (self._tag or self._turn.locked())
+            and self._mode not in CONSUMING_MODES
+            and (self._tag or self._consumer_lock.locked())
         ):
-            # The broker would send it again at once, as long as the consumer is not cancelled.
-            self._returning.append(job)
+            self._pending_releases.append(job)
         else:
             self._settle(job, settlement)
 
     def _settle(self, job: Job, settlement: Settlement) -> None:
-        """Settle on the channel of the delivery; if that is gone, the broker has requeued the message already."""
+        """Settle on the delivery's channel. If that is closed, the broker has requeued the message already."""
         if not job.channel.usable:
             self.statistics.stale += 1
             return
@@ -385,11 +401,12 @@ class Subscription:
             statistics.requeued += 1
 
     def snapshot(self) -> ConsumerStatistics:
-        self.statistics.waiting = self._workers.waiting + len(self._returning)
+        """Return the statistics, with the current number of deliveries that wait."""
+        self.statistics.waiting = self._workers.waiting + len(self._pending_releases)
         return self.statistics
 
 
-def _set(ended: asyncio.Future[None]) -> None:
+def _complete(ended: asyncio.Future[None]) -> None:
     if not ended.done():
         ended.set_result(None)
 

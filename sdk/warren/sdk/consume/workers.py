@@ -1,4 +1,4 @@
-"""Workers of one queue: so many deliveries at a time, in the order of the queue, or of each key."""
+"""Workers of one queue: run handlers concurrently, in the order of the queue or of each key."""
 
 from __future__ import annotations
 
@@ -7,41 +7,24 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.keyed_ordering import KeyedOrdering
+from warren.sdk.consume.settlement import Settlement
 from warren.sdk.logger import log
 from warren.sdk.transport.data_channel import DataChannel
 
 
-class Settlement(Enum):
-    """How a delivery ends."""
-
-    ACK = "ack"
-    REQUEUE = "requeue"
-    """By the handler's own choice: this counts as a failed delivery."""
-    RELEASE = "release"
-    """Not handled, or not to its end: nobody's fault."""
-    REJECT = "reject"
-
-
-OPERATIONS: Final = {
-    Settlement.ACK: "ack",
-    Settlement.REQUEUE: "reject",
-    Settlement.RELEASE: "nack",
-    Settlement.REJECT: "reject",
-}
-"""The AMQP method that each is."""
-
-
 @dataclass(slots=True)
 class ConsumerStatistics:
-    """Counts since the App started; `running` and `waiting` are handlers and prefetched deliveries now.
+    """Counts since the App started, and the deliveries that are here now.
 
-    `tripped` counts how often its circuit breaker opened, `stale` deliveries of a channel that was lost before they were
-    settled: the broker delivers them again. `redelivered` are those that it may have delivered before.
+    :ivar stale: deliveries whose channel was lost before they were settled; the broker delivers them again.
+    :ivar redelivered: deliveries that the broker may have delivered before.
+    :ivar tripped: how often the circuit breaker opened.
+    :ivar running: deliveries that are being handled now.
+    :ivar waiting: prefetched deliveries that wait now.
     """
 
     delivered: int = 0
@@ -56,7 +39,7 @@ class ConsumerStatistics:
 
 
 class Job(NamedTuple):
-    """A delivery and the channel that it can be settled on."""
+    """A delivery and the channel that it is settled on."""
 
     channel: DataChannel
     delivery_tag: int
@@ -64,16 +47,19 @@ class Job(NamedTuple):
 
 
 Process = Callable[[Delivery, int], Awaitable[Settlement]]
+"""Handles a delivery with its delivery tag; returns the settlement."""
 
 
 class Workers:
-    """Tasks that take deliveries, work on them, and say how they ended.
+    """Tasks that handle the deliveries of one queue.
 
-    :param process: does the work of one delivery; its cancellation returns it.
-    :param key: deliveries of one key are worked on one at a time, in their order.
-    :param end: is told how each ended.
-    :param statistics: where running and stale ones are counted.
-    :param over: whether a cancellation comes from outside, because the whole program ends.
+    :param concurrency: number of tasks.
+    :param process: handles one delivery; if it is cancelled, the delivery is released.
+    :param key: returns the ordering key of a delivery; deliveries with the same key are handled one at a time. None without
+        ordering by key.
+    :param settle: called with each finished job and its settlement.
+    :param statistics: gets the counts of running and stale deliveries.
+    :param is_shutting_down: returns True if a cancellation comes from the end of the subscription or the program.
     """
 
     def __init__(
@@ -82,130 +68,133 @@ class Workers:
         concurrency: int,
         process: Process,
         key: Callable[[Delivery], Hashable] | None,
-        end: Callable[[Job, Settlement], None],
+        settle: Callable[[Job, Settlement], None],
         statistics: ConsumerStatistics,
-        over: Callable[[], bool],
+        is_shutting_down: Callable[[], bool],
     ) -> None:
         self._queue = queue
         self._concurrency = concurrency
         self._process = process
-        self._end = end
+        self._settle = settle
         self._statistics = statistics
-        self._jobs: deque[Job] = deque()
-        self._lanes: KeyedOrdering[Job] | None = (
+        self._ready: deque[Job] = deque()
+        """Jobs that may start."""
+        self._ordering: KeyedOrdering[Job] | None = (
             None if key is None else KeyedOrdering(lambda job: key(job.delivery))
         )
-        self._parked: deque[asyncio.Future[None]] = deque()
-        """Workers that have nothing to do."""
-        self._over = over
+        self._idle_workers: deque[asyncio.Future[None]] = deque()
+        """A future for each worker that waits for a job."""
+        self._is_shutting_down = is_shutting_down
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._none_running = asyncio.Event()
+        self._none_running.set()
         self._stopping = False
 
     @property
     def waiting(self) -> int:
-        """How many have not started."""
-        return len(self._jobs) + (0 if self._lanes is None else len(self._lanes))
+        """Number of jobs that have not started."""
+        return len(self._ready) + (0 if self._ordering is None else len(self._ordering))
 
     def start(self) -> None:
         for _ in range(self._concurrency):
-            self._hire()
+            self._start_worker()
 
-    def take(self, job: Job) -> None:
-        if self._lanes is None or self._lanes.admit(job):
-            self._ready(job)
+    def submit(self, job: Job) -> None:
+        """Handle the job as soon as a worker is free and the order of its key allows."""
+        if self._ordering is None or self._ordering.admit(job):
+            self._add_ready(job)
 
     def withdraw(self) -> list[Job]:
-        """Take out all that have not started."""
-        jobs = list(self._jobs)
-        self._jobs.clear()
-        if self._lanes is not None:
-            behind = list(self._lanes.drain())
+        """Remove and return all jobs that have not started."""
+        jobs = list(self._ready)
+        self._ready.clear()
+        if self._ordering is not None:
+            behind = list(self._ordering.drain())
             for job in jobs:
-                self._lanes.release(job)
+                self._ordering.release(job)
             jobs += behind
         return jobs
 
     async def stop(self, grace: float) -> None:
-        """Wait until nothing runs, at most `grace` seconds, then cancel what does."""
+        """Wait at most `grace` seconds until no job runs, then cancel the workers."""
         self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
-                await self._idle.wait()
+                await self._none_running.wait()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         task = asyncio.create_task(self._work(), name=f"worker {self._queue}")
         self._tasks.add(task)
-        task.add_done_callback(self._left)
+        task.add_done_callback(self._worker_ended)
 
-    def _left(self, task: asyncio.Task[None]) -> None:
-        """Whatever a handler did to the task that it ran in, its queue has as many workers as before."""
+    def _worker_ended(self, task: asyncio.Task[None]) -> None:
+        """Replace a worker whose handler ended its task, so that the queue keeps its concurrency."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if not self._stopping and not self._over():
-            log.error("a worker ended, another takes its place: queue=%s", self._queue, exc_info=error)
-            self._hire()
+        if not self._stopping and not self._is_shutting_down():
+            log.error("event=worker.replaced queue=%s", self._queue, exc_info=error)
+            self._start_worker()
 
-    def _ready(self, job: Job) -> None:
-        self._jobs.append(job)
-        while self._parked:
-            worker = self._parked.popleft()
+    def _add_ready(self, job: Job) -> None:
+        self._ready.append(job)
+        while self._idle_workers:
+            worker = self._idle_workers.popleft()
             if not worker.done():
                 worker.set_result(None)
                 break
 
     async def _next(self) -> Job:
-        while not self._jobs:
-            parked = asyncio.get_running_loop().create_future()
-            self._parked.append(parked)
-            await parked
-        return self._jobs.popleft()
+        while not self._ready:
+            idle = asyncio.get_running_loop().create_future()
+            self._idle_workers.append(idle)
+            await idle
+        return self._ready.popleft()
 
     async def _work(self) -> None:
-        # A handler may take its cancellation for something else: the worker ends with it nevertheless.
         statistics = self._statistics
         task = asyncio.current_task()
         assert task is not None
-        # A cancellation that a handler left behind would otherwise strike the next message.
+        # `cancelling`: a handler may swallow the cancellation of its task. The worker ends nevertheless: a cancellation that
+        # stays pending would strike the next message.
         while not self._stopping and not task.cancelling():
             job = await self._next()
             if not job.channel.usable:
                 statistics.stale += 1
-                self._follow(job)
+                self._start_next_of_key(job)
                 continue
             statistics.running += 1
             if statistics.running == 1:
-                self._idle.clear()
+                self._none_running.clear()
             settlement = Settlement.RELEASE
             try:
                 settlement = await self._process(job.delivery, job.delivery_tag)
             except asyncio.CancelledError:
-                if not self._stopping and not self._over():
-                    # The handler has cancelled its own task: again and again, if the message came back.
+                if not self._stopping and not self._is_shutting_down():
+                    # The handler cancelled its own task. If the message were released, this would repeat for ever.
                     log.exception(
-                        "delivery failed: queue=%s message_id=%s", self._queue, job.delivery.message_id
+                        "event=delivery.failed queue=%s message_id=%s", self._queue, job.delivery.message_id
                     )
                     settlement = Settlement.REJECT
                 raise
             except (KeyboardInterrupt, SystemExit, GeneratorExit):
                 raise
             except BaseException:
-                # Failures end in `process`; whatever is left must not cost the queue its worker.
-                log.exception("delivery failed: queue=%s message_id=%s", self._queue, job.delivery.message_id)
+                # `process` handles failures; any other error must not cost the queue its worker.
+                log.exception(
+                    "event=delivery.failed queue=%s message_id=%s", self._queue, job.delivery.message_id
+                )
                 settlement = Settlement.REJECT
             finally:
                 statistics.running -= 1
                 if not statistics.running:
-                    self._idle.set()
-                self._end(job, settlement)
-                if self._lanes is not None:
-                    self._follow(job)
+                    self._none_running.set()
+                self._settle(job, settlement)
+                if self._ordering is not None:
+                    self._start_next_of_key(job)
 
-    def _follow(self, job: Job) -> None:
-        """The next of the same key, if there is one."""
-        if self._lanes is not None and (following := self._lanes.release(job)) is not None:
-            self._ready(following)
+    def _start_next_of_key(self, job: Job) -> None:
+        if self._ordering is not None and (following := self._ordering.release(job)) is not None:
+            self._add_ready(following)

@@ -67,7 +67,7 @@ def forwarded(
 
 def copy(delivery: Delivery, exchange: str, key: str, headers: dict[str, Any]) -> Outgoing:
     """Id, properties and body of the delivery as it came, persistent, with these headers."""
-    delivery = delivery.received
+    delivery = delivery.original
     kept = {name: value for name, value in delivery.properties.items() if name not in DROPPED_PROPERTIES}
     kept["delivery_mode"] = PERSISTENT
     return Outgoing(exchange, key, kept, headers, delivery.body)
@@ -77,7 +77,7 @@ def fields(delivery: Delivery) -> dict[str, Any]:
     """The headers as they came; a table that nobody can read is left out, so that the message itself is not lost."""
     try:
         return {
-            name: field for name, field in delivery.received.fields().items() if name not in ROUTING_HEADERS
+            name: field for name, field in delivery.original.fields().items() if name not in ROUTING_HEADERS
         }
     except TableError:
         return {}

@@ -7,7 +7,7 @@ import asyncio
 from warren.sdk.app.middleware import OutgoingSender
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.endpoint import Endpoint
-from warren.sdk.consume.workers import Settlement
+from warren.sdk.consume.settlement import Settlement
 from warren.sdk.publish.outgoing import Outgoing
 
 

@@ -51,7 +51,7 @@ def scope(
     """What a handler runs in; without a tracer of ours, the context of the publisher still is the handler's."""
     if consuming is not None:
         return consuming.processing(delivery, delivery_tag)
-    return within(delivery) if delivery.traced else NOTHING
+    return within(delivery) if delivery.may_have_trace_context else NOTHING
 
 
 class ConsumeTelemetry:

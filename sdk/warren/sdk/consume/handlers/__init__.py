@@ -1,1 +1,1 @@
-"""Message handlers: decorators, signatures and registration."""
+"""Message handlers: the `app.handle` decorators, signature checks and registration."""

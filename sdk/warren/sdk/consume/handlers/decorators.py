@@ -1,20 +1,15 @@
-"""`app.handle`: decorates the functions that handle messages, one at a time or in batches."""
+"""The decorators `app.handle` and `app.handle.batch`. They keep the function's type for type checkers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from warren.sdk.app.lifecycle import Lifecycle
-from warren.sdk.consume.batches import BATCH_SIZE, BATCH_WITHIN
-from warren.sdk.consume.handlers.decorator_types import (
-    BatchHandlerDecorator,
-    HandlerDecorator,
-    RequestHandlerDecorator,
-)
-from warren.sdk.consume.handlers.registration import HandlerOptions, HandlerRegistry
+from warren.sdk.consume.batches import BATCH_SIZE, BATCH_WITHIN, Outcomes
+from warren.sdk.consume.handlers.registration import HandlerOptions, HandlerRegistry, Register
 from warren.sdk.durations import Duration
-from warren.sdk.messages.types import Request, Scatter
+from warren.sdk.messages.types import Request, RequestMessage, Scatter
 from warren.sdk.topology.queue import Queue
 
 if TYPE_CHECKING:
@@ -22,17 +17,59 @@ if TYPE_CHECKING:
 
 Content = TypeVar("Content")
 Answer = TypeVar("Answer")
+Result = TypeVar("Result")
+BatchOutcome = TypeVar("BatchOutcome", bound=Outcomes)
+Parameters = ParamSpec("Parameters")
+
+
+class HandlerDecorator(Generic[Content]):
+    """Decorator for a handler of an Event, a Command or foreign content. The first parameter must take the content."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+
+    def __call__(
+        self, function: Callable[Concatenate[Content, Parameters], Coroutine[Any, Any, Result]]
+    ) -> Callable[Concatenate[Content, Parameters], Coroutine[Any, Any, Result]]:
+        self._register(function)
+        return function
+
+
+class RequestHandlerDecorator(Generic[Answer]):
+    """Decorator for a handler of a Request. The function must return the request's reply type."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+
+    def __call__(
+        self, function: Callable[Parameters, Coroutine[Any, Any, Answer]]
+    ) -> Callable[Parameters, Coroutine[Any, Any, Answer]]:
+        self._register(function)
+        return function
+
+
+class BatchHandlerDecorator(Generic[Content]):
+    """Decorator for a batch handler. The first parameter must take a list of the content."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+
+    def __call__(
+        self, function: Callable[Concatenate[list[Content], Parameters], Coroutine[Any, Any, BatchOutcome]]
+    ) -> Callable[Concatenate[list[Content], Parameters], Coroutine[Any, Any, BatchOutcome]]:
+        self._register(function)
+        return function
 
 
 class HandlerDecoratorFactory:
-    """Decorate an async function that handles messages; it stays what it was: `@app.handle(OrderPlaced, queue="billing")`.
+    """`app.handle`: decorate an async function that handles messages, as in `@app.handle(OrderPlaced, queue="billing")`.
 
-    A message is acknowledged when the function returns. When it raises, it is tried again as `retry` says, then goes to
-    the dead letter queue with the reason; a Request is answered with the error instead. The function may also return, or
-    raise, an outcome: `Ack()`, `Requeue()`, `RetryLater()`, `DeadLetter("reason")`.
+    The decorator returns the function unchanged. A message is acknowledged when the function returns. If it raises, the
+    message is retried as `retry=` says, then dead-lettered with the reason; a Request is answered with the error instead.
+    The function may also return or raise an outcome: `Ack()`, `Requeue()`, `RetryLater()`, `DeadLetter("reason")`.
 
-    Beside the message it takes what `Annotated[X, Depends(f)]` and `Annotated[X, Header()]` say, the `Delivery` and the
-    `App`.
+    Beside the message, the function may have parameters annotated with `Annotated[X, Depends(f)]`,
+    `Annotated[X, Header()]`, `Delivery` or `App`.
     """
 
     def __init__(self, app: App, handlers: HandlerRegistry, life: Lifecycle) -> None:
@@ -40,7 +77,7 @@ class HandlerDecoratorFactory:
         self._handlers = handlers
         self._lifecycle = life
 
-    # A Request is content too; the first overload wins, and says more.
+    # A Request is Content too; the first overload that matches wins, so the narrower ones come first.
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, message: type[Request[Answer]], **options: Unpack[HandlerOptions]
@@ -74,17 +111,21 @@ class HandlerDecoratorFactory:
         keys: Iterable[str] | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Any:
-        """See the class.
+        """Return a decorator that registers a handler; see the class.
 
         :param message: an Event, Command or Request class; or `bytes`, `str`, `dict` or another type that pydantic reads,
-            for foreign content.
-        :param queue: of an Event or of foreign content: its name, or a `Queue` that says more.
-        :param keys: the binding keys of an Event, instead of its own key.
+            for content of other publishers.
+        :param queue: queue to consume, for an Event or foreign content: a name, or a `Queue` with its arguments. Commands
+            and Requests have their own.
+        :param keys: binding keys of an Event, instead of its own key.
         :param options: `HandlerOptions`.
         :raises ConfigError: if the message has no queue, or the function's signature does not fit.
         """
         self._prepare(options)
-        return self._handlers.decorator(message, queue, keys, options)
+        register = self._handlers.registrar(message, queue, keys, options)
+        if isinstance(message, type) and issubclass(message, RequestMessage):
+            return RequestHandlerDecorator[Any](register)
+        return HandlerDecorator[Any](register)
 
     def batch(
         self,
@@ -96,20 +137,22 @@ class HandlerDecoratorFactory:
         within: Duration = BATCH_WITHIN,
         **options: Unpack[HandlerOptions],
     ) -> BatchHandlerDecorator[Content]:
-        """Decorate an async function that handles a list of messages (and may take the `list[Delivery]`).
+        """Return a decorator that registers a handler of message lists, which may also take a `list[Delivery]`.
 
-        It returns None, when all are acknowledged, one outcome for all, or a list with one for each (see `Outcomes`).
-        When it raises, each message has failed. Retries, `once=` and middlewares apply to each message; what is tried
-        again comes in a later batch.
+        The function returns None (all messages are acknowledged), one outcome for all, or a list with one outcome for
+        each message (see `Outcomes`). If it raises, every message of the batch has failed. Retries, `once=` and middlewares
+        apply to each message by itself; a message that is retried comes again in a later batch.
 
-        :param size: a batch is closed when it holds so many,
-        :param within: or when its first message has waited so long.
-        :param options: as for `app.handle`, but that `concurrency` counts batches (default 1), and without `ordered_by`:
-            a batch is in the order of the queue.
-        :raises ConfigError: see `app.handle`; also for a Request.
+        :param size: largest number of messages in a batch.
+        :param within: longest time that the first message of a batch waits for others.
+        :param options: as for `app.handle`, with two differences: `concurrency` counts batches (default 1), and there is no
+            `ordered_by`, because a batch is in the order of the queue.
+        :raises ConfigError: as for `app.handle`; also for a Request.
         """
         self._prepare(options)
-        return self._handlers.batch_decorator(message, queue, keys, size, within, options)
+        return BatchHandlerDecorator[Any](
+            self._handlers.batch_registrar(message, queue, keys, size, within, options)
+        )
 
     def _prepare(self, options: HandlerOptions) -> None:
         self._lifecycle.not_running("add a handler")

@@ -1,58 +1,62 @@
-"""The handlers of an App: what `app.handle` registers, and the endpoint of each queue that they share."""
+"""Handler registration: endpoints by queue, and the topology that handlers need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from warren.sdk.app.middleware import Middlewares
-from warren.sdk.consume.batches import Batches
+from warren.sdk.consume.batches import BatchCollector
 from warren.sdk.consume.circuit_breaker import CircuitBreaker
 from warren.sdk.consume.consumer_options import CONCURRENCY, ConsumerOptions, OrderedBy
 from warren.sdk.consume.dead_letters import dead_letter_copy
 from warren.sdk.consume.delivery import Delivery
-from warren.sdk.consume.dependencies import Plan, caller_names
-from warren.sdk.consume.endpoint import Endpoint, Send
-from warren.sdk.consume.handlers.decorator_types import (
-    BatchHandlerDecorator,
-    HandlerDecorator,
-    RequestHandlerDecorator,
-)
-from warren.sdk.consume.handlers.signature import HandlerSpec, check, reply_of, source_of
+from warren.sdk.consume.dependencies import DependencyInjector
+from warren.sdk.consume.endpoint import Endpoint
+from warren.sdk.consume.handlers.handler_spec import HandlerSpec
+from warren.sdk.consume.handlers.signature import caller_names, check_signature
+from warren.sdk.consume.settlement import Send
 from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError, DeadLetter
-from warren.sdk.messages.types import RequestMessage
+from warren.sdk.messages.types import Command, Event, Request, RequestMessage
 from warren.sdk.protocols import Clock, DelayBackend, Once, RetryPolicy
+from warren.sdk.rpc.reply_types import reply_codec
+from warren.sdk.topology.binding import Binding
+from warren.sdk.topology.declarable import Declarable
 from warren.sdk.topology.queue import Queue
 from warren.sdk.topology.registry import TopologyRegistry
 
+Register: TypeAlias = Callable[[Callable[..., Any]], None]
+"""Adds a function to the handlers."""
+
 
 class HandlerOptions(TypedDict, total=False):
-    """How a handler is run."""
+    """Options of `app.handle`."""
 
     concurrency: int
-    """Handlers at a time on this queue, 10 by default; all handlers of a queue say the same."""
+    """Handlers that run at the same time for this queue, at least 1, 10 by default. All handlers of a queue share it."""
     prefetch: int | None
-    """Messages that the broker sends ahead of their acknowledgement, twice the concurrency by default."""
+    """Messages that the broker sends ahead of their acknowledgement, 1 to 65,535; by default twice the concurrency."""
     ordered_by: OrderedBy | None
-    """A function of the message, or the name of a header: messages of one key are handled one at a time, in the order
-    of the queue, while other keys go on. Redelivery and delays break the order."""
+    """Key of a message: a function of it, or the name of a header. Messages with the same key are handled one at a time, in
+    the order of the queue; other keys run concurrently. Redelivery and delays break the order."""
     breaker: CircuitBreaker | None
-    """Pauses the queue while its handlers keep failing."""
+    """Pauses the consumption of the queue while its handlers keep failing."""
     retry: RetryPolicy | None
-    """What is tried again, here and later; the App's policy by default."""
+    """Retry policy; by default the App's."""
     once: Once | None
-    """Makes the effect of a message that comes twice happen once."""
+    """Makes duplicates have no second effect."""
 
 
 class HandlerRegistry:
-    """Endpoints by the name of their queue; what they need on the broker goes to the registry.
+    """The handlers of an App, as endpoints by the name of their queue.
 
-    :param send: publishes with confirm and mandatory; for replies.
-    :param forward: the same for copies of what came, which pass no middleware again; for dead letters.
-    :param retry: of handlers that name none.
-    :param context: what handlers and dependencies find by its type.
+    :param registry: gets the topology that the handlers need.
+    :param send: publishes replies, with confirm and mandatory, through the publish middlewares.
+    :param forward: publishes dead letter copies, with confirm and mandatory, without middlewares.
+    :param retry: policy for handlers that have none of their own.
+    :param context: objects that handlers and dependencies get by type.
     """
 
     def __init__(
@@ -77,13 +81,13 @@ class HandlerRegistry:
         self._delay = delay
         self._context = context
         self._overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        self._plans: list[Plan] = []
+        self._injectors: list[DependencyInjector] = []
 
-    def decorator(
+    def registrar(
         self, message: Any, queue: str | Queue | None, keys: Iterable[str] | None, options: HandlerOptions
-    ) -> RequestHandlerDecorator[Any] | HandlerDecorator[Any]:
-        """What `app.handle` returns; see there."""
-        intake = ConsumerOptions.of(
+    ) -> Register:
+        """Check the options of `app.handle` and return a function that registers the decorated function."""
+        consumer_options = ConsumerOptions.of(
             options.get("concurrency", CONCURRENCY),
             options.get("prefetch"),
             options.get("ordered_by"),
@@ -91,22 +95,20 @@ class HandlerRegistry:
         )
 
         def register(function: Callable[..., Any]) -> None:
-            plan = self._plan(function, message)
+            injector = self._injector(function, message)
             handler = HandlerSpec(
                 message,
                 function,
-                None if plan.empty else plan,
+                None if injector.is_empty else injector,
                 options.get("retry"),
                 options.get("once"),
-                reply_of(message),
+                reply_codec(message) if _is_request(message) else None,
             )
-            self._add(handler, intake, queue, keys)
+            self._add(handler, consumer_options, queue, keys)
 
-        if isinstance(message, type) and issubclass(message, RequestMessage):
-            return RequestHandlerDecorator[Any](register)
-        return HandlerDecorator[Any](register)
+        return register
 
-    def batch_decorator(
+    def batch_registrar(
         self,
         message: Any,
         queue: str | Queue | None,
@@ -114,70 +116,51 @@ class HandlerRegistry:
         size: int,
         within: Duration,
         options: HandlerOptions,
-    ) -> BatchHandlerDecorator[Any]:
-        """What `app.handle.batch` returns; see there."""
-        if isinstance(message, type) and issubclass(message, RequestMessage):
-            raise ConfigError(f"{message.__name__} is a Request: its answers are made one by one")
+    ) -> Register:
+        """Check the options of `app.handle.batch` and return a function that registers the decorated function."""
+        if _is_request(message):
+            raise ConfigError(
+                f"{message.__name__} is a Request: a batch handler cannot reply, use app.handle instead"
+            )
         if options.get("ordered_by") is not None:
-            raise ConfigError("a handler of batches has no ordered_by: a batch is in the order of the queue")
+            raise ConfigError("a batch handler takes no ordered_by: a batch is in the order of the queue")
         if size < 1:
             raise ConfigError("size must be at least 1")
         concurrency = options.get("concurrency", 1)
         if concurrency < 1:
             raise ConfigError("concurrency must be at least 1")
-        # While batches are handled, the next one is gathered.
-        places = size * (concurrency + 1)
-        intake = ConsumerOptions.of(places, options.get("prefetch") or places, None, options.get("breaker"))
+        # One batch more than are handled: the next batch is collected meanwhile.
+        workers = size * (concurrency + 1)
+        consumer_options = ConsumerOptions.of(
+            workers, options.get("prefetch") or workers, None, options.get("breaker")
+        )
 
         def register(function: Callable[..., Any]) -> None:
-            plan = self._plan(function, list[message], list[Delivery])
-            source, _ = source_of(message, queue, keys)
-            endpoint = self._endpoint(source, intake)
-            batches = Batches(
+            injector = self._injector(function, list[message], list[Delivery])
+            source, _ = _queue_and_topology(message, queue, keys)
+            statistics = self._endpoint(source, consumer_options).statistics
+
+            def count_waiting(change: int) -> None:
+                statistics.gathering += change
+
+            batches = BatchCollector(
                 function,
-                None if plan.empty else plan,
+                None if injector.is_empty else injector,
                 size=size,
                 within=duration(within),
                 concurrency=concurrency,
                 clock=self.clock,
-                gathering=endpoint.gathering,
+                count_waiting=count_waiting,
             )
             handler = HandlerSpec(
                 message, batches.handle, batches, options.get("retry"), options.get("once"), None
             )
-            self._add(handler, intake, queue, keys)
+            self._add(handler, consumer_options, queue, keys)
 
-        return BatchHandlerDecorator[Any](register)
-
-    def _plan(self, function: Callable[..., Any], kind: Any, delivery: Any = Delivery) -> Plan:
-        local = caller_names()
-        check(function, kind, local)
-        plan = Plan(
-            function,
-            kind,
-            context=self._context,
-            overrides=self._overrides,
-            local=local,
-            delivery=delivery,
-        )
-        self._plans.append(plan)
-        return plan
-
-    def _add(
-        self,
-        handler: HandlerSpec,
-        intake: ConsumerOptions,
-        queue: str | Queue | None,
-        keys: Iterable[str] | None,
-    ) -> None:
-        source, items = source_of(handler.kind, queue, keys)
-        self._registry.add(items)
-        if delays := (handler.retry or self._retry).delays:
-            self._registry.add(self._delay().reach(source, delays))
-        self._endpoint(source, intake).add(handler)
+        return register
 
     async def dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Publish the dead letter copy of a delivery that no handler has.
+        """Publish the dead letter copy of a delivery that no handler has (`app.get`).
 
         :raises ConfigError: if its queue has no dead letter exchange.
         """
@@ -188,32 +171,61 @@ class HandlerRegistry:
         await self._forward(copy)
 
     def override(self, dependency: Callable[..., Any], other: Callable[..., Any]) -> ExitStack:
-        """What `app.override` does; see there."""
+        """Replace a dependency until the returned context ends (`app.override`)."""
         before = self._overrides.get(dependency)
 
-        def put(function: Callable[..., Any] | None) -> None:
+        def replace(function: Callable[..., Any] | None) -> None:
             if function is None:
                 self._overrides.pop(dependency, None)
             else:
                 self._overrides[dependency] = function
-            for plan in self._plans:
-                plan.resolve()
+            for injector in self._injectors:
+                injector.resolve()
 
         try:
-            put(other)
+            replace(other)
         except ConfigError:
-            put(before)
+            replace(before)
             raise
         end = ExitStack()
-        end.callback(put, before)
+        end.callback(replace, before)
         return end
 
-    def _endpoint(self, source: str, intake: ConsumerOptions) -> Endpoint:
+    def _injector(
+        self, function: Callable[..., Any], kind: Any, delivery: Any = Delivery
+    ) -> DependencyInjector:
+        local_names = caller_names()
+        check_signature(function, kind, local_names)
+        injector = DependencyInjector(
+            function,
+            kind,
+            context=self._context,
+            overrides=self._overrides,
+            local_names=local_names,
+            delivery=delivery,
+        )
+        self._injectors.append(injector)
+        return injector
+
+    def _add(
+        self,
+        handler: HandlerSpec,
+        options: ConsumerOptions,
+        queue: str | Queue | None,
+        keys: Iterable[str] | None,
+    ) -> None:
+        source, items = _queue_and_topology(handler.kind, queue, keys)
+        self._registry.add(items)
+        if delays := (handler.retry or self._retry).delays:
+            self._registry.add(self._delay().reach(source, delays))
+        self._endpoint(source, options).add(handler)
+
+    def _endpoint(self, source: str, options: ConsumerOptions) -> Endpoint:
         endpoint = self.endpoints.get(source)
         if endpoint is None:
             endpoint = self.endpoints[source] = Endpoint(
                 lambda: self._registry.queue(source),
-                intake=intake,
+                options=options,
                 send=self._send,
                 forward=self._forward,
                 middlewares=self._middlewares,
@@ -221,8 +233,36 @@ class HandlerRegistry:
                 retry=self._retry,
                 delay=self._delay,
             )
-        elif endpoint.intake != intake:
+        elif endpoint.options != options:
             raise ConfigError(
                 f"the handlers of queue {source!r} must have the same concurrency, prefetch, ordered_by and breaker"
             )
         return endpoint
+
+
+def _is_request(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, RequestMessage)
+
+
+def _queue_and_topology(
+    message: Any, queue: str | Queue | None, keys: Iterable[str] | None
+) -> tuple[str, list[Declarable]]:
+    """Return the name of the queue that a handler consumes, and all that must be declared for it."""
+    if isinstance(keys, str):
+        raise ConfigError(f"keys is a list of binding keys, not the text {keys!r}")
+    own = Queue(queue) if isinstance(queue, str) else queue
+    if isinstance(message, type) and issubclass(message, Command | Request):
+        items = message.required_topology()
+        name = message.wire_key or ""
+        if keys is not None or (own is not None and own != message.queue_value):
+            raise ConfigError(f"{message.__name__} has its own queue {name!r}: leave out queue= and keys=")
+        return name, items
+    if own is None:
+        raise ConfigError(f"a handler of {getattr(message, '__name__', message)} needs queue=...")
+    if isinstance(message, type) and issubclass(message, Event):
+        items = message.required_topology()
+        bound = list(keys) if keys is not None else [message.wire_key] if message.wire_key else []
+        if not bound:
+            raise ConfigError(f"{message.__name__} has no key: handle(..., keys=[...])")
+        return own.name, [*items, own, *(Binding(message.wire_exchange, own.name, key) for key in bound)]
+    return own.name, [own]

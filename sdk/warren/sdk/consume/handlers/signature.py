@@ -1,92 +1,66 @@
-"""A handler as it was declared: the function, what it takes, and how it is to be run."""
+"""Handler signatures: type hints, and the check that a function can handle a message type."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import FrameType
+from typing import Any
 
 from pydantic import BaseModel
 
-from warren.sdk.consume.delivery import Delivery
-from warren.sdk.consume.dependencies import hints_of
 from warren.sdk.errors import ConfigError
-from warren.sdk.messages.types import Command, Event, Request, RequestMessage
-from warren.sdk.protocols import Once, RetryPolicy
-from warren.sdk.rpc.reply_types import ReplyCodec, reply_codec
-from warren.sdk.topology.binding import Binding
-from warren.sdk.topology.declarable import Declarable
-from warren.sdk.topology.queue import Queue
 
 
-class HandlerInvoker(Protocol):
-    """Calls a handler with its message and what else it takes; a `Plan` does."""
+def check_signature(function: Callable[..., Any], kind: Any, local_names: Mapping[str, Any]) -> None:
+    """Check that a function can handle a message type.
 
-    async def call(
-        self, function: Callable[..., Awaitable[Any]], message: Any, delivery: Delivery, /
-    ) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerSpec:
-    """One decorated function and what it was decorated with.
-
-    :ivar plan: what fills its parameters beside the message, or None if there are none.
+    :param kind: the type that the function shall take.
+    :param local_names: names beside those of the function's module, for annotations that are text.
+    :raises ConfigError: if the function is not async, or its first parameter does not take the message.
     """
-
-    kind: Any
-    function: Callable[..., Awaitable[Any]]
-    plan: HandlerInvoker | None
-    retry: RetryPolicy | None
-    once: Once | None
-    reply: ReplyCodec | None
-
-    async def call(self, message: Any, delivery: Delivery) -> Any:
-        if self.plan is None:
-            return await self.function(message)
-        return await self.plan.call(self.function, message, delivery)
-
-
-def check(function: Callable[..., Any], kind: Any, local: Mapping[str, Any]) -> None:
-    """:raises ConfigError: if the function is not async, or does not take the message first."""
     name = getattr(function, "__qualname__", repr(function))
     if not inspect.iscoroutinefunction(function):
         raise ConfigError(f"the handler {name} must be an async function")
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
         raise ConfigError(f"the handler {name} must take the message as its first parameter")
-    first = hints_of(function, local).get(parameters[0].name)
+    first = type_hints(function, local_names).get(parameters[0].name)
     if not isinstance(first, type) or not isinstance(kind, type):
         return
     if issubclass(first, BaseModel) and not issubclass(kind, first):
-        raise ConfigError(f"the handler {name} takes {first.__name__}, but is to handle {kind.__name__}")
+        raise ConfigError(f"the handler {name} takes {first.__name__}, but is registered for {kind.__name__}")
 
 
-def reply_of(kind: Any) -> ReplyCodec | None:
-    """What a Request is answered with."""
-    return reply_codec(kind) if isinstance(kind, type) and issubclass(kind, RequestMessage) else None
+def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the annotations of a function's parameters.
+
+    In contrast to `typing.get_type_hints`, an annotation that is text and cannot be evaluated stays text: its names may
+    exist under `TYPE_CHECKING` only.
+
+    :param local_names: names beside those of the function's module.
+    """
+    source: Any = inspect.unwrap(function)
+    if isinstance(source, type):
+        source = inspect.getattr_static(source, "__init__")
+    source = getattr(source, "__func__", source)
+    names = {**getattr(source, "__globals__", {}), **local_names}
+    hints: dict[str, Any] = {}
+    for name, hint in getattr(source, "__annotations__", {}).items():
+        if isinstance(hint, str):
+            with suppress(NameError):
+                hint = eval(hint, names)  # as typing.get_type_hints does
+        hints[name] = hint
+    return hints
 
 
-def source_of(
-    message: Any, queue: str | Queue | None, keys: Iterable[str] | None
-) -> tuple[str, list[Declarable]]:
-    """The queue that a handler consumes, and what must be declared for it."""
-    if isinstance(keys, str):
-        raise ConfigError(f"keys is a list of binding keys, not the text {keys!r}")
-    own = Queue(queue) if isinstance(queue, str) else queue
-    if isinstance(message, type) and issubclass(message, Command | Request):
-        items = message.required_topology()
-        name = message.wire_key or ""
-        if keys is not None or (own is not None and own != message.queue_value):
-            raise ConfigError(f"{message.__name__} has its own queue {name!r}: leave out queue= and keys=")
-        return name, items
-    if own is None:
-        raise ConfigError(f"a handler of {getattr(message, '__name__', message)} needs queue=...")
-    if isinstance(message, type) and issubclass(message, Event):
-        items = message.required_topology()
-        bound = list(keys) if keys is not None else [message.wire_key] if message.wire_key else []
-        if not bound:
-            raise ConfigError(f"{message.__name__} has no key: handle(..., keys=[...])")
-        return own.name, [*items, own, *(Binding(message.wire_exchange, own.name, key) for key in bound)]
-    return own.name, [own]
+def caller_names() -> dict[str, Any]:
+    """Return the local names of the function that called into the SDK, for annotations that refer to them."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("warren.sdk"):
+        frame = frame.f_back
+    if frame is None or frame.f_locals is frame.f_globals:
+        return {}
+    return dict(frame.f_locals)

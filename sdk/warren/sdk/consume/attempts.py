@@ -1,0 +1,100 @@
+"""Attempts to handle a message in this process: middlewares, decoding, `once=` and immediate retries."""
+
+from __future__ import annotations
+
+from warren.sdk.app.middleware import Middlewares
+from warren.sdk.consume.delivery import Delivery, as_current_delivery
+from warren.sdk.consume.handler_report import HandlerStatistics
+from warren.sdk.consume.handlers.handler_spec import HandlerSpec
+from warren.sdk.consume.retry import is_retryable
+from warren.sdk.errors import Ack, HandlerOutcome, Undecodable
+from warren.sdk.messages.codec import decode, encode_result
+from warren.sdk.protocols import Clock, RetryPolicy
+
+
+class Attempts:
+    """Runs handlers, once or as often as the retry policy allows.
+
+    :param retry: policy for handlers that have none of their own.
+    """
+
+    def __init__(
+        self, middlewares: Middlewares, clock: Clock, retry: RetryPolicy, statistics: HandlerStatistics
+    ) -> None:
+        self._middlewares = middlewares
+        self._clock = clock
+        self._retry = retry
+        self._statistics = statistics
+
+    async def run(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
+        """Return the handler's result as JSON, empty if it has none to keep or to reply with.
+
+        :raises HandlerOutcome: if the handler chose an outcome, or the message is undecodable.
+        :raises Exception: the error of the last attempt.
+        """
+        attempt = self._attempt_in_middlewares if self._middlewares.handle else self._attempt
+        try:
+            return await attempt(handler, delivery)
+        except Exception as error:
+            if not is_retryable(error):
+                raise
+            failure: Exception | None = error
+
+        async def next_attempt() -> bytes:
+            # The first attempt runs without tenacity, so that success does not pay for it. Its error is replayed here for
+            # tenacity to count.
+            nonlocal failure
+            if failure is not None:
+                first, failure = failure, None
+                self._statistics.failed_attempts += 1
+                raise first
+            self._statistics.retried += 1
+            try:
+                return await attempt(handler, delivery)
+            except Exception as error:
+                self._statistics.failed_attempts += is_retryable(error)
+                raise
+
+        retrying = (handler.retry or self._retry).attempts(self._clock)
+        result: bytes = await retrying(next_attempt)
+        return result
+
+    async def _attempt_in_middlewares(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
+        """Make one attempt inside the middlewares.
+
+        :raises Ack: if a middleware did not pass the message on.
+        """
+        results: list[bytes] = []
+
+        async def innermost(changed: Delivery) -> None:
+            with as_current_delivery(changed):
+                results.append(await self._attempt(handler, changed))
+
+        await self._middlewares.receive(delivery, innermost)
+        if not results:
+            raise Ack
+        return results[-1]
+
+    async def _attempt(self, handler: HandlerSpec, delivery: Delivery) -> bytes:
+        """Decode the message and call the handler, through `once=` if it has one."""
+        try:
+            message = decode(handler.kind, delivery)
+        except ValueError as error:
+            raise Undecodable(error) from error
+        if handler.once is None:
+            result = await handler.call(message, delivery)
+            if handler.reply is not None:
+                return handler.reply.write(result)
+            if isinstance(result, HandlerOutcome):
+                raise result
+            return b""
+
+        async def run() -> bytes:
+            result = await handler.call(message, delivery)
+            if isinstance(result, HandlerOutcome):
+                if not isinstance(result, Ack):
+                    raise result
+                result = None
+            return encode_result(result) if handler.reply is None else handler.reply.write(result)
+
+        return await handler.once.run(message, delivery, run)

@@ -1,0 +1,108 @@
+"""Reports about the handlers of one queue: statistics, logs, span status and capture events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warren.core.capture_events import DEAD_LETTERED, event_prefix
+from warren.sdk.capture.recorder import Recorder
+from warren.sdk.consume.delivery import Delivery
+from warren.sdk.logger import log
+from warren.sdk.telemetry.consume_spans import failed
+
+
+@dataclass(slots=True)
+class HandlerStatistics:
+    """Counts since the App started.
+
+    :ivar handled: messages whose handler succeeded.
+    :ivar failed_attempts: attempts that raised, whatever followed.
+    :ivar retried: attempts that were repeated in this process.
+    :ivar delayed: messages that were published again with a delay.
+    :ivar dead_lettered: dead letter copies that the broker confirmed. Messages that were rejected instead are counted by
+        `ConsumerStatistics.rejected`.
+    :ivar dropped: messages that no dead letter exchange or queue accepted. They are lost, and logged.
+    :ivar error_replies: requests that were answered with an error.
+    :ivar unclaimed_replies: replies whose caller had gone.
+    :ivar gathering: messages that wait now until their batch is complete.
+    """
+
+    handled: int = 0
+    failed_attempts: int = 0
+    retried: int = 0
+    delayed: int = 0
+    dead_lettered: int = 0
+    dropped: int = 0
+    error_replies: int = 0
+    unclaimed_replies: int = 0
+    gathering: int = 0
+
+
+class HandlerReport:
+    """Records of what happened to the deliveries of one queue. No method of it changes a delivery or a settlement.
+
+    :ivar capture: recorder of capture events, or None if the App does not capture; set for each run of the App.
+    """
+
+    def __init__(self) -> None:
+        self.statistics: HandlerStatistics = HandlerStatistics()
+        self.capture: Recorder | None = None
+        self._key_error_logged = False
+
+    def handler_failed(self, delivery: Delivery, error: Exception, *, expected: bool) -> None:
+        """Report the error that a handler raised in its last attempt.
+
+        :param expected: the error is the handler's answer to a request (a `RemoteError`): it is not logged.
+        """
+        failed(error)
+        if not expected:
+            log.warning(
+                "event=handler.failed queue=%s type=%s message_id=%s",
+                delivery.queue, delivery.type, delivery.message_id, exc_info=error,
+            )  # fmt: skip
+
+    def delivery_failed(self, delivery: Delivery) -> None:
+        """Log the current exception: an error of the SDK or of a plug-in, not of a handler."""
+        log.exception("event=delivery.failed queue=%s message_id=%s", delivery.queue, delivery.message_id)
+
+    def dead_lettering(self, delivery: Delivery, reason: str, error: BaseException) -> None:
+        """Report that the message is about to be dead-lettered."""
+        failed(error)
+        log.error(
+            "event=message.dead_lettered queue=%s reason=%s type=%s message_id=%s error_type=%s error=%s",
+            delivery.queue, reason, delivery.type, delivery.message_id, type(error).__name__, error,
+        )  # fmt: skip
+
+    def dead_lettered(self, delivery: Delivery, reason: str) -> None:
+        """Count a dead letter copy that the broker confirmed, and capture it."""
+        self.statistics.dead_lettered += 1
+        if self.capture is not None:
+            kind = event_prefix(DEAD_LETTERED, delivery.exchange, delivery.routing_key, delivery.queue, reason=reason)
+            self.capture.add(kind, delivery.message_id or "")
+
+    def dead_letter_unconfirmed(self, delivery: Delivery, error: Exception) -> None:
+        """Report that the broker did not confirm the dead letter copy; the message is rejected instead."""
+        log.warning("event=dead_letter.unconfirmed queue=%s error=%s", delivery.queue, error)
+
+    def dropped(self, delivery: Delivery, reason: str) -> None:
+        """Report a message that no dead letter exchange or queue accepts."""
+        self.statistics.dropped += 1
+        log.error(
+            "event=message.dropped queue=%s message_id=%s reason=%s",
+            delivery.queue, delivery.message_id, reason,
+        )  # fmt: skip
+
+    def reply_unconfirmed(self, delivery: Delivery, error: Exception) -> None:
+        """Report that the broker did not confirm a reply; the request is requeued."""
+        log.warning("event=reply.unconfirmed queue=%s error=%s", delivery.queue, error)
+
+    def reply_refused(self, delivery: Delivery, error: Exception) -> None:
+        """Report a reply that can never be published; the caller gets an error reply instead."""
+        log.error("event=reply.refused queue=%s error=%s", delivery.queue, error)
+        self.statistics.error_replies += 1
+
+    def key_unreadable(self, delivery: Delivery, error: Exception) -> None:
+        """Log the first message whose `ordered_by` key cannot be computed."""
+        if not self._key_error_logged:
+            self._key_error_logged = True
+            log.warning("event=ordering_key.failed queue=%s error=%s", delivery.queue, error)

@@ -1,0 +1,43 @@
+"""Handler specification: a decorated function and the options it was decorated with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from warren.sdk.consume.delivery import Delivery
+from warren.sdk.protocols import Once, RetryPolicy
+from warren.sdk.rpc.reply_types import ReplyCodec
+
+
+class HandlerInvoker(Protocol):
+    """Calls a handler with its message and its further arguments."""
+
+    async def call(
+        self, function: Callable[..., Awaitable[Any]], message: Any, delivery: Delivery, /
+    ) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerSpec:
+    """A decorated function and its options.
+
+    :ivar kind: type that the function takes: a message class, or a type for foreign content.
+    :ivar invoker: supplies the parameters beside the message, or None if there are none.
+    :ivar retry: the handler's own retry policy, or None for the App's.
+    :ivar reply: codec of the reply, if `kind` is a request.
+    """
+
+    kind: Any
+    function: Callable[..., Awaitable[Any]]
+    invoker: HandlerInvoker | None
+    retry: RetryPolicy | None
+    once: Once | None
+    reply: ReplyCodec | None
+
+    async def call(self, message: Any, delivery: Delivery) -> Any:
+        """Call the function with the message and its dependencies; return its result."""
+        if self.invoker is None:
+            return await self.function(message)
+        return await self.invoker.call(self.function, message, delivery)

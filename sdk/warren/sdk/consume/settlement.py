@@ -1,0 +1,203 @@
+"""Settlement of deliveries: acknowledge, requeue, delay, dead-letter, and reply to requests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from enum import Enum
+from typing import Final
+
+from warren.sdk.consume.circuit_breaker import Circuit
+from warren.sdk.consume.dead_letters import dead_letter_copy
+from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.handler_report import HandlerReport
+from warren.sdk.consume.handlers.handler_spec import HandlerSpec
+from warren.sdk.durations import duration
+from warren.sdk.errors import (
+    Ack,
+    DeadLetter,
+    RemoteError,
+    Requeue,
+    RetryLater,
+    Undecodable,
+    UnknownContentType,
+    Unroutable,
+    WarrenError,
+)
+from warren.sdk.protocols import Clock, DelayBackend, RetryPolicy
+from warren.sdk.publish.outgoing import Outgoing
+from warren.sdk.rpc.replies import error_reply, reply, wants_reply
+from warren.sdk.topology.queue import Queue
+
+Send = Callable[[Outgoing], Awaitable[None]]
+"""Publishes a message; returns after the broker's confirm."""
+
+
+class Settlement(Enum):
+    """Settlement of a delivery: the answer that the broker gets for it."""
+
+    ACK = "ack"
+    REQUEUE = "requeue"
+    """The handler returned the message to its queue: RabbitMQ counts a failed delivery (`x-delivery-count`)."""
+    RELEASE = "release"
+    """The message goes back to its queue because no handler completed it: not a failed delivery."""
+    REJECT = "reject"
+    """The broker dead-letters or drops the message."""
+
+
+OPERATIONS: Final = {
+    Settlement.ACK: "ack",
+    Settlement.REQUEUE: "reject",
+    Settlement.RELEASE: "nack",
+    Settlement.REJECT: "reject",
+}
+"""AMQP method of each settlement, without the `basic.`"""
+
+
+class Settler:
+    """Choice of the settlement for the deliveries of one queue, after their handler returned or raised.
+
+    It publishes what has to be confirmed first: replies, delayed copies and dead letter copies.
+
+    :param queue: returns the queue as it is declared now.
+    :param send: publishes replies, with confirm and mandatory, through the publish middlewares.
+    :param forward: publishes dead letter copies, with confirm and mandatory, without middlewares.
+    :param retry: policy for handlers that have none of their own.
+    :ivar circuit: circuit breaker of the queue's subscription, or None; set for each run of the App.
+    :ivar redeclare: declares the App's topology again; set for each run of the App.
+    """
+
+    def __init__(
+        self,
+        queue: Callable[[], Queue],
+        report: HandlerReport,
+        *,
+        send: Send,
+        forward: Send,
+        clock: Clock,
+        retry: RetryPolicy,
+        delay: Callable[[], DelayBackend],
+    ) -> None:
+        self.circuit: Circuit | None = None
+        self.redeclare: Callable[[], Awaitable[None]] | None = None
+        self._queue = queue
+        self._report = report
+        self._send = send
+        self._forward = forward
+        self._clock = clock
+        self._retry = retry
+        self._delay = delay
+
+    def succeeded(self) -> None:
+        """Count a success, for the statistics and the circuit breaker."""
+        self._report.statistics.handled += 1
+        if self.circuit is not None:
+            self.circuit.succeeded()
+
+    async def reply(self, handler: HandlerSpec, delivery: Delivery, result: bytes) -> Settlement:
+        """Publish a request's reply; the request is acknowledged after the reply's confirm."""
+        assert handler.reply is not None
+        kind, body = handler.reply.split(result)
+        return await self._publish_reply(delivery, reply(delivery, kind, body, self._clock.now()))
+
+    async def after_error(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
+        """Return the settlement for an outcome that the handler raised, or for its last error."""
+        match error:
+            case Ack():
+                self.succeeded()
+                return Settlement.ACK
+            case Requeue():
+                return Settlement.REQUEUE
+            case DeadLetter():
+                return await self.dead_letter(delivery, "rejected", error)
+            case Undecodable():
+                return await self._after_undecodable(handler, delivery, error)
+            case RetryLater(after=after) if after is not None:
+                return await self._redeliver(delivery, duration(after))
+            case _:
+                return await self._after_failure(handler, delivery, error)
+
+    async def dead_letter(self, delivery: Delivery, reason: str, error: BaseException) -> Settlement:
+        """Publish the dead letter copy with the reason. If that fails, reject: the broker dead-letters without a reason."""
+        report = self._report
+        report.dead_lettering(delivery, reason, error)
+        queue = self._queue()
+        copy = dead_letter_copy(delivery, queue, reason, error, self._clock.now())
+        if copy is None:
+            report.dropped(delivery, "no dead letter exchange")
+            return Settlement.REJECT
+        try:
+            await self._publish_dead_letter(copy)
+        except WarrenError as problem:
+            if isinstance(problem, Unroutable) and not queue.dead_letters_at_least_once:
+                report.dropped(delivery, str(problem))
+            else:
+                report.dead_letter_unconfirmed(delivery, problem)
+            return Settlement.REJECT
+        report.dead_lettered(delivery, reason)
+        return Settlement.ACK
+
+    async def _publish_dead_letter(self, copy: Outgoing) -> None:
+        """Publish the copy. If no queue is bound for it, declare the topology again and publish it once more."""
+        try:
+            await self._forward(copy)
+        except Unroutable:
+            if self.redeclare is None:
+                raise
+            with contextlib.suppress(WarrenError):
+                await self.redeclare()
+            await self._forward(copy)
+
+    async def _after_undecodable(
+        self, handler: HandlerSpec, delivery: Delivery, error: Undecodable
+    ) -> Settlement:
+        if handler.reply is not None and wants_reply(delivery):
+            refusal = RemoteError("undecodable", str(error))
+            return await self._publish_reply(delivery, error_reply(delivery, refusal, self._clock.now()))
+        reason = "unknown_content_type" if isinstance(error.error, UnknownContentType) else "undecodable"
+        return await self.dead_letter(delivery, reason, error.error)
+
+    async def _after_failure(self, handler: HandlerSpec, delivery: Delivery, error: Exception) -> Settlement:
+        """Release if the circuit is open, else delay as the retry policy says, else send an error reply or dead-letter."""
+        is_answer = isinstance(error, RemoteError)
+        circuit_open = self.circuit is not None and self.circuit.failed(error)
+        self._report.handler_failed(delivery, error, expected=is_answer or circuit_open)
+        if circuit_open:
+            return Settlement.RELEASE
+        if not is_answer:
+            after = (handler.retry or self._retry).delay(error, delivery)
+            if after is not None:
+                return await self._redeliver(delivery, after)
+        if handler.reply is not None and wants_reply(delivery):
+            self._report.statistics.error_replies += 1
+            return await self._publish_reply(delivery, error_reply(delivery, error, self._clock.now()))
+        return await self.dead_letter(delivery, "failed", error)
+
+    async def _redeliver(self, delivery: Delivery, after: timedelta) -> Settlement:
+        await self._delay().redeliver(delivery, delivery.queue, after)
+        self._report.statistics.delayed += 1
+        return Settlement.ACK
+
+    async def _publish_reply(
+        self, delivery: Delivery, answer: Outgoing, *, is_last: bool = False
+    ) -> Settlement:
+        """Publish a reply and wait for its confirm before the request is acknowledged.
+
+        A caller that has gone is no error. A reply that can never be published is replaced by an error reply. If that
+        fails as well (`is_last`), the request is dead-lettered.
+        """
+        try:
+            await self._send(answer)
+        except Unroutable:
+            self._report.statistics.unclaimed_replies += 1
+        except WarrenError as error:
+            if error.retryable or error.outcome == "unknown":
+                self._report.reply_unconfirmed(delivery, error)
+                return Settlement.REQUEUE
+            if is_last:
+                return await self.dead_letter(delivery, "reply_refused", error)
+            self._report.reply_refused(delivery, error)
+            refusal = error_reply(delivery, RemoteError("reply_refused", str(error)), self._clock.now())
+            return await self._publish_reply(delivery, refusal, is_last=True)
+        return Settlement.ACK
