@@ -109,7 +109,9 @@ async def _soak(share: float, random: Random, folder: Path, redis: str) -> list[
     return figures
 
 
-def _shop(url: str, clock: HandlerClock, store: RedisStore, random: Random, story: Story) -> tuple[App, Deadline]:
+def _shop(
+    url: str, clock: HandlerClock, store: RedisStore, random: Random, story: Story
+) -> tuple[App, Deadline]:
     app = App(url, clock=clock, first_retry=0.02, longest_retry=0.2)
     unpaid = Deadline(
         "soak.unpaid",

@@ -77,7 +77,9 @@ class HandlerReport:
         """Count a dead letter copy that the broker confirmed, and capture it."""
         self.statistics.dead_lettered += 1
         if self.capture is not None:
-            kind = event_prefix(DEAD_LETTERED, delivery.exchange, delivery.routing_key, delivery.queue, reason=reason)
+            kind = event_prefix(
+                DEAD_LETTERED, delivery.exchange, delivery.routing_key, delivery.queue, reason=reason
+            )
             self.capture.add(kind, delivery.message_id or "")
 
     def dead_letter_unconfirmed(self, delivery: Delivery, error: Exception) -> None:
