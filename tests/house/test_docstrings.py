@@ -16,7 +16,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 CLEAN = [
+    "broker/warren/broker/management",
     "core",
+    "tests/broker/management",
     "tests/house",
     "tests/unit/core",
     "tests/unit/wire",

@@ -19,9 +19,9 @@ from warren.broker.connection.listener import Bound, Listener
 from warren.broker.connection.node import DISK, LOG, Node
 from warren.broker.connection.peer_limits import Limits
 from warren.broker.connection.tls import Secured
-from warren.broker.management.boot_definitions import brings, load_definitions, read_definitions
+from warren.broker.management.boot_definitions import contains_kind, load_definitions, read_definitions
 from warren.broker.management.control_socket import ControlSocket
-from warren.broker.management.definitions_export import Holdings
+from warren.broker.management.definitions_export import BrokerMetadata
 from warren.broker.management.management import Management
 from warren.broker.model.capture.capture import Capture
 from warren.broker.model.clock import Clock, RealClock
@@ -187,8 +187,8 @@ class Broker:
             if recovery is not None:
                 self._restore(virtual_hosts, access, parameters, recovery)
             if self._definitions is None or not self._seeded:
-                self._seed(virtual_hosts, access, users=not brings(definitions, "users"))
-            load_definitions(definitions, Holdings(virtual_hosts, access, parameters))
+                self._seed(virtual_hosts, access, users=not contains_kind(definitions, "users"))
+            load_definitions(definitions, BrokerMetadata(virtual_hosts, access, parameters))
             for event_stream in virtual_hosts.event_streams.values():
                 event_stream.stream()
             node = Node(

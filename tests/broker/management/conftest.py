@@ -1,4 +1,4 @@
-"""A broker and its operator: Warren's, and where a test takes both, RabbitMQ's."""
+"""Fixtures: a broker and its operator, for Warren and, where a test uses both, for RabbitMQ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SetPolicy: TypeAlias = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def warren(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """The operator of a `warren broker` that the module's tests share."""
+    """Start a `warren broker` that the module's tests share, and yield its operator."""
     with BrokerProcess(tmp_path_factory.mktemp("managed") / "data") as broker:
         yield Operator(warren_ctl(broker.data_dir), broker.url, is_warren=True)
 
@@ -36,7 +36,7 @@ def rabbit(rabbitmq: RabbitMQ) -> Operator:
 
 @pytest.fixture(params=["warren", "rabbit"])
 def operator(request: pytest.FixtureRequest) -> Operator:
-    """The operator of each broker in turn."""
+    """Return the operator of each broker in turn."""
     found: Operator = request.getfixturevalue(request.param)
     return found
 
@@ -53,13 +53,13 @@ def channel(operator: Operator) -> Iterator[Channel]:
 
 @pytest.fixture
 def name() -> str:
-    """Of something that nothing else uses."""
+    """Return a name that nothing else uses."""
     return f"test-{uuid.uuid4().hex}"
 
 
 @pytest.fixture
 def set_policy(operator: Operator) -> Iterator[SetPolicy]:
-    """Sets a policy, or an operator policy, that is cleared after the test; its name."""
+    """Yield a function that sets a policy or an operator policy, and returns its name. It is cleared after the test."""
     made: list[tuple[str, str]] = []
 
     def put(pattern: str, definition: str, *options: str, operator_policy: bool = False) -> str:
@@ -70,13 +70,13 @@ def set_policy(operator: Operator) -> Iterator[SetPolicy]:
 
     yield put
     for kind, policy in made:
-        # RabbitMQ's are for names that no other test uses, and its command takes its time.
+        # Policies stay set in RabbitMQ: their patterns match no other test's names, and rabbitmqctl is slow.
         if operator.is_warren:
             operator.run(f"clear_{kind}", policy)
 
 
 @pytest.fixture
 def timed(tmp_path: Path) -> Iterator[InProcess]:
-    """A broker in this process whose clock the test moves."""
+    """Start a broker in this process whose clock the test advances."""
     with InProcess(tmp_path / "data") as broker:
         yield broker

@@ -1,4 +1,4 @@
-"""The control socket itself: who may open it, what it refuses, and that one bad request harms nobody."""
+"""Control socket: permissions, invalid requests, limits, and connections that misbehave."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def path(broker: InProcess) -> Path:
 
 
 class Line:
-    """A connection to the control socket, over which anything may be said."""
+    """Raw connection to the control socket, for valid and invalid requests."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -57,26 +57,26 @@ class Line:
         self.socket.close()
 
 
-def test_only_its_owner_may_open_it(path: Path) -> None:
+def test_only_the_owner_may_open_the_socket(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 BAD = [
-    (b"nonsense", "a request is a line of JSON: Expecting value: line 1 column 1 (char 0)"),
-    (b"[]", 'a request is an object with a "verb"'),
-    (b"{}", 'a request is an object with a "verb"'),
-    (b'{"verb":7}', 'a request is an object with a "verb"'),
+    (b"nonsense", "the request is not a line of JSON: Expecting value: line 1 column 1 (char 0)"),
+    (b"[]", 'a request must be a JSON object with a "verb"'),
+    (b"{}", 'a request must be a JSON object with a "verb"'),
+    (b'{"verb":7}', 'a request must be a JSON object with a "verb"'),
     (b'{"verb":"frobnicate"}', "there is no verb 'frobnicate'"),
-    (b'{"verb":"list_queues","arguments":[]}', '"arguments" has to be an object'),
-    (b'{"verb":"list_queues","arguments":{"items":"name"}}', "items has to be a list of texts"),
-    (b'{"verb":"list_queues","arguments":{"vhost":7}}', "vhost has to be a text"),
+    (b'{"verb":"list_queues","arguments":[]}', '"arguments" must be a JSON object'),
+    (b'{"verb":"list_queues","arguments":{"items":"name"}}', "items must be a list of texts"),
+    (b'{"verb":"list_queues","arguments":{"vhost":7}}', "vhost must be a text"),
     (b'{"verb":"delete_queue","arguments":{}}', "queue is missing"),
     (b'{"verb":"set_policy","arguments":{"name":"x","pattern":"y"}}', "definition is missing"),
     (
         b'{"verb":"set_policy","arguments":{"name":"x","pattern":"y","definition":{},"priority":"z"}}',
-        "priority has to be an integer",
+        "priority must be an integer",
     ),
-    (b"[" * 100_000, "a request is a line of JSON: "),
+    (b"[" * 100_000, "the request is not a line of JSON: "),
 ]
 
 
@@ -91,23 +91,23 @@ def test_a_bad_request_is_refused_and_the_next_one_is_served(
         assert line.say(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}
 
 
-def test_a_request_may_come_in_pieces_and_several_at_once(path: Path) -> None:
+def test_a_request_may_arrive_in_parts_and_several_at_once(path: Path) -> None:
     with Line(path) as line:
         line.socket.sendall(b'{"verb":')
         assert line.say(b'"ping"}\n{"verb":"ping"}\n') == {"result": "Ping succeeded"}
         assert json.loads(line.replies.readline()) == {"result": "Ping succeeded"}
 
 
-def test_a_request_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_request_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(control_socket, "REQUEST_LIMIT", 1000)
     with InProcess(tmp_path / "data"), Line(tmp_path / "data" / "control.sock") as line:
         reply = line.say(b"x" * 3000 + b"\n")
-        assert reply == {"error": "a request may have 1000 bytes at most", "status": 2}
+        assert reply == {"error": "the request is larger than the limit of 1000 bytes", "status": 2}
         assert line.at_end()
 
 
-def test_who_says_nothing_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(control_socket, "CONNECTIONS", 2)
+def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(control_socket, "MAX_CONNECTIONS", 2)
     with InProcess(tmp_path / "data") as broker:
         path = tmp_path / "data" / "control.sock"
         with Line(path) as first, Line(path) as second:
@@ -121,7 +121,7 @@ def test_who_says_nothing_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, tmp_
             assert warren_ctl(tmp_path / "data")("ping").output == "Ping succeeded\n"
 
 
-def test_a_connection_that_is_cut_harms_nobody(path: Path, broker: InProcess) -> None:
+def test_a_connection_that_is_cut_affects_no_other(path: Path, broker: InProcess) -> None:
     for data in (b"", b'{"verb":', b'{"verb":"list_queues"}\n'):
         with Line(path) as line:
             line.socket.sendall(data)
@@ -129,7 +129,7 @@ def test_a_connection_that_is_cut_harms_nobody(path: Path, broker: InProcess) ->
     assert warren_ctl(broker.data_dir)("-q", "ping").output == "Ping succeeded\n"
 
 
-def test_who_does_not_read_does_not_keep_the_broker(path: Path, broker: InProcess) -> None:
+def test_a_client_that_does_not_read_does_not_block_the_broker(path: Path, broker: InProcess) -> None:
     assert broker.data_dir is not None
     queues = [{"vhost": "/", "name": f"{number}-" + "x" * 200, "durable": False} for number in range(3000)]
     request = {"verb": "import_definitions", "arguments": {"definitions": {"queues": queues}}}
@@ -141,7 +141,7 @@ def test_who_does_not_read_does_not_keep_the_broker(path: Path, broker: InProces
         broker.stop()
 
 
-def test_it_ends_with_the_broker(path: Path, broker: InProcess) -> None:
+def test_the_socket_closes_with_the_broker(path: Path, broker: InProcess) -> None:
     with Line(path) as line:
         assert line.say(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}
         broker.stop()
@@ -150,7 +150,7 @@ def test_it_ends_with_the_broker(path: Path, broker: InProcess) -> None:
 
 
 @pytest.mark.processes
-def test_a_socket_that_a_killed_broker_has_left_is_replaced(tmp_path: Path) -> None:
+def test_the_socket_of_a_killed_broker_is_replaced(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         broker.kill()
         assert (tmp_path / "data" / "control.sock").exists()
@@ -159,11 +159,11 @@ def test_a_socket_that_a_killed_broker_has_left_is_replaced(tmp_path: Path) -> N
         wait_until(lambda: operator("ping") == ["Ping succeeded"], "the socket answers")
 
 
-def test_a_data_folder_may_have_a_long_name(tmp_path: Path) -> None:
+def test_a_data_folder_may_have_a_long_path(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120) / "data"
     with InProcess(folder):
         assert warren_ctl(folder)("-q", "ping").output == "Ping succeeded\n"
 
 
-def test_the_command_knows_every_verb() -> None:
+def test_the_command_has_every_verb() -> None:
     assert set(verbs.VERBS) == set(VERBS)

@@ -1,4 +1,4 @@
-"""Definitions: out of one broker, into another, in RabbitMQ's format, and into RabbitMQ itself."""
+"""Definitions: export and import in RabbitMQ's format, between Warren brokers and with RabbitMQ itself."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def refusal(operator: Operator, tmp_path: Path, definitions: Any) -> str:
 
 
 def comparable(definitions: Definitions) -> Definitions:
-    """Without versions, the order of lists, and RabbitMQ 3.10's way to write an object as pairs."""
+    """Remove differences without meaning: versions, order of lists, and objects that RabbitMQ 3.10 exports as pairs."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -77,7 +77,7 @@ def comparable(definitions: Definitions) -> Definitions:
     found: Definitions = plain({key: definitions[key] for key in definitions if "version" not in key})
     found.pop("product_name", None)
     for vhost in found["vhosts"]:
-        # Said twice, for old readers and new ones; limits are runtime parameters.
+        # Exported twice, for old and new readers. Limits are exported as runtime parameters.
         for key in ("description", "tags", "default_queue_type", "limits"):
             vhost.pop(key, None)
     for exchange in found["exchanges"]:
@@ -86,7 +86,7 @@ def comparable(definitions: Definitions) -> Definitions:
 
 
 def build(operator: Operator) -> None:
-    """Some of everything."""
+    """Declare at least one object of each kind."""
     with Connection(operator.url) as connection:
         channel = connection.channel()
         channel.declare_exchange("orders", "topic", durable=True, alternate_exchange="stray")
@@ -116,7 +116,7 @@ def build(operator: Operator) -> None:
     operator("set_global_parameter", "motto", '{"in":["vino","veritas"]}')
 
 
-def test_an_export_says_what_there_is(operator: Operator) -> None:
+def test_an_export_contains_every_object(operator: Operator) -> None:
     build(operator)
     found = export(operator)
     assert {queue["name"] for queue in found["queues"]} == {"billing", "safe", "events", "passing"}
@@ -159,14 +159,14 @@ def test_an_export_says_what_there_is(operator: Operator) -> None:
     ]
 
 
-def test_what_is_imported_is_exported_again(operator: Operator, tmp_path: Path) -> None:
+def test_imported_definitions_are_exported_again(operator: Operator, tmp_path: Path) -> None:
     build(operator)
     found = export(operator)
     with InProcess(tmp_path / "second") as second:
         other = Operator(warren_ctl(tmp_path / "second"), second.url, is_warren=True)
         load(other, tmp_path, found)
         assert export(other) == found
-        # Twice is as good as once; and all of it outlives the broker.
+        # An import is idempotent, and survives a restart.
         load(other, tmp_path, found)
         assert export(other) == found
         second.restart()
@@ -179,19 +179,19 @@ def test_what_is_imported_is_exported_again(operator: Operator, tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def fresh_rabbitmq() -> Iterator[RabbitMQ]:
-    """One of its own: definitions change users and virtual hosts."""
+    """Start a RabbitMQ for this test alone, because definitions change users and virtual hosts."""
     if not installed():
         pytest.skip("rabbitmq-server is not installed")
     with rabbitmq_server() as server:
         yield server
 
 
-def test_rabbitmq_takes_what_warren_exports_and_the_reverse(
+def test_rabbitmq_imports_what_warren_exports_and_the_reverse(
     operator: Operator, fresh_rabbitmq: RabbitMQ, tmp_path: Path
 ) -> None:
     build(operator)
     ours = export(operator)
-    # Where the server's user may read it.
+    # RabbitMQ's user must be able to read the file.
     file = Path(fresh_rabbitmq.folder) / "ours.json"
     file.write_text(json.dumps(ours))
     os.chmod(file, 0o644)
@@ -206,14 +206,14 @@ def test_rabbitmq_takes_what_warren_exports_and_the_reverse(
         assert comparable(export(other)) == comparable(theirs)
         with Connection(second.url.replace("guest:guest", "ann:sesame")) as connection:
             connection.channel()
-        # The queues work as those that were exported do.
+        # The imported queues behave as the exported ones.
         with Connection(second.url) as connection:
             channel = connection.channel()
             channel.publish("order.new", b"x", exchange="orders", mandatory=True)
             assert channel.ready("billing") == 1
 
 
-def test_what_is_there_stays(operator: Operator, tmp_path: Path) -> None:
+def test_existing_queues_and_exchanges_stay_unchanged(operator: Operator, tmp_path: Path) -> None:
     with Connection(operator.url) as connection:
         channel = connection.channel()
         channel.declare("mine", durable=True, x_max_length=5)
@@ -228,9 +228,9 @@ def test_what_is_there_stays(operator: Operator, tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    ([], "definitions are a JSON object"),
-    ({"queues": {}}, "queues has to be a list"),
-    ({"queues": ["x"]}, "queues[0] has to be an object"),
+    ([], "the definitions must be a JSON object"),
+    ({"queues": {}}, "queues must be a list"),
+    ({"queues": ["x"]}, "queues[0] must be an object"),
     ({"queues": [{"vhost": "/"}]}, "queues[0] 'None' in vhost '/': name is missing"),
     (
         {"queues": [{"vhost": "nowhere", "name": "q"}]},
@@ -242,7 +242,7 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (
         {"queues": [{"vhost": "/", "name": "q", "durable": 1}]},
-        "queues[0] 'q' in vhost '/': durable has to be true or false",
+        "queues[0] 'q' in vhost '/': durable must be true or false",
     ),
     (
         {"exchanges": [{"vhost": "/", "name": "e", "type": "cow"}]},
@@ -281,12 +281,12 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("definitions", "text"), WRONG, ids=[text[:40] for _, text in WRONG])
-def test_a_wrong_definition_is_named_and_nothing_changes(
+def test_an_invalid_definition_is_named_and_nothing_changes(
     operator: Operator, tmp_path: Path, definitions: Any, text: str
 ) -> None:
     before = export(operator)
     if isinstance(definitions, dict):
-        # Good ones before it, which must not come either.
+        # Valid definitions before it, which must not be applied either.
         definitions = {
             "vhosts": [{"name": "fine"}],
             "exchanges": [{"vhost": "/", "name": "fine", "type": "direct"}],
@@ -296,7 +296,7 @@ def test_a_wrong_definition_is_named_and_nothing_changes(
     assert export(operator) == before
 
 
-def test_a_file_that_is_none(operator: Operator, tmp_path: Path) -> None:
+def test_a_file_that_has_no_definitions(operator: Operator, tmp_path: Path) -> None:
     said = operator.run("import_definitions", str(tmp_path / "missing.json"))
     assert (said.status, said.errors) == (
         74,
@@ -308,7 +308,7 @@ def test_a_file_that_is_none(operator: Operator, tmp_path: Path) -> None:
     assert said.errors.startswith(f"warren ctl: {tmp_path / 'bad.json'} is not JSON: ")
 
 
-def test_definitions_have_a_command_of_their_own(
+def test_definitions_have_their_own_command(
     operator: Operator, broker: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, folder = str(tmp_path / "all.json"), str(broker.data_dir)
@@ -321,7 +321,7 @@ def test_definitions_have_a_command_of_their_own(
         definitions_command(["exprot", "all.json"])
 
 
-def test_a_reader_may_leave(operator: Operator, broker: InProcess) -> None:
+def test_the_reader_of_an_export_may_close_the_pipe(operator: Operator, broker: InProcess) -> None:
     command = [sys.executable, "-m", "warren.cli.dispatch", "definitions", "export", "-"]
     reader, writer = os.pipe()
     os.close(reader)
@@ -332,14 +332,14 @@ def test_a_reader_may_leave(operator: Operator, broker: InProcess) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_an_exported_file_is_its_owners_alone(operator: Operator, tmp_path: Path) -> None:
+def test_only_the_owner_may_read_an_exported_file(operator: Operator, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     operator("export_definitions", str(file))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert json.loads(file.read_text())["users"][0]["name"] == "guest"
 
 
-def test_an_internal_exchange_is_not_lost(operator: Operator, tmp_path: Path) -> None:
+def test_an_internal_exchange_is_exported(operator: Operator, tmp_path: Path) -> None:
     exchange = {"vhost": "/", "name": "inner", "type": "fanout", "internal": True}
     load(operator, tmp_path, {"exchanges": [exchange]})
     (found,) = export(operator)["exchanges"]
@@ -368,7 +368,7 @@ def test_definitions_are_loaded_at_every_start(tmp_path: Path) -> None:
     config = BrokerConfig(load_definitions=folder)
     with InProcess(tmp_path / "data", config=config) as broker:
         operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
-        # The first user is the file's, and none of a well-known password beside it.
+        # The users are those of the file; the default user with its known password is not added.
         assert operator("list_users") == ["user\ttags", "bob\t[administrator]"]
         assert operator("authenticate_user", "bob", "secret") == ["Success"]
         assert operator("list_queues") == ["name\tmessages", "work\t0"]
@@ -406,7 +406,7 @@ CTL = "import sys; from warren.cli.ctl.main import main; sys.exit(main(sys.argv[
         (None, "cannot read the definitions {file}: No such file or directory"),
     ],
 )
-def test_a_broker_does_not_start_with_wrong_definitions(
+def test_a_broker_does_not_start_with_invalid_definitions(
     tmp_path: Path, content: str | None, text: str
 ) -> None:
     file = tmp_path / "wrong.json"

@@ -1,4 +1,4 @@
-"""The example of a policy runs as it stands."""
+"""The policy example of the documentation."""
 
 from __future__ import annotations
 

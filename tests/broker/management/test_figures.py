@@ -1,4 +1,4 @@
-"""Whatever happens to a queue, list_queues says how many messages it has, how large they are, and which of them stay."""
+"""Message counts and sizes in list_queues, after random operations on a queue."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ IN_MEMORY = ("messages_ready_ram", "messages_unacknowledged_ram", "messages_ram"
 
 @dataclass
 class Expected:
-    """The queue as a plain list of sizes and of what is persistent."""
+    """Model of the queue: lists of message numbers, sizes and persistence."""
 
     durable: bool
     ready: list[tuple[int, int, bool]] = field(default_factory=list)
-    """Number, size, persistent."""
+    """Ready messages: number, size in bytes, persistent."""
     unacked: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
-    """By delivery tag."""
+    """Unacknowledged messages by delivery tag."""
 
     def figures(self) -> dict[str, int]:
         held = list(self.unacked.values())
@@ -80,7 +80,7 @@ STEPS = st.lists(
     max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=STEPS, durable=st.booleans(), priorities=st.booleans())
-def test_the_figures_are_counted(
+def test_list_queues_counts_match_the_model(
     broker: InProcess, steps: list[tuple[object, ...]], durable: bool, priorities: bool
 ) -> None:
     assert broker.data_dir is not None
@@ -122,7 +122,7 @@ def test_the_figures_are_counted(
 
 
 def settle(channel: Channel, name: str, expected: Expected, how: str, check: Callable[[], None]) -> None:
-    """Do one thing to the queue and to the list. The oldest unacknowledged one is settled."""
+    """Settle the oldest unacknowledged message, in the queue and in the model."""
     if how == "get":
         message = channel.get(name)
         assert (message is None) == (not expected.ready)
@@ -132,7 +132,7 @@ def settle(channel: Channel, name: str, expected: Expected, how: str, check: Cal
         channel.purge(name)
         expected.ready.clear()
     elif how == "tx":
-        # Acknowledged in a transaction that is not committed: still the queue's.
+        # An acknowledgement in an uncommitted transaction: the queue still counts the message.
         other = channel.connection.channel()
         other.call(commands.Tx.Select(), commands.Tx.SelectOk)
         message = other.get(name)

@@ -1,4 +1,4 @@
-"""Whether all is well, and the end: what an operator or a container's health check asks."""
+"""Health checks, status, alarms and shutdown through the control socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def operator(timed: InProcess) -> Operator:
     return Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
 
 
-def test_a_healthy_broker(operator: Operator) -> None:
+def test_a_healthy_broker_passes_all_checks(operator: Operator) -> None:
     assert operator("ping") == ["Ping succeeded"]
     assert operator("check_running") == ["warren@localhost is up and running"]
     assert operator("check_local_alarms") == ["warren@localhost reported no local alarms"]
@@ -39,7 +39,7 @@ def test_an_alarm_fails_the_check(operator: Operator, timed: InProcess) -> None:
     assert operator("alarms") == ["source\tresource", "test\tdisk"]
 
 
-def test_the_limits_of_memory_and_disk_change_while_it_runs(operator: Operator) -> None:
+def test_the_limits_of_memory_and_disk_can_change_at_run_time(operator: Operator) -> None:
     operator("set_vm_memory_high_watermark", "0")
     assert operator("alarms")[1:] == ["memory watch\tmemory"]
     operator("set_vm_memory_high_watermark", "absolute", "1000GB")
@@ -50,17 +50,19 @@ def test_the_limits_of_memory_and_disk_change_while_it_runs(operator: Operator) 
     assert operator("alarms") == []
     for words in (("set_vm_memory_high_watermark", "2"), ("set_vm_memory_high_watermark", "much")):
         said = operator.refused(*words)
-        assert said.startswith(f"warren ctl: '{words[1]}' is no limit: write a fraction between 0.0 and 1.0")
-    assert "is no limit: write a size" in operator.refused("set_disk_free_limit", "little")
+        assert said.startswith(
+            f"warren ctl: '{words[1]}' is not a limit; write a fraction between 0.0 and 1.0"
+        )
+    assert "is not a limit; write a size" in operator.refused("set_disk_free_limit", "little")
 
 
-def test_the_configuration_shows_no_secret(operator: Operator) -> None:
+def test_the_environment_contains_no_secret(operator: Operator) -> None:
     shown = operator("environment")
     assert "heartbeat: 60" in shown
     assert not [line for line in shown if line.startswith("users")]
 
 
-def test_a_broker_in_a_program_is_not_the_operators_to_stop(operator: Operator) -> None:
+def test_an_operator_cannot_stop_an_embedded_broker(operator: Operator) -> None:
     assert "stop that" in operator.refused("shutdown")
 
 
@@ -81,7 +83,7 @@ def test_await_startup_and_shutdown(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_the_log_level_changes_while_it_runs(warren: Operator) -> None:
+def test_the_log_level_can_change_at_run_time(warren: Operator) -> None:
     warren("set_log_level", "warning")
     warren("set_log_level", "info")
     said = warren.refused("set_log_level", "loud")

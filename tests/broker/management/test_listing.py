@@ -1,4 +1,4 @@
-"""What the list verbs say: their items, RabbitMQ's output, and figures that are counted."""
+"""List verbs: items, RabbitMQ's output formats, counts, and errors of the command."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ITEMS = [
 ]
 
 
-def test_the_figures_of_a_queue(operator: Operator, channel: Channel, name: str) -> None:
+def test_the_counts_of_a_queue(operator: Operator, channel: Channel, name: str) -> None:
     channel.declare(name, durable=True)
     channel.confirm()
     channel.publish(
@@ -115,7 +115,7 @@ def test_the_figures_of_a_queue(operator: Operator, channel: Channel, name: str)
 
 
 def own_port(channel: Channel) -> int:
-    """This end's: RabbitMQ may still list connections of other tests."""
+    """Return the port of this end, because RabbitMQ may still list connections of other tests."""
     port: int = channel.connection.raw._socket.getsockname()[1]
     return port
 
@@ -128,7 +128,9 @@ def own_connection(operator: Operator, channel: Channel, *items: str) -> dict[st
     return row
 
 
-def test_a_transient_queue_keeps_nothing(operator: Operator, channel: Channel, name: str) -> None:
+def test_a_transient_queue_has_no_persistent_messages(
+    operator: Operator, channel: Channel, name: str
+) -> None:
     channel.declare(name, exclusive=True)
     channel.confirm()
     channel.publish(name, b"x", delivery_mode=PERSISTENT)
@@ -237,7 +239,7 @@ def test_exchanges_and_bindings_are_listed(operator: Operator, channel: Channel,
     channel.delete_exchange(name)
 
 
-def test_every_item_of_rabbitmq_is_an_item(operator: Operator, channel: Channel, name: str) -> None:
+def test_every_item_of_rabbitmq_exists(operator: Operator, channel: Channel, name: str) -> None:
     channel.declare(name, exclusive=True, x_max_length=5)
     header, row, *_ = [line for line in operator("list_queues", *ITEMS) if line.startswith(("name\t", name))]
     assert header.split("\t") == ITEMS
@@ -250,7 +252,7 @@ def test_every_item_of_rabbitmq_is_an_item(operator: Operator, channel: Channel,
 # -- the command itself
 
 
-def test_announcements_are_rabbitmqs(operator: Operator) -> None:
+def test_the_announcement_lines_are_those_of_rabbitmq(operator: Operator) -> None:
     assert operator.run("list_queues").lines[:2] == [
         "Timeout: 60.0 seconds ...",
         "Listing queues for vhost / ...",
@@ -259,7 +261,7 @@ def test_announcements_are_rabbitmqs(operator: Operator) -> None:
     assert operator.run("list_policies").lines[0] == 'Listing policies for vhost "/" ...'
 
 
-def test_the_spellings_of_the_literature(warren: Operator) -> None:
+def test_other_spellings_of_items_from_the_literature(warren: Operator) -> None:
     with Connection(warren.url) as connection:
         channel = connection.channel()
         channel.declare("spelled", exclusive=True)
@@ -271,8 +273,8 @@ def test_the_spellings_of_the_literature(warren: Operator) -> None:
         ]
 
 
-def test_formats(warren: Operator, tmp_path: Path) -> None:
-    # A name that would break a table's columns.
+def test_output_formats(warren: Operator, tmp_path: Path) -> None:
+    # A name with a tab would break a table's columns.
     file = tmp_path / "definitions.json"
     file.write_text(json.dumps({"queues": [{"vhost": "/", "name": "a\tb", "durable": False}]}))
     warren("import_definitions", str(file))
@@ -311,7 +313,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "text"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
-def test_wrong_use_is_one_line(warren: Operator, words: tuple[str, ...], text: str) -> None:
+def test_wrong_use_is_an_error_of_one_line(warren: Operator, words: tuple[str, ...], text: str) -> None:
     said = warren.run("-q", *words)
     assert said.status == 2
     assert said.output == ""
@@ -319,7 +321,7 @@ def test_wrong_use_is_one_line(warren: Operator, words: tuple[str, ...], text: s
     assert said.errors.count("\n") == 1
 
 
-def test_no_broker_is_told_from_wrong_use(tmp_path: Path) -> None:
+def test_an_unreachable_broker_has_another_exit_status_than_wrong_use(tmp_path: Path) -> None:
     said = warren_ctl(tmp_path)("list_queues", "-q")
     assert said.status == 74
     assert said.errors == (
@@ -366,7 +368,7 @@ def test_help_names_every_verb(warren: Operator) -> None:
     )
 
 
-def test_it_runs_as_a_command_and_starts_fast(warren: Operator, request: pytest.FixtureRequest) -> None:
+def test_the_command_starts_fast(warren: Operator, request: pytest.FixtureRequest) -> None:
     program = "import sys; from warren.cli.ctl.main import main; main(['help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()
@@ -408,7 +410,7 @@ def paging(tmp_path: Path) -> Iterator[InProcess]:
         yield broker
 
 
-def test_what_is_on_the_disk_only_is_counted(paging: InProcess) -> None:
+def test_messages_that_are_only_on_disk_are_counted(paging: InProcess) -> None:
     assert paging.data_dir is not None
     operator = Operator(warren_ctl(paging.data_dir), paging.url, is_warren=True)
     with Connection(paging.url) as connection:
@@ -426,7 +428,7 @@ def test_what_is_on_the_disk_only_is_counted(paging: InProcess) -> None:
             "message_bytes_ram": 50_000,
             "disk_writes": 5000,
         }
-        # A policy makes a live queue lazy: all but the head leaves memory, and comes back when it is consumed.
+        # A policy makes a live queue lazy: all but its head is paged out, and read back when it is consumed.
         operator("set_policy", "lazy", "^backlog$", '{"queue-mode":"lazy"}')
 
         def paged() -> bool:

@@ -1,4 +1,4 @@
-"""Policies on live queues and exchanges: the same on Warren and on RabbitMQ."""
+"""Policies on live queues and exchanges, with the same behaviour on Warren and RabbitMQ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def exact(name: str) -> str:
     return f"^{name}$"
 
 
-def test_a_length_limit_cuts_a_queue_at_once(
+def test_a_length_limit_drops_messages_at_once(
     channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
 ) -> None:
     grave = channel.declare(exclusive=True)
@@ -45,7 +45,7 @@ def test_a_length_limit_cuts_a_queue_at_once(
     assert operator.queue(name, "policy")["policy"] == ""
 
 
-def test_dead_letters_go_where_a_policy_says_unless_an_argument_does(
+def test_a_queue_argument_overrides_the_dead_letter_exchange_of_a_policy(
     channel: Channel, set_policy: SetPolicy, name: str
 ) -> None:
     grave, other = channel.declare(exclusive=True), channel.declare(exclusive=True)
@@ -61,7 +61,9 @@ def test_dead_letters_go_where_a_policy_says_unless_an_argument_does(
         assert reasons(arrived(channel, target)) == [(queue, "rejected", 1)]
 
 
-def test_of_two_numbers_the_smaller_counts(channel: Channel, set_policy: SetPolicy, name: str) -> None:
+def test_the_smaller_of_argument_and_policy_applies(
+    channel: Channel, set_policy: SetPolicy, name: str
+) -> None:
     channel.declare(f"{name}-small", exclusive=True, x_max_length=1)
     channel.declare(f"{name}-large", exclusive=True, x_max_length=5)
     set_policy(f"^{name}-", '{"max-length":2}')
@@ -74,7 +76,7 @@ def test_of_two_numbers_the_smaller_counts(channel: Channel, set_policy: SetPoli
     assert channel.drain(f"{name}-large") == [b"2", b"3"]
 
 
-def test_an_operator_policy_bounds_the_others(
+def test_an_operator_policy_limits_other_policies(
     channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
 ) -> None:
     channel.declare(name, exclusive=True)
@@ -91,7 +93,7 @@ def test_an_operator_policy_bounds_the_others(
     assert channel.ready(name) == 3
 
 
-def test_a_policy_may_refuse_publishes(channel: Channel, set_policy: SetPolicy, name: str) -> None:
+def test_a_policy_can_refuse_publishes(channel: Channel, set_policy: SetPolicy, name: str) -> None:
     channel.declare(name, exclusive=True)
     channel.confirm()
     set_policy(exact(name), '{"max-length":1,"overflow":"reject-publish"}')
@@ -101,13 +103,13 @@ def test_a_policy_may_refuse_publishes(channel: Channel, set_policy: SetPolicy, 
     assert channel.drain(name) == [b"1"]
 
 
-def test_a_time_to_live_counts_for_what_comes_after_it(
+def test_a_message_ttl_applies_to_later_messages(
     channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
 ) -> None:
     channel.declare(name, exclusive=True)
     channel.confirm()
     policy = set_policy(exact(name), '{"message-ttl":1}')
-    # Confirmed, each: who is asked by a command of its own need not have read what stands on a connection.
+    # With confirms: the command uses another connection, and the broker may not have read an unconfirmed publish yet.
     channel.publish(name, b"dies")
     channel.settled_until(1)
     wait_until(lambda: channel.ready(name) == 0, "the message has expired")
@@ -118,7 +120,7 @@ def test_a_time_to_live_counts_for_what_comes_after_it(
     assert channel.drain(name) == [b"lives"]
 
 
-def test_a_queue_that_a_policy_lets_expire_goes(channel: Channel, set_policy: SetPolicy, name: str) -> None:
+def test_a_policy_can_expire_a_queue(channel: Channel, set_policy: SetPolicy, name: str) -> None:
     channel.declare(name)
     set_policy(exact(name), '{"expires":1}')
 
@@ -128,7 +130,7 @@ def test_a_queue_that_a_policy_lets_expire_goes(channel: Channel, set_policy: Se
     wait_until(gone, "the queue has expired")
 
 
-def test_an_alternate_exchange_comes_and_goes(
+def test_a_policy_sets_and_clears_an_alternate_exchange(
     channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
 ) -> None:
     queue = channel.declare(exclusive=True)
@@ -147,7 +149,7 @@ def test_an_alternate_exchange_comes_and_goes(
     channel.delete_exchange(f"{name}-caught")
 
 
-def test_a_policy_waits_for_queues_that_are_yet_to_come(
+def test_a_policy_applies_to_queues_that_are_declared_later(
     channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
 ) -> None:
     policy = set_policy(exact(name), '{"max-length":0}')
@@ -159,11 +161,11 @@ def test_a_policy_waits_for_queues_that_are_yet_to_come(
     assert operator.queue(name, "policy")["policy"] == policy
 
 
-def test_the_highest_priority_governs(
+def test_the_policy_with_the_highest_priority_applies(
     channel: Channel, operator: Operator, set_policy: SetPolicy, name: str
 ) -> None:
     channel.declare(name, exclusive=True)
-    # Found anywhere in the name, not from its beginning on.
+    # The pattern matches anywhere in the name.
     low = set_policy(name[10:], '{"max-length":9}', "--apply-to", "queues")
     high = set_policy(name[5:], '{"max-length":7}', "--priority", "1")
     assert operator.queue(name, "policy")["policy"] == high
@@ -199,7 +201,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("pattern", "definition", "text"), REFUSED)
-def test_a_wrong_policy_is_refused_and_changes_nothing(
+def test_an_invalid_policy_is_refused_and_changes_nothing(
     warren: Operator, pattern: str, definition: str, text: str
 ) -> None:
     said = warren.refused("set_policy", "wrong", pattern, definition)
@@ -208,7 +210,7 @@ def test_a_wrong_policy_is_refused_and_changes_nothing(
     assert warren("list_policies") == []
 
 
-def test_rabbitmq_refuses_them_with_the_same_words(rabbit: Operator) -> None:
+def test_rabbitmq_refuses_invalid_policies_with_the_same_texts(rabbit: Operator) -> None:
     pairs = ", ".join(f"{{{term(pattern)}, {term(definition)}}}" for pattern, definition, _ in REFUSED)
     (said,) = rabbit.run(
         "eval",
@@ -222,12 +224,12 @@ def test_rabbitmq_refuses_them_with_the_same_words(rabbit: Operator) -> None:
 
 
 def term(text: str) -> str:
-    """A text in Erlang."""
+    """Return a text as an Erlang binary term."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'<<"{escaped}">>'
 
 
-def test_an_operator_policy_may_only_set_bounds(warren: Operator) -> None:
+def test_an_operator_policy_can_only_set_limits(warren: Operator) -> None:
     said = warren.refused("set_operator_policy", "wrong", ".*", '{"dead-letter-exchange":"x"}')
     assert '[{<<"dead-letter-exchange">>,<<"x">>}] are not recognised policy settings' in said
 
@@ -254,13 +256,13 @@ def test_policies_for_one_type_of_queue(warren: Operator) -> None:
         warren("set_policy", "classic", "^of-", '{"max-length":3}', "--apply-to", "classic_queues")
         assert warren.queue("of-classic", "policy")["policy"] == "classic"
         assert warren.queue("of-quorum", "policy")["policy"] == ""
-        # A setting that a type does not know keeps the whole policy away from it.
+        # A policy with a key that a queue type does not support does not apply to queues of that type.
         warren("set_policy", "classic", "^of-", '{"max-length":3,"queue-mode":"lazy"}')
         assert warren.queue("of-quorum", "policy")["policy"] == ""
         warren("clear_policy", "classic")
 
 
-def test_a_delivery_limit_by_policy(timed: InProcess) -> None:
+def test_a_policy_sets_the_delivery_limit(timed: InProcess) -> None:
     assert timed.data_dir is not None
     operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
     with Connection(timed.url) as connection:
@@ -274,7 +276,7 @@ def test_a_delivery_limit_by_policy(timed: InProcess) -> None:
                 assert message is not None
                 channel.nack(message.tag)
             assert channel.get(queue) is None
-        # A limit of twenty is a quorum queue's default, not a bound on what a policy may set.
+        # Twenty is the default limit of a quorum queue; a policy may set a higher one.
         operator("set_policy", "safe", "^safe$", '{"delivery-limit":30}')
         channel.publish("safe", b"x")
         for _ in range(30):
@@ -284,7 +286,7 @@ def test_a_delivery_limit_by_policy(timed: InProcess) -> None:
         assert channel.ready("safe") == 1
 
 
-def test_what_a_policy_says_of_times_happens_in_time(timed: InProcess) -> None:
+def test_ttl_and_expiry_of_a_policy_follow_the_clock(timed: InProcess) -> None:
     assert timed.data_dir is not None
     operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
     with Connection(timed.url) as connection:
@@ -297,7 +299,7 @@ def test_what_a_policy_says_of_times_happens_in_time(timed: InProcess) -> None:
         assert channel.ready("slow") == 1
         timed.advance(0.1)
         assert channel.ready("slow") == 0
-        # A use makes an expiry begin anew, and so does a policy that changes it.
+        # Using the queue restarts its expiry, and so does a policy that changes it.
         operator("set_policy", "time", "^slow$", '{"expires":30000}')
         timed.advance(29.9)
         assert "slow" in [row["name"] for row in operator.table("list_queues")]
@@ -306,7 +308,7 @@ def test_what_a_policy_says_of_times_happens_in_time(timed: InProcess) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_what_is_not_portable_is_said_or_refused(
+def test_settings_that_rabbitmq_lacks_are_logged_or_refused(
     tmp_path: Path, strict: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with InProcess(tmp_path / "data", config=BrokerConfig(strict=strict)) as broker:
@@ -320,7 +322,7 @@ def test_what_is_not_portable_is_said_or_refused(
             assert operator("list_policies", "definition")[1:] == ['{"ha-mode":"all"}']
         for _ in range(2):
             operator("set_policy", "limit", ".*", '{"delivery-limit":3}')
-        # A file is not half taken in by a broker that refuses the rest of it.
+        # A broker in strict mode imports nothing of a file that it refuses.
         queue = {"vhost": "/", "name": "passing", "durable": False}
         file = tmp_path / "definitions.json"
         file.write_text(json.dumps({"vhosts": [{"name": "new"}], "queues": [queue]}))
@@ -333,7 +335,7 @@ def test_what_is_not_portable_is_said_or_refused(
     assert len(told) == 2
 
 
-def test_an_acknowledgement_timeout_by_policy(timed: InProcess) -> None:
+def test_a_policy_sets_the_acknowledgement_timeout(timed: InProcess) -> None:
     assert timed.data_dir is not None
     operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
     with Connection(timed.url) as connection:
@@ -353,7 +355,7 @@ def test_an_acknowledgement_timeout_by_policy(timed: InProcess) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_policies_outlive_the_broker(timed: InProcess, how: str) -> None:
+def test_policies_survive_a_restart(timed: InProcess, how: str) -> None:
     assert timed.data_dir is not None
     operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
     with Connection(timed.url) as connection:

@@ -1,4 +1,4 @@
-"""Users, permissions, virtual hosts and their limits at the command line."""
+"""Users, permissions, virtual hosts and limits on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.peer import Peer, made
 
 @pytest.fixture(autouse=True)
 def tidy(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each test leaves the broker as it was, the other brokers' commands being slow."""
+    """Delete the user and the virtual host of each test from the shared Warren broker; rabbitmqctl is too slow for that."""
     yield
     if "warren" in request.fixturenames:
         warren: Operator = request.getfixturevalue("warren")
@@ -28,13 +28,14 @@ def peer(operator: Operator, credentials: str, vhost: str = "/") -> Peer:
     return Peer(f"amqp://{credentials}@{host}/{quote(vhost, safe='')}")
 
 
-def let_in(operator: Operator, credentials: str, vhost: str = "/") -> None:
+def accepted(operator: Operator, credentials: str, vhost: str = "/") -> None:
+    """Check that a client can connect."""
     with peer(operator, credentials, vhost) as found:
         found.connect()
 
 
-def turned_away(operator: Operator, credentials: str, vhost: str = "/") -> str:
-    """What a client is told who may not come in."""
+def refusal_of(operator: Operator, credentials: str, vhost: str = "/") -> str:
+    """Return the error that a refused client gets."""
     with peer(operator, credentials, vhost) as found:
         found.log_in()
         found.tune()
@@ -47,8 +48,8 @@ def wrong_password(operator: Operator, credentials: str) -> bool:
         return found.refused(found.start_ok(), 0).code == 403
 
 
-def test_the_same_words_get_the_same_answers(operator: Operator) -> None:
-    """A user's life, told by both commands."""
+def test_both_commands_print_the_same(operator: Operator) -> None:
+    """Create, change and delete a user with rabbitmqctl and with `warren ctl`."""
     said = operator.run("add_user", "bob", "sesame").output
     assert "Done. Don't forget to grant the user permissions to some virtual hosts!" in said
     assert "already exists" in operator.refused("add_user", "bob", "sesame")
@@ -73,44 +74,44 @@ def test_a_password_from_standard_input(warren: Operator, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.stdin", io.StringIO("sesame\n"))
     warren("add_user", "ann")
     warren("set_permissions", "ann", ".*", ".*", ".*")
-    let_in(warren, "ann:sesame")
+    accepted(warren, "ann:sesame")
     warren("change_password", "ann", "street")
-    let_in(warren, "ann:street")
+    accepted(warren, "ann:street")
     assert wrong_password(warren, "ann:sesame")
     warren("clear_password", "ann")
     assert warren.run("authenticate_user", "ann", "street").status == 1
-    assert "an empty password lets nobody in" in warren.refused("change_password", "ann", "")
+    assert "an empty password allows no login" in warren.refused("change_password", "ann", "")
 
 
-def test_permissions_count_at_once(warren: Operator) -> None:
+def test_permissions_apply_at_once(warren: Operator) -> None:
     warren("add_user", "ann", "sesame")
-    assert "access to vhost '/' refused for user 'ann'" in turned_away(warren, "ann:sesame")
+    assert "access to vhost '/' refused for user 'ann'" in refusal_of(warren, "ann:sesame")
     warren("set_permissions", "ann", "^ann-", ".*", ".*")
     with peer(warren, "ann:sesame") as ann:
         ann.connect().open().declare("ann-queue", exclusive=True)
         refusal = ann.refused(made(commands.Queue.Declare, queue="bob-queue"))
         assert "configure access to queue 'bob-queue' in vhost '/' refused" in refusal.text
     warren("clear_permissions", "ann")
-    assert "refused" in turned_away(warren, "ann:sesame")
+    assert "refused" in refusal_of(warren, "ann:sesame")
     said = warren.refused("set_permissions", "ann", "(", ".*", ".*")
     assert (
         said == "warren ctl: '(' is no regular expression: missing ), unterminated subpattern at position 0\n"
     )
 
 
-def test_virtual_hosts_come_and_go(warren: Operator) -> None:
+def test_virtual_hosts_are_added_and_deleted(warren: Operator) -> None:
     warren("add_vhost", "other", "--description", "Another one", "--tags", "a,b")
     warren("add_vhost", "other")
     assert warren("list_vhosts") == ["name", "/", "other"]
     assert warren("list_vhosts", "name", "description", "tags")[2] == "other\tAnother one\t[a, b]"
     warren("set_permissions", "-p", "other", "guest", ".*", ".*", ".*")
-    let_in(warren, "guest:guest", "other")
+    accepted(warren, "guest:guest", "other")
     warren("set_vhost_limits", "-p", "other", '{"max-connections":0}')
     assert warren("list_vhost_limits", "-p", "other") == ['{"max-connections":0}']
     assert warren("list_vhost_limits", "--global") == ["vhost\tlimits", 'other\t{"max-connections":0}']
-    assert "connection limit (0) is reached" in turned_away(warren, "guest:guest", "other")
+    assert "connection limit (0) is reached" in refusal_of(warren, "guest:guest", "other")
     warren("clear_vhost_limits", "-p", "other")
-    let_in(warren, "guest:guest", "other")
+    accepted(warren, "guest:guest", "other")
     warren("enable_vhost_protection_from_deletion", "other")
     assert "is protected from deletion" in warren.refused("delete_vhost", "other")
     warren("disable_vhost_protection_from_deletion", "other")
@@ -118,7 +119,7 @@ def test_virtual_hosts_come_and_go(warren: Operator) -> None:
     assert "does not exist" in warren.refused("delete_vhost", "other")
 
 
-def test_columns_are_chosen(warren: Operator) -> None:
+def test_columns_can_be_selected(warren: Operator) -> None:
     assert warren("list_users", "tags", "user") == ["tags\tuser", "[administrator]\tguest"]
     assert warren("list_permissions", "user", "read") == ["user\tread", "guest\t.*"]
     assert warren("list_user_permissions", "guest", "vhost") == ["vhost", "/"]
@@ -126,7 +127,7 @@ def test_columns_are_chosen(warren: Operator) -> None:
     assert "there is no item cows; the items are: user tags" in warren.refused("list_users", "cows")
 
 
-def test_limits_are_checked(warren: Operator) -> None:
+def test_limits_are_validated(warren: Operator) -> None:
     warren("add_user", "ann", "sesame")
     said = warren.refused("set_user_limits", "ann", '{"max-cows":1}')
     assert said == 'warren ctl: Validation failed: Unrecognised terms [{<<"max-cows">>,1}] in user-limits\n'
@@ -143,7 +144,7 @@ def test_limits_are_checked(warren: Operator) -> None:
     assert warren("list_user_limits") == []
 
 
-def test_global_parameters_are_kept(warren: Operator) -> None:
+def test_global_parameters_are_set_and_cleared(warren: Operator) -> None:
     warren("set_global_parameter", "motto", '{"in":"vino"}')
     assert warren("list_global_parameters") == ["name\tvalue", 'motto\t{"in":"vino"}']
     warren("clear_global_parameter", "motto")

@@ -1,1 +1,1 @@
-"""What operators see and do: the control socket, its verbs, definitions in RabbitMQ's format."""
+"""Management of a broker: control socket, its verbs, and definitions in RabbitMQ's format."""

@@ -1,24 +1,25 @@
-"""Definitions that a broker loads whenever it starts (https://www.rabbitmq.com/docs/definitions#import-on-boot)."""
+"""Import of definitions at every start of the broker (https://www.rabbitmq.com/docs/definitions#import-on-boot)."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from warren.broker.management.definitions_export import Holdings
-from warren.broker.management.definitions_import import take_in
+from warren.broker.management.definitions_export import BrokerMetadata
+from warren.broker.management.definitions_import import import_in_steps
 from warren.broker.management.request import Json
 from warren.broker.model.operator_errors import OperationRefused
 
 
 class DefinitionsError(Exception):
-    """They cannot be loaded. Its text is one line: which file, and what is wrong there."""
+    """The definitions cannot be loaded. The text is one line: the file, and what is wrong in it."""
 
 
 def read_definitions(path: Path | None) -> list[tuple[Path, Json]]:
-    """The definitions in a file, or in all `*.json` of a folder in the order of their names.
+    """Read the definitions of a file, or of all `*.json` files of a folder in the order of their names.
 
-    :raises DefinitionsError: if one cannot be read, or is not JSON.
+    :param path: file or folder; None for no definitions
+    :raises DefinitionsError: if a file cannot be read, or is not JSON
     """
     if path is None:
         return []
@@ -34,19 +35,22 @@ def read_definitions(path: Path | None) -> list[tuple[Path, Json]]:
     return found
 
 
-def brings(found: list[tuple[Path, Json]], kind: str) -> bool:
-    """Whether there is any definition of a kind in them."""
+def contains_kind(found: list[tuple[Path, Json]], kind: str) -> bool:
+    """Return True if any file has a definition of this kind.
+
+    :param kind: top-level key of definitions, such as "users"
+    """
     return any(isinstance(definitions, dict) and definitions.get(kind) for _, definitions in found)
 
 
-def load_definitions(found: list[tuple[Path, Json]], holdings: Holdings) -> None:
-    """Take them all in.
+def load_definitions(found: list[tuple[Path, Json]], metadata: BrokerMetadata) -> None:
+    """Import all definitions.
 
-    :raises DefinitionsError: naming the definition that is wrong.
+    :raises DefinitionsError: naming the file and the definition that is wrong
     """
     for file, definitions in found:
         try:
-            for _ in take_in(definitions, holdings):
+            for _ in import_in_steps(definitions, metadata):
                 pass
         except OperationRefused as refused:
             raise DefinitionsError(f"the definitions {file} are refused: {refused}") from None

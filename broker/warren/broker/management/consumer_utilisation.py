@@ -1,7 +1,7 @@
-"""How much of the time a queue's consumers could take a message at once: sampled, once a second.
+"""Consumer utilisation: fraction of the time in which a queue could deliver a message to a consumer immediately.
 
-Counting it exactly would take the time twice a message. 1.0 is always (they are as fast as their queue), 0 never, or no
-consumer at all. Source of the term: https://www.rabbitmq.com/docs/consumers#capacity.
+It is 1.0 if the consumers keep up with the queue, and 0 if they never do or there is no consumer. It is sampled once a
+second, because an exact value would need two clock readings for each message. https://www.rabbitmq.com/docs/consumers#capacity.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 INTERVAL: Final = 1.0
 """Seconds between two samples."""
 WEIGHT: Final = 0.2
-"""What the newest sample counts: a change shows by two thirds after five seconds."""
+"""Weight of the newest sample: five seconds after a change the average shows two thirds of it."""
 
 
-class Utilisation:
-    """The moving averages of one broker's queues. Costs a look at each queue a second."""
+class ConsumerUtilisation:
+    """Moving averages of all queues of a broker. Each second, every queue is sampled once."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -36,23 +36,23 @@ class Utilisation:
             self._timer = None
 
     def of(self, queue: Queue) -> float | int:
-        """Between 0 and 1; a queue that has just got its first consumer has what stands now."""
+        """Return the utilisation of a queue, from 0 to 1. Before the first sample it is the current state."""
         if not queue.consumers:
             return 0
         average = self._averages.get(queue)
-        return round(_now(queue) if average is None else average, 6)
+        return round(_current(queue) if average is None else average, 6)
 
     def _sample(self) -> None:
         averages: dict[Queue, float] = {}
         for topology in self._node.vhosts.values():
             for queue in topology.vhost.queues.values():
                 if queue.scheduler.consumers:
-                    now = _now(queue)
+                    now = _current(queue)
                     before = self._averages.get(queue, now)
                     averages[queue] = before + WEIGHT * (now - before)
         self._averages = averages
         self.start()
 
 
-def _now(queue: Queue) -> float:
+def _current(queue: Queue) -> float:
     return 1.0 if queue.ready_consumers else 0.0

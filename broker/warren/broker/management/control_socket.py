@@ -1,7 +1,7 @@
-"""The control socket: a request and a reply are a line of JSON each, on a Unix socket that only its owner may open.
+"""Control socket: a Unix socket with mode 0600 that accepts requests and sends replies, each one line of JSON.
 
-A request is `{"verb": NAME, "arguments": {...}}`; its reply is `{"result": VALUE}`, or else
-`{"error": ONE LINE, "status": EXIT STATUS}`. A connection may carry any number of them, one after the other.
+A request is `{"verb": NAME, "arguments": {...}}`. Its reply is `{"result": VALUE}`, or
+`{"error": ONE LINE, "status": EXIT STATUS}`. A connection may send any number of requests, one after the other.
 """
 
 from __future__ import annotations
@@ -17,39 +17,40 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.model import operator_errors
 from warren.core.errors import ExitStatus
 
 logger = logging.getLogger(__name__)
 
 REQUEST_LIMIT: Final = 32 * 1024 * 1024
-"""Bytes of one request: the definitions of some 100,000 queues."""
-CONNECTIONS: Final = 32
-"""How many may be open at once; further ones are refused."""
+"""Largest request in bytes: enough for the definitions of about 100,000 queues."""
+MAX_CONNECTIONS: Final = 32
+"""Control connections that may be open at once; further ones are refused."""
 IDLE_SECONDS: Final = 60.0
-"""How long a connection may keep the broker waiting for its next request, or not read a reply."""
+"""Seconds that a connection may stay idle between requests, or leave a reply unread, before it is closed."""
 PATH_LIMIT: Final = 100
-"""Bytes of a socket's path that every system takes."""
+"""Longest path of a Unix socket, in bytes, that every supported system accepts."""
 
-Perform: TypeAlias = Callable[[str, Request], Awaitable[Json]]
+PerformVerb: TypeAlias = Callable[[str, Request], Awaitable[Json]]
+"""Performs a verb with its arguments and returns the result."""
 
 
 class ControlSocket:
-    """Accepts requests until it is closed. What they mean, `perform` knows."""
+    """Server of the control socket. It passes each request to `perform`."""
 
-    def __init__(self, perform: Perform) -> None:
+    def __init__(self, perform: PerformVerb) -> None:
         self._perform = perform
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def open(self, path: Path) -> None:
-        """Listen at a path; a socket that a dead broker has left there is replaced.
+        """Listen at a path. A socket that a stopped broker left there is replaced.
 
-        :raises OSError: if it cannot be made, or if somebody listens there.
+        :raises OSError: if the socket cannot be created, or a running process listens there
         """
-        sock = listening(path)
+        sock = bind_socket(path)
         try:
             self._server = await asyncio.start_unix_server(self._accept, sock=sock, limit=REQUEST_LIMIT)
         except BaseException:
@@ -58,7 +59,7 @@ class ControlSocket:
         self._path = path
 
     async def close(self) -> None:
-        """Stop listening, and end what is open: a request that is being worked on gets no reply."""
+        """Stop listening, and close all connections. A request in progress gets no reply."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -76,8 +77,8 @@ class ControlSocket:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._open) >= CONNECTIONS:
-            reply(writer, {"error": "too many control connections; try again", "status": ExitStatus.IO})
+        if len(self._open) >= MAX_CONNECTIONS:
+            write_reply(writer, {"error": "too many control connections; try again", "status": ExitStatus.IO})
             writer.close()
             return
         self._open[task] = writer
@@ -85,26 +86,29 @@ class ControlSocket:
             while await self._serve(reader, writer):
                 pass
         except (OSError, TimeoutError, asyncio.CancelledError):
-            # Gone, silent for too long, or the broker stops: nobody is waited for who may never read the rest.
+            # The client is gone or idle, or the broker stops. Abort: the client may never read the rest.
             writer.transport.abort()
         finally:
             del self._open[task]
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request; False at the end of the connection."""
+        """Serve one request. Return False at the end of the connection."""
         try:
             async with asyncio.timeout(IDLE_SECONDS):
                 line = await reader.readuntil(b"\n")
         except asyncio.IncompleteReadError:
             return False
         except asyncio.LimitOverrunError:
-            reply(
+            write_reply(
                 writer,
-                {"error": f"a request may have {REQUEST_LIMIT} bytes at most", "status": ExitStatus.USAGE},
+                {
+                    "error": f"the request is larger than the limit of {REQUEST_LIMIT} bytes",
+                    "status": ExitStatus.USAGE,
+                },
             )
             return False
-        reply(writer, await self._answer(line))
+        write_reply(writer, await self._answer(line))
         async with asyncio.timeout(IDLE_SECONDS):
             await writer.drain()
         return True
@@ -112,49 +116,52 @@ class ControlSocket:
     async def _answer(self, line: bytes) -> dict[str, Json]:
         verb = ""
         try:
-            verb, request = parse(line)
+            verb, request = parse_request(line)
             return {"result": await self._perform(verb, request)}
-        except Refused as refused:
+        except RequestRefused as refused:
             return {"error": str(refused), "status": refused.status}
         except operator_errors.OperationRefused as refused:
             return {"error": str(refused), "status": ExitStatus.USAGE}
         except Exception:
-            logger.exception("event=control_error verb=%r", verb)
-            return {"error": f"{verb} failed; the broker's log says why", "status": ExitStatus.FAILED}
+            logger.exception("event=management.verb_failed verb=%s", verb)
+            return {
+                "error": f"{verb} failed with an internal error; see the log of the broker",
+                "status": ExitStatus.FAILED,
+            }
 
 
-def parse(line: bytes) -> tuple[str, Request]:
-    """A request's verb and arguments.
+def parse_request(line: bytes) -> tuple[str, Request]:
+    """Parse a request into its verb and arguments.
 
-    :raises Refused: if it is none.
+    :raises RequestRefused: if the line is not a request
     """
     try:
         request = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"a request is a line of JSON: {error}") from None
+        raise RequestRefused(f"the request is not a line of JSON: {error}") from None
     if not isinstance(request, dict) or not isinstance(request.get("verb"), str):
-        raise Refused('a request is an object with a "verb"')
+        raise RequestRefused('a request must be a JSON object with a "verb"')
     arguments = request.get("arguments", {})
     if not isinstance(arguments, dict):
-        raise Refused('"arguments" has to be an object')
+        raise RequestRefused('"arguments" must be a JSON object')
     return request["verb"], Request(arguments)
 
 
-def reply(writer: asyncio.StreamWriter, answer: dict[str, Json]) -> None:
+def write_reply(writer: asyncio.StreamWriter, answer: dict[str, Json]) -> None:
     writer.write(json.dumps(answer).encode() + b"\n")
 
 
-def listening(path: Path) -> socket.socket:
-    """A socket at a path, mode 0600 from its first moment.
+def bind_socket(path: Path) -> socket.socket:
+    """Create a Unix socket at a path. It has mode 0600 from its creation on.
 
-    :raises OSError: if it cannot be made, or if somebody listens there.
+    :raises OSError: if the socket cannot be created, or a running process listens there
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = -1
     try:
         address = str(path)
         if len(os.fsencode(address)) > PATH_LIMIT:
-            # The kernel takes no longer one; by its folder's handle it is short.
+            # The path is too long for the kernel; through a descriptor of its folder it is short.
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
             address = f"/proc/self/fd/{folder}/{path.name}"
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
@@ -166,11 +173,11 @@ def listening(path: Path) -> socket.socket:
                     path.unlink()
                 else:
                     raise OSError(f"{path} is the control socket of a running broker")
-        # The mode that the file gets when it is bound: a chmod after it would come too late.
+        # bind() creates the file with this mode; a chmod afterwards would leave a moment with another mode.
         os.fchmod(sock.fileno(), 0o600)
         sock.bind(address)
         os.chmod(path, 0o600)
-        sock.listen(CONNECTIONS)
+        sock.listen(MAX_CONNECTIONS)
     except BaseException:
         sock.close()
         raise

@@ -1,7 +1,8 @@
-"""Everything that is declared and configured, in RabbitMQ's definitions format.
+"""Export of definitions in RabbitMQ's format (https://www.rabbitmq.com/docs/definitions).
 
-https://www.rabbitmq.com/docs/definitions. Left out, as there: the default exchange and those named `amq.*`, exclusive
-queues and the bindings to them, messages. Unlike there, internal exchanges are in it: they would be missed.
+As in RabbitMQ, the default exchange, exchanges named `amq.*`, exclusive queues with their bindings, and messages are
+left out.
+Unlike RabbitMQ, internal exchanges are exported: an import without them would lose routes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.broker.access.access_control import Access
 from warren.broker.access.passwords import exported as exported_hash
-from warren.broker.management.json_values import plain, text
+from warren.broker.management.json_values import name_text, plain_value
 from warren.broker.management.request import Json
 from warren.broker.management.verbs.users import user_limits
 from warren.broker.management.verbs.virtual_hosts import vhost_limits
@@ -28,49 +29,50 @@ if TYPE_CHECKING:
     from warren.broker.model.vhost.vhost import VirtualHost
     from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
 
-FOLLOWS: Final = "3.10.8"
-"""The RabbitMQ version whose form of definitions this is: newer ones read it as well."""
+RABBITMQ_VERSION: Final = "3.10.8"
+"""RabbitMQ version whose format this is. Newer versions read it, too."""
 
 
-class Holdings(NamedTuple):
-    """What definitions are of."""
+class BrokerMetadata(NamedTuple):
+    """Everything in a broker that definitions describe: virtual hosts with their topology, users, runtime parameters."""
 
     virtual_hosts: VirtualHosts
     access: Access
     parameters: RuntimeParameters
 
 
-def exporting(holdings: Holdings, version: str) -> Generator[None, None, dict[str, Json]]:
-    """The definitions, each kind in the order of its names.
+def export_in_steps(metadata: BrokerMetadata, version: str) -> Generator[None, None, dict[str, Json]]:
+    """Export all definitions, each kind in the order of its names.
 
-    It yields after each one, for whoever wants to do something else in between; what is deleted meanwhile is in it or not,
-    but no binding without its ends.
+    The generator yields after each definition, so that the caller can let the event loop run. An object that is deleted
+    meanwhile may be exported or not, but no binding is exported without its source and destination.
 
-    :param version: of Warren, for the reader
+    :param version: Warren's version, for `product_version`
+    :return: the definitions, as the value of the generator
     """
-    hosts = [topology.vhost for _, topology in sorted(holdings.virtual_hosts.declarations.items())]
-    settings = holdings.virtual_hosts.all()
-    permissions = holdings.access.permissions
+    hosts = [topology.vhost for _, topology in sorted(metadata.virtual_hosts.declarations.items())]
+    settings = metadata.virtual_hosts.all()
+    permissions = metadata.access.permissions
     queues = yield from _collected(_queue(queue) for vhost in hosts for queue in _queues(vhost))
     exchanges = yield from _collected(each for vhost in hosts for each in _exchanges(vhost))
     ends = {("queue", each["vhost"], each["name"]) for each in queues}
     ends |= {("exchange", each["vhost"], each["name"]) for each in exchanges}
     bindings = yield from _collected(each for vhost in hosts for each in _bindings(vhost, ends))
     return {
-        "rabbit_version": FOLLOWS,
-        "rabbitmq_version": FOLLOWS,
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
         "product_name": "Warren",
         "product_version": version,
-        "users": [_user(user) for user in holdings.access.users.all()],
+        "users": [_user(user) for user in metadata.access.users.all()],
         "vhosts": [_virtual_host(each) for each in settings],
         "permissions": [asdict(each) for each in permissions.all()],
         "topic_permissions": [asdict(each) for each in permissions.topics()],
-        "parameters": list(_parameters(holdings, hosts, settings)),
+        "parameters": list(_parameters(metadata, hosts, settings)),
         "global_parameters": [
-            {"name": name, "value": value} for name, value in sorted(holdings.parameters.globals.items())
+            {"name": name, "value": value} for name, value in sorted(metadata.parameters.globals.items())
         ],
         "policies": [
-            {"vhost": text(vhost.name), "name": name, **policy_to_value(policy)}
+            {"vhost": name_text(vhost.name), "name": name, **policy_to_value(policy)}
             for vhost in hosts
             for name, policy in sorted(vhost.policies.user_policies.items())
         ],
@@ -108,12 +110,12 @@ def _virtual_host(settings: VirtualHostSettings) -> Json:
 
 
 def _parameters(
-    holdings: Holdings, hosts: list[VirtualHost], settings: list[VirtualHostSettings]
+    metadata: BrokerMetadata, hosts: list[VirtualHost], settings: list[VirtualHostSettings]
 ) -> Iterator[Json]:
     for vhost in hosts:
         for name, policy in sorted(vhost.policies.operator.items()):
             yield {
-                "vhost": text(vhost.name),
+                "vhost": name_text(vhost.name),
                 "component": OPERATOR_POLICY,
                 "name": name,
                 "value": policy_to_value(policy),
@@ -123,13 +125,13 @@ def _parameters(
         if limits:
             yield {"vhost": each.name, "component": "vhost-limits", "name": "limits", "value": limits}
     for (name_of, component, name), value in sorted(
-        holdings.parameters.stored.items(), key=lambda kept: kept[0]
+        metadata.parameters.stored.items(), key=lambda kept: kept[0]
     ):
-        yield {"vhost": text(name_of), "component": component, "name": name, "value": value}
+        yield {"vhost": name_text(name_of), "component": component, "name": name, "value": value}
 
 
 def _arguments(raw: bytes) -> dict[str, Json]:
-    return {name: plain(value) for name, value in field_tables.decode(raw).items()}
+    return {name: plain_value(value) for name, value in field_tables.decode(raw).items()}
 
 
 def _queues(vhost: VirtualHost) -> list[Queue]:
@@ -137,18 +139,19 @@ def _queues(vhost: VirtualHost) -> list[Queue]:
 
 
 def is_exported(queue: Queue) -> bool:
+    """Return True unless the queue is exclusive or internal."""
     return queue.owner is None and not queue.name.startswith(b"amq.")
 
 
 def _is_predeclared(destination: Queue | Exchange) -> bool:
-    """An exchange that is there wherever definitions are taken in."""
+    """Return True for an exchange that every broker declares itself."""
     return not isinstance(destination, Queue) and destination.name.startswith(b"amq.")
 
 
 def _queue(queue: Queue) -> Json:
     return {
-        "vhost": text(queue.vhost.name),
-        "name": text(queue.name),
+        "vhost": name_text(queue.vhost.name),
+        "name": name_text(queue.name),
         "type": queue_type(queue),
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
@@ -160,9 +163,9 @@ def _exchanges(vhost: VirtualHost) -> Iterator[Json]:
     for name, exchange in sorted(vhost.exchanges.items()):
         if name and not name.startswith(b"amq."):
             yield {
-                "vhost": text(vhost.name),
-                "name": text(name),
-                "type": text(exchange.kind),
+                "vhost": name_text(vhost.name),
+                "name": name_text(name),
+                "type": name_text(exchange.kind),
                 "durable": exchange.durable,
                 "auto_delete": exchange.auto_delete,
                 "internal": exchange.internal,
@@ -171,7 +174,7 @@ def _exchanges(vhost: VirtualHost) -> Iterator[Json]:
 
 
 def _bindings(vhost: VirtualHost, ends: set[tuple[str, str, str]]) -> Iterator[Json]:
-    host = text(vhost.name)
+    host = name_text(vhost.name)
     for name, exchange in sorted(vhost.exchanges.items()):
         for key in sorted(exchange.bindings):
             binding = exchange.bindings.get(key)
@@ -179,13 +182,13 @@ def _bindings(vhost: VirtualHost, ends: set[tuple[str, str, str]]) -> Iterator[J
                 continue
             destination = binding.destination
             kind = "queue" if isinstance(destination, Queue) else "exchange"
-            if (kind, host, text(destination.name)) not in ends and not _is_predeclared(destination):
+            if (kind, host, name_text(destination.name)) not in ends and not _is_predeclared(destination):
                 continue
             yield {
                 "vhost": host,
-                "source": text(name),
-                "destination": text(destination.name),
+                "source": name_text(name),
+                "destination": name_text(destination.name),
                 "destination_type": kind,
-                "routing_key": text(binding.routing_key),
+                "routing_key": name_text(binding.routing_key),
                 "arguments": _arguments(binding.arguments),
             }

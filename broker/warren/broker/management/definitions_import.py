@@ -1,7 +1,7 @@
-"""Definitions in RabbitMQ's format, taken in: the whole file is tried on a copy first, so that a bad one changes nothing.
+"""Import of definitions in RabbitMQ's format (https://www.rabbitmq.com/docs/definitions).
 
-https://www.rabbitmq.com/docs/definitions. What is there already stays: queues and exchanges are left as they are; users,
-virtual hosts, permissions, parameters and policies become what the file says.
+The import is tried on a copy of the broker's metadata first, so that an invalid file changes nothing. Queues and exchanges
+that exist stay as they are; users, virtual hosts, permissions, parameters and policies are overwritten by the file.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final, TypeAlias
 
 from warren.broker.access.access_control import Access
 from warren.broker.access.passwords import SHA256
-from warren.broker.management.definitions_export import Holdings, exporting
-from warren.broker.management.limits_json import limits
-from warren.broker.management.request import Json, Refused
+from warren.broker.management.definitions_export import BrokerMetadata, export_in_steps
+from warren.broker.management.limits_json import parse_limits
+from warren.broker.management.request import Json, RequestRefused
 from warren.broker.management.verbs.users import LIMITS as USER_LIMITS
 from warren.broker.management.verbs.virtual_hosts import LIMITS as VHOST_LIMITS
 from warren.broker.model.clock import Timer
@@ -38,23 +38,25 @@ logger = logging.getLogger(__name__)
 PREDECLARED: Final = "amq."
 
 
-def take_in(definitions: Json, holdings: Holdings) -> Generator[None, None, None]:
-    """Take definitions in. It yields after each one, for whoever wants to do something else in between.
+def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[None, None, None]:
+    """Import definitions. The generator yields after each one, so that the caller can let the event loop run.
 
-    :raises Refused: naming the definition that is wrong; then nothing has changed.
+    :raises RequestRefused: naming the definition that is wrong; nothing has changed then
     """
     portability = PortabilityChecks.silent()
-    hosts = VirtualHosts(NoTime(), None, None, compat=holdings.virtual_hosts.compat, portability=portability)
-    rehearsal = Holdings(hosts, Access(hosts, None), RuntimeParameters(hosts, None))
-    yield from _apply((yield from exporting(holdings, "")), rehearsal)
-    # What is there is not judged again.
-    portability.strict = holdings.virtual_hosts.portability.strict
-    yield from _apply(definitions, rehearsal)
-    yield from _apply(definitions, holdings)
+    hosts = VirtualHosts(
+        StoppedClock(), None, None, compat=metadata.virtual_hosts.compat, portability=portability
+    )
+    dry_run = BrokerMetadata(hosts, Access(hosts, None), RuntimeParameters(hosts, None))
+    yield from _apply_definitions((yield from export_in_steps(metadata, "")), dry_run)
+    # The checks of strict mode apply to new definitions only, not to existing ones.
+    portability.strict = metadata.virtual_hosts.portability.strict
+    yield from _apply_definitions(definitions, dry_run)
+    yield from _apply_definitions(definitions, metadata)
 
 
-class NoTime:
-    """The clock of the copy: nothing in it ever happens by itself."""
+class StoppedClock:
+    """Clock of the copy: no timer ever fires."""
 
     def now(self) -> float:
         return 0.0
@@ -63,22 +65,22 @@ class NoTime:
         return self
 
     def cancel(self) -> None:
-        """What was to happen never happens anyway."""
+        """Do nothing: the timer never fires."""
 
 
 class Definition:
-    """One definition of a file. Its fields are taken as what they have to be, or it is refused."""
+    """One definition of a file, with typed access to its fields. A field of another type is an error."""
 
     def __init__(self, kind: str, index: int, fields: Json) -> None:
         self.kind = kind
         self.index = index
         if not isinstance(fields, dict):
-            raise Refused(f"{kind}[{index}] has to be an object")
+            raise RequestRefused(f"{kind}[{index}] must be an object")
         self.fields = fields
 
     @property
     def label(self) -> str:
-        """What a refusal calls it."""
+        """Kind, position and name of the definition, for error texts."""
         fields = self.fields
         name = fields.get("name", fields.get("user", fields.get("source")))
         if self.kind == "bindings":
@@ -86,13 +88,13 @@ class Definition:
         where = f" in vhost '{fields['vhost']}'" if isinstance(fields.get("vhost"), str) else ""
         return f"{self.kind}[{self.index}] '{name}'{where}"
 
-    def refused(self, reason: object) -> Refused:
-        return Refused(f"{self.label}: {reason}")
+    def error(self, reason: object) -> RequestRefused:
+        return RequestRefused(f"{self.label}: {reason}")
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self.fields.get(name, default)
         if not isinstance(value, str):
-            raise self.refused(f"{name} has to be a text" if name in self.fields else f"{name} is missing")
+            raise self.error(f"{name} must be a text" if name in self.fields else f"{name} is missing")
         return value
 
     def data(self, name: str) -> bytes:
@@ -101,58 +103,58 @@ class Definition:
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.fields.get(name, default)
         if not isinstance(value, bool):
-            raise self.refused(f"{name} has to be true or false")
+            raise self.error(f"{name} must be true or false")
         return value
 
     def tags(self, fields: dict[str, Json]) -> list[str]:
-        """A list of texts, or one text with commas."""
+        """Return the field `tags`: a list of texts, or one text with commas."""
         value = fields.get("tags") or []
         found = value.split(",") if isinstance(value, str) else value
         if not isinstance(found, list) or not all(isinstance(tag, str) for tag in found):
-            raise self.refused("tags have to be a list of texts")
+            raise self.error("tags must be a list of texts")
         return [tag.strip() for tag in found if tag.strip()]
 
     def arguments(self) -> bytes:
-        """An encoded table."""
+        """Return the field `arguments` as an encoded table."""
         value = self.fields.get("arguments") or {}
         if not isinstance(value, dict):
-            raise self.refused("arguments have to be an object")
+            raise self.error("arguments must be an object")
         try:
             return field_tables.encode(value)
         except (ValueError, AttributeError) as error:
-            raise self.refused(error) from None
+            raise self.error(error) from None
 
     def limits(self, value: Json, known: tuple[str, ...]) -> dict[str, int]:
-        return limits(as_object(value or {}), known, "limits")
+        return parse_limits(as_object(value or {}), known, "limits")
 
 
-Apply: TypeAlias = Callable[[Definition, Holdings], None]
+Apply: TypeAlias = Callable[[Definition, BrokerMetadata], None]
 
 
-def _apply(definitions: Json, holdings: Holdings) -> Iterator[None]:
+def _apply_definitions(definitions: Json, metadata: BrokerMetadata) -> Iterator[None]:
     if not isinstance(definitions, dict):
-        raise Refused("definitions are a JSON object")
-    for kind, apply in KINDS.items():
+        raise RequestRefused("the definitions must be a JSON object")
+    for kind, apply in APPLY_BY_KIND.items():
         listed = definitions.get(kind, [])
         if not isinstance(listed, list):
-            raise Refused(f"{kind} has to be a list")
+            raise RequestRefused(f"{kind} must be a list")
         for index, fields in enumerate(listed):
             definition = Definition(kind, index, fields)
             try:
-                apply(definition, holdings)
-            except Refused as reason:
+                apply(definition, metadata)
+            except RequestRefused as reason:
                 if str(reason).startswith(definition.label):
                     raise
-                raise definition.refused(reason) from None
+                raise definition.error(reason) from None
             except (ModelRefused, InvalidPolicy, field_tables.TableError) as reason:
-                raise definition.refused(reason) from None
+                raise definition.error(reason) from None
             except AmqpError as error:
-                raise definition.refused(error.explanation) from None
+                raise definition.error(error.explanation) from None
             yield
 
 
 def as_object(value: Json) -> Json:
-    """RabbitMQ 3.10 writes some objects as a list of pairs."""
+    """Convert a list of [name, value] pairs to an object: RabbitMQ 3.10 exports some objects in this form."""
     if isinstance(value, list) and value and all(_is_pair(item) for item in value):
         return {item[0]: as_object(item[1]) for item in value}
     return value
@@ -162,11 +164,11 @@ def _is_pair(item: Json) -> bool:
     return isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)
 
 
-# -- by kind
+# -- apply a definition, by kind
 
 
-def _user(definition: Definition, holdings: Holdings) -> None:
-    users = holdings.access.users
+def _user(definition: Definition, metadata: BrokerMetadata) -> None:
+    users = metadata.access.users
     name, tags = definition.text("name"), definition.tags(definition.fields)
     hashed = definition.fields.get("password_hash")
     if name not in users:
@@ -183,78 +185,78 @@ def _user(definition: Definition, holdings: Holdings) -> None:
     )
 
 
-def _virtual_host(definition: Definition, holdings: Holdings) -> None:
-    hosts, name = holdings.virtual_hosts, definition.text("name")
-    metadata = definition.fields.get("metadata") or {}
-    if not isinstance(metadata, dict):
-        raise definition.refused("metadata has to be an object")
-    said = {**definition.fields, **metadata}
-    kind = said.get("default_queue_type")
+def _virtual_host(definition: Definition, metadata: BrokerMetadata) -> None:
+    hosts, name = metadata.virtual_hosts, definition.text("name")
+    nested = definition.fields.get("metadata") or {}
+    if not isinstance(nested, dict):
+        raise definition.error("metadata must be an object")
+    fields = {**definition.fields, **nested}
+    kind = fields.get("default_queue_type")
     kind = "" if kind in (None, "undefined") else kind
-    description = said.get("description") or ""
+    description = fields.get("description") or ""
     if not isinstance(description, str) or not isinstance(kind, str):
-        raise definition.refused("description and default_queue_type have to be texts")
+        raise definition.error("description and default_queue_type must be texts")
     if name not in hosts:
         hosts.add(name)
     hosts.update(
         name,
         description=description,
-        tags=definition.tags(said),
+        tags=definition.tags(fields),
         default_queue_type=kind,
-        protected=said.get("protected_from_deletion") is True,
+        protected=fields.get("protected_from_deletion") is True,
     )
     if definition.fields.get("limits"):
-        _limit(definition, holdings, name, definition.fields["limits"])
+        _limit(definition, metadata, name, definition.fields["limits"])
 
 
-def _limit(definition: Definition, holdings: Holdings, vhost: str, value: Json) -> None:
+def _limit(definition: Definition, metadata: BrokerMetadata, vhost: str, value: Json) -> None:
     found = definition.limits(value, VHOST_LIMITS)
-    holdings.virtual_hosts.set_limits(
+    metadata.virtual_hosts.set_limits(
         vhost, max_connections=found.get("max-connections"), max_queues=found.get("max-queues")
     )
 
 
-def _permission(definition: Definition, holdings: Holdings) -> None:
+def _permission(definition: Definition, metadata: BrokerMetadata) -> None:
     text = definition.text
-    holdings.access.permissions.set(
+    metadata.access.permissions.set(
         text("user"), text("vhost"), text("configure"), text("write"), text("read")
     )
 
 
-def _topic_permission(definition: Definition, holdings: Holdings) -> None:
+def _topic_permission(definition: Definition, metadata: BrokerMetadata) -> None:
     text = definition.text
-    holdings.access.permissions.set_topic(
+    metadata.access.permissions.set_topic(
         text("user"), text("vhost"), text("exchange"), text("write"), text("read")
     )
 
 
-def _global_parameter(definition: Definition, holdings: Holdings) -> None:
-    holdings.parameters.set_global(definition.text("name"), as_object(definition.fields.get("value")))
+def _global_parameter(definition: Definition, metadata: BrokerMetadata) -> None:
+    metadata.parameters.set_global(definition.text("name"), as_object(definition.fields.get("value")))
 
 
-def _policy(definition: Definition, holdings: Holdings) -> None:
-    topology = holdings.virtual_hosts.declarations_of(definition.text("vhost"))
+def _policy(definition: Definition, metadata: BrokerMetadata) -> None:
+    topology = metadata.virtual_hosts.declarations_of(definition.text("vhost"))
     value = {**definition.fields, "definition": as_object(definition.fields.get("definition"))}
-    holdings.parameters.set_policy(topology.vhost, policy_from_value(definition.text("name"), value, False))
+    metadata.parameters.set_policy(topology.vhost, policy_from_value(definition.text("name"), value, False))
 
 
-def _parameter(definition: Definition, holdings: Holdings) -> None:
+def _parameter(definition: Definition, metadata: BrokerMetadata) -> None:
     vhost, component, name = (definition.text(field) for field in ("vhost", "component", "name"))
-    topology = holdings.virtual_hosts.declarations_of(vhost)
+    topology = metadata.virtual_hosts.declarations_of(vhost)
     value = as_object(definition.fields.get("value"))
     if component == "vhost-limits":
-        _limit(definition, holdings, vhost, value)
+        _limit(definition, metadata, vhost, value)
     elif component in (POLICY, OPERATOR_POLICY):
         if isinstance(value, dict):
             value = {**value, "definition": as_object(value.get("definition"))}
         policy = policy_from_value(name, value, component == OPERATOR_POLICY)
-        holdings.parameters.set_policy(topology.vhost, policy)
+        metadata.parameters.set_policy(topology.vhost, policy)
     else:
-        holdings.parameters.set(topology.vhost.name, component, name, value)
+        metadata.parameters.set(topology.vhost.name, component, name, value)
 
 
-def _exchange(definition: Definition, holdings: Holdings) -> None:
-    topology, name = _topology(definition, holdings), definition.data("name")
+def _exchange(definition: Definition, metadata: BrokerMetadata) -> None:
+    topology, name = _topology(definition, metadata), definition.data("name")
     if _is_predeclared(definition, name) or name in topology.vhost.exchanges:
         return
     topology.declare_exchange(
@@ -267,8 +269,8 @@ def _exchange(definition: Definition, holdings: Holdings) -> None:
     )
 
 
-def _queue(definition: Definition, holdings: Holdings) -> None:
-    topology, name = _topology(definition, holdings), definition.data("name")
+def _queue(definition: Definition, metadata: BrokerMetadata) -> None:
+    topology, name = _topology(definition, metadata), definition.data("name")
     if _is_predeclared(definition, name) or name in topology.vhost.queues:
         return
     raw = definition.arguments()
@@ -282,13 +284,13 @@ def _queue(definition: Definition, holdings: Holdings) -> None:
     )
 
 
-def _binding(definition: Definition, holdings: Holdings) -> None:
-    topology = _topology(definition, holdings)
+def _binding(definition: Definition, metadata: BrokerMetadata) -> None:
+    topology = _topology(definition, metadata)
     source, destination = definition.data("source"), definition.data("destination")
     refuse_default_exchange(source)
     kind = definition.text("destination_type")
     if kind not in ("queue", "exchange"):
-        raise definition.refused(f"destination_type is 'queue' or 'exchange', not '{kind}'")
+        raise definition.error(f"destination_type must be 'queue' or 'exchange', not '{kind}'")
     topology.bind(
         topology.exchange(source),
         topology.queue(destination, None) if kind == "queue" else topology.exchange(destination),
@@ -297,19 +299,19 @@ def _binding(definition: Definition, holdings: Holdings) -> None:
     )
 
 
-def _topology(definition: Definition, holdings: Holdings) -> Declarations:
-    return holdings.virtual_hosts.declarations_of(definition.text("vhost"))
+def _topology(definition: Definition, metadata: BrokerMetadata) -> Declarations:
+    return metadata.virtual_hosts.declarations_of(definition.text("vhost"))
 
 
 def _is_predeclared(definition: Definition, name: bytes) -> bool:
-    """The server makes those itself, with names that nobody else may give."""
+    """Return True for the default exchange and names `amq.*`, which the broker itself declares."""
     if name and not name.startswith(PREDECLARED.encode()):
         return False
-    logger.debug("event=definition_skipped definition=%r", definition.label)
+    logger.debug("event=definitions.skipped definition=%s", definition.label)
     return True
 
 
-KINDS: Final[dict[str, Apply]] = {
+APPLY_BY_KIND: Final[dict[str, Apply]] = {
     "vhosts": _virtual_host,
     "users": _user,
     "permissions": _permission,
@@ -321,4 +323,4 @@ KINDS: Final[dict[str, Apply]] = {
     "queues": _queue,
     "bindings": _binding,
 }
-"""In the order in which one needs another."""
+"""Function that applies each kind of definition, in the order of their dependencies."""

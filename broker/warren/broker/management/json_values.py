@@ -1,4 +1,4 @@
-"""Values of the model as JSON: names as text, tables with their types, objects by a name that a request may give back."""
+"""Conversion of model values to JSON: names, field tables, and identifiers that a later request may contain."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 
-def text(name: bytes) -> str:
+def name_text(name: bytes) -> str:
+    """Decode a name. Bytes that are not UTF-8 become lone surrogates."""
     return name.decode("utf-8", "surrogateescape")
 
 
-def typed(table: bytes) -> list[Json]:
-    """An encoded table as RabbitMQ's command lists it: [name, type, value], tables within it the same."""
+def typed_table(table: bytes) -> list[Json]:
+    """Convert an encoded table to [name, type, value] triples, as RabbitMQ's commands list it; empty if it is malformed."""
     try:
         fields = field_tables.decode_fields(table)
     except field_tables.TableError:
@@ -28,39 +29,40 @@ def typed(table: bytes) -> list[Json]:
 
 
 def _typed(field: field_tables.Field) -> list[Json]:
-    """Type and value."""
+    """Convert a field to its type and value."""
     if field.kind == "F":
-        return ["table", typed(field.raw[5:])]
+        return ["table", typed_table(field.raw[5:])]
     if field.kind == "A":
         return ["array", [_typed(item) for item in field_tables.decode_items(field.raw[5:])]]
-    return [field.type_name, plain(field.value)]
+    return [field.type_name, plain_value(field.value)]
 
 
-def plain(value: field_tables.Value) -> Json:
-    """A table's value without its type."""
+def plain_value(value: field_tables.Value) -> Json:
+    """Convert a field value to JSON, without its type."""
     if isinstance(value, bytes):
-        return text(value)
+        return name_text(value)
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [plain_value(item) for item in value]
     if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
+        return {name: plain_value(item) for name, item in value.items()}
     return value
 
 
-# -- what stands where RabbitMQ has the ids of Erlang processes
+# -- identifiers, in place of RabbitMQ's ids of Erlang processes
 
 
 def queue_id(queue: Queue) -> str:
-    """Names a queue: another one of the same name, made later, has another."""
-    return f"<queue.{int(queue.incarnation)}@{text(queue.vhost.name)}>"
+    """Return the identifier of a queue. A queue that is declared again later has another identifier."""
+    return f"<queue.{int(queue.incarnation)}@{name_text(queue.vhost.name)}>"
 
 
 def connection_id(connection: Connection) -> str:
-    """Names a connection for `close_connection`; never used again while the broker runs."""
+    """Return the identifier of a connection for `close_connection`. It is never reused while the broker runs."""
     return f"<connection.{int(connection.conversation.serial)}>"
 
 
 def channel_id(channel: Channel) -> str:
+    """Return the identifier of a channel."""
     return f"<channel.{int(channel.connection.conversation.serial)}.{int(channel.number)}>"

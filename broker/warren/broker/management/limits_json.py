@@ -1,41 +1,45 @@
-"""Limits of users and virtual hosts as operators write them: a JSON object of numbers."""
+"""Limits of users and virtual hosts in the JSON form that operators write: an object of numbers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 
-from warren.broker.management.request import Json, Refused
+from warren.broker.management.request import Json, RequestRefused
 from warren.broker.model.policy.policy_keys import format_settings, format_term
 
 
-def limits(definition: Json, known: tuple[str, ...], where: str) -> dict[str, int]:
-    """The limits in a definition, checked; a negative one is none.
+def parse_limits(definition: Json, known: tuple[str, ...], where: str) -> dict[str, int]:
+    """Validate a definition of limits. A negative number means no limit.
 
-    :param where: how RabbitMQ's refusal names them
-    :raises Refused: with RabbitMQ's text.
+    :param definition: the object, or its JSON text
+    :param known: names that the definition may have
+    :param where: name of the definition in RabbitMQ's error text
+    :raises RequestRefused: with RabbitMQ's text
     """
     if isinstance(definition, str):
         try:
             definition = json.loads(definition)
         except (ValueError, RecursionError) as error:
-            raise Refused(f"the limits are not JSON: {error}") from None
+            raise RequestRefused(f"the limits are not JSON: {error}") from None
     if not isinstance(definition, dict):
-        raise Refused(f"the limits have to be an object: {json.dumps(definition)}")
+        raise RequestRefused(f"the limits must be a JSON object, not {json.dumps(definition)}")
     unknown = {name: value for name, value in definition.items() if name not in known}
     if unknown:
-        raise Refused(f"Validation failed: Unrecognised terms {format_settings(unknown)} in {where}")
+        raise RequestRefused(f"Validation failed: Unrecognised terms {format_settings(unknown)} in {where}")
     for name, value in definition.items():
         if not isinstance(value, int) or isinstance(value, bool):
-            raise Refused(f"Validation failed: {name} should be a number, actually was {format_term(value)}")
+            raise RequestRefused(
+                f"Validation failed: {name} should be a number, actually was {format_term(value)}"
+            )
     return definition
 
 
-def without_none(**found: int | None) -> dict[str, int]:
-    """Those that are set, under RabbitMQ's names."""
+def present_limits(**found: int | None) -> dict[str, int]:
+    """Return the limits that are set, under RabbitMQ's names."""
     return {name.replace("_", "-"): value for name, value in found.items() if value is not None}
 
 
-def shown(found: Mapping[str, int]) -> str:
-    """As the commands print them."""
+def format_limits(found: Mapping[str, int]) -> str:
+    """Format limits as the commands print them."""
     return json.dumps(dict(sorted(found.items())), separators=(",", ":"))

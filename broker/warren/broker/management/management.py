@@ -1,6 +1,6 @@
-"""What a broker can be asked and told by its operator: the verbs, and what they work on.
+"""Management verbs: the requests of operators, by name, and the objects that they work on.
 
-The control socket performs them; anything else that operators use will perform the same ones.
+The control socket performs them; every other management interface would perform the same verbs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final, TypeAlias
 
 from warren.broker.configuration.config import BrokerConfig
 from warren.broker.connection.node import Node
-from warren.broker.management.consumer_utilisation import Utilisation
-from warren.broker.management.definitions_export import Holdings
-from warren.broker.management.json_values import text
-from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.consumer_utilisation import ConsumerUtilisation
+from warren.broker.management.definitions_export import BrokerMetadata
+from warren.broker.management.json_values import name_text
+from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.management.verbs import (
     definitions,
     health,
@@ -34,7 +34,7 @@ from warren.broker.resource_alarms import Resources
 
 logger = logging.getLogger(__name__)
 
-ASKING: Final = (
+READ_ONLY_PREFIXES: Final = (
     "list_",
     "check_",
     "export_",
@@ -47,11 +47,11 @@ ASKING: Final = (
     "authenticate_user",
     "await_startup",
 )
-"""How the verbs begin that change nothing; the others are in the log."""
+"""Prefixes of the verbs that change nothing. All other verbs are logged."""
 
 
 class Management:
-    """One broker, as its operator has it in hand."""
+    """Management interface of one broker."""
 
     def __init__(
         self,
@@ -61,45 +61,46 @@ class Management:
         config: BrokerConfig,
         listeners: Callable[[], list[str]],
     ) -> None:
-        """:param listeners: where it accepts connections, for people to read"""
+        """:param listeners: returns the addresses that accept connections, as text for people"""
         self.node = node
         self.parameters = parameters
-        self.holdings = Holdings(node.virtual_hosts, node.access, parameters)
+        self.metadata = BrokerMetadata(node.virtual_hosts, node.access, parameters)
         self.resources = resources
         self.config = config
         self.listeners = listeners
         self.on_shutdown: Callable[[], None] | None = None
-        """Stops the broker; None if that is for the program to do that it runs in."""
+        """Stops the broker; None where the embedding program stops it."""
         self.started = time.time()
-        self.utilisation = Utilisation(node)
+        self.utilisation = ConsumerUtilisation(node)
 
     async def perform(self, verb: str, request: Request) -> Json:
-        """Carry out one verb; what it changes is on the disk when this returns.
+        """Perform one verb and return its result. Its changes are stored on disk when this returns.
 
-        :raises Refused: if it cannot be done.
+        :raises RequestRefused: if there is no such verb, or the verb refuses the request
+        :raises OperationRefused: if the model refuses the change
         """
         action = VERBS.get(verb)
         if action is None:
-            raise Refused(f"there is no verb {verb!r}")
+            raise RequestRefused(f"there is no verb {verb!r}")
         definitions = self.node.definitions
         before = definitions.submitted if definitions is not None else 0
         result = action(self, request)
         if inspect.isawaitable(result):
             result = await result
-        if not verb.startswith(ASKING):
-            logger.info("event=operator verb=%s arguments=%s", verb, request.shown())
+        if not verb.startswith(READ_ONLY_PREFIXES):
+            logger.info("event=management.verb_performed verb=%s arguments=%s", verb, request.loggable())
         if definitions is not None and definitions.submitted != before:
             await definitions.flush()
         return result
 
     def vhost(self, request: Request) -> VirtualHost:
-        """The virtual host that a request names, `/` if it names none.
+        """Return the virtual host that a request names; `/` if it names none.
 
-        :raises Refused: if there is none of that name.
+        :raises RequestRefused: if there is no virtual host of that name
         """
         topology = self.node.vhosts.get(request.vhost())
         if topology is None:
-            raise Refused(f"Virtual host '{text(request.vhost())}' does not exist")
+            raise RequestRefused(f"Virtual host '{name_text(request.vhost())}' does not exist")
         return topology.vhost
 
 

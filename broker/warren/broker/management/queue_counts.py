@@ -1,7 +1,7 @@
-"""How many messages a queue has, where they are, and what they take: counted when somebody asks.
+"""Message counts and sizes of queues: ready and unacknowledged messages, in memory and persistent.
 
-What waits is counted by the queue as it comes and goes; what is unacknowledged is in the hands of its channels, and is
-looked through there, once for all queues.
+A queue keeps counters of its ready messages. Unacknowledged messages belong to channels; they are counted on request, in one
+pass for all queues.
 """
 
 from __future__ import annotations
@@ -19,89 +19,89 @@ if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
 
 QUEUE_BYTES: Final = 4096
-"""About what a queue takes in memory without its messages."""
+"""Approximate memory of a queue without messages, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """Some messages: how many, and the bytes of their bodies."""
+class MessageCount:
+    """Number of messages, and the bytes of their bodies."""
 
     count: int
     bytes: int
 
-    def __add__(self, other: Figure) -> Figure:
-        return Figure(self.count + other.count, self.bytes + other.bytes)
+    def __add__(self, other: MessageCount) -> MessageCount:
+        return MessageCount(self.count + other.count, self.bytes + other.bytes)
 
 
-NONE: Final = Figure(0, 0)
+ZERO: Final = MessageCount(0, 0)
 
 
-class Unacknowledged:
-    """What a queue has delivered and not got back."""
+class UnackedCounts:
+    """Counts of the unacknowledged messages of a queue."""
 
     def __init__(self) -> None:
-        self.all = NONE
-        self.in_memory = NONE
-        self.persistent = NONE
-        self.held = 0
-        """Bytes of memory that they take, properties included."""
+        self.all = ZERO
+        self.in_memory = ZERO
+        self.persistent = ZERO
+        self.memory_bytes = 0
+        """Approximate memory of the messages in bytes, with their properties."""
 
     def add(self, message: Message, durable: bool) -> None:
-        one = Figure(1, int(message.body_size))
+        one = MessageCount(1, int(message.body_size))
         self.all += one
-        self.held += int(MESSAGE_BYTES) + len(message.content)
+        self.memory_bytes += int(MESSAGE_BYTES) + len(message.content)
         if message.content or not one.bytes:
             self.in_memory += one
         if message.persistent and durable:
             self.persistent += one
 
 
-def unacknowledged(connections: Iterable[Connection]) -> dict[Queue, Unacknowledged]:
-    """What each queue has delivered and not got back, whether by a consumer or by basic.get."""
-    figures: dict[Queue, Unacknowledged] = {}
+def count_unacked(connections: Iterable[Connection]) -> dict[Queue, UnackedCounts]:
+    """Count the unacknowledged messages of all queues, delivered to consumers or fetched with basic.get."""
+    figures: dict[Queue, UnackedCounts] = {}
     for connection in connections:
         for channel in connection.channels.values():
             held = list(channel.unacked.values())
             if channel.tx is not None:
-                # Acknowledged, but not before the commit.
+                # Settled in a transaction that is not committed yet.
                 held.extend(message for message, _ in channel.tx.settled)
             for message in held:
                 if message.consumer is not None:
                     queue = message.consumer.queue
-                    figures.setdefault(queue, Unacknowledged()).add(message, queue.durable)
+                    figures.setdefault(queue, UnackedCounts()).add(message, queue.durable)
     return figures
 
 
-def ready(queue: Queue) -> Figure:
-    """What is ready. Of a stream, what it holds; its bytes are those that it takes."""
+def count_ready(queue: Queue) -> MessageCount:
+    """Count the ready messages. For a stream, count all messages that it stores, with their size on disk."""
     if isinstance(queue, Stream):
-        return Figure(int(queue.message_count()), int(queue.stored_bytes()))
-    return Figure(int(queue.ready.count), int(queue.ready.bytes))
+        return MessageCount(int(queue.message_count()), int(queue.stored_bytes()))
+    return MessageCount(int(queue.ready.count), int(queue.ready.bytes))
 
 
-def ready_in_memory(queue: Queue) -> Figure:
-    """Of what is ready, that whose content is in memory."""
-    return Figure(*queue.ready.resident_totals())
+def count_ready_in_memory(queue: Queue) -> MessageCount:
+    """Count the ready messages whose content is in memory."""
+    return MessageCount(*queue.ready.resident_totals())
 
 
-def ready_persistent(queue: Queue) -> Figure:
-    """Of what is ready, that which is persistent in a durable queue."""
+def count_ready_persistent(queue: Queue) -> MessageCount:
+    """Count the ready messages that are persistent, in a durable queue."""
     if not queue.durable:
-        return NONE
-    return ready(queue) if isinstance(queue, Stream) else Figure(*queue.ready.persistent_totals())
+        return ZERO
+    return count_ready(queue) if isinstance(queue, Stream) else MessageCount(*queue.ready.persistent_totals())
 
 
 def disk_reads(queue: Queue) -> int:
-    """How many messages were read from the disk since the queue's start."""
+    """Return the number of messages read from disk since the queue was declared or recovered."""
     return queue.ready.disk_reads_total()
 
 
 def disk_writes(queue: Queue) -> int:
-    """How many messages were written to the disk since the queue's start: to keep them, or to make room in memory."""
+    """Return the number of messages written to disk since then: because they are persistent, or paged out."""
     kept = int(queue.queue_log.written) if queue.queue_log is not None else 0
     return kept + (int(queue.pager.writes) if queue.pager is not None else 0)
 
 
-def memory(queue: Queue, unacked: Unacknowledged) -> int:
-    """About how many bytes of memory a queue takes, with all of its messages that are there."""
-    return QUEUE_BYTES + int(queue.ready.memory_bytes()) + unacked.held
+def memory_bytes(queue: Queue, unacked: UnackedCounts) -> int:
+    """Return the approximate memory of a queue in bytes, with all its messages that are in memory."""
+    return QUEUE_BYTES + int(queue.ready.memory_bytes()) + unacked.memory_bytes

@@ -1,4 +1,4 @@
-"""One request of an operator, and why it may be refused."""
+"""Request of an operator: typed access to its arguments, and the error that refuses it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from warren.broker.model import operator_errors
 from warren.core.errors import ExitStatus
 
 Json: TypeAlias = Any
-"""What the json module makes and takes."""
+"""A JSON value, as the json module decodes and encodes it."""
 
-UNSHOWN: Final = ("password", "definitions")
+REDACTED: Final = ("password", "definitions")
+"""Arguments that are not logged: secret, or too long."""
 
 
-class Refused(operator_errors.OperationRefused):
-    """The request cannot be done. Its text is one line: what is wrong, and what to do where that is not plain.
+class RequestRefused(operator_errors.OperationRefused):
+    """The request is refused. The text is one line: what is wrong and, unless that is obvious, what to do.
 
-    :param status: the exit status of the command that asked.
+    :param status: exit status of the command that sent the request
     """
 
     def __init__(self, text: str, status: int = ExitStatus.USAGE) -> None:
@@ -26,17 +27,17 @@ class Refused(operator_errors.OperationRefused):
 
 
 class Request:
-    """What a verb is asked: its arguments by name. Each is taken as the type that the verb expects.
+    """Arguments of a verb by name. Each accessor returns one type.
 
-    Every method raises `Refused`, naming the argument, if it is missing or of another type.
+    Every accessor raises `RequestRefused`, naming the argument, if the argument is missing or of another type.
     """
 
     def __init__(self, arguments: dict[str, Json]) -> None:
         self._arguments = arguments
 
-    def shown(self) -> str:
-        """For the log: without what is secret or long."""
-        return json.dumps({name: value for name, value in self._arguments.items() if name not in UNSHOWN})
+    def loggable(self) -> str:
+        """Return the arguments as JSON for the log, without those that are secret or long."""
+        return json.dumps({name: value for name, value in self._arguments.items() if name not in REDACTED})
 
     def has(self, name: str) -> bool:
         return self._arguments.get(name) is not None
@@ -46,11 +47,11 @@ class Request:
         if value is None and default is not None:
             return default
         if not isinstance(value, str):
-            raise Refused(f"{name} has to be a text" if value is not None else f"{name} is missing")
+            raise RequestRefused(f"{name} must be a text" if value is not None else f"{name} is missing")
         return value
 
     def data(self, name: str, default: str | None = None) -> bytes:
-        """A name as it is on the wire."""
+        """Return the name of an AMQP object, as its bytes on the wire."""
         return self.text(name, default).encode("utf-8", "surrogateescape")
 
     def vhost(self) -> bytes:
@@ -61,13 +62,13 @@ class Request:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise Refused(f"{name} has to be a list of texts")
+            raise RequestRefused(f"{name} must be a list of texts")
         return value
 
     def flag(self, name: str) -> bool:
         value = self._arguments.get(name)
         if value is not None and not isinstance(value, bool):
-            raise Refused(f"{name} has to be true or false")
+            raise RequestRefused(f"{name} must be true or false")
         return bool(value)
 
     def number(self, name: str, default: int) -> int:
@@ -75,11 +76,11 @@ class Request:
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool):
-            raise Refused(f"{name} has to be an integer")
+            raise RequestRefused(f"{name} must be an integer")
         return value
 
     def value(self, name: str) -> Json:
-        """A JSON value of any type."""
+        """Return a JSON value of any type."""
         if name not in self._arguments:
-            raise Refused(f"{name} is missing")
+            raise RequestRefused(f"{name} is missing")
         return self._arguments[name]

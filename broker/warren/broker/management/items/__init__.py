@@ -1,1 +1,1 @@
-"""Items of the list verbs under RabbitMQ's names."""
+"""Items (columns) of the list verbs, under RabbitMQ's names."""

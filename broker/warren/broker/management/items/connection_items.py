@@ -1,4 +1,4 @@
-"""The items of list_connections and list_channels, under RabbitMQ's names."""
+"""Items of list_connections and list_channels, under RabbitMQ's names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from warren.broker.management.json_values import channel_id, connection_id, text, typed
+from warren.broker.management.json_values import channel_id, connection_id, name_text, typed_table
 from warren.broker.management.request import Json
 from warren.wire import amqp_url
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
 
 TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
-"""Where the system counts a socket's bytes itself (Linux), nothing is counted here."""
+"""Socket option with the kernel's byte counters (Linux); None elsewhere, where the items are empty."""
 SEGMENTS: Final = struct.Struct("=II")
 BYTES: Final = struct.Struct("=Q")
 RECEIVED_AT: Final = 128
 SEGMENTS_AT: Final = 152
 SENT_AT: Final = 200
-"""Where tcpi_bytes_received, tcpi_data_segs_in with tcpi_data_segs_out, and tcpi_bytes_sent stand in it."""
+"""Offsets in struct tcp_info: tcpi_bytes_received; tcpi_data_segs_in and tcpi_data_segs_out; tcpi_bytes_sent."""
 
 
 def address(connection: Connection, own: bool) -> tuple[str, int | str]:
-    """The host and the port of this end of a connection, or of the other."""
+    """Return host and port of the broker's end of a connection (`own`), or of the client's end."""
     found = connection.transport.get_extra_info("sockname" if own else "peername")
     return (str(found[0]), int(found[1])) if isinstance(found, tuple) else ("", "")
 
 
 def connection_name(connection: Connection) -> str:
-    """As RabbitMQ names it: both ends."""
+    """Return RabbitMQ's name of a connection, with the addresses of both ends."""
     ends = connection.transport.get_extra_info
     return amqp_url.connection_name(ends("peername"), ends("sockname"))
 
@@ -87,7 +87,7 @@ def _certificate(part: str) -> Callable[[Connection], Json]:
             return ""
         if part == "validity":
             return f"{certificate.get('notBefore', '')} - {certificate.get('notAfter', '')}"
-        # As OpenSSL writes a name, the last part first (RFC 4514).
+        # RFC 4514, as OpenSSL prints it: the last part first.
         pairs = [pair for names in certificate.get(part, ()) for pair in names]
         return ",".join(f"{SHORT.get(name, name)}={value}" for name, value in reversed(pairs))
 
@@ -122,12 +122,12 @@ CONNECTION_ITEMS: Final[Mapping[str, Callable[[Connection], Json]]] = {
     "channels": lambda connection: len(connection.channels),
     "protocol": lambda connection: "{0,9,1}" if connection.conversation.greeted else "",
     "auth_mechanism": lambda connection: connection.conversation.mechanism,
-    "user": lambda connection: text(connection.user),
-    "vhost": lambda connection: text(connection.vhost),
+    "user": lambda connection: name_text(connection.user),
+    "vhost": lambda connection: name_text(connection.vhost),
     "timeout": lambda connection: connection.conversation.heartbeat,
     "frame_max": lambda connection: int(connection.frame_max),
     "channel_max": lambda connection: connection.conversation.channel_max,
-    "client_properties": lambda connection: typed(connection.conversation.client_properties),
+    "client_properties": lambda connection: typed_table(connection.conversation.client_properties),
     "recv_oct": _counted(BYTES, RECEIVED_AT),
     "recv_cnt": _counted(SEGMENTS, SEGMENTS_AT, 0),
     "send_oct": _counted(BYTES, SENT_AT),
@@ -148,8 +148,8 @@ CHANNEL_ITEMS: Final[Mapping[str, Callable[[Channel], Json]]] = {
     "connection": lambda channel: connection_id(channel.connection),
     "name": lambda channel: f"{connection_name(channel.connection)} ({int(channel.number)})",
     "number": lambda channel: int(channel.number),
-    "user": lambda channel: text(channel.connection.user),
-    "vhost": lambda channel: text(channel.connection.vhost),
+    "user": lambda channel: name_text(channel.connection.user),
+    "vhost": lambda channel: name_text(channel.connection.vhost),
     "transactional": lambda channel: channel.tx is not None,
     "confirm": lambda channel: channel.confirming,
     "consumer_count": lambda channel: len(channel.subscriptions),

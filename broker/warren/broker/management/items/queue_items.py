@@ -1,4 +1,4 @@
-"""The items of list_queues: RabbitMQ's names, and what they say here (https://www.rabbitmq.com/docs/man/rabbitmqctl.8)."""
+"""Items of list_queues, under RabbitMQ's names (https://www.rabbitmq.com/docs/man/rabbitmqctl.8)."""
 
 from __future__ import annotations
 
@@ -8,58 +8,59 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from warren.broker.channel.subscription import Subscription
 from warren.broker.connection.connection import Connection
 from warren.broker.management import queue_counts
-from warren.broker.management.json_values import channel_id, connection_id, queue_id, text, typed
-from warren.broker.management.queue_counts import Figure, Unacknowledged
+from warren.broker.management.json_values import channel_id, connection_id, name_text, queue_id, typed_table
+from warren.broker.management.queue_counts import MessageCount, UnackedCounts
 from warren.broker.management.request import Json
 from warren.broker.model.policy.policies import merge_definitions, queue_type
 from warren.wire import field_tables, properties
 from warren.wire.content import header_payload
 
 if TYPE_CHECKING:
-    from warren.broker.management.consumer_utilisation import Utilisation
+    from warren.broker.management.consumer_utilisation import ConsumerUtilisation
     from warren.broker.model.queue.queue import Queue
 
 NODE: Final = "warren@localhost"
-"""The one node's name, where RabbitMQ's items have one. No host's name: a data folder may move."""
+"""Name of the only node, for items that name one. It has no host name, because a data folder may move."""
 
 
-class Listing:
-    """One list_queues: what is looked through once for all queues is kept."""
+class QueueListing:
+    """Data of one list_queues that is computed once for all queues."""
 
-    def __init__(self, connections: Iterable[Connection], utilisation: Utilisation) -> None:
+    def __init__(self, connections: Iterable[Connection], utilisation: ConsumerUtilisation) -> None:
         self._connections = connections
-        self._unacked: dict[Queue, Unacknowledged] | None = None
+        self._unacked: dict[Queue, UnackedCounts] | None = None
         self.utilisation = utilisation
 
-    def unacked(self, queue: Queue) -> Unacknowledged:
+    def unacked(self, queue: Queue) -> UnackedCounts:
+        """Return the counts of unacknowledged messages of a queue."""
         if self._unacked is None:
-            self._unacked = queue_counts.unacknowledged(self._connections)
-        return self._unacked.get(queue) or Unacknowledged()
+            self._unacked = queue_counts.count_unacked(self._connections)
+        return self._unacked.get(queue) or UnackedCounts()
 
 
-Item: TypeAlias = "Callable[[Queue, Listing], Json]"
+Item: TypeAlias = "Callable[[Queue, QueueListing], Json]"
 
 
-def _owner(queue: Queue, _: Listing) -> Json:
+def _owner(queue: Queue, _: QueueListing) -> Json:
     return connection_id(queue.owner) if isinstance(queue.owner, Connection) else ""
 
 
 def _exclusive(queue: Queue) -> Subscription | None:
-    """The consumer that has the queue for itself."""
+    """Return the exclusive consumer of the queue, if there is one."""
     consumers = queue.consumers
     if len(consumers) == 1 and consumers[0].exclusive and isinstance(consumers[0], Subscription):
         return consumers[0]
     return None
 
 
-def _exclusive_pid(queue: Queue, _: Listing) -> Json:
+def _exclusive_pid(queue: Queue, _: QueueListing) -> Json:
     consumer = _exclusive(queue)
     return "" if consumer is None else channel_id(consumer.channel)
 
 
-def _exclusive_tag(queue: Queue, _: Listing) -> Json:
+def _exclusive_tag(queue: Queue, _: QueueListing) -> Json:
     consumer = _exclusive(queue)
-    return "" if consumer is None else text(consumer.tag)
+    return "" if consumer is None else name_text(consumer.tag)
 
 
 def _single_active(queue: Queue) -> Subscription | None:
@@ -67,33 +68,33 @@ def _single_active(queue: Queue) -> Subscription | None:
     return sole if isinstance(sole, Subscription) else None
 
 
-def _policy(queue: Queue, _: Listing) -> Json:
+def _policy(queue: Queue, _: QueueListing) -> Json:
     policy, _operator = queue.vhost.policies.queue_policies(queue)
     return "" if policy is None else policy.name
 
 
-def _operator_policy(queue: Queue, _: Listing) -> Json:
+def _operator_policy(queue: Queue, _: QueueListing) -> Json:
     _policy, operator = queue.vhost.policies.queue_policies(queue)
     return "" if operator is None else operator.name
 
 
-def _definition(queue: Queue, _: Listing) -> Json:
+def _definition(queue: Queue, _: QueueListing) -> Json:
     return merge_definitions(*queue.vhost.policies.queue_policies(queue))
 
 
-def _all(queue: Queue, listing: Listing) -> Figure:
-    return queue_counts.ready(queue) + listing.unacked(queue).all
+def _all(queue: Queue, listing: QueueListing) -> MessageCount:
+    return queue_counts.count_ready(queue) + listing.unacked(queue).all
 
 
-def _ram(queue: Queue, listing: Listing) -> Figure:
-    return queue_counts.ready_in_memory(queue) + listing.unacked(queue).in_memory
+def _ram(queue: Queue, listing: QueueListing) -> MessageCount:
+    return queue_counts.count_ready_in_memory(queue) + listing.unacked(queue).in_memory
 
 
-def _persistent(queue: Queue, listing: Listing) -> Figure:
-    return queue_counts.ready_persistent(queue) + listing.unacked(queue).persistent
+def _persistent(queue: Queue, listing: QueueListing) -> MessageCount:
+    return queue_counts.count_ready_persistent(queue) + listing.unacked(queue).persistent
 
 
-def _head_timestamp(queue: Queue, _: Listing) -> Json:
+def _head_timestamp(queue: Queue, _: QueueListing) -> Json:
     head = queue.ready.head()
     if head is None or not head.content:
         return ""
@@ -104,24 +105,24 @@ def _head_timestamp(queue: Queue, _: Listing) -> Json:
     return stamp if isinstance(stamp, int) else ""
 
 
-def _utilisation(queue: Queue, listing: Listing) -> Json:
+def _utilisation(queue: Queue, listing: QueueListing) -> Json:
     return listing.utilisation.of(queue)
 
 
-def _nodes(queue: Queue, _: Listing) -> Json:
+def _nodes(queue: Queue, _: QueueListing) -> Json:
     return [NODE] if queue_type(queue) != "classic" else ""
 
 
-def _nobody(queue: Queue, _: Listing) -> Json:
-    """Mirrors: one node has none."""
+def _no_mirrors(queue: Queue, _: QueueListing) -> Json:
+    """Return an empty value: a single node has no mirrors."""
     return ""
 
 
 QUEUE_ITEMS: Final[Mapping[str, Item]] = {
-    "name": lambda queue, _: text(queue.name),
+    "name": lambda queue, _: name_text(queue.name),
     "durable": lambda queue, _: queue.durable,
     "auto_delete": lambda queue, _: queue.auto_delete,
-    "arguments": lambda queue, _: typed(queue.raw_arguments),
+    "arguments": lambda queue, _: typed_table(queue.raw_arguments),
     "policy": _policy,
     "operator_policy": _operator_policy,
     "effective_policy_definition": _definition,
@@ -134,17 +135,17 @@ QUEUE_ITEMS: Final[Mapping[str, Item]] = {
         channel_id(sole.channel) if (sole := _single_active(queue)) is not None else ""
     ),
     "single_active_consumer_tag": lambda queue, _: (
-        text(sole.tag) if (sole := _single_active(queue)) is not None else ""
+        name_text(sole.tag) if (sole := _single_active(queue)) is not None else ""
     ),
-    "messages_ready": lambda queue, _: queue_counts.ready(queue).count,
+    "messages_ready": lambda queue, _: queue_counts.count_ready(queue).count,
     "messages_unacknowledged": lambda queue, _: int(queue.unacked),
-    "messages": lambda queue, _: queue_counts.ready(queue).count + int(queue.unacked),
-    "messages_ready_ram": lambda queue, _: queue_counts.ready_in_memory(queue).count,
+    "messages": lambda queue, _: queue_counts.count_ready(queue).count + int(queue.unacked),
+    "messages_ready_ram": lambda queue, _: queue_counts.count_ready_in_memory(queue).count,
     "messages_unacknowledged_ram": lambda queue, listing: listing.unacked(queue).in_memory.count,
     "messages_ram": lambda queue, listing: _ram(queue, listing).count,
     "messages_persistent": lambda queue, listing: _persistent(queue, listing).count,
     "message_bytes": lambda queue, listing: _all(queue, listing).bytes,
-    "message_bytes_ready": lambda queue, _: queue_counts.ready(queue).bytes,
+    "message_bytes_ready": lambda queue, _: queue_counts.count_ready(queue).bytes,
     "message_bytes_unacknowledged": lambda queue, listing: listing.unacked(queue).all.bytes,
     "message_bytes_ram": lambda queue, listing: _ram(queue, listing).bytes,
     "message_bytes_persistent": lambda queue, listing: _persistent(queue, listing).bytes,
@@ -154,9 +155,9 @@ QUEUE_ITEMS: Final[Mapping[str, Item]] = {
     "consumers": lambda queue, _: len(queue.consumers),
     "consumer_utilisation": _utilisation,
     "consumer_capacity": _utilisation,
-    "memory": lambda queue, listing: queue_counts.memory(queue, listing.unacked(queue)),
-    "slave_pids": _nobody,
-    "synchronised_slave_pids": _nobody,
+    "memory": lambda queue, listing: queue_counts.memory_bytes(queue, listing.unacked(queue)),
+    "slave_pids": _no_mirrors,
+    "synchronised_slave_pids": _no_mirrors,
     "state": lambda queue, _: "running",
     "type": lambda queue, _: queue_type(queue),
     "leader": lambda queue, _: NODE if queue_type(queue) != "classic" else "",
@@ -164,7 +165,7 @@ QUEUE_ITEMS: Final[Mapping[str, Item]] = {
     "online": _nodes,
 }
 
-SPELLINGS: Final = {
+ITEM_ALIASES: Final = {
     "consumer": "consumers",
     **{
         name.replace("message_bytes", "messages_bytes"): name
@@ -172,4 +173,4 @@ SPELLINGS: Final = {
         if name.startswith("message_bytes")
     },
 }
-"""What the literature writes for an item, and the item."""
+"""Other names of items that occur in the literature, with the item that each one means."""

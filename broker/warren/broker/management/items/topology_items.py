@@ -1,4 +1,4 @@
-"""The items of list_exchanges, list_bindings and list_consumers, under RabbitMQ's names."""
+"""Items of list_exchanges, list_bindings and list_consumers, under RabbitMQ's names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.broker.channel.subscription import Subscription
-from warren.broker.management.json_values import channel_id, text, typed
+from warren.broker.management.json_values import channel_id, name_text, typed_table
 from warren.broker.management.request import Json
 from warren.broker.model.exchange.exchange import Exchange
 from warren.broker.model.queue.queue import Queue
@@ -21,18 +21,18 @@ def _policy(exchange: Exchange, vhost: VirtualHost) -> Json:
 
 
 EXCHANGE_ITEMS: Final[Mapping[str, Callable[[Exchange, VirtualHost], Json]]] = {
-    "name": lambda exchange, _: text(exchange.name),
-    "type": lambda exchange, _: text(exchange.kind),
+    "name": lambda exchange, _: name_text(exchange.name),
+    "type": lambda exchange, _: name_text(exchange.kind),
     "durable": lambda exchange, _: exchange.durable,
     "auto_delete": lambda exchange, _: exchange.auto_delete,
     "internal": lambda exchange, _: exchange.internal,
-    "arguments": lambda exchange, _: typed(exchange.arguments),
+    "arguments": lambda exchange, _: typed_table(exchange.arguments),
     "policy": _policy,
 }
 
 
-class Bound(NamedTuple):
-    """A binding as it is listed: the default exchange has one to every queue."""
+class ListedBinding(NamedTuple):
+    """A binding in a listing, including the implicit ones of the default exchange."""
 
     source: bytes
     destination: Queue | Exchange
@@ -40,25 +40,27 @@ class Bound(NamedTuple):
     arguments: bytes
 
 
-def bindings(vhost: VirtualHost) -> Iterator[Bound]:
+def bindings(vhost: VirtualHost) -> Iterator[ListedBinding]:
+    """Yield all bindings of a virtual host. The default exchange has one to every queue."""
     for queue in list(vhost.queues.values()):
-        yield Bound(b"", queue, queue.name, b"")
+        yield ListedBinding(b"", queue, queue.name, b"")
     for exchange in list(vhost.exchanges.values()):
         for binding in list(exchange.bindings.values()):
-            yield Bound(exchange.name, binding.destination, binding.routing_key, binding.arguments)
+            yield ListedBinding(exchange.name, binding.destination, binding.routing_key, binding.arguments)
 
 
-BINDING_ITEMS: Final[Mapping[str, Callable[[Bound], Json]]] = {
-    "source_name": lambda bound: text(bound.source),
+BINDING_ITEMS: Final[Mapping[str, Callable[[ListedBinding], Json]]] = {
+    "source_name": lambda bound: name_text(bound.source),
     "source_kind": lambda _: "exchange",
-    "destination_name": lambda bound: text(bound.destination.name),
+    "destination_name": lambda bound: name_text(bound.destination.name),
     "destination_kind": lambda bound: "queue" if isinstance(bound.destination, Queue) else "exchange",
-    "routing_key": lambda bound: text(bound.routing_key),
-    "arguments": lambda bound: typed(bound.arguments),
+    "routing_key": lambda bound: name_text(bound.routing_key),
+    "arguments": lambda bound: typed_table(bound.arguments),
 }
 
 
 def consumers(vhost: VirtualHost) -> Iterator[Subscription]:
+    """Yield all consumers of a virtual host."""
     for queue in list(vhost.queues.values()):
         for consumer in queue.consumers:
             if isinstance(consumer, Subscription):
@@ -66,7 +68,7 @@ def consumers(vhost: VirtualHost) -> Iterator[Subscription]:
 
 
 def _is_active(consumer: Subscription) -> bool:
-    """With a single active consumer, whether it is this one; else always."""
+    """Return False for a consumer that waits behind a single active consumer."""
     return (
         not consumer.queue.scheduler.single_active
         or consumer.queue.scheduler.single_active_consumer is consumer
@@ -80,12 +82,12 @@ def _activity(consumer: Subscription) -> Json:
 
 
 CONSUMER_ITEMS: Final[Mapping[str, Callable[[Subscription], Json]]] = {
-    "queue_name": lambda consumer: text(consumer.queue.name),
+    "queue_name": lambda consumer: name_text(consumer.queue.name),
     "channel_pid": lambda consumer: channel_id(consumer.channel),
-    "consumer_tag": lambda consumer: text(consumer.tag),
+    "consumer_tag": lambda consumer: name_text(consumer.tag),
     "ack_required": lambda consumer: not consumer.no_ack,
     "prefetch_count": lambda consumer: int(consumer.prefetch),
     "active": _is_active,
     "activity_status": _activity,
-    "arguments": lambda consumer: typed(consumer.raw_arguments),
+    "arguments": lambda consumer: typed_table(consumer.raw_arguments),
 }

@@ -1,4 +1,4 @@
-"""The verbs that export and import definitions."""
+"""Verbs that export and import definitions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from warren.broker.management.definitions_export import exporting
-from warren.broker.management.definitions_import import take_in
+from warren.broker.management.definitions_export import export_in_steps
+from warren.broker.management.definitions_import import import_in_steps
 from warren.broker.management.request import Json, Request
 from warren.broker.management.verbs.health import own_version
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-SLICE: Final = 100
-"""How many definitions are taken in before the loop gets its turn: some milliseconds."""
+DEFINITIONS_PER_TURN: Final = 100
+"""Definitions that are processed before the event loop runs again: a few milliseconds."""
 
 
 async def export_definitions(management: Management, _: Request) -> Json:
-    return await in_slices(exporting(management.holdings, own_version()))
+    return await run_in_slices(export_in_steps(management.metadata, own_version()))
 
 
 async def import_definitions(management: Management, request: Request) -> None:
-    await in_slices(take_in(request.value("definitions"), management.holdings))
+    await run_in_slices(import_in_steps(request.value("definitions"), management.metadata))
 
 
-async def in_slices(work: Generator[None, None, Result]) -> Result:
-    """Do it bit by bit: its result."""
+async def run_in_slices(work: Generator[None, None, Result]) -> Result:
+    """Run a generator to its end, let the event loop run from time to time, and return the result."""
     while True:
         try:
-            for _ in range(SLICE):
+            for _ in range(DEFINITIONS_PER_TURN):
                 next(work)
         except StopIteration as done:
             result: Result = done.value

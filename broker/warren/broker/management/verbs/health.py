@@ -1,4 +1,4 @@
-"""The verbs that tell how the broker stands, and whether all is well."""
+"""Verbs that report status and health of the broker."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from warren.broker.management import queue_counts
 from warren.broker.management.items.queue_items import NODE
-from warren.broker.management.json_values import text
-from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.json_values import name_text
+from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.management.verbs.listing import table
 from warren.core.errors import ExitStatus
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warning", "error", "critical", "none")
 REACH_SECONDS = 2.0
-"""How long a listener may take to accept a connection."""
+"""Seconds that a listener may take to accept a connection."""
 
 
 def ping(_: Management, __: Request) -> Json:
@@ -30,12 +30,12 @@ def ping(_: Management, __: Request) -> Json:
 
 
 def check_running(_: Management, __: Request) -> Json:
-    """Who gets an answer knows."""
+    """Report success: a broker that replies is running."""
     return f"{NODE} is up and running"
 
 
 def await_startup(_: Management, __: Request) -> None:
-    """The socket is there when the broker has started; it is the command that waits."""
+    """Return at once: the control socket opens when the broker has started. The command itself waits for the socket."""
 
 
 def alarms(management: Management, _: Request) -> Json:
@@ -45,7 +45,7 @@ def alarms(management: Management, _: Request) -> Json:
 
 def check_local_alarms(management: Management, _: Request) -> Json:
     if management.node.alarms:
-        raise Refused(f"publishers are blocked: {text(management.node.alarm)}", ExitStatus.FAILED)
+        raise RequestRefused(f"publishers are blocked: {name_text(management.node.alarm)}", ExitStatus.FAILED)
     return f"{NODE} reported no local alarms"
 
 
@@ -54,7 +54,7 @@ def listeners(management: Management, _: Request) -> Json:
 
 
 async def check_port_connectivity(management: Management, _: Request) -> Json:
-    """Whether each listener accepts a connection."""
+    """Check that each listener accepts a connection."""
     loop = management.node.loop
     for where in management.listeners():
         host, _colon, port = where.split(" at ", 1)[1].rpartition(":")
@@ -62,7 +62,9 @@ async def check_port_connectivity(management: Management, _: Request) -> Json:
         try:
             await loop.run_in_executor(None, _reach, host, int(port))
         except OSError as error:
-            raise Refused(f"nothing answers at {where}: {error}", ExitStatus.FAILED) from None
+            raise RequestRefused(
+                f"no connection to the listener {where}: {error}", ExitStatus.FAILED
+            ) from None
     return f"Successfully connected to ports of {len(management.listeners())} listeners"
 
 
@@ -71,19 +73,19 @@ def _reach(host: str, port: int) -> None:
 
 
 def list_unresponsive_queues(_: Management, __: Request) -> Json:
-    """Queues answer together or not at all here, and this is an answer."""
+    """Report none: all queues share the event loop that sends this reply."""
     return table(["name"], [])
 
 
 def set_log_level(_: Management, request: Request) -> None:
     level = request.text("level")
     if level not in LEVELS:
-        raise Refused(f"there is no log level {level}; there are: {', '.join(LEVELS)}")
+        raise RequestRefused(f"there is no log level {level}; there are: {', '.join(LEVELS)}")
     logging.getLogger("warren").setLevel(logging.CRITICAL + 10 if level == "none" else level.upper())
 
 
 def environment(management: Management, _: Request) -> Json:
-    """The configuration, without what is secret."""
+    """Return the configuration without secrets."""
     config = management.config
     return {
         "Configuration": {
@@ -93,6 +95,7 @@ def environment(management: Management, _: Request) -> Json:
 
 
 def own_version() -> str:
+    """Return Warren's version."""
     try:
         return version("warren")
     except PackageNotFoundError:
@@ -100,12 +103,12 @@ def own_version() -> str:
 
 
 def cluster_status(management: Management, _: Request) -> Json:
-    """One node is the whole cluster."""
+    """Report a cluster of one node."""
     name = management.parameters.globals.get("cluster_name", NODE)
     return {
         "Basics": {"Cluster name": name},
         "Running Nodes": {NODE: f"Warren {own_version()}"},
-        "Alarms": {"Alarm": text(management.node.alarm) if management.node.alarm else "(none)"},
+        "Alarms": {"Alarm": name_text(management.node.alarm) if management.node.alarm else "(none)"},
         "Listeners": _numbered(management),
     }
 
@@ -115,7 +118,7 @@ def _numbered(management: Management) -> dict[str, Json]:
 
 
 def status(management: Management, _: Request) -> Json:
-    """What the broker is and how it stands, by section."""
+    """Report version, memory, disk, totals and listeners, in rabbitmqctl's sections."""
     node, config, resources = management.node, management.config, management.resources
     queues = [queue for each in node.vhosts.values() for queue in each.vhost.queues.values()]
     log = node.log
@@ -130,7 +133,7 @@ def status(management: Management, _: Request) -> Json:
             "Node data directory": str(config.data_dir) if config.data_dir is not None else "(in memory)",
             "Log bytes not written yet": int(log.unwritten_bytes) if log is not None else 0,
         },
-        "Alarms": {"Alarm": text(node.alarm) if node.alarm else "(none)"},
+        "Alarms": {"Alarm": name_text(node.alarm) if node.alarm else "(none)"},
         "Memory": {
             "Total memory used (bytes)": resources.memory_used,
             "Memory high watermark (bytes)": "none"
@@ -146,7 +149,9 @@ def status(management: Management, _: Request) -> Json:
             "Connection count": len(node.connections),
             "Channel count": sum(len(connection.channels) for connection in node.connections),
             "Queue count": len(queues),
-            "Message count": sum(queue_counts.ready(queue).count + int(queue.unacked) for queue in queues),
+            "Message count": sum(
+                queue_counts.count_ready(queue).count + int(queue.unacked) for queue in queues
+            ),
             "Virtual host count": len(node.vhosts),
         },
         "Listeners": _numbered(management),

@@ -1,12 +1,12 @@
-"""The verbs that act on queues, connections and the broker itself."""
+"""Verbs that act on queues, connections and the broker itself."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from warren.broker.configuration.sizes import parse_size
-from warren.broker.management.json_values import connection_id, text
-from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.json_values import connection_id, name_text
+from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.process_memory import available_memory
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -20,7 +20,7 @@ def _queue(management: Management, request: Request) -> Queue:
     vhost = management.vhost(request)
     queue = vhost.queues.get(request.data("queue"))
     if queue is None:
-        raise Refused(f"no queue '{request.text('queue')}' in vhost '{text(vhost.name)}'")
+        raise RequestRefused(f"no queue '{request.text('queue')}' in vhost '{name_text(vhost.name)}'")
     return queue
 
 
@@ -31,9 +31,13 @@ def purge_queue(management: Management, request: Request) -> None:
 def delete_queue(management: Management, request: Request) -> Json:
     queue = _queue(management, request)
     if request.flag("if_empty") and queue.ready.count:
-        raise Refused(f"Queue is not empty: '{text(queue.name)}' has {int(queue.ready.count)} ready messages")
+        raise RequestRefused(
+            f"Queue is not empty: '{name_text(queue.name)}' has {int(queue.ready.count)} ready messages"
+        )
     if request.flag("if_unused") and queue.consumers:
-        raise Refused(f"Queue is in use: '{text(queue.name)}' has {len(queue.consumers)} consumers")
+        raise RequestRefused(
+            f"Queue is in use: '{name_text(queue.name)}' has {len(queue.consumers)} consumers"
+        )
     topology = queue.vhost.declarations
     assert topology is not None
     return f"Queue was successfully deleted with {topology.delete_queue(queue)} ready messages"
@@ -46,11 +50,11 @@ def _close(connections: list[Connection], reason: str) -> None:
 
 
 def close_connection(management: Management, request: Request) -> None:
-    """Close one connection, named by its pid of list_connections, with 320 CONNECTION_FORCED."""
+    """Close one connection, named by its pid in list_connections, with 320 CONNECTION_FORCED."""
     name = request.text("pid")
     found = [each for each in management.node.connections if connection_id(each) == name]
     if not found:
-        raise Refused(f"no connection {name}; `list_connections pid name` shows which there are")
+        raise RequestRefused(f"no connection {name}; `list_connections pid name` shows which there are")
     _close(found, request.text("reason"))
 
 
@@ -73,7 +77,7 @@ def close_all_user_connections(management: Management, request: Request) -> Json
 
 
 def set_vm_memory_high_watermark(management: Management, request: Request) -> None:
-    """A fraction of what memory there is, 0 blocks publishers at once; or `absolute` and a size."""
+    """Set the memory limit: a fraction of the available memory (0 blocks publishers at once), or `absolute` and a size."""
     words = request.texts("limit")
     try:
         if words[:1] == ["absolute"] and len(words) == 2:
@@ -83,14 +87,14 @@ def set_vm_memory_high_watermark(management: Management, request: Request) -> No
         else:
             raise ValueError
     except ValueError:
-        raise Refused(
-            f"{' '.join(words)!r} is no limit: write a fraction between 0.0 and 1.0, or absolute and a size such as 1GB"
+        raise RequestRefused(
+            f"{' '.join(words)!r} is not a limit; write a fraction between 0.0 and 1.0, or absolute and a size such as 1GB"
         ) from None
     management.resources.memory_limit = limit
 
 
 def set_disk_free_limit(management: Management, request: Request) -> None:
-    """A size; or `mem_relative` and a factor of the memory that there is."""
+    """Set the limit of free disk space: a size, or `mem_relative` and a factor of the available memory."""
     words = request.texts("limit")
     try:
         if words[:1] == ["mem_relative"] and len(words) == 2 and float(words[1]) >= 0:
@@ -100,16 +104,16 @@ def set_disk_free_limit(management: Management, request: Request) -> None:
         else:
             raise ValueError
     except ValueError:
-        raise Refused(
-            f"{' '.join(words)!r} is no limit: write a size such as 50MB, or mem_relative and a factor"
+        raise RequestRefused(
+            f"{' '.join(words)!r} is not a limit; write a size such as 50MB, or mem_relative and a factor"
         ) from None
     management.resources.disk_free_limit = limit
 
 
 def shutdown(management: Management, _: Request) -> Json:
-    """Stop the broker cleanly, as SIGTERM does; it ends after this answer."""
+    """Stop the broker gracefully after this reply, as SIGTERM does."""
     if management.on_shutdown is None:
-        raise Refused("this broker belongs to the program that it runs in: stop that")
+        raise RequestRefused("this broker is embedded in another program; stop that program")
     management.node.loop.call_soon(management.on_shutdown)
     return "The broker stops"
 

@@ -1,11 +1,11 @@
-"""The verbs of permissions and topic permissions."""
+"""Verbs of permissions and topic permissions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from warren.broker.management.request import Json, Request
-from warren.broker.management.verbs.listing import picked
+from warren.broker.management.verbs.listing import select_from_table
 
 if TYPE_CHECKING:
     from warren.broker.management.management import Management
@@ -26,10 +26,10 @@ def clear_permissions(management: Management, request: Request) -> None:
 
 
 def list_permissions(management: Management, request: Request) -> Json:
-    """Those for a virtual host."""
+    """List the permissions of a virtual host."""
     management.vhost(request)
     found = management.node.access.permissions.all(vhost=request.text("vhost", "/"))
-    return picked(
+    return select_from_table(
         request,
         ["user", "configure", "write", "read"],
         [[each.user, each.configure, each.write, each.read] for each in found],
@@ -39,7 +39,7 @@ def list_permissions(management: Management, request: Request) -> Json:
 def list_user_permissions(management: Management, request: Request) -> Json:
     user = management.node.access.users.get(request.text("username"))
     found = management.node.access.permissions.all(user=user.name)
-    return picked(
+    return select_from_table(
         request,
         ["vhost", "configure", "write", "read"],
         [[each.vhost, each.configure, each.write, each.read] for each in found],
@@ -57,7 +57,7 @@ def set_topic_permissions(management: Management, request: Request) -> None:
 
 
 def clear_topic_permissions(management: Management, request: Request) -> None:
-    """Those on one exchange, or on all."""
+    """Clear the topic permissions on one exchange, or on all exchanges."""
     exchange = request.text("exchange") if request.has("exchange") else None
     management.node.access.permissions.clear_topic(
         request.text("username"), request.text("vhost", "/"), exchange
@@ -65,10 +65,10 @@ def clear_topic_permissions(management: Management, request: Request) -> None:
 
 
 def list_topic_permissions(management: Management, request: Request) -> Json:
-    """Those for a virtual host."""
+    """List the topic permissions of a virtual host."""
     management.vhost(request)
     found = management.node.access.permissions.topics(vhost=request.text("vhost", "/"))
-    return picked(
+    return select_from_table(
         request,
         ["user", "exchange", "write", "read"],
         [[each.user, each.exchange, each.write, each.read] for each in found],
@@ -78,7 +78,7 @@ def list_topic_permissions(management: Management, request: Request) -> Json:
 def list_user_topic_permissions(management: Management, request: Request) -> Json:
     user = management.node.access.users.get(request.text("username"))
     found = management.node.access.permissions.topics(user=user.name)
-    return picked(
+    return select_from_table(
         request,
         ["vhost", "exchange", "write", "read"],
         [[each.vhost, each.exchange, each.write, each.read] for each in found],

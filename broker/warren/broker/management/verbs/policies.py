@@ -1,13 +1,13 @@
-"""The verbs that set, clear and list policies and operator policies."""
+"""Verbs that set, clear and list policies and operator policies."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.management.json_values import text
-from warren.broker.management.request import Json, Refused, Request
-from warren.broker.management.verbs.listing import chosen, table
+from warren.broker.management.json_values import name_text
+from warren.broker.management.request import Json, Request, RequestRefused
+from warren.broker.management.verbs.listing import select_columns, table
 from warren.broker.model.policy.policies import Policy
 from warren.broker.model.policy.policy_keys import InvalidPolicy
 
@@ -24,7 +24,7 @@ def _set(management: Management, request: Request, operator: bool) -> None:
         try:
             definition = json.loads(definition)
         except (ValueError, RecursionError) as error:
-            raise Refused(f"the definition is not JSON: {error}") from None
+            raise RequestRefused(f"the definition is not JSON: {error}") from None
     try:
         policy = Policy(
             request.text("name"),
@@ -36,7 +36,7 @@ def _set(management: Management, request: Request, operator: bool) -> None:
         )
         management.parameters.set_policy(vhost, policy)
     except InvalidPolicy as reason:
-        raise Refused(f"Validation failed: {reason}") from None
+        raise RequestRefused(f"Validation failed: {reason}") from None
 
 
 def _clear(management: Management, request: Request, operator: bool) -> None:
@@ -45,13 +45,13 @@ def _clear(management: Management, request: Request, operator: bool) -> None:
 
 def _list(management: Management, request: Request, operator: bool) -> Json:
     vhost = management.vhost(request)
-    columns, names = chosen(request, COLUMNS, COLUMNS)
+    columns, names = select_columns(request, COLUMNS, COLUMNS)
     policies = vhost.policies.operator if operator else vhost.policies.user_policies
     ordered = sorted(policies.values(), key=lambda policy: (policy.priority, policy.name))
     rows = []
     for policy in ordered:
         row = {
-            "vhost": text(vhost.name),
+            "vhost": name_text(vhost.name),
             "name": policy.name,
             "pattern": policy.pattern,
             "apply-to": policy.apply_to,

@@ -1,11 +1,11 @@
-"""The verbs of runtime parameters: global ones, and those of components that other brokers have."""
+"""Verbs of runtime parameters, global ones and those of components."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from warren.broker.management.request import Json, Refused, Request
+from warren.broker.management.request import Json, Request, RequestRefused
 from warren.broker.management.verbs.listing import table
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def _value(request: Request) -> Json:
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"the value is not JSON: {error}") from None
+        raise RequestRefused(f"the value is not JSON: {error}") from None
 
 
 def _shown(value: Json) -> str:
@@ -25,8 +25,8 @@ def _shown(value: Json) -> str:
 
 
 def set_parameter(_: Management, request: Request) -> None:
-    """No component of this broker has parameters that are set this way; definitions may bring some."""
-    raise Refused(f"Validation failed: component {request.text('component')} not found")
+    """Refuse every component: none of this broker has parameters. Imported definitions may contain some."""
+    raise RequestRefused(f"Validation failed: component {request.text('component')} not found")
 
 
 def clear_parameter(management: Management, request: Request) -> None:
@@ -57,5 +57,5 @@ def list_global_parameters(management: Management, _: Request) -> Json:
 
 
 def set_cluster_name(management: Management, request: Request) -> None:
-    """RabbitMQ keeps it as a global parameter, and so does this."""
+    """Set the global parameter `cluster_name`, as RabbitMQ does."""
     management.parameters.set_global("cluster_name", request.text("name"))

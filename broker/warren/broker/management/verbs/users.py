@@ -1,13 +1,13 @@
-"""The verbs of users and their limits."""
+"""Verbs of users and their limits."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.access.users import User
-from warren.broker.management.limits_json import limits, shown, without_none
-from warren.broker.management.request import Json, Refused, Request
-from warren.broker.management.verbs.listing import picked, table
+from warren.broker.management.limits_json import format_limits, parse_limits, present_limits
+from warren.broker.management.request import Json, Request, RequestRefused
+from warren.broker.management.verbs.listing import select_from_table, table
 from warren.core.errors import ExitStatus
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def add_user(management: Management, request: Request) -> None:
 def _password(request: Request) -> str:
     password = request.text("password")
     if not password:
-        raise Refused("an empty password lets nobody in; `clear_password` takes one away")
+        raise RequestRefused("an empty password allows no login; use `clear_password` to remove a password")
     return password
 
 
@@ -42,7 +42,7 @@ def clear_password(management: Management, request: Request) -> None:
 def authenticate_user(management: Management, request: Request) -> Json:
     name = request.text("username")
     if management.node.access.users.authenticate(name, request.data("password")) is None:
-        raise Refused(f"failed to authenticate user '{name}': invalid credentials", ExitStatus.FAILED)
+        raise RequestRefused(f"failed to authenticate user '{name}': invalid credentials", ExitStatus.FAILED)
     return "Success"
 
 
@@ -52,18 +52,19 @@ def set_user_tags(management: Management, request: Request) -> None:
 
 def list_users(management: Management, request: Request) -> Json:
     users = management.node.access.users.all()
-    return picked(request, ["user", "tags"], [[user.name, list(user.tags)] for user in users])
+    return select_from_table(request, ["user", "tags"], [[user.name, list(user.tags)] for user in users])
 
 
 def user_limits(user: User) -> dict[str, int]:
-    return without_none(max_connections=user.max_connections, max_channels=user.max_channels)
+    """Return the limits of a user that are set."""
+    return present_limits(max_connections=user.max_connections, max_channels=user.max_channels)
 
 
 def set_user_limits(management: Management, request: Request) -> None:
-    """Those that are named; the others stay."""
+    """Set the limits that the definition names; the others stay."""
     users = management.node.access.users
     name = request.text("username")
-    found = user_limits(users.get(name)) | limits(request.value("definition"), LIMITS, "user-limits")
+    found = user_limits(users.get(name)) | parse_limits(request.value("definition"), LIMITS, "user-limits")
     _set_limits(management, name, found)
 
 
@@ -75,7 +76,7 @@ def clear_user_limits(management: Management, request: Request) -> None:
     elif which in LIMITS:
         found.pop(which, None)
     else:
-        raise Refused(f"there is no limit {which}; there are: all, {', '.join(LIMITS)}")
+        raise RequestRefused(f"there is no limit {which}; there are: all, {', '.join(LIMITS)}")
     _set_limits(management, name, found)
 
 
@@ -86,9 +87,9 @@ def _set_limits(management: Management, name: str, found: dict[str, int]) -> Non
 
 
 def list_user_limits(management: Management, request: Request) -> Json:
-    """Those of one user, or of all who have any."""
+    """List the limits of one user, or of all users that have any."""
     users = management.node.access.users
     if request.has("user") and not request.flag("global"):
-        return shown(user_limits(users.get(request.text("user"))))
+        return format_limits(user_limits(users.get(request.text("user"))))
     found = [(user.name, user_limits(user)) for user in users.all()]
-    return table(["user", "limits"], [[name, shown(some)] for name, some in found if some])
+    return table(["user", "limits"], [[name, format_limits(some)] for name, some in found if some])

@@ -1,13 +1,13 @@
-"""The verbs of virtual hosts and their limits."""
+"""Verbs of virtual hosts and their limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.management.limits_json import limits, shown, without_none
+from warren.broker.management.limits_json import format_limits, parse_limits, present_limits
 from warren.broker.management.request import Json, Request
-from warren.broker.management.verbs.listing import chosen, table
+from warren.broker.management.verbs.listing import select_columns, table
 from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _tags(request: Request) -> tuple[str, ...]:
 
 
 def add_vhost(management: Management, request: Request) -> None:
-    """As in RabbitMQ, one that is there is left as it is."""
+    """Add a virtual host. As in RabbitMQ, an existing one stays unchanged."""
     hosts = management.node.virtual_hosts
     if request.text("name") not in hosts:
         hosts.add(
@@ -44,7 +44,7 @@ def add_vhost(management: Management, request: Request) -> None:
 
 
 def update_vhost_metadata(management: Management, request: Request) -> None:
-    """What is not given stays."""
+    """Update the metadata that the request names; the rest stays."""
     management.node.virtual_hosts.update(
         request.text("name"),
         description=request.text("description") if request.has("description") else None,
@@ -70,7 +70,7 @@ def delete_vhost(management: Management, request: Request) -> None:
 
 
 def list_vhosts(management: Management, request: Request) -> Json:
-    columns, names = chosen(request, ITEMS, ("name",))
+    columns, names = select_columns(request, ITEMS, ("name",))
     return table(
         columns,
         [[ITEMS[name](settings) for name in names] for settings in management.node.virtual_hosts.all()],
@@ -78,12 +78,12 @@ def list_vhosts(management: Management, request: Request) -> Json:
 
 
 def vhost_limits(settings: VirtualHostSettings) -> dict[str, int]:
-    return without_none(max_connections=settings.max_connections, max_queues=settings.max_queues)
+    return present_limits(max_connections=settings.max_connections, max_queues=settings.max_queues)
 
 
 def set_vhost_limits(management: Management, request: Request) -> None:
-    """All of them: what is not named is no limit any more."""
-    found = limits(request.value("definition"), LIMITS, "limits")
+    """Replace all limits; one that the definition does not name is removed."""
+    found = parse_limits(request.value("definition"), LIMITS, "limits")
     management.node.virtual_hosts.set_limits(
         request.text("vhost", "/"),
         max_connections=found.get("max-connections"),
@@ -98,12 +98,12 @@ def clear_vhost_limits(management: Management, request: Request) -> None:
 
 
 def list_vhost_limits(management: Management, request: Request) -> Json:
-    """Those of one virtual host, or of all that have any."""
+    """List the limits of one virtual host, or of all that have any."""
     hosts = management.node.virtual_hosts
     if not request.flag("global"):
         found = vhost_limits(hosts.settings(request.text("vhost", "/")))
-        return shown(found) if found else None
+        return format_limits(found) if found else None
     return table(
         ["vhost", "limits"],
-        [[each.name, shown(vhost_limits(each))] for each in hosts.all() if vhost_limits(each)],
+        [[each.name, format_limits(vhost_limits(each))] for each in hosts.all() if vhost_limits(each)],
     )
