@@ -11,9 +11,10 @@ from typing import Any, TypeVar, Unpack
 
 from warren.sdk.app.blocking import Sync
 from warren.sdk.app.default_delay import DefaultDelay
-from warren.sdk.app.lifecycle import Lifecycle, Settings
+from warren.sdk.app.lifecycle import Lifecycle
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.serve import serve
+from warren.sdk.app.settings import Settings
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics
 from warren.sdk.capture import Capture
@@ -221,7 +222,7 @@ class App:
 
     def on_return(self, callback: Callable[[Unroutable], object]) -> None:
         """Call back with every message that the broker returned, for those who do not await their publishes."""
-        self._lifecycle.on_return.append(callback)
+        self._lifecycle.return_callbacks.append(callback)
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:

@@ -1,4 +1,4 @@
-"""`app.sync`: the App for threads that cannot await: scripts, web workers, Spark's foreachBatch."""
+"""Blocking facade: `app.sync` for threads that cannot await (scripts, web workers, Spark's foreachBatch)."""
 
 from __future__ import annotations
 
@@ -30,22 +30,26 @@ Content = TypeVar("Content")
 
 
 class HeldMessage:
-    """What `app.sync.get` returns: a `HeldDelivery` for a thread, with the same methods; `with` acknowledges it."""
+    """A message that `app.sync.get` returned, with the methods of `HeldDelivery`; `with` acknowledges it."""
 
     def __init__(self, sync: Sync, delivery: HeldDelivery) -> None:
         self._sync = sync
         self.delivery: HeldDelivery = delivery
 
     def read(self, kind: type[Content]) -> Content:
+        """Decode the body as `kind`; see `HeldDelivery.read`."""
         return self.delivery.read(kind)
 
     def ack(self) -> None:
+        """Acknowledge the message."""
         self._sync._run(self.delivery.ack())
 
     def requeue(self) -> None:
+        """Return the message to its queue."""
         self._sync._run(self.delivery.requeue())
 
     def dead_letter(self, reason: str) -> None:
+        """Dead-letter the message with a reason."""
         self._sync._run(self.delivery.dead_letter(reason))
 
     def __enter__(self) -> HeldMessage:
@@ -58,19 +62,19 @@ class HeldMessage:
 
 
 class Sync:
-    """Blocking `publish`, `publish_many`, `call` and `get`, from any thread and from many at once.
+    """Blocking `publish`, `publish_many`, `call` and `get`, for any number of threads at once.
 
-    If the App runs on an event loop already, the work is done there. Else the first use starts it (its consumers too) on
-    a loop in a thread of its own, and `close` or the end of the process stops it. `with app.sync as sync:` does both.
-    Parameters and errors are those of the App's methods.
+    If the App runs on an event loop already, the work is done there. Otherwise the first use starts the App, with its
+    consumers, on an event loop in a thread of its own; `close` or the end of the process stops it. `with app.sync as sync:`
+    starts and stops it. Parameters and errors are those of the App's methods.
 
-    :raises ConfigError: on the App's own event loop, which would wait for itself; and in a process that was forked after
-        the start.
+    :raises ConfigError: on the App's own event loop, where blocking would never end; and in a process that was forked
+        after the start.
     """
 
-    def __init__(self, app: App, life: Lifecycle) -> None:
+    def __init__(self, app: App, lifecycle: Lifecycle) -> None:
         self._app = app
-        self._lifecycle = life
+        self._lifecycle = lifecycle
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -110,7 +114,7 @@ class Sync:
         return None if held is None else HeldMessage(self, held)
 
     def close(self) -> None:
-        """Stop the App, if it was started here. It may be started again."""
+        """Stop the App if this facade started it. It can be started again."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -134,6 +138,7 @@ class Sync:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, Content]) -> Content:
+        """Run a coroutine on the App's loop and wait for its result."""
         try:
             loop = self._ready()
         except BaseException:
@@ -143,12 +148,12 @@ class Sync:
         try:
             return future.result()
         except BaseException:
-            # Of an interrupted thread; to what has ended by itself it does nothing.
+            # This thread was interrupted. Cancelling a future that is done has no effect.
             future.cancel()
             raise
 
     def _ready(self) -> asyncio.AbstractEventLoop:
-        """The loop that the App runs on, which is started first if there is none."""
+        """Return the event loop that the App runs on; start the App first if it does not run."""
         loop = self._lifecycle.loop
         if loop is None:
             with self._lock:
@@ -161,17 +166,18 @@ class Sync:
         return loop
 
     def _start(self) -> asyncio.AbstractEventLoop:
+        """Start the App on a new event loop in a thread."""
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="warren app.sync", daemon=True)
         thread.start()
-        begun: list[asyncio.Task[None] | None] = []
+        start_tasks: list[asyncio.Task[None] | None] = []
 
         async def begin() -> None:
-            begun.append(asyncio.current_task())
+            start_tasks.append(asyncio.current_task())
             await self._app.start()
 
         async def undo() -> None:
-            tasks = [task for task in begun if task is not None]
+            tasks = [task for task in start_tasks if task is not None]
             for task in tasks:
                 task.cancel()
             if tasks:
@@ -180,7 +186,7 @@ class Sync:
         try:
             asyncio.run_coroutine_threadsafe(begin(), loop).result()
         except BaseException:
-            # This thread may be interrupted at any point: what has begun is ended while there is a loop to end it on.
+            # This thread may be interrupted at any point: undo the start while its loop still runs.
             with contextlib.suppress(BaseException):
                 asyncio.run_coroutine_threadsafe(undo(), loop).result(UNDO_SECONDS)
             loop.call_soon_threadsafe(loop.stop)

@@ -1,4 +1,4 @@
-"""The default delay backend: the one place where the SDK reaches for the patterns, lazily and behind a Protocol."""
+"""Default delay backend: `WaitQueues` of `warren.patterns`, imported when the first message is delayed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ if TYPE_CHECKING:
 
 
 class DefaultDelay:
-    """The backend of one App: the one that it was given, else, when a message is to be delayed, a queue a delay."""
+    """The delay backend of an App: the one that it was given, otherwise `WaitQueues`."""
 
     def __init__(self, app: App, backend: DelayBackend | None) -> None:
         self._app = app
         self._backend = backend
 
     def __call__(self) -> DelayBackend:
-        """:raises ConfigError: if there is none, and `warren.patterns` is not installed."""
+        """Return the backend; create and register the default one on the first call.
+
+        :raises ConfigError: if the App has no backend and `warren.patterns` is not installed.
+        """
         if self._backend is None:
             try:
                 module: Any = import_module("warren.patterns.delay")
             except ImportError as error:
                 raise ConfigError(
-                    "nothing brings delayed messages back: App(delay=...), or install warren.patterns"
+                    "messages cannot be delayed without a delay backend: pass App(delay=...), or install warren.patterns"
                 ) from error
             backend = module.WaitQueues()
             backend.register(self._app)

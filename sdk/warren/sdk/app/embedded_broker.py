@@ -1,4 +1,4 @@
-"""The broker inside this process: the one place where the SDK reaches for it, lazily and behind a Protocol."""
+"""Embedded broker: `warren.broker` in this process, imported when an App without a URL starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warren.sdk.errors import ConfigError
 
 
 class EmbeddedBroker(Protocol):
-    """What the App needs of `warren.broker.Broker`."""
+    """The part of `warren.broker.Broker` that the App uses."""
 
     @property
     def url(self) -> str: ...
@@ -23,7 +23,10 @@ class EmbeddedBroker(Protocol):
 
 
 def embedded_broker() -> EmbeddedBroker:
-    """A broker in memory, on any free port of loopback, not yet started."""
+    """Return a broker in memory, on a free port of the loopback interface, not yet started.
+
+    :raises ConfigError: if `warren.broker` is not installed.
+    """
     try:
         module = import_module("warren.broker")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""An HTTP answer for probes: whether the process lives, and whether its App is ready."""
+"""Health probe: HTTP endpoints for liveness and readiness of an App."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STATUS: dict[int, str] = {200: "OK", 404: "Not Found", 405: "Method Not Allowed"
 
 
 class HealthProbe:
-    """`app.include(HealthProbe(8080))`: `GET /live` and `GET /ready`, for Kubernetes and load balancers.
+    """HTTP health probe with `GET /live` and `GET /ready`: `app.include(HealthProbe(8080))`.
 
-    `/live` answers 200 as long as the event loop turns. `/ready` answers 200 while `app.ready` (every consumer is confirmed
-    and the broker takes what is published), else 503. Both say in JSON the state, what is missing, and why.
+    `/live` returns 200 as long as the event loop runs. `/ready` returns 200 while `app.ready` (every consumer is confirmed
+    and the broker reads what is published), otherwise 503. Both bodies are JSON with state, missing parts and reason.
 
-    :param host: loopback by default; `0.0.0.0` where the probe comes from outside.
-    :param port: 0 takes any free one; `port` says which while the App runs.
+    :param port: 0 selects any free port; the attribute `port` has its number while the App runs.
+    :param host: interface to listen on; `0.0.0.0` if the probe comes from another host.
     """
 
     def __init__(self, port: int = 8080, *, host: str = "127.0.0.1") -> None:
@@ -36,22 +36,27 @@ class HealthProbe:
         self._server: ProbeServer | None = None
 
     def register(self, app: App) -> None:
+        """Take the health of the App."""
         self._server = ProbeServer(app.health)
 
     async def on_start(self) -> None:
-        """:raises ConfigError: if the port is taken."""
+        """Listen.
+
+        :raises ConfigError: if the port is in use.
+        """
         assert self._server is not None
         self.port = await self._server.open(self._host, self._asked)
 
     async def on_stop(self) -> None:
+        """Stop listening."""
         assert self._server is not None
         self._server.close()
 
 
 class ProbeServer:
-    """The answers themselves.
+    """HTTP server of the health probe.
 
-    :param health: asked for each answer.
+    :param health: called for each request.
     """
 
     def __init__(self, health: Callable[[], Health]) -> None:
@@ -59,9 +64,9 @@ class ProbeServer:
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int) -> int:
-        """Listen: the port, which is another one if 0 was asked for.
+        """Listen; return the port, which differs from `port` if that is 0.
 
-        :raises ConfigError: if it is taken.
+        :raises ConfigError: if the port is in use.
         """
         try:
             self._server = await asyncio.start_server(self._answer, host, port, limit=REQUEST_BYTES)
@@ -72,6 +77,7 @@ class ProbeServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
+        """Stop listening; answers in progress are completed."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -100,8 +106,8 @@ class ProbeServer:
             status = 200 if health.ready else 503
         else:
             status = 404
-        said = {"state": health.state.value, "waiting": health.waiting, "reason": health.reason}
-        body = json.dumps(said).encode()
+        report = {"state": health.state.value, "waiting": health.waiting, "reason": health.reason}
+        body = json.dumps(report).encode()
         lines = (
             f"HTTP/1.1 {status} {STATUS[status]}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"

@@ -1,76 +1,47 @@
-"""The life of an App: from `start` to `stop` there is a run, and before and after there is none."""
+"""Lifecycle of an App across its runs: one `Runtime` from each start to the next stop, and no runtime otherwise."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.runtime import Runtime
+from warren.sdk.app.settings import Settings
 from warren.sdk.app.state import Health, State, StateListeners
-from warren.sdk.capture import Capture
 from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.errors import ConfigError, TransportUnavailable, Unroutable
 from warren.sdk.protocols import Component
-from warren.sdk.rpc.caller import ReplyMode
-from warren.sdk.telemetry import Telemetry
 from warren.sdk.topology.registry import TopologyRegistry
-from warren.sdk.transport.host_failover import Hosts
-
-
-@dataclass(slots=True)
-class Settings:
-    """How an App connects and ends; times in seconds. Without hosts, the broker is one in this process."""
-
-    hosts: Hosts | None
-    name: str
-    window: int
-    replies: ReplyMode
-    telemetry: Telemetry
-    capture: Capture | None
-    connect_timeout: float
-    grace: float
-    first_retry: float
-    longest_retry: float
 
 
 class Lifecycle:
-    """Makes the runs, and keeps what outlives them: components, and who wants to hear of returns and states."""
+    """Starts and stops runtimes, and keeps all that outlives a run: settings, components, callbacks."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.components: list[Component] = []
-        self.on_return: list[Callable[[Unroutable], object]] = []
+        self.return_callbacks: list[Callable[[Unroutable], object]] = []
         self.listeners: StateListeners = StateListeners()
         self._runtime: Runtime | None = None
 
     async def start(
         self, registry: TopologyRegistry, handlers: HandlerRegistry, middlewares: Middlewares
     ) -> None:
-        """See `App.start`."""
+        """Start a runtime; see `App.start`. If the start fails, the runtime is stopped again."""
         self.not_running("start")
-        settings = self.settings
         runtime = self._runtime = Runtime(
-            settings.hosts,
-            settings.name,
+            self.settings,
             registry=registry,
-            endpoints=handlers.endpoints,
-            components=self.components,
+            handlers=handlers,
             middlewares=middlewares,
-            clock=handlers.clock,
-            window=settings.window,
-            replies=settings.replies,
-            telemetry=settings.telemetry,
-            capture=settings.capture,
-            on_return=self._returned,
+            components=self.components,
+            on_return=self._call_back_return,
             on_state=self.listeners.notify,
-            first_retry=settings.first_retry,
-            longest_retry=settings.longest_retry,
         )
         try:
-            await runtime.start(settings.connect_timeout)
+            await runtime.start()
         except BaseException:
             try:
                 await runtime.stop(0.0)
@@ -79,7 +50,7 @@ class Lifecycle:
             raise
 
     async def stop(self) -> None:
-        """See `App.stop`."""
+        """Stop the runtime, if there is one; see `App.stop`."""
         runtime = self._runtime
         if runtime is not None:
             try:
@@ -92,31 +63,41 @@ class Lifecycle:
         return State.CLOSED if self._runtime is None else self._runtime.state
 
     def health(self) -> Health:
+        """Return the health of the runtime; without one, `CLOSED`."""
         return Health(State.CLOSED) if self._runtime is None else self._runtime.health()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop of the run, if there is one."""
+        """The event loop of the runtime, if there is one."""
         return None if self._runtime is None else self._runtime.loop
 
     @property
     def url(self) -> str | None:
+        """The URL of the current or next connection attempt; None for an embedded broker that does not run."""
         hosts = self.settings.hosts if self._runtime is None else self._runtime.hosts
         return None if hosts is None else hosts.current
 
     def running(self) -> Runtime:
-        """:raises TransportUnavailable: if there is no run. :raises ConfigError: on another event loop."""
+        """Return the runtime.
+
+        :raises TransportUnavailable: if the App does not run.
+        :raises ConfigError: if the caller runs on another event loop than the App.
+        """
         if self._runtime is None:
             raise TransportUnavailable("the App does not run: async with app: ...", retryable=False)
         self._runtime.check_loop()
         return self._runtime
 
-    def not_running(self, what: str) -> None:
-        """:raises ConfigError: if there is a run, which is too late for `what`."""
-        if self._runtime is not None:
-            raise ConfigError(f"the App runs already: {what} before it starts")
+    def not_running(self, action: str) -> None:
+        """Check that the App does not run.
 
-    def _returned(self, error: Unroutable) -> None:
-        for callback in self.on_return:
+        :param action: completes the error, such as `include a component`.
+        :raises ConfigError: if it runs, which is too late for `action`.
+        """
+        if self._runtime is not None:
+            raise ConfigError(f"the App runs already: {action} before it starts")
+
+    def _call_back_return(self, error: Unroutable) -> None:
+        for callback in self.return_callbacks:
             with contextlib.suppress(Exception):
                 callback(error)

@@ -1,4 +1,4 @@
-"""Middlewares: what runs around every publish and every handling of one App, from the user's code to the wire and back."""
+"""Middlewares: functions around every publish and every handling of one App, and the senders that apply them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ Submit = Callable[[Outgoing], Awaitable[asyncio.Future[None]]]
 
 
 class Middlewares:
-    """In the order of their distance from the user's code: a publish passes first to last, a delivery last to first."""
+    """The middlewares of one App, in order from the user's code to the wire.
+
+    A publish passes them first to last, a delivery last to first.
+    """
 
     def __init__(self) -> None:
         self.publish: list[PublishMiddleware] = []
         self.handle: list[HandleMiddleware] = []
 
     def add(self, publish: PublishMiddleware | None, handle: HandleMiddleware | None) -> None:
-        """:raises ConfigError: if there is neither."""
+        """Add middlewares.
+
+        :raises ConfigError: if both are None.
+        """
         if publish is None and handle is None:
             raise ConfigError("a middleware needs publish= or handle=")
         if publish is not None:
@@ -33,15 +39,15 @@ class Middlewares:
             self.handle.append(handle)
 
     async def send(self, outgoing: Outgoing, send: CallNext) -> None:
-        """Pass the message through, and what comes out of it to `send`."""
+        """Pass the message through the publish middlewares, and the result to `send`."""
         for middleware in reversed(self.publish):
             send = _around_publish(middleware, send)
         await send(outgoing)
 
     async def submit(self, outgoing: Outgoing, submit: Submit) -> asyncio.Future[None]:
-        """As `send`, but return when the message is written; the future is done when the middlewares are.
+        """As `send`, but return when the message is written; the returned future is done when the middlewares have returned.
 
-        The order of messages that are submitted one after the other is kept, though middlewares may wait.
+        Messages that are submitted one after the other stay in order, although middlewares may wait.
         """
         written = asyncio.Event()
 
@@ -68,26 +74,35 @@ class Middlewares:
         return task
 
     async def receive(self, delivery: Delivery, handle: Handle) -> None:
-        """Pass the delivery through, and what comes out of it to `handle`."""
+        """Pass the delivery through the handle middlewares, and the result to `handle`."""
         for middleware in self.handle:
             handle = _around_handle(middleware, handle)
         await handle(delivery)
 
 
 class OutgoingSender(Protocol):
-    """Where encoded messages leave the App; a `Publisher` is one."""
+    """A sender of encoded messages; `Publisher` is one, and those that wrap it."""
 
-    async def publish(self, outgoing: Outgoing, timeout: float) -> None: ...
+    async def publish(self, outgoing: Outgoing, timeout: float) -> None:
+        """Send and await the confirm, within `timeout` seconds."""
+        ...
 
     async def submit(
         self, outgoing: Outgoing, timeout: float, before_write: Callable[[], None] | None = None
-    ) -> asyncio.Future[None]: ...
+    ) -> asyncio.Future[None]:
+        """Send and return the future of the confirm; see `Publisher.submit`."""
+        ...
 
-    async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None: ...
+    async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
+        """Send without a confirm; see `Publisher.publish_unconfirmed`."""
+        ...
 
 
 class MiddlewareSender:
-    """An outlet behind middlewares; what they take of the time is missing from the deadline."""
+    """A sender that applies the publish middlewares before another sender.
+
+    The time that the middlewares take counts in the timeout.
+    """
 
     def __init__(self, sender: OutgoingSender, middlewares: Middlewares) -> None:
         self._sender = sender
@@ -97,7 +112,7 @@ class MiddlewareSender:
     async def publish(self, outgoing: Outgoing, timeout: float) -> None:
         deadline = self._now() + timeout
         await self._middlewares.send(
-            outgoing, lambda changed: self._sender.publish(_passed(changed), deadline - self._now())
+            outgoing, lambda changed: self._sender.publish(_mark_applied(changed), deadline - self._now())
         )
 
     async def submit(
@@ -106,7 +121,7 @@ class MiddlewareSender:
         deadline = self._now() + timeout
         return await self._middlewares.submit(
             outgoing,
-            lambda changed: self._sender.submit(_passed(changed), deadline - self._now(), before_write),
+            lambda changed: self._sender.submit(_mark_applied(changed), deadline - self._now(), before_write),
         )
 
     async def publish_unconfirmed(self, outgoing: Outgoing, timeout: float) -> None:
@@ -116,7 +131,7 @@ class MiddlewareSender:
         )
 
 
-def _passed(outgoing: Outgoing) -> Outgoing:
+def _mark_applied(outgoing: Outgoing) -> Outgoing:
     outgoing.middlewares_applied = True
     return outgoing
 

@@ -1,4 +1,4 @@
-"""One run of an App: its two connections and what uses them, and their order of start and stop."""
+"""One run of an App: connections, publisher and consumers, and the order of their start and stop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from warren.sdk.app.embedded_broker import EmbeddedBroker, embedded_broker
 from warren.sdk.app.middleware import Middlewares, MiddlewareSender, OutgoingSender
+from warren.sdk.app.settings import Settings
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics, copy_of, statistics_of
 from warren.sdk.capture import Capture
@@ -16,18 +17,18 @@ from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import current_delivery
 from warren.sdk.consume.endpoint import Endpoint
 from warren.sdk.consume.get import HeldDelivery, PublishDeadLetter, fetch
+from warren.sdk.consume.handlers.registration import HandlerRegistry
 from warren.sdk.consume.subscription import Subscription
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, Unroutable
 from warren.sdk.logger import log
-from warren.sdk.protocols import Clock, Component, Once
+from warren.sdk.protocols import Component, Once
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.publish.publish_channels import PublishChannels
 from warren.sdk.publish.publisher_confirms import Publisher
 from warren.sdk.publish.transaction import TransactionChannels
-from warren.sdk.rpc.caller import DIRECT, Caller, ReplyMode, Submit
+from warren.sdk.rpc.caller import DIRECT, Caller, Submit
 from warren.sdk.rpc.reentrant_calls import ReentrantCalls
 from warren.sdk.rpc.reply_middleware import ReplyMiddleware
-from warren.sdk.telemetry import Telemetry
 from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
 from warren.sdk.telemetry.instruments import Instruments
 from warren.sdk.telemetry.publish_spans import TracedSender
@@ -46,104 +47,106 @@ FLUSH_SECONDS = 5.0
 
 
 class Runtime:
-    """Made by `App.start`, thrown away by `App.stop`."""
+    """One run of an App: its connections, publisher, consumers and components, from `start` to `stop`.
+
+    `Lifecycle` creates a runtime for each start of the App and discards it after the stop, so that nothing of one event
+    loop or connection reaches the next run.
+    """
 
     def __init__(
         self,
-        hosts: Hosts | None,
-        name: str,
+        settings: Settings,
         *,
         registry: TopologyRegistry,
-        endpoints: Mapping[str, Endpoint],
-        components: Sequence[Component],
+        handlers: HandlerRegistry,
         middlewares: Middlewares,
-        clock: Clock,
-        window: int,
-        replies: ReplyMode,
-        telemetry: Telemetry,
-        capture: Capture | None,
+        components: Sequence[Component],
         on_return: Callable[[Unroutable], None],
         on_state: Callable[[State], None],
-        first_retry: float,
-        longest_retry: float,
     ) -> None:
-        self.hosts = hosts
-        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.name: str = name
+        self._settings = settings
         self._registry = registry
-        self._endpoints = endpoints
-        self._components = components
+        self._endpoints: Mapping[str, Endpoint] = handlers.endpoints
+        self._clock = handlers.clock
         self.middlewares: Middlewares = middlewares
-        self._clock = clock
-        self._retry = {"first_retry": first_retry, "longest_retry": longest_retry}
+        self._components = components
+        self._on_state = on_state
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.hosts: Hosts | None = settings.hosts
         self._broker: EmbeddedBroker | None = None
-        self.publisher: Publisher = Publisher(window=window, on_return=on_return)
-        self.instruments: Instruments | None = telemetry.open()
+        self._publish_connection: SupervisedConnection | None = None
+        self._consume_connection: SupervisedConnection | None = None
+        self.instruments: Instruments | None = settings.telemetry.open()
+        self._consume_telemetry: ConsumeTelemetry | None = (
+            None if self.instruments is None else ConsumeTelemetry(self.instruments)
+        )
+        self._capture_writer: CaptureStreamWriter | None = None
+        self.publisher: Publisher = Publisher(window=settings.window, on_return=on_return)
         self.direct_sender: OutgoingSender = (
             self.publisher if self.instruments is None else TracedSender(self.publisher, self.instruments)
         )
-        """What leaves without passing a middleware goes to."""
+        """Sends messages past the middlewares."""
         self.sender: OutgoingSender = (
             MiddlewareSender(self.direct_sender, middlewares) if middlewares.publish else self.direct_sender
         )
-        """What the user's publishes go to."""
+        """Sends messages of the user, through the publish middlewares if there are any."""
         self.caller: Caller = Caller(ReplyMiddleware(middlewares) if middlewares.handle else None)
-        self.consuming: ConsumeTelemetry | None = (
-            None if self.instruments is None else ConsumeTelemetry(self.instruments)
-        )
-        self.caller.telemetry = self.consuming
-        for endpoint in endpoints.values():
-            endpoint.telemetry = self.consuming
+        self.caller.telemetry = self._consume_telemetry
+        for endpoint in self._endpoints.values():
+            endpoint.telemetry = self._consume_telemetry
             endpoint.report.capture = None
             endpoint.settler.redeclare = self._redeclare
-        self._capture = capture
-        self._capturing: CaptureStreamWriter | None = None
-        self._replies = replies
-        self._publishing: SupervisedConnection | None = None
-        self._consuming: SupervisedConnection | None = None
         self._channels = PublishChannels(
-            self.publisher, self._moved, self.caller.consume_direct_reply_to if replies == "direct" else None
+            self.publisher,
+            self._update_state,
+            self.caller.consume_direct_reply_to if settings.replies == "direct" else None,
         )
-        self.transactions: TransactionChannels = TransactionChannels(self._on_publishing, self.publisher)
+        self.transactions: TransactionChannels = TransactionChannels(
+            self._use_publish_connection, self.publisher
+        )
         self.subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self.required_topology_lock: asyncio.Lock = asyncio.Lock()
-        """Held while a message class that is published for the first time is declared."""
-        self._on_state = on_state
+        """Held while the topology of a message class that is published for the first time is declared."""
         self._phase = State.CONNECTING
 
     @property
+    def name(self) -> str:
+        """The name of the App."""
+        return self._settings.name
+
+    @property
     def state(self) -> State:
+        """The state, computed from the connections, the consumers and `connection.blocked`."""
         if self._phase is not State.READY:
             return self._phase
-        if self._missing():
+        if self._pending_parts():
             return State.CONNECTING
         return State.READY if self.publisher.blocked is None else State.BLOCKED
 
     def health(self) -> Health:
-        errors = [link.error for link in self._links() if link.error is not None]
+        """Return the state, the parts that are not ready, and the last error."""
+        errors = [connection.error for connection in self._connections() if connection.error is not None]
         errors += [one.error for one in self.subscriptions.values() if one.error is not None]
         reason = self.publisher.blocked if not errors else str(errors[0])
-        return Health(self.state, tuple(self._missing()), reason)
+        return Health(self.state, tuple(self._pending_parts()), reason)
 
-    async def start(self, timeout: float) -> None:
-        deadline = self.loop.time() + timeout
-        self._moved()
+    async def start(self) -> None:
+        """Connect, declare topology, start components and consumers; return when all consumers are confirmed.
+
+        :raises WarrenError: the reason why that failed, or did not succeed within `connect_timeout`.
+        """
+        settings = self._settings
+        deadline = self.loop.time() + settings.connect_timeout
+        self._update_state()
         if self.hosts is None:
             self._broker = embedded_broker()
             await self._broker.__aenter__()
             self.hosts = Hosts([self._broker.url])
         channels: ChannelFactory = DataChannel
-        if self._capture is not None:
-            declares = self._registry.declares
-            capturing = CaptureStreamWriter(
-                self._capture, self.hosts, self.name, declare=declares, **self._retry
-            )
-            self._capturing, channels = capturing, capturing.channels
-            for endpoint in self._endpoints.values():
-                endpoint.report.capture = capturing.recorder
-            await capturing.start(timeout)
-        self._publishing = SupervisedConnection(
+        if settings.capture is not None:
+            channels = await self._start_capture(settings.capture)
+        self._publish_connection = SupervisedConnection(
             self.hosts,
             f"{self.name} publisher",
             setup=self._set_up_publishing,
@@ -151,52 +154,38 @@ class Runtime:
             on_down=self._publishing_down,
             on_blocked=self._blocked,
             channels=channels,
-            **self._retry,
+            first_retry=settings.first_retry,
+            longest_retry=settings.longest_retry,
         )
-        self._consuming = SupervisedConnection(
+        self._consume_connection = SupervisedConnection(
             self.hosts,
             f"{self.name} consumer",
             setup=self._set_up_consuming,
             on_up=self._consuming_up,
-            on_down=self._moved,
+            on_down=self._update_state,
             on_blocked=lambda reason: None,
             channels=channels,
-            **self._retry,
+            first_retry=settings.first_retry,
+            longest_retry=settings.longest_retry,
         )
-        await self._publishing.start(max(0.0, deadline - self.loop.time()))
-        await self._consuming.start(max(0.0, deadline - self.loop.time()))
+        await self._publish_connection.start(max(0.0, deadline - self.loop.time()))
+        await self._consume_connection.start(max(0.0, deadline - self.loop.time()))
         for component in self._components:
             await component.on_start()
         for name, endpoint in self._endpoints.items():
-            subscription = Subscription(
-                self._consuming,
-                self._registry.queue(name),
-                prefetch=endpoint.options.prefetch,
-                concurrency=endpoint.options.concurrency,
-                process=endpoint.process,
-                telemetry=self.consuming,
-                key=endpoint.ordering_key if endpoint.options.ordered_by is not None else None,
-                recover=self._redeclare,
-                on_change=self._moved,
-            )
-            breaker = endpoint.options.breaker
-            endpoint.settler.circuit = subscription.circuit = (
-                None if breaker is None else Circuit(breaker, subscription, self._clock, name)
-            )
-            self.subscriptions[name] = subscription
-            subscription.start()
+            self._start_consumer(self._consume_connection, name, endpoint)
         await self._await_consumers(deadline)
         self._phase = State.READY
         if self.instruments is not None:
             watch(self.instruments.meters, self)
-        self._moved()
+        self._update_state()
 
     async def stop(self, grace: float) -> None:
-        """Drain for `grace` seconds, then end all; a cancellation ends the draining, and nothing is left open either way."""
+        """Drain for `grace` seconds, then close everything; a cancellation ends the draining and still closes everything."""
         self._phase = State.CLOSING
         if self.instruments is not None:
             unwatch(self.instruments.meters, self)
-        self._moved()
+        self._update_state()
         draining = asyncio.ensure_future(self._drain(grace))
         ending = asyncio.ensure_future(self._end(draining, min(FLUSH_SECONDS, grace)))
         try:
@@ -204,17 +193,55 @@ class Runtime:
         except asyncio.CancelledError:
             draining.cancel()
             self.publisher.close()
-            for link in self._links():
-                link.abort()
-            if self._capturing is not None:
-                self._capturing.abort()
+            for connection in self._connections():
+                connection.abort()
+            if self._capture_writer is not None:
+                self._capture_writer.abort()
             await asyncio.wait((ending,), timeout=FLUSH_SECONDS)
             raise
 
+    async def _start_capture(self, capture: Capture) -> ChannelFactory:
+        """Start the capture of events; return the factory of channels that record them."""
+        assert self.hosts is not None
+        writer = self._capture_writer = CaptureStreamWriter(
+            capture,
+            self.hosts,
+            self.name,
+            declare=self._registry.declares,
+            first_retry=self._settings.first_retry,
+            longest_retry=self._settings.longest_retry,
+        )
+        for endpoint in self._endpoints.values():
+            endpoint.report.capture = writer.recorder
+        await writer.start(self._settings.connect_timeout)
+        return writer.channels
+
+    def _start_consumer(self, connection: SupervisedConnection, name: str, endpoint: Endpoint) -> None:
+        """Start the consumer of an endpoint."""
+        subscription = Subscription(
+            connection,
+            self._registry.queue(name),
+            prefetch=endpoint.options.prefetch,
+            concurrency=endpoint.options.concurrency,
+            process=endpoint.process,
+            telemetry=self._consume_telemetry,
+            key=endpoint.ordering_key if endpoint.options.ordered_by is not None else None,
+            recover=self._redeclare,
+            on_change=self._update_state,
+        )
+        breaker = endpoint.options.breaker
+        endpoint.settler.circuit = subscription.circuit = (
+            None if breaker is None else Circuit(breaker, subscription, self._clock, name)
+        )
+        self.subscriptions[name] = subscription
+        subscription.start()
+
     async def _drain(self, grace: float) -> None:
+        """Stop all consumers and give running handlers `grace` seconds to finish."""
         await asyncio.gather(*(subscription.stop(grace) for subscription in self.subscriptions.values()))
 
     async def _end(self, draining: asyncio.Future[None], flush_seconds: float) -> None:
+        """Wait for the draining, then close everything in the reverse order of the start."""
         await asyncio.wait((draining,))
         if draining.cancelled():
             await self._drain(0.0)
@@ -224,36 +251,44 @@ class Runtime:
             try:
                 await part.on_stop()
             except Exception:
-                log.exception("not stopped cleanly: part=%s", type(part).__name__)
+                log.exception("event=component.stop_failed component=%s", type(part).__name__)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(flush_seconds):
                 await self.publisher.flush()
         self.publisher.close()
         self.caller.detach()
-        for link in reversed(self._links()):
-            await link.close()
-        if self._capturing is not None:
-            await self._capturing.stop(flush_seconds)
+        for connection in reversed(self._connections()):
+            await connection.close()
+        if self._capture_writer is not None:
+            await self._capture_writer.stop(flush_seconds)
         if self._broker is not None:
             await self._broker.__aexit__(None, None, None)
         self._phase = State.CLOSED
-        self._moved()
+        self._update_state()
         draining.cancelled() or draining.result()
 
     def check_loop(self) -> None:
-        """:raises ConfigError: if the caller runs on another event loop than the App."""
+        """Check that the caller runs on the event loop of the App.
+
+        :raises ConfigError: if it runs on another one.
+        """
         if asyncio.get_running_loop() is not self.loop:
             raise ConfigError("this App belongs to another event loop: use it from the one that started it")
 
     async def declare(self, items: Iterable[Declarable]) -> None:
+        """Register the items and declare them on the broker."""
         items = list(items)
-        # What is exclusive belongs to the connection that consumes it.
-        link = self._consuming if any(map(_exclusive, items)) else self._publishing
-        assert link is not None
-        await self._registry.add_and_declare(link, items)
+        # An exclusive queue belongs to the connection that declares it, which must be the one that consumes it.
+        connection = self._consume_connection if any(map(_is_exclusive, items)) else self._publish_connection
+        assert connection is not None
+        await self._registry.add_and_declare(connection, items)
 
     def submit_for(self, queue: str) -> Submit:
-        """How a request to the queue is sent; from a handler of that very queue, straight to its endpoint."""
+        """Return the function that sends a request to the queue.
+
+        A handler that calls its own queue would wait for itself behind its prefetch; its request goes to the endpoint
+        without the broker.
+        """
         current = current_delivery()
         endpoint = self._endpoints.get(queue)
         if endpoint is None or current is None or current.queue != queue:
@@ -264,7 +299,10 @@ class Runtime:
         )
 
     async def reply(self, outgoing: Outgoing, timeout: float) -> None:
-        """Publish a reply; to a request that never left this process, without the broker, which knows no such address."""
+        """Publish a reply.
+
+        The reply to a request that never left this process goes to its caller directly: the broker has no such address.
+        """
         if outgoing.routing_key == DIRECT and not outgoing.exchange:
             await self.middlewares.send(outgoing, self.caller.receive_local_reply)
         else:
@@ -273,20 +311,26 @@ class Runtime:
     async def fetch(
         self, queue: str, timeout: float, publish_dead_letter: PublishDeadLetter
     ) -> HeldDelivery | None:
-        link = self._consuming
-        assert link is not None
+        """Get one message of the queue; see `App.get`."""
+        connection = self._consume_connection
+        assert connection is not None
         return await fetch(
-            lambda: link.use(Session.channel), queue, timeout, publish_dead_letter, self.consuming
+            lambda: connection.use(Session.channel),
+            queue,
+            timeout,
+            publish_dead_letter,
+            self._consume_telemetry,
         )
 
     def statistics(self) -> Statistics:
+        """Return a copy of all counts of this run."""
         onces = [once for endpoint in self._endpoints.values() for once in endpoint.onces]
         components = statistics_of([*self._components, *onces])
-        if self._capturing is not None:
-            components["capture"] = self._capturing.statistics()
+        if self._capture_writer is not None:
+            components["capture"] = self._capture_writer.statistics()
         return Statistics(
             state=self.state,
-            reconnects=sum(max(0, link.connects - 1) for link in self._links()),
+            reconnects=sum(max(0, connection.connects - 1) for connection in self._connections()),
             publisher=copy_of(self.publisher.snapshot()),
             calls=copy_of(self.caller.snapshot()),
             subscriptions={name: copy_of(one.snapshot()) for name, one in self.subscriptions.items()},
@@ -294,30 +338,37 @@ class Runtime:
             components={name: copy_of(value) for name, value in components.items()},
         )
 
-    async def _on_publishing(self, work: Callable[[Session], Awaitable[DataChannel]]) -> DataChannel:
-        assert self._publishing is not None
-        return await self._publishing.use(work)
+    async def _use_publish_connection(self, work: Callable[[Session], Awaitable[DataChannel]]) -> DataChannel:
+        assert self._publish_connection is not None
+        return await self._publish_connection.use(work)
 
-    def _links(self) -> list[SupervisedConnection]:
-        return [link for link in (self._publishing, self._consuming) if link is not None]
+    def _connections(self) -> list[SupervisedConnection]:
+        return [
+            connection
+            for connection in (self._publish_connection, self._consume_connection)
+            if connection is not None
+        ]
 
-    def _missing(self) -> list[str]:
-        """What is not there, of all that an App needs to be ready."""
-        publishing, consuming = self._publishing, self._consuming
-        missing = []
+    def _pending_parts(self) -> list[str]:
+        """Return the parts that are not ready: `publisher`, `consumer`, and the queues whose consumer is not confirmed."""
+        publishing, consuming = self._publish_connection, self._consume_connection
+        pending = []
         if publishing is None or publishing.session is None or not self.publisher.attached:
-            missing.append("publisher")
+            pending.append("publisher")
         if consuming is None or consuming.session is None or not self.caller.active:
-            missing.append("consumer")
-        return missing + [name for name, one in self.subscriptions.items() if not one.in_desired_state]
+            pending.append("consumer")
+        return pending + [name for name, one in self.subscriptions.items() if not one.in_desired_state]
 
-    def _moved(self) -> None:
-        """Something that the state depends on has changed."""
+    def _update_state(self) -> None:
+        """Wake waiters and notify listeners after a change of anything that the state depends on."""
         self._changed.set()
         self._on_state(self.state)
 
     async def _await_consumers(self, deadline: float) -> None:
-        """:raises WarrenError: if a consumer cannot stand, or not in time."""
+        """Wait until the broker has confirmed every consumer.
+
+        :raises TopologyMismatch: if a queue cannot be consumed. :raises TransportUnavailable: if the deadline passes.
+        """
         while not all(one.in_desired_state for one in self.subscriptions.values()):
             self._changed.clear()
             for one in self.subscriptions.values():
@@ -335,8 +386,8 @@ class Runtime:
                 ) from None
 
     async def _redeclare(self) -> None:
-        assert self._consuming is not None
-        await self._consuming.run(self._registry.declare_all)
+        assert self._consume_connection is not None
+        await self._consume_connection.run(self._registry.declare_all)
 
     async def _set_up_publishing(self, session: Session, control: ControlChannel) -> None:
         await self._registry.declare_shared(control)
@@ -344,38 +395,38 @@ class Runtime:
 
     def _publishing_up(self) -> None:
         if self.instruments is not None:
-            self.instruments.publishing = self._connection(self._publishing)
+            self.instruments.publishing = self._connection_attributes(self._publish_connection)
         self._channels.attach()
-        self._moved()
+        self._update_state()
 
     def _consuming_up(self) -> None:
         if self.instruments is not None:
-            self.instruments.consuming = self._connection(self._consuming)
-        self._moved()
+            self.instruments.consuming = self._connection_attributes(self._consume_connection)
+        self._update_state()
 
-    def _connection(self, link: SupervisedConnection | None) -> Attributes:
-        assert link is not None
+    def _connection_attributes(self, connection: SupervisedConnection | None) -> Attributes:
+        assert connection is not None
         assert self.hosts is not None
-        peer = None if link.session is None else link.session.peer
-        return of_connection(self.hosts.current, link.name, peer)
+        peer = None if connection.session is None else connection.session.peer
+        return of_connection(self.hosts.current, connection.name, peer)
 
     def _publishing_down(self) -> None:
         self._channels.detach()
-        self._moved()
+        self._update_state()
 
     def _blocked(self, reason: str | None) -> None:
         if reason is None:
-            log.warning("the broker reads publishers again")
+            log.warning("event=connection.unblocked name=%s", f"{self.name} publisher")
         else:
-            log.warning("the broker blocks publishers: reason=%s", reason)
+            log.warning("event=connection.blocked name=%s reason=%s", f"{self.name} publisher", reason)
         self.publisher.set_blocked(reason)
-        self._moved()
+        self._update_state()
 
     async def _set_up_consuming(self, session: Session, control: ControlChannel) -> None:
         await self._registry.declare_all(control)
-        if self._replies == "queue":
+        if self._settings.replies == "queue":
             await self.caller.consume_queue(session)
 
 
-def _exclusive(item: Declarable) -> bool:
+def _is_exclusive(item: Declarable) -> bool:
     return isinstance(item, Queue) and item.exclusive

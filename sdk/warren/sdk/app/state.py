@@ -1,20 +1,21 @@
-"""Where an App is in its life, as a value, as a report, and as news for those who asked for it."""
+"""State and health of an App, and the listeners for state changes."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-log: logging.Logger = logging.getLogger("warren.sdk")
+from warren.sdk.logger import log
 
 
 class State(Enum):
-    """CLOSED -> CONNECTING -> READY <-> BLOCKED; READY or BLOCKED -> CONNECTING after a loss; any -> CLOSING -> CLOSED.
+    """State of an App.
 
-    BLOCKED is READY for consumers, while the broker does not read what is published (`connection.blocked`). READY needs
-    both connections, the channels to publish on, the reply queue, and the broker's confirmation of every consumer.
+    CLOSED -> CONNECTING -> READY <-> BLOCKED; READY or BLOCKED -> CONNECTING after a loss; any -> CLOSING -> CLOSED.
+
+    READY needs both connections, the publish channels, the reply queue, and the broker's confirmation of every consumer.
+    In BLOCKED the broker does not read what is published (`connection.blocked`); consumers work as in READY.
     """
 
     CONNECTING = "connecting"
@@ -26,10 +27,10 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a probe wants to know.
+    """Health of an App, for probes.
 
-    :ivar waiting: what is not there yet: `publisher`, `consumer`, and the queues whose consumer is not confirmed.
-    :ivar reason: why not, as far as it is known: the last error, or why the broker blocks.
+    :ivar waiting: the parts that are not ready: `publisher`, `consumer`, and the queues whose consumer is not confirmed.
+    :ivar reason: the last error, or the reason for which the broker blocks publishers; None if there is neither.
     """
 
     state: State
@@ -38,12 +39,12 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Every consumer is confirmed, and the broker takes what is published."""
+        """Whether every consumer is confirmed and the broker reads what is published."""
         return self.state is State.READY
 
 
 class StateListeners:
-    """Those who want to hear of each change of state, once a change, in their order."""
+    """Callbacks for state changes, called in the order in which they were added, once for each change."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[State], object]] = []
@@ -53,7 +54,7 @@ class StateListeners:
         self._callbacks.append(callback)
 
     def notify(self, state: State) -> None:
-        """Call back if it is not what was told last; what a callback raises is logged and harms nobody."""
+        """Call back if the state has changed. An exception of a callback is logged and does not reach the others."""
         if state is self._last:
             return
         self._last = state
@@ -61,4 +62,4 @@ class StateListeners:
             try:
                 callback(state)
             except Exception:
-                log.exception("a callback of on_state failed: state=%s", state.value)
+                log.exception("event=state_callback.failed state=%s", state.value)

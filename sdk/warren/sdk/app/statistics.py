@@ -1,4 +1,4 @@
-"""What an App has done so far, as one value: counts since it started, and what is going on now."""
+"""Statistics of an App as one value: counts since its start, and gauges of the moment."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A copy: it does not change any more. `dataclasses.asdict` makes it a dict that JSON can carry, but for `state`.
+    """Statistics of one run of an App; a copy that no longer changes.
 
-    :ivar reconnects: connections that were made anew, of both.
-    :ivar subscriptions: by queue: what the broker delivered and how it was settled.
-    :ivar handlers: by queue: what handlers made of it.
-    :ivar components: the statistics of the patterns that the App includes, and of `once=`, by kind and name.
+    `dataclasses.asdict` returns a dict that can be written as JSON, except for `state`.
+
+    :ivar reconnects: new connections after losses, of the publish and the consume connection together.
+    :ivar subscriptions: by queue: counts of deliveries and settlements.
+    :ivar handlers: by queue: counts of the outcomes of handlers.
+    :ivar components: statistics of the included patterns and of `once=`, by kind and name.
     """
 
     state: State
@@ -41,36 +43,40 @@ class Statistics:
 
     @property
     def handled(self) -> int:
-        """Messages that their handlers took to a good end."""
+        """Messages that their handlers handled successfully."""
         return sum(one.handled for one in self.handlers.values())
 
     @property
     def failed(self) -> int:
-        """Attempts of handlers that failed, whatever came next."""
+        """Attempts of handlers that failed, whatever followed."""
         return sum(one.failed_attempts for one in self.handlers.values())
 
     @property
     def retried(self) -> int:
-        """Attempts that were made again, at once or after a delay."""
+        """Repeated attempts, immediate and delayed."""
         return sum(one.retried + one.delayed for one in self.handlers.values())
 
     @property
     def dead_lettered(self) -> int:
+        """Messages that the SDK dead-lettered."""
         return sum(one.dead_lettered for one in self.handlers.values())
 
     @property
     def redelivered(self) -> int:
-        """Deliveries that the broker may have made before."""
+        """Deliveries with the `redelivered` flag: the broker may have delivered the message before."""
         return sum(one.redelivered for one in self.subscriptions.values())
 
 
 def copy_of(value: Value) -> Value:
-    """A statistics value as it is now."""
+    """Return a copy of a statistics value."""
     return replace(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def statistics_of(parts: Iterable[object]) -> dict[str, Any]:
-    """The statistics of components, by kind and name (`deadline order-unpaid`),  with a number where that is not enough."""
+    """Return the statistics of components by kind and name (`deadline order-unpaid`).
+
+    Components with the same kind and name get a number: `deadline order-unpaid #2`.
+    """
     found: dict[str, Any] = {}
     for part in parts:
         value = getattr(part, "statistics", None)

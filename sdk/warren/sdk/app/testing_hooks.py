@@ -1,4 +1,4 @@
-"""An App as a test runs it: on another broker, by another clock, with somebody who hears what its handlers handled."""
+"""Testing hooks: run an App on another broker and clock, and observe what it handles and publishes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def override_for_test(
     handled: Callable[[Any, Any], None],
     published: Callable[[Outgoing], None],
 ) -> Iterator[None]:
-    """Change the App for the length of the block; it starts and stops within.
+    """Change the App for the length of the block, within which it is started and stopped.
 
-    :param url: the broker, instead of the App's own.
-    :param clock: what `app.clock` follows.
-    :param grace: seconds that running handlers have when the App stops.
-    :param handled: called with the class that a handler was declared for and the message, each time it returned; not
-        for duplicates that `once=` answered, nor when it raised or chose another end.
-    :param published: called with each message of the App's as it was encoded, after its confirm.
+    :param url: URL of the broker, instead of the App's own.
+    :param clock: the clock that `app.clock` follows.
+    :param grace: seconds for running handlers to finish when the App stops.
+    :param handled: called with the class that a handler was declared for and the message, each time the handler returned.
+        Not called for duplicates that `once=` answered, nor if the handler raised or chose another outcome.
+    :param published: called with each message that the App published, as it was encoded, after its confirm.
     :raises ConfigError: if the App runs already.
     """
-    app._lifecycle.not_running("rehearse")
+    app._lifecycle.not_running("override it for a test")
     settings, followed = app._lifecycle.settings, app.clock.followed
     specs = {endpoint: endpoint._specs for endpoint in app._handlers.endpoints.values()}
     app._lifecycle.settings = replace(settings, hosts=Hosts([url]), grace=grace)
@@ -44,17 +44,17 @@ def override_for_test(
     for endpoint, handlers in specs.items():
         endpoint._specs = {name: _recording(handler, handled) for name, handler in handlers.items()}
 
-    async def seen(outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
-        # A middleware may change the message further on, and what was published is what the App said.
-        said = copy(outgoing)
+    async def record(outgoing: Outgoing, call_next: Callable[[Outgoing], Awaitable[None]]) -> None:
+        # Middlewares may change the message; the test compares with what the App published.
+        original = copy(outgoing)
         await call_next(outgoing)
-        published(said)
+        published(original)
 
-    app._middlewares.publish.insert(0, seen)
+    app._middlewares.publish.insert(0, record)
     try:
         yield
     finally:
-        app._middlewares.publish.remove(seen)
+        app._middlewares.publish.remove(record)
         app._lifecycle.settings = settings
         app.clock.follow(followed)
         for endpoint, handlers in specs.items():
@@ -62,6 +62,7 @@ def override_for_test(
 
 
 def _recording(spec: HandlerSpec, handled: Callable[[Any, Any], None]) -> HandlerSpec:
+    """Return the handler with a call of `handled` after each success."""
     function, kind = spec.function, spec.kind
 
     async def recording(message: Any, *arguments: Any, **keywords: Any) -> Any:

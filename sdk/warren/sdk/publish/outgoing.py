@@ -24,7 +24,8 @@ class Outgoing:
     """
 
     __slots__ = (
-        "_header", "body", "deadline", "exchange", "headers", "mandatory", "middlewares_applied", "properties", "routing_key",
+        "_header", "body", "deadline", "exchange", "headers", "mandatory",
+        "middlewares_applied", "properties", "routing_key",
     )  # fmt: skip
 
     def __init__(

@@ -1,0 +1,34 @@
+"""Settings of an App: broker, connections, publishing, telemetry, capture, deadlines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warren.sdk.capture import Capture
+from warren.sdk.rpc.caller import ReplyMode
+from warren.sdk.telemetry import Telemetry
+from warren.sdk.transport.host_failover import Hosts
+
+
+@dataclass(slots=True)
+class Settings:
+    """The settings of an App; each run reads them when it starts. The parameters of `App` describe them.
+
+    :ivar hosts: the brokers to connect to; None for an embedded broker in this process.
+    :ivar window: most unconfirmed messages at a time.
+    :ivar connect_timeout: seconds for the first connection and for all consumers.
+    :ivar grace: seconds for running handlers to finish when the App stops.
+    :ivar first_retry: seconds; upper bound of the first random wait for a new connection.
+    :ivar longest_retry: seconds; upper bound of every later wait.
+    """
+
+    hosts: Hosts | None
+    name: str
+    window: int
+    replies: ReplyMode
+    telemetry: Telemetry
+    capture: Capture | None
+    connect_timeout: float
+    grace: float
+    first_retry: float
+    longest_retry: float
