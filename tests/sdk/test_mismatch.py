@@ -76,7 +76,7 @@ async def test_adopt_takes_it_as_it_is_and_says_so(
         async with app:
             await app.publish(b"1", exchange="", key=name)
     await foreign.holds(name, 1)
-    assert f"taken as it is on the broker: item=queue '{name}'" in caplog.text
+    assert f"event=topology.mismatch_adopted item=queue '{name}'" in caplog.text
     assert "x-max-length is 7 on the broker and none here" in caplog.text
 
 

@@ -308,7 +308,7 @@ async def test_a_template_that_fails_costs_no_message(
         await app.publish_many([b"1", b"2"], key=name)
         await until(lambda: app.statistics().subscriptions[name].acknowledged == 2, "both are handled")
     assert seen == [b"1", b"2"]
-    assert caplog.text.count("destination template failed") == 1
+    assert caplog.text.count("event=telemetry.destination_template_failed") == 1
 
 
 async def test_a_settlement_is_made_though_its_span_fails(make_app: MakeApp, name: str) -> None:

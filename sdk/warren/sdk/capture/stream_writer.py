@@ -82,7 +82,7 @@ class CaptureStreamWriter:
         self._publisher.close()
         await self._link.close()
         if dropped := self.recorder.statistics.dropped:
-            log.warning("events not captured: stream=%s count=%s", self._options.stream, dropped)
+            log.warning("event=capture.events_lost stream=%s count=%s", self._options.stream, dropped)
 
     def abort(self) -> None:
         """For who stops and cannot wait."""
@@ -120,7 +120,7 @@ class CaptureStreamWriter:
         except WarrenError as error:
             # It would fail for ever, and the place that it takes in the buffer would be lost to all that come after.
             if not self._failing:
-                log.warning("events dropped: stream=%s error=%s", batch.stream, error)
+                log.warning("event=capture.batch_dropped stream=%s error=%s", batch.stream, error)
             self._failing = True
         finally:
             if written:
@@ -140,7 +140,7 @@ class CaptureStreamWriter:
             if not error.retryable and not isinstance(error, Unroutable):
                 raise
             if not self._failing:
-                log.warning("events not taken, they go again: stream=%s error=%s", batch.stream, error)
+                log.warning("event=capture.batch_retried stream=%s error=%s", batch.stream, error)
             self._failing = True
             await asyncio.sleep(AGAIN_SECONDS)
             if isinstance(error, Unroutable):
@@ -154,4 +154,4 @@ class CaptureStreamWriter:
         try:
             await self._link.run(self._bring_stream)
         except WarrenError as error:
-            log.warning("event stream not made again: stream=%s error=%s", self._options.stream, error)
+            log.warning("event=capture.stream_not_declared stream=%s error=%s", self._options.stream, error)

@@ -65,7 +65,7 @@ class PublishChannels:
         if session is not self._session or not isinstance(cause, ChannelClosed) or not cause.args:
             return
         error = to_sdk_error("the broker refused a publish", cause)
-        log.error("publish channel closed: error=%s", error)
+        log.error("event=publish_channel.closed error=%s", error)
         if confirms:
             self._publisher.refused(error)
             self._publisher.detach()

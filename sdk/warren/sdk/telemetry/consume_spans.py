@@ -115,7 +115,9 @@ class ConsumeTelemetry:
             instruments.operation_duration.record(taken, instruments.metric_attributes(attributes, None))
             span.end(began + int(taken * 1e9))
         except Exception:
-            log.exception("settlement not recorded: operation=%s queue=%s", operation, delivery.queue)
+            log.exception(
+                "event=telemetry.settlement_not_recorded operation=%s queue=%s", operation, delivery.queue
+            )
 
     def received(self, delivery: Delivery | None, delivery_tag: int, queue: str, started: float) -> None:
         """A `basic.get` that began at `started` (perf_counter) and brought this, or nothing."""

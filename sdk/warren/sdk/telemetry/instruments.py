@@ -98,7 +98,9 @@ class Instruments:
             if not self._untemplated:
                 self._untemplated = True
                 log.exception(
-                    "destination template failed: exchange=%s routing_key=%s", exchange, routing_key
+                    "event=telemetry.destination_template_failed exchange=%s routing_key=%s",
+                    exchange,
+                    routing_key,
                 )
             return
         if found is not None:

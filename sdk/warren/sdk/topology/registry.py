@@ -129,7 +129,7 @@ class TopologyRegistry:
             raise error from None
         if self._mismatch == "adopt" and found:
             log.warning(
-                "taken as it is on the broker: item=%s differences=%s",
+                "event=topology.mismatch_adopted item=%s differences=%s",
                 label(item),
                 "; ".join(map(str, found)),
             )

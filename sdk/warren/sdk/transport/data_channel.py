@@ -188,7 +188,7 @@ class DataChannel:
             self.abort()
         except Exception as error:
             # It is gone already, and not ours any more.
-            log.debug("channel not closed: channel=%s error=%s", self.number, error)
+            log.debug("event=channel.close_failed channel=%s error=%s", self.number, error)
 
     async def close(self, timeout: float) -> None:
         self._frame_writer.flush()
@@ -209,7 +209,7 @@ class DataChannel:
                 self._take(kind, method, header, body)
         except Exception:
             # An error that got as far as here is one of this program; the other channels must not suffer from it.
-            log.exception("a message could not be taken: channel=%s", self.number)
+            log.exception("event=channel.message_failed channel=%s", self.number)
             self.abort()
 
     def confirm(self, sequence: int, multiple: bool, ack: bool) -> None:

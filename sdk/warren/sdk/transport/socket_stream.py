@@ -80,7 +80,7 @@ class FrameDispatcher(asyncio.Protocol):
         try:
             others = self._scanner.feed(data)
         except StreamError as error:
-            log.critical("connection aborted, the broker does not speak AMQP: error=%s", error)
+            log.critical("event=connection.protocol_violated error=%s", error)
             self._transport.abort()
             return
         now = self._loop.time()

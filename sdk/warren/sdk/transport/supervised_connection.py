@@ -162,13 +162,13 @@ class SupervisedConnection:
                             await self._drop()
                             raise TransportUnavailable("the connection was lost soon after it was made")
                 await _ends_within(session, None)
-                log.warning("connection lost: name=%s", self.name)
+                log.warning("event=connection.lost name=%s", self.name)
                 self.error = TransportUnavailable("the connection was lost")
                 await self._drop()
         except Exception as error:
             # Only before the first connection is this an answer to the user; afterwards nobody awaits the task.
             if self.connects > 0:
-                log.critical("connection given up: name=%s", self.name, exc_info=error)
+                log.critical("event=connection.abandoned name=%s", self.name, exc_info=error)
             raise
         finally:
             await self._drop()
@@ -215,10 +215,10 @@ class SupervisedConnection:
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, WarrenError):
             if str(error) != str(self.error):
-                log.warning("connection attempt failed: name=%s error=%s", self.name, error)
+                log.warning("event=connection.attempt_failed name=%s error=%s", self.name, error)
             self.error = error
         elif error is not None:
-            log.error("connection attempt failed: name=%s", self.name, exc_info=error)
+            log.error("event=connection.attempt_crashed name=%s", self.name, exc_info=error)
 
 
 async def cancel(task: asyncio.Task[None]) -> None:
