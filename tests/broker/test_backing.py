@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.tiers import examples
-from tests.unit.store.disk import Disk
-from tests.unit.store.node import Node
+from tests.unit.store.log_run import LogRun
+from tests.unit.store.simulated_disk import Disk
 from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import describe_payload, message_head, read_message
@@ -53,7 +53,7 @@ class BackingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.random = Random(0)
-        self.node: Node | None = None
+        self.log_run: LogRun | None = None
         self.highest = -1
         self.lazy = False
         self.ready: list[Entry] = []
@@ -69,14 +69,14 @@ class BackingMachine(RuleBasedStateMachine):
         self.open(Disk())
 
     def open(self, disk: Disk) -> None:
-        self.node = Node(
+        self.log_run = LogRun(
             disk,
             (INCARNATION, OTHER),
             segment_size=self.random.choice([600, 2000, 8000]),
             slack=self.random.choice([0, 3000]),
             describe=describe_payload,
         )
-        log = self.node.log
+        log = self.log_run.log
         vhost = VirtualHost(
             b"/", VirtualClock(), log, BEHAVIOUR_BY_VERSION["4"], PortabilityChecks(strict=False)
         )
@@ -88,13 +88,13 @@ class BackingMachine(RuleBasedStateMachine):
         for level in self.levels:
             level.read_chunk = self.random.choice([1, 3, 256])
             level.delta_keep = self.random.choice([1, 5, 20])
-        restore_messages(self.queue, self.node.recovery.queues[INCARNATION])
+        restore_messages(self.queue, self.log_run.recovery.queues[INCARNATION])
         self.queue.ready.set_lazy(self.lazy)
 
     @property
-    def at(self) -> Node:
-        assert self.node is not None
-        return self.node
+    def at(self) -> LogRun:
+        assert self.log_run is not None
+        return self.log_run
 
     @property
     def waiting(self) -> BackingQueue:
@@ -197,7 +197,7 @@ class BackingMachine(RuleBasedStateMachine):
 
     @rule()
     def sync(self) -> None:
-        self.at.settle()
+        self.at.sync_all()
 
     @rule(keep=st.integers(0, 5))
     def page_all(self, keep: int) -> None:
@@ -205,8 +205,8 @@ class BackingMachine(RuleBasedStateMachine):
         self.at.log.request_indexes()
         for _ in range(3):
             while self.waiting.page_out(keep, 1000):
-                self.at.settle()
-            self.at.settle()
+                self.at.sync_all()
+            self.at.sync_all()
             self.at.step()
 
     @rule(share=st.sampled_from([0.8, 1.0]))
@@ -220,11 +220,11 @@ class BackingMachine(RuleBasedStateMachine):
                 self.noise += 1
                 message = Message(b"", b"", join_content(1, encode(Properties(), 60), bytes(60)), 60, 1)
                 self.store_other(message)
-            self.at.settle()
+            self.at.sync_all()
             for sequence in range(first, self.noise + 1):
                 if self.random.random() < share:
                     log.acknowledge(other, sequence)
-        self.at.settle()
+        self.at.sync_all()
 
     def store_other(self, message: Message) -> None:
         log = self.at.log
@@ -233,17 +233,17 @@ class BackingMachine(RuleBasedStateMachine):
     # -- how it ends
 
     @rule()
-    @precondition(lambda self: self.node is not None)
+    @precondition(lambda self: self.log_run is not None)
     def kill(self) -> None:
         synced = int(self.at.log.synced)
         self.after(self.at.kill(), synced, clean=False)
 
     @rule()
     def cut_power(self) -> None:
-        node = self.at
-        synced = int(node.log.synced)
-        disk = node.disk.cut_power(self.random)
-        node.end()
+        run = self.at
+        synced = int(run.log.synced)
+        disk = run.disk.cut_power(self.random)
+        run.end()
         self.after(disk, synced, clean=False)
 
     @rule()
@@ -289,7 +289,7 @@ class BackingMachine(RuleBasedStateMachine):
 
     @invariant()
     def sub_queues(self) -> None:
-        if self.node is None:
+        if self.log_run is None:
             return
         assert self.at.failures == []
         for level in self.levels:
@@ -310,7 +310,7 @@ class BackingMachine(RuleBasedStateMachine):
         assert self.waiting.persistent_totals() == (len(kept), sum(len(entry.body) for entry in kept))
 
     def teardown(self) -> None:
-        if self.node is not None:
+        if self.log_run is not None:
             self.take(len(self.ready))
             self.at.kill()
 

@@ -17,7 +17,7 @@ from tests.faults.chaos.definitions import failure
 from tests.support.client import Channel, Connection
 from tests.support.restarts import PERSISTENT
 from tests.support.streams import consume
-from tests.unit.store.disk import Disk
+from tests.unit.store.simulated_disk import Disk
 
 WRITES = ("open", "write")
 """The calls that a full disk refuses."""
@@ -31,7 +31,7 @@ class FaultyDisk(Disk):
 
     def __init__(self, disk: Disk, number: int = 0, first: int = 0, times: int = 1 << 30) -> None:
         super().__init__()
-        self.nodes, self._durable = disk.nodes, disk._durable
+        self.files, self._durable = disk.files, disk._durable
         self.number = number
         self.first = first
         self.times = times

@@ -14,7 +14,7 @@ from unittest import mock
 
 from tests.faults.chaos.definitions import Content, Mains, content, put
 from tests.faults.chaos.history import What
-from tests.unit.store.disk import Disk
+from tests.unit.store.simulated_disk import Disk
 from warren.broker import Broker, BrokerConfig, VirtualClock
 from warren.broker.process_memory import LEAST
 from warren.broker.store.data_folder import DataFolder
@@ -35,7 +35,7 @@ class PowerDisk(Disk):
 
     def __init__(self, disk: Disk, random: Random) -> None:
         super().__init__()
-        self.nodes, self._durable = disk.nodes, disk._durable
+        self.files, self._durable = disk.files, disk._durable
         self.random = random
         self.calls = -1
         self.after: Disk | None = None
@@ -58,10 +58,10 @@ class PowerDisk(Disk):
 
     def save(self) -> None:
         """Make real files of what is on it."""
-        for name, node in self.nodes.items():
+        for name, file in self.files.items():
             path = Path(name)
             path.parent.mkdir(exist_ok=True, parents=True)
-            path.write_bytes(node.content)
+            path.write_bytes(file.content)
 
     def write(self, handle: int, data: bytes, offset: int) -> None:
         self._count()
@@ -182,10 +182,10 @@ class Powered:
             await asyncio.sleep(self.random.uniform(0.1, 0.6))
             self._harmed_at = self._harmed_at or time.monotonic()
             self.harms += 1
-            self._disk.room = self.random.choice((0, 100, 10_000))
+            self._disk.free_bytes = self.random.choice((0, 100, 10_000))
             self._mains.full = self.random.random() < 0.5
             await asyncio.sleep(self.random.uniform(0, 0.4))
-            self._disk.room, self._mains.full = None, False
+            self._disk.free_bytes, self._mains.full = None, False
         await asyncio.sleep(self.random.uniform(0, 0.6))
 
     def _cut(self) -> None:

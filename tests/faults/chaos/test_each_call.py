@@ -18,7 +18,7 @@ from tests.faults.chaos.faulty import Conversation, FaultyDatabase, FaultyDisk, 
 from tests.support.client import Closed
 from tests.support.inprocess import InProcess
 from tests.support.processes import wait_until
-from tests.unit.store.disk import Disk
+from tests.unit.store.simulated_disk import Disk
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.errors import StoreError
 from warren.broker.store.log.log import Log

@@ -1,4 +1,4 @@
-"""Runs of the log that a test leaves open are ended with it."""
+"""Fixture that ends the runs of the log that a test leaves open."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.store.node import Node
+from tests.unit.store.log_run import LogRun
 
 
 @pytest.fixture(autouse=True)
 def end_nodes() -> Iterator[None]:
     yield
-    for node in list(Node.running):
-        node.kill()
+    for run in list(LogRun.running):
+        run.kill()

@@ -1,4 +1,4 @@
-"""Definitions: what is submitted is committed in order, and comes back after any stop."""
+"""Definitions: submitted changes are committed in order and survive any stop."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def stored(path: Path) -> Snapshot:
         return definitions.load()
 
 
-async def test_what_is_put_comes_back(tmp_path: Path) -> None:
+async def test_stored_rows_are_loaded_again(tmp_path: Path) -> None:
     async with opened(tmp_path) as definitions:
         assert definitions.load() == Snapshot((), (), ())
         numbers = [
@@ -92,17 +92,17 @@ async def test_deleting_an_exchange_or_a_queue_deletes_its_bindings(tmp_path: Pa
     assert (await stored(tmp_path)).bindings == (other_vhost,)
 
 
-async def test_changes_are_told_in_order_watchers_first(tmp_path: Path) -> None:
-    told: list[tuple[str, int]] = []
+async def test_changes_are_reported_in_order_watchers_first(tmp_path: Path) -> None:
+    reported: list[tuple[str, int]] = []
     async with opened(tmp_path) as definitions:
-        definitions.watch(lambda: told.append(("watch", definitions.committed)))
-        definitions.on_committed = lambda change: told.append(("committed", change))
+        definitions.watch(lambda: reported.append(("watch", definitions.committed)))
+        definitions.on_committed = lambda change: reported.append(("committed", change))
         for _ in range(500):
             definitions.put(QUEUE)
         await definitions.flush()
-    assert told[-2:] == [("watch", 500), ("committed", 500)]
-    assert told == sorted(told, key=lambda item: item[1])
-    assert len(told) < 500, "many changes share a commit"
+    assert reported[-2:] == [("watch", 500), ("committed", 500)]
+    assert reported == sorted(reported, key=lambda item: item[1])
+    assert len(reported) < 500, "many changes share a commit"
 
 
 async def test_flush_without_changes_returns(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ asyncio.run(main())
 
 
 @pytest.mark.processes
-def test_a_crash_loses_nothing_that_was_committed_and_repeats_no_incarnation(tmp_path: Path) -> None:
+def test_a_crash_loses_no_committed_change_and_repeats_no_incarnation(tmp_path: Path) -> None:
     highest = 0
-    # More than half of what is set aside at a time, so that more has to be.
+    # More than half of a reserve, so that the next one is needed.
     for count in (10, 700_000, 10):
         done = subprocess.run(
             [sys.executable, "-c", CRASH, tmp_path, str(count)], capture_output=True, text=True
@@ -170,11 +170,11 @@ async def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
     database.commit()
     database.close()
     error = await refusal(tmp_path)
-    assert f"has version 9, this broker knows {VERSION}" in str(error)
+    assert f"has version 9, but this broker reads versions up to {VERSION}" in str(error)
     assert error.status is ExitStatus.USAGE
 
 
-async def test_a_database_that_is_none_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     DataFolder.open(tmp_path).close()
     (tmp_path / "definitions.db").write_bytes(b"no database at all" * 100)
     error = await refusal(tmp_path)
@@ -182,7 +182,7 @@ async def test_a_database_that_is_none_is_refused(tmp_path: Path) -> None:
     assert error.status is ExitStatus.USAGE
 
 
-async def test_a_log_without_definitions_is_refused_since_all_of_it_would_be_dead(tmp_path: Path) -> None:
+async def test_a_log_without_definitions_is_refused(tmp_path: Path) -> None:
     DataFolder.open(tmp_path).close()
     (tmp_path / "log" / "0000000000000001.log").write_bytes(b"records")
     assert "definitions.db is missing, but there is a log" in str(await refusal(tmp_path))
@@ -214,7 +214,7 @@ asyncio.run(main())
 
 
 @pytest.mark.processes
-def test_a_disk_that_fails_is_told_of_and_nothing_is_committed_any_more(tmp_path: Path) -> None:
+def test_after_a_disk_failure_nothing_is_committed(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FAIL, tmp_path], capture_output=True, text=True)
     line = "cannot write the definitions: disk I/O error"
     assert done.stdout.splitlines() == [f"74 {line}"] * 2 + [f"['{line}'] [1]"], done.stderr

@@ -1,4 +1,4 @@
-"""The log against a plain model, through crashes: what was synced stays, what was acknowledged stays gone."""
+"""Hypothesis model of the log through crashes: synced messages stay, acknowledged ones do not come back."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.tiers import examples
-from tests.unit.store.disk import LOG, Disk
-from tests.unit.store.disk import Node as File
-from tests.unit.store.node import BLOCK, Node
+from tests.unit.store.log_run import BLOCK, LogRun
+from tests.unit.store.simulated_disk import LOG, Disk, FileState
 from warren.broker.store.log.record_format import POSITION_SHIFT
 from warren.broker.store.read.record_reader import RecordReader
 
 FIRM = 0
-"""The batch of what was there when the log was opened."""
+"""Batch of the messages that existed when the log was opened."""
 
 HEADS = (b"", b"exchange, key", b"exchange" * 20)
-"""Messages of a queue in a row that begin with the same object share a record."""
+"""Heads of messages. Successive messages of a queue with the same head object share a record."""
 
 
 @dataclass
 class Held:
-    """A message of the model: in which batch it was appended, and in which it was acknowledged, if it was."""
+    """A message of the model: the batch that appended it, and the batch that acknowledged it, if any."""
 
     payload: bytes
     batch: int
     group: int = 0
     gone: int | None = None
     gone_group: int = 0
-    place: int = 0
-    """Where the log said that it will stand; 0 if it did not."""
+    position: int = 0
+    """Log position that the log returned; 0 if it returned none."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """Delivery counts, each with its batch."""
 
 
 @dataclass
-class Together:
-    """What holds together: the messages that were added and removed, by queue and sequence."""
+class Group:
+    """A group: the messages that it adds and removes, by queue and sequence."""
 
     added: list[tuple[int, int]]
     removed: list[tuple[int, int]]
@@ -55,21 +54,21 @@ class LogMachine(RuleBasedStateMachine):
         self.dropped: dict[int, int] = {}
         """Incarnations and the change that deletes them."""
         self.gone_queues: dict[int, dict[int, Held]] = {}
-        self.groups: dict[int, Together] = {}
+        self.groups: dict[int, Group] = {}
         self.incarnations = 0
-        self.node: Node | None = None
+        self._run: LogRun | None = None
         self.stopped = False
         self.head = b""
 
     @property
-    def at(self) -> Node:
-        assert self.node is not None
-        return self.node
+    def current(self) -> LogRun:
+        assert self._run is not None
+        return self._run
 
     @initialize(seed=st.integers(0, 2**32))
     def start(self, seed: int) -> None:
         self.random = Random(seed)
-        self.node = Node(Disk(), ())
+        self._run = LogRun(Disk(), ())
         for _ in range(3):
             self.add_queue()
 
@@ -81,7 +80,7 @@ class LogMachine(RuleBasedStateMachine):
         self.incarnations += 1
         self.queues[self.incarnations] = {}
         self.next[self.incarnations] = 1
-        self.at.gate.submitted += 1
+        self.current.gate.submitted += 1
 
     @rule(count=st.integers(1, 30), size=st.sampled_from([3, 20, 60, 200, 700, 5000]), gap=st.integers(0, 3))
     @precondition(lambda self: self.queues)
@@ -96,14 +95,14 @@ class LogMachine(RuleBasedStateMachine):
     def fan_out(self, size: int) -> None:
         targets = self.random.sample(sorted(self.queues), self.random.randint(1, len(self.queues)))
         payload = self.random.randbytes(size)
-        places = [(incarnation, self.number(incarnation)) for incarnation in targets]
-        log = self.at.log
-        place = log.fan_out(
-            [(log.queue(i), s) for i, s in places], payload[: size // 3], payload[size // 3 :]
+        positions = [(incarnation, self.number(incarnation)) for incarnation in targets]
+        log = self.current.log
+        position = log.fan_out(
+            [(log.queue(i), s) for i, s in positions], payload[: size // 3], payload[size // 3 :]
         )
-        group = self.group(Together(places, []))
-        for incarnation, sequence in places:
-            self.queues[incarnation][sequence] = Held(payload, log.batch, group, place=int(place))
+        group = self.group(Group(positions, []))
+        for incarnation, sequence in positions:
+            self.queues[incarnation][sequence] = Held(payload, log.batch, group, position=int(position))
 
     @rule(share=st.sampled_from([0.1, 0.5, 0.9, 1.0]), in_order=st.booleans())
     def acknowledge(self, share: float, in_order: bool) -> None:
@@ -112,8 +111,8 @@ class LogMachine(RuleBasedStateMachine):
             live[: int(len(live) * share)] if in_order else self.random.sample(live, int(len(live) * share))
         )
         for incarnation, sequence in chosen:
-            self.at.log.acknowledge(self.at.queue(incarnation), sequence)
-            self.queues[incarnation][sequence].gone = self.at.log.batch
+            self.current.log.acknowledge(self.current.queue(incarnation), sequence)
+            self.queues[incarnation][sequence].gone = self.current.log.batch
 
     @rule()
     def mark(self) -> None:
@@ -121,13 +120,13 @@ class LogMachine(RuleBasedStateMachine):
         for incarnation, sequence in self.random.sample(live, min(len(live), 3)):
             held = self.queues[incarnation][sequence]
             count = max([0, *(count for count, _ in held.marks)]) + 1
-            self.at.log.record_delivery_count(self.at.queue(incarnation), sequence, count)
-            held.marks.append((count, self.at.log.batch))
+            self.current.log.record_delivery_count(self.current.queue(incarnation), sequence, count)
+            held.marks.append((count, self.current.log.batch))
 
     @rule(removals=st.integers(0, 4), copies=st.integers(0, 4), size=st.sampled_from([3, 150, 900]))
     @precondition(lambda self: self.queues)
     def dead_letter(self, removals: int, copies: int, size: int) -> None:
-        log = self.at.log
+        log = self.current.log
         live = self.live()
         removed = self.random.sample(live, min(removals, len(live)))
         added = []
@@ -138,7 +137,7 @@ class LogMachine(RuleBasedStateMachine):
             incarnation = self.random.choice(sorted(self.queues))
             added.append((incarnation, self.put(incarnation, size)))
         log.end_group()
-        group = self.group(Together(added, removed))
+        group = self.group(Group(added, removed))
         for incarnation, sequence in added:
             held = self.queues[incarnation][sequence]
             held.batch, held.group = log.batch, group
@@ -150,68 +149,69 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.queues) > 2)
     def drop(self) -> None:
         incarnation = self.random.choice(sorted(self.queues))
-        gate = self.at.gate
+        gate = self.current.gate
         gate.submitted += 1
         self.dropped[incarnation] = gate.submitted
-        self.at.log.drop_queue(self.at.queue(incarnation))
+        self.current.log.drop_queue(self.current.queue(incarnation))
         self.gone_queues[incarnation] = self.queues.pop(incarnation)
 
     @rule()
     def read_back(self) -> None:
-        """What stands in a segment with an index is found by its sequence, wherever it was copied to, and intact."""
-        log = self.at.log
+        """Check that messages in indexed segments are found by sequence, intact, wherever compaction put them."""
+        log = self.current.log
         log.request_indexes()
         for incarnation, model in self.queues.items():
             queue = log.queue(incarnation)
-            places: dict[int, int] = {}
+            positions: dict[int, int] = {}
             first, last = 1, self.next[incarnation]
             while first <= last:
                 found, first = log.lookup.find(queue, 0, 255, first, last)
-                places.update({sequence: place for sequence, _, place, _, _, _ in found})
-            assert list(places) == sorted(places)
+                positions.update({sequence: position for sequence, _, position, _, _, _ in found})
+            assert list(positions) == sorted(positions)
             live = {sequence for sequence, held in model.items() if held.gone is None}
-            assert {sequence for sequence in live if log.lookup.locate(queue, sequence)} <= places.keys()
-            known = sorted(live & places.keys())
-            payloads = log.lookup.payloads(queue, [(sequence, places[sequence]) for sequence in known])
+            assert {sequence for sequence in live if log.lookup.locate(queue, sequence)} <= positions.keys()
+            known = sorted(live & positions.keys())
+            payloads = log.lookup.payloads(queue, [(sequence, positions[sequence]) for sequence in known])
             assert payloads == [model[sequence].payload for sequence in known]
 
     @rule()
     def read_at_their_places(self) -> None:
-        """What is written stands where the log said that it would, as long as its segment is there."""
-        node = self.at
-        fetch = RecordReader(node.recovery.folder, node.disk, node.recovery.identity, BLOCK)
-        segments = set(node.disk.segments())
+        """Check that written messages stand at the position that the log returned, while their segment exists."""
+        run = self.current
+        fetch = RecordReader(run.recovery.folder, run.disk, run.recovery.identity, BLOCK)
+        segments = set(run.disk.segments())
         for incarnation, model in self.queues.items():
             there = [
-                (sequence, held.place)
+                (sequence, held.position)
                 for sequence, held in model.items()
-                if 0 < held.place < node.log.written_position and held.place >> POSITION_SHIFT in segments
+                if 0 < held.position < run.log.written_position
+                and held.position >> POSITION_SHIFT in segments
             ]
             self.random.shuffle(there)
-            for (sequence, place), payload in zip(there, fetch.payloads(incarnation, there), strict=True):
-                gone = place >> POSITION_SHIFT not in node.disk.segments()
+            for (sequence, position), payload in zip(there, fetch.payloads(incarnation, there), strict=True):
+                gone = position >> POSITION_SHIFT not in run.disk.segments()
                 assert payload == model[sequence].payload or (payload is None and gone)
 
     # What the machine does
 
     @rule()
     def turn(self) -> None:
-        self.at.step()
+        self.current.step()
 
     @rule()
     def commit(self) -> None:
-        self.at.gate.commit()
+        self.current.gate.commit()
 
     @rule()
     def sync(self) -> None:
-        self.at.disk.room = None
-        self.at.gate.commit()
-        self.at.settle()
+        self.current.disk.free_bytes = None
+        self.current.gate.commit()
+        self.current.sync_all()
 
     @rule(share=st.sampled_from([0.5, 0.9, 0.97]), settle=st.booleans())
     @precondition(lambda self: self.queues)
     def churn(self, share: float, settle: bool) -> None:
-        """Much comes and much of it goes: segments empty, and what is left in them is copied forward."""
+        """Publish and acknowledge much: segments empty, and compaction copies the live messages left in them."""
         for _ in range(3):
             for _ in range(4):
                 self.publish(10, 60, 0)
@@ -220,55 +220,55 @@ class LogMachine(RuleBasedStateMachine):
             if settle:
                 self.sync()
             else:
-                self.at.step()
+                self.current.step()
 
     @rule(room=st.integers(0, 3000))
     def fill(self, room: int) -> None:
-        self.at.disk.room = room
-        self.at.step()
+        self.current.disk.free_bytes = room
+        self.current.step()
 
     @rule()
     @precondition(lambda self: self.queues)
     def run_out_of_room(self) -> None:
-        self.at.disk.room = 500
+        self.current.disk.free_bytes = 500
         self.publish(10, 200, 0)
-        # SegmentList that go may make the room that lacks.
-        self.at.run_until(lambda: self.at.log.disk_full or self.at.log.unwritten_bytes == 0)
+        # Deleted segments may free the missing room.
+        self.current.run_until(lambda: self.current.log.disk_full or self.current.log.unwritten_bytes == 0)
 
     @rule()
     def free(self) -> None:
-        self.at.disk.room = None
+        self.current.disk.free_bytes = None
 
-    # How it ends
+    # Ends of a run
 
     @rule()
     def power_cut(self) -> None:
-        node = self.at
-        disk = node.disk.cut_power(self.random)
-        node.end()
+        run = self.current
+        disk = run.disk.cut_power(self.random)
+        run.end()
         self.open(disk, clean=False)
 
     @rule()
     def kill(self) -> None:
-        self.open(self.at.kill(), clean=False)
+        self.open(self.current.kill(), clean=False)
 
     @rule()
     def close(self) -> None:
-        self.at.disk.room = None
-        self.at.gate.commit()
-        disk = self.at.close()
+        self.current.disk.free_bytes = None
+        self.current.gate.commit()
+        disk = self.current.close()
         self.open(disk, clean=True)
 
     # The model
 
     def put(self, incarnation: int, size: int) -> int:
-        log = self.at.log
+        log = self.current.log
         sequence = self.number(incarnation)
         if self.random.random() < 0.1:
             self.head = self.random.choice(HEADS)
         content = self.random.randbytes(size)
-        place = log.append_message(log.queue(incarnation), sequence, self.head, content)
-        self.queues[incarnation][sequence] = Held(self.head + content, log.batch, place=int(place))
+        position = log.append_message(log.queue(incarnation), sequence, self.head, content)
+        self.queues[incarnation][sequence] = Held(self.head + content, log.batch, position=int(position))
         return sequence
 
     def number(self, incarnation: int) -> int:
@@ -276,7 +276,7 @@ class LogMachine(RuleBasedStateMachine):
         self.next[incarnation] += 1
         return number
 
-    def group(self, together: Together) -> int:
+    def group(self, together: Group) -> int:
         number = len(self.groups) + 1
         self.groups[number] = together
         return number
@@ -287,13 +287,13 @@ class LogMachine(RuleBasedStateMachine):
         ]
 
     def open(self, disk: Disk, clean: bool) -> None:
-        before = self.at
+        before = self.current
         synced, committed = before.log.synced, before.gate.committed
-        # A drop that was not committed did not happen: the queue is there again, with all it held.
+        # A drop that was not committed did not happen: the queue exists again with all its messages.
         for incarnation, change in self.dropped.items():
             if change > committed:
                 self.queues[incarnation] = self.gone_queues[incarnation]
-        self.node = node = Node(
+        self._run = run = LogRun(
             disk,
             sorted(self.queues),
             segment_size=self.random.choice([600, 2000, 8000]),
@@ -301,11 +301,11 @@ class LogMachine(RuleBasedStateMachine):
             batch_size=self.random.choice([300, 1 << 20]),
             preallocate=self.random.choice([0, 100, 5000]),
         )
-        assert node.recovery.clean is clean
+        assert run.recovery.clean is clean
         if clean:
-            assert node.recovery.damage == [], "a clean stop damages nothing"
+            assert run.recovery.damage == [], "a clean stop damages nothing"
         for incarnation, model in self.queues.items():
-            found = node.recovery.queues[incarnation].messages
+            found = run.recovery.queues[incarnation].messages
             assert [number for number, _, _ in found] == sorted({number for number, _, _ in found})
             there = {number: (payload, count) for number, payload, count in found}
             for sequence, (payload, count) in there.items():
@@ -317,10 +317,10 @@ class LogMachine(RuleBasedStateMachine):
             for sequence, held in model.items():
                 if held.batch <= synced and held.gone is None:
                     assert sequence in there, "what was synced is lost"
-            assert node.recovery.queues[incarnation].last_sequence >= max(there, default=0)
-        self.check_groups({i: {n for n, _, _ in node.recovery.queues[i].messages} for i in self.queues})
+            assert run.recovery.queues[incarnation].last_sequence >= max(there, default=0)
+        self.check_groups({i: {n for n, _, _ in run.recovery.queues[i].messages} for i in self.queues})
         for incarnation, model in self.queues.items():
-            recovered = node.recovery.queues[incarnation]
+            recovered = run.recovery.queues[incarnation]
             self.queues[incarnation] = {
                 number: Held(payload, FIRM, marks=[(count, FIRM)] if count else [])
                 for number, payload, count in recovered.messages
@@ -330,7 +330,7 @@ class LogMachine(RuleBasedStateMachine):
         self.dropped, self.gone_queues, self.groups = {}, {}, {}
 
     def check_groups(self, there: dict[int, set[int]]) -> None:
-        """A group is on the disk whole or not at all, as far as nothing else ended what it added."""
+        """Check that a group is on disk whole or not at all, as far as nothing else ended the messages that it added."""
         for number, group in self.groups.items():
             traces = set()
             for incarnation, sequence in group.added:
@@ -351,16 +351,16 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def unfailed(self) -> None:
-        if self.node is not None:
-            assert self.at.failures == []
+        if self._run is not None:
+            assert self.current.failures == []
 
     def teardown(self) -> None:
-        if self.node is not None:
-            disk = self.at.disk
-            disk.room = None
-            self.at.gate.commit()
-            self.open(self.at.close(), clean=True)
-            self.at.kill()
+        if self._run is not None:
+            disk = self.current.disk
+            disk.free_bytes = None
+            self.current.gate.commit()
+            self.open(self.current.close(), clean=True)
+            self.current.kill()
 
 
 # Without shrinking: a failure that has to time out would be shrunk for longer than a test may take.
@@ -373,36 +373,36 @@ LogMachine.TestCase.settings = settings(
 TestLogModel = LogMachine.TestCase
 
 
-def test_a_hole_in_what_was_never_confirmed_is_reported_once() -> None:
-    """The disk wrote a batch in any order: its end is there, its beginning is not, and nobody was told of it."""
+def test_a_hole_in_an_unconfirmed_batch_is_reported_once() -> None:
+    """The disk wrote the end of an unconfirmed batch and not its beginning."""
     state = LogMachine()
     state.start(seed=0)
     state.publish(count=3, size=60, gap=0)
     state.sync()
-    disk = state.at.disk
-    firm = state.at.written
-    disk.go_on.clear()
+    disk = state.current.disk
+    firm = state.current.written
+    disk.syncs_allowed.clear()
     state.publish(count=3, size=60, gap=0)
-    state.at.run_until(lambda: any(disk.segment(1).content[firm:]))
+    state.current.run_until(lambda: any(disk.segment(1).content[firm:]))
     torn = disk.kill()
-    state.at.end()
+    state.current.end()
     content = torn.segment(1).content
     content[firm : firm + 89] = bytes(89)
-    torn.nodes[f"{LOG}/{1:016d}.log"] = File(bytearray(content), content)
+    torn.files[f"{LOG}/{1:016d}.log"] = FileState(bytearray(content), content)
     state.open(torn, clean=False)
-    hole = [f"segment 1, offset {firm}: 89 bytes are no record"]
-    assert state.at.recovery.damage == hole
-    assert len(state.live()) == 5, "what stands behind the hole is kept"
+    hole = [f"segment 1, offset {firm}: 89 bytes are not a record"]
+    assert state.current.recovery.damage == hole
+    assert len(state.live()) == 5, "the messages behind the hole are kept"
     state.publish(count=1, size=60, gap=0)
     state.close()
-    assert state.at.recovery.damage == []
+    assert state.current.recovery.damage == []
     assert len(state.live()) == 6
     state.acknowledge(share=1.0, in_order=True)
     # A segment of its own for the next message: the one with the hole is no longer written to.
     state.publish(count=1, size=9000, gap=0)
     state.sync()
-    state.at.run_until(lambda: 1 not in state.at.disk.segments())
+    state.current.run_until(lambda: 1 not in state.current.disk.segments())
     state.close()
-    assert state.at.recovery.damage == []
+    assert state.current.recovery.damage == []
     assert len(state.live()) == 1
     state.teardown()

@@ -1,4 +1,4 @@
-"""A stream's log against a plain list, through crashes, retention and damage: what was confirmed stays, at its offset."""
+"""Hypothesis model of a stream through crashes, retention and damage: confirmed messages stay at their offsets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.support.tiers import examples
-from tests.unit.store.disk import Disk
-from tests.unit.store.stream_node import StreamNode
+from tests.unit.store.simulated_disk import Disk
+from tests.unit.store.stream_run import StreamRun
 from warren.broker.store.stream.chunk_reader import BY_OFFSET, BY_TIME
 
 
@@ -18,22 +18,22 @@ class StreamMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.random = Random(0)
-        self.node: StreamNode | None = None
+        self._run: StreamRun | None = None
         self.messages: list[bytes] = []
-        """By offset; what retention has taken stays here."""
+        """All messages by offset, those removed by retention included."""
         self.groups: list[range] = []
-        """Offsets that hold together."""
+        """Offsets of each transaction."""
         self.first = 0
         self.now = 1000
         self.times: list[int] = []
-        """When each was appended."""
+        """Time of each message."""
         self.offsets: dict[bytes, int] = {}
         self.damaged = False
 
     @property
-    def at(self) -> StreamNode:
-        assert self.node is not None
-        return self.node
+    def current(self) -> StreamRun:
+        assert self._run is not None
+        return self._run
 
     @initialize(seed=st.integers(0, 2**32))
     def start(self, seed: int) -> None:
@@ -41,11 +41,11 @@ class StreamMachine(RuleBasedStateMachine):
         self.open(Disk())
 
     def open(self, disk: Disk) -> None:
-        self.node = StreamNode(disk, now=self.now)
-        self.node.stream.segment_size = 4096
-        self.node.stream.chunk_size = 2048
+        self._run = StreamRun(disk, now=self.now)
+        self._run.stream.segment_size = 4096
+        self._run.stream.chunk_size = 2048
 
-    # What the broker does
+    # Calls of the broker
 
     @rule(count=st.integers(1, 30), size=st.sampled_from([0, 3, 60, 700, 5000]))
     def append(self, count: int, size: int) -> None:
@@ -55,29 +55,29 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 30), size=st.sampled_from([10, 700]))
     def transaction(self, count: int, size: int) -> None:
         first = len(self.messages)
-        self.at.log.begin_group()
+        self.current.log.begin_group()
         for _ in range(count):
             self.put(size)
-        self.at.log.end_group()
+        self.current.log.end_group()
         self.groups.append(range(first, len(self.messages)))
 
     def put(self, size: int) -> None:
         body = self.random.randbytes(size)
-        assert self.at.stream.next_offset == len(self.messages)
-        self.at.append(body)
+        assert self.current.stream.next_offset == len(self.messages)
+        self.current.append(body)
         self.messages.append(body)
         self.times.append(self.now)
 
     @rule(name=st.sampled_from([b"a", b"b"]))
     def store_offset(self, name: bytes) -> None:
         offset = self.random.randint(0, len(self.messages))
-        self.at.stream.store_offset(name, offset)
+        self.current.stream.store_offset(name, offset)
         self.offsets[name] = offset
 
     @rule(share=st.sampled_from([0.2, 0.7]))
     def keep_less(self, share: float) -> None:
-        # What is on the disk depends on the worker: no precondition may look at it.
-        stream = self.at.stream
+        # The state of the disk depends on the writer thread: no precondition may read it.
+        stream = self.current.stream
         before = stream.size()
         stream.max_bytes = int(int(before) * share)
         stream.retain(-1)
@@ -92,12 +92,12 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(age=st.integers(0, 500))
     def keep_younger(self, age: int) -> None:
         before = self.first
-        self.at.stream.retain(self.now - age)
+        self.current.stream.retain(self.now - age)
         self.retained()
         assert all(time < self.now - age for time in self.times[before : self.first])
 
     def retained(self) -> None:
-        stream = self.at.stream
+        stream = self.current.stream
         assert stream.first >= self.first
         assert not self.messages or stream.committed == 0 or stream.first <= stream.committed
         self.first = int(stream.first)
@@ -105,74 +105,74 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(by=st.integers(-200, 300))
     def time_passes(self, by: int) -> None:
         if by < 0:
-            # A chunk has the time at which it is closed: what waits must not get one before its messages'.
+            # A chunk gets the time at which it is closed, which must not be before that of its messages.
             self.sync()
         self.now += by
-        self.at.now = self.now
+        self.current.now = self.now
 
-    # What the machine does
+    # Events of the machine
 
     @rule()
     def turn(self) -> None:
-        self.at.step()
+        self.current.step()
 
     @rule()
     def hold_syncs(self) -> None:
-        """What is written from now on is not on the disk before it is synced again."""
-        self.at.disk.go_on.clear()
-        self.at.step()
+        """Hold back syncs until the next `sync`."""
+        self.current.disk.syncs_allowed.clear()
+        self.current.step()
 
     @rule()
     def sync(self) -> None:
-        self.at.disk.room = None
-        self.at.disk.go_on.set()
-        self.at.settle()
-        assert self.at.stream.committed == len(self.messages)
+        self.current.disk.free_bytes = None
+        self.current.disk.syncs_allowed.set()
+        self.current.sync_all()
+        assert self.current.stream.committed == len(self.messages)
 
     @rule(room=st.integers(0, 6000))
     def run_out_of_room(self, room: int) -> None:
-        self.at.disk.room = room
-        self.at.step()
+        self.current.disk.free_bytes = room
+        self.current.step()
 
     @rule()
     def restart(self) -> None:
-        self.at.disk.room = None
-        self.at.disk.go_on.set()
-        self.open(self.at.close())
-        assert not self.at.found.damage or self.damaged
-        assert self.at.stream.offsets == self.offsets
+        self.current.disk.free_bytes = None
+        self.current.disk.syncs_allowed.set()
+        self.open(self.current.close())
+        assert not self.current.found.damage or self.damaged
+        assert self.current.stream.offsets == self.offsets
         self.recovered(len(self.messages))
 
     @rule()
     def crash(self) -> None:
-        confirmed = int(self.at.stream.committed)
-        self.open(self.at.kill())
+        confirmed = int(self.current.stream.committed)
+        self.open(self.current.kill())
         self.recovered(confirmed)
 
     @rule()
     def cut_power(self) -> None:
-        confirmed = int(self.at.stream.committed)
-        after = self.at.disk.cut_power(self.random)
-        self.at.end()
+        confirmed = int(self.current.stream.committed)
+        after = self.current.disk.cut_power(self.random)
+        self.current.end()
         self.open(after)
         self.recovered(confirmed)
 
     @rule()
     def damage(self) -> None:
-        """A byte of a segment flips that is not the last one."""
+        """Flip a bit in a segment that is not the last one."""
         self.sync()
-        paths = self.at.paths()[:-1]
+        paths = self.current.paths()[:-1]
         if not paths:
             return
-        node = self.at.disk.nodes[self.random.choice(paths)]
-        at = self.random.randrange(len(node.content))
-        for content in (node.content, node.synced):
+        run = self.current.disk.files[self.random.choice(paths)]
+        at = self.random.randrange(len(run.content))
+        for content in (run.content, run.synced):
             if at < len(content):
                 content[at] ^= 1 << self.random.randrange(8)
         self.damaged = True
 
     def recovered(self, confirmed: int) -> None:
-        stream = self.at.stream
+        stream = self.current.stream
         there = int(stream.next_offset)
         assert confirmed <= there <= len(self.messages)
         for group in self.groups:
@@ -180,7 +180,7 @@ class StreamMachine(RuleBasedStateMachine):
         del self.messages[there:]
         del self.times[there:]
         self.groups = [group for group in self.groups if group.stop <= there]
-        # What was to be removed when the power was cut may be there again.
+        # Segments that were being removed when the power was cut may exist again.
         assert stream.first <= self.first or self.damaged or stream.first <= there
         self.first = int(stream.first)
         for name, offset in stream.offsets.items():
@@ -189,11 +189,11 @@ class StreamMachine(RuleBasedStateMachine):
         self.offsets = dict(stream.offsets)
         self.check(BY_OFFSET, self.first)
 
-    # What readers see
+    # Reads
 
     @rule(share=st.floats(0, 1))
     def read_from_an_offset(self, share: float) -> None:
-        committed = int(self.at.stream.committed)
+        committed = int(self.current.stream.committed)
         self.check(BY_OFFSET, self.first + int((committed - self.first) * share))
 
     @rule(share=st.floats(0, 1))
@@ -201,30 +201,30 @@ class StreamMachine(RuleBasedStateMachine):
         if not self.times:
             return
         time = int(self.times[0] + (self.now - self.times[0]) * share)
-        found = self.at.read(BY_TIME, time)
-        wanted = [n for n in range(self.first, int(self.at.stream.committed)) if self.times[n] >= time]
+        found = self.current.read(BY_TIME, time)
+        wanted = [n for n in range(self.first, int(self.current.stream.committed)) if self.times[n] >= time]
         if not self.damaged:
             assert set(wanted) <= set(found)
         for offset, body in found.items():
             assert self.messages[offset] == body
 
     def check(self, how: int, start: int) -> None:
-        node = self.at
-        committed = int(node.stream.committed)
-        node.damage.clear()
-        found = node.read(how, start)
+        run = self.current
+        committed = int(run.stream.committed)
+        run.damage.clear()
+        found = run.read(how, start)
         for offset, body in found.items():
             assert self.messages[offset] == body
         missing = set(range(max(start, self.first), committed)) - set(found)
         if not self.damaged:
             assert not missing, f"lost: {sorted(missing)[:5]} of {start} to {committed}"
-            assert not node.damage, node.damage
+            assert not run.damage, run.damage
         elif missing:
-            assert node.damage
+            assert run.damage
 
     def teardown(self) -> None:
-        if self.node is not None and self.node in self.node.running:
-            self.node.kill()
+        if self._run is not None and self._run in self._run.running:
+            self._run.kill()
 
 
 TestStreamLog = StreamMachine.TestCase

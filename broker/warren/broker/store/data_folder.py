@@ -58,7 +58,7 @@ class DataFolder:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError:
-            raise StoreError(f"{folder} is no folder: name another with --data-dir") from None
+            raise StoreError(f"{folder} is not a folder; choose another one with --data-dir") from None
         except OSError as error:
             raise disk_error(f"make the data folder {folder}", error) from None
         lock = lock_data_folder(folder)
@@ -93,16 +93,20 @@ def _load_identity(folder: Path, files: Files) -> int:
         words = dict(line.split(" ", 1) for line in lines if " " in line)
         version, identity = words.get("version", ""), words.get("identity", "")
         if words.get("warren") != "data folder" or not version.isdigit():
-            raise StoreError(f"{file} is damaged or no file of a broker: restore it or name another folder")
+            raise StoreError(
+                f"{file} is damaged or was not written by Warren; restore it or choose another folder with --data-dir"
+            )
         if not 1 <= int(version) <= VERSION:
             raise StoreError(
-                f"data folder {folder} has format version {version}, this broker knows {VERSION}: "
+                f"data folder {folder} has format version {version}, but this broker reads versions up to {VERSION}; "
                 "start it with the version of Warren that wrote it"
             )
         try:
             stored = int(identity, 16)
         except ValueError:
-            raise StoreError(f"{file} has no identity: restore it or name another folder") from None
+            raise StoreError(
+                f"{file} has no identity; restore it or choose another folder with --data-dir"
+            ) from None
         if int(version) < VERSION:
             _write_format_file(file, stored, files)
         else:
@@ -110,7 +114,9 @@ def _load_identity(folder: Path, files: Files) -> int:
             files.sync_folder(str(folder))
         return stored
     if any(folder.glob("log/*.log")):
-        raise StoreError(f"{folder} has a log but no file `format`: restore it or name another folder")
+        raise StoreError(
+            f"{folder} has a log but no file `format`; restore it or choose another folder with --data-dir"
+        )
     created = secrets.randbits(64)
     (folder / "log").mkdir(mode=0o700, exist_ok=True)
     files.sync_folder(str(folder))

@@ -1,8 +1,8 @@
-"""Writes a data folder of the current format with everything that a log and the definitions can hold.
+"""Write a data folder of the current format with every kind of record and definition.
 
     python -m tests.unit.store.frozen.write tests/unit/store/frozen/vN
 
-Run once a format version; what it wrote is never changed afterwards, so that every later version reads it.
+Run it once for each format version. Never change its output afterwards: every later version must read it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEFINITIONS = Snapshot(
     ),
 )
 LARGE = bytes(range(256)) * 300
-"""Runs over a block."""
+"""A payload that runs over a block."""
 WORK = [
     (1, b"head of 1, content of 1", 0),
     (4, b"", 0),
@@ -48,7 +48,7 @@ WORK = [
     (1001, b"last", 0),
 ]
 BUNDLED = (6, 7)
-"""Of WORK; version 1 has none."""
+"""The messages of WORK that are bundled; version 1 has no bundles."""
 DEAD = [(2, b"for both", 1)]
 LAST = {1: 1001, 2: 3}
 

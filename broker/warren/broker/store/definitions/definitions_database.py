@@ -80,7 +80,9 @@ class Definitions:
         """
         path = folder.definitions
         if not path.exists() and any(folder.path.glob("log/*.log")):
-            raise StoreError(f"{path} is missing, but there is a log: restore it or name another data folder")
+            raise StoreError(
+                f"{path} is missing, but there is a log; restore it or choose another folder with --data-dir"
+            )
         database = None
         try:
             # SQLite would create it readable for everybody.
@@ -133,7 +135,7 @@ class Definitions:
 
     @property
     def seeded(self) -> bool:
-        """Whether the first users were created; later ones come by command only. To be read before the first change."""
+        """True once the first users were created; later ones come by command only. To be read before the first change."""
         (value,) = self._database.execute("SELECT value FROM meta WHERE name = 'seeded'").fetchone()
         return bool(value)
 

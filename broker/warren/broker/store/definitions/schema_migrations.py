@@ -60,7 +60,7 @@ def migrate(database: sqlite3.Connection, path: str) -> None:
         if row is None or not 1 <= row[0] <= VERSION:
             found = row[0] if row else "none"
             raise StoreError(
-                f"{path} has version {found}, this broker knows {VERSION}: "
+                f"{path} has version {found}, but this broker reads versions up to {VERSION}; "
                 "start it with the version of Warren that wrote it"
             )
         version = row[0]

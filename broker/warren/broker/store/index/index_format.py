@@ -77,7 +77,7 @@ class IndexRow:
 
     @property
     def is_transient(self) -> bool:
-        """Whether its messages do not outlive the process."""
+        """True if its messages do not outlive the process."""
         return self.flags & TRANSIENT != 0
 
 

@@ -21,7 +21,7 @@ class Sync(enum.Enum):
     BATCH = "batch"
     """Sync once a batch. Acknowledgements wait up to `ack_delay` for a message that takes them along."""
     ALWAYS = "always"
-    """As BATCH, but acknowledgements are written at once."""
+    """Like BATCH, but acknowledgements are written at once."""
     OFF = "off"
     """Never sync: confirmed messages survive a killed process, but not a power cut."""
 
@@ -71,12 +71,12 @@ class GroupCommit:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the writer thread has a batch."""
+        """True while the writer thread has a batch."""
         return self._in_flight is not None
 
     @property
     def has_closed_batches(self) -> bool:
-        """Whether closed batches wait for the writer thread."""
+        """True if closed batches wait for the writer thread."""
         return bool(self._ready)
 
     def submitted_change(self) -> int:

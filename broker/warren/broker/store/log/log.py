@@ -191,7 +191,7 @@ class Log:
 
     @property
     def is_synced(self) -> bool:
-        """Whether everything that was appended is on disk and counts."""
+        """True if everything that was appended is on disk and counts."""
         changes = self._changes
         return (
             self.synced == self.batch - 1
@@ -202,7 +202,7 @@ class Log:
 
     @property
     def in_group(self) -> bool:
-        """Whether a group was begun and not ended."""
+        """True between `begin_group` and `end_group`."""
         return self._group is not None
 
     # Appending records
@@ -403,7 +403,10 @@ class Log:
         await asyncio.shield(self._closed)
         self._writer.join()
         if self.disk_full and not self.failed:
-            raise StoreError(f"no room left in {self._folder}: not all of the log was written", ExitStatus.IO)
+            raise StoreError(
+                f"no room left in {self._folder}; the messages that were not confirmed are not written",
+                ExitStatus.IO,
+            )
 
     # Segments
 
@@ -416,7 +419,7 @@ class Log:
         self._changes.add_queue(queue)
 
     def _make_room(self, size: i64) -> None:
-        """Before a record that does not fit in this block, close a batch or a segment that is large enough."""
+        """Make room for a record that does not fit in this block: close a batch or a segment that is large enough."""
         self._buffer.finish_bundle()
         if self._buffer.size > self._batch_size:
             self.close_batch()

@@ -61,7 +61,7 @@ class SegmentReader:
             left = self._fill(HEADER)
             if left < HEADER:
                 if left:
-                    self._report(self._at, f"{left} bytes at the end are no record")
+                    self._report(self._at, f"{left} bytes at the end are not a record")
                     self._at += left
                 return None
             found = decode_record_header(self._buffer, self._at, self._seed)
@@ -139,12 +139,12 @@ class SegmentReader:
             found = find_record_header(self._buffer, self._at, self._at + stop - position, self._seed)
             if found >= 0:
                 self._at = found
-                self._report_position(begin, f"{self._base + found - begin} bytes are no record")
+                self._report_position(begin, f"{self._base + found - begin} bytes are not a record")
                 return True
             position = stop
         end = self._base + len(self._buffer)
         self._at = len(self._buffer)
-        self._report_position(begin, f"{max(end - begin, 1)} bytes are no record")
+        self._report_position(begin, f"{max(end - begin, 1)} bytes are not a record")
         return False
 
     def _seek(self, start: int, stop: int) -> bool:

@@ -113,7 +113,7 @@ class _StreamScan:
         version = segment_version(self._files.read(segment.path, 0, SEGMENT_HEADER), segment.seed)
         if version > VERSION:
             raise StoreError(
-                f"{segment.path} has format version {version}, this broker knows {VERSION}: "
+                f"{segment.path} has format version {version}, but this broker reads versions up to {VERSION}; "
                 "start it with the version of Warren that wrote it"
             )
 

@@ -1,4 +1,4 @@
-"""Data folders of every format version that was ever released are read as they were written."""
+"""Data folders of every released format version can be read and continued."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def read_and_go_on(path: Path, clean: bool, version: int = VERSION) -> Non
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("version", sorted(path.name for path in FROZEN.glob("v*")))
-def test_a_frozen_folder_is_read_and_gone_on_with(version: str, clean: bool, tmp_path: Path) -> None:
+def test_a_frozen_folder_can_be_read_and_continued(version: str, clean: bool, tmp_path: Path) -> None:
     path = tmp_path / version
     shutil.copytree(FROZEN / version, path)
     if not clean:
@@ -51,7 +51,7 @@ def test_a_frozen_folder_is_read_and_gone_on_with(version: str, clean: bool, tmp
     asyncio.run(read_and_go_on(path, clean, int(version[1:])))
 
 
-def test_the_current_version_is_frozen_and_writes_what_is_frozen(tmp_path: Path) -> None:
+def test_the_current_format_version_has_a_frozen_folder(tmp_path: Path) -> None:
     assert (FROZEN / f"v{VERSION}" / "format").exists()
     asyncio.run(write(tmp_path))
     asyncio.run(read_and_go_on(tmp_path, clean=True))

@@ -1,4 +1,4 @@
-"""The store in a real process on a real file system, killed at random moments."""
+"""A process with the store on a real file system, killed at random moments."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def main():
         number += 1
         batches[log.batch] = number - 1
         await asyncio.sleep(0.0005)
-        # No further than the disk follows: what a slow one is given at a time is compacted as late.
+        # Do not run ahead of a slow disk: compaction would come as late as its batches.
         while number - first > 1000:
             await asyncio.sleep(0.0005)
 
@@ -73,7 +73,7 @@ async def surviving(path: Path) -> tuple[dict[int, bytes], list[str], int]:
 
 
 @pytest.mark.processes
-def test_nothing_that_was_synced_is_lost_by_a_kill(tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_synced_message(tmp_path: Path) -> None:
     chance = random.Random(7)
     begun = 1
     kept: set[int] = set()

@@ -1,5 +1,4 @@
-"""A disk in memory that keeps what was synced and loses, tears, refuses or reorders the rest as a test
-says."""
+"""A simulated disk in memory: it keeps synced data, and loses, tears, refuses or reorders the rest at a test's command."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _SECTOR = 64
 
 @dataclass
 class Change:
-    """A write of `data` at `offset`, or a truncation to `offset`, that has not been synced."""
+    """A write of `data` at `offset`, or a truncation to `offset` if `data` is None, that has not been synced."""
 
     offset: int
     data: bytes | None
@@ -35,8 +34,8 @@ class Change:
 
 
 @dataclass
-class Node:
-    """A file: what is on the disk, and what has been written since."""
+class FileState:
+    """A file: its synced content, its present content, and the changes in between."""
 
     synced: bytearray = field(default_factory=bytearray)
     content: bytearray = field(default_factory=bytearray)
@@ -44,82 +43,86 @@ class Node:
 
 
 class Disk:
-    """Implements `Files`.
+    """A `Files` with faults.
 
-    `room` is how many bytes can still be written (None: any number). `fail_writes` and `fail_syncs` make
-    those calls fail. `delays` names calls that wait until the event of that name is set.
+    `free_bytes` is how many bytes can still be written (None: any number). `fail_writes` and `fail_syncs` make those calls
+    fail. Syncs wait until `syncs_allowed` is set.
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
-        self.room: int | None = None
+        self.files: dict[str, FileState] = {}
+        self.free_bytes: int | None = None
         self.fail_writes = False
         self.fail_syncs = False
         self.syncs = 0
-        self.off = False
-        self.go_on = threading.Event()
-        self.go_on.set()
-        self._durable: dict[str, Node] = {}
+        self.is_dead = False
+        self.syncs_allowed = threading.Event()
+        self.syncs_allowed.set()
+        self._durable: dict[str, FileState] = {}
         self._handles: dict[int, str] = {}
         self._next = 3
         self._lock = threading.RLock()
 
     def folder(self) -> DataFolder:
-        """A data folder on this disk."""
+        """Return a data folder on this disk."""
         return DataFolder(ROOT, IDENTITY, -1, self)
 
     # Files
 
     def names(self, folder: str) -> list[str]:
         with self._lock:
-            self._alive()
-            return [os.path.basename(path) for path in self.nodes if os.path.dirname(path) == folder]
+            self._check_alive()
+            return [os.path.basename(path) for path in self.files if os.path.dirname(path) == folder]
 
     def size(self, path: str) -> int:
-        return len(self._node(path).content)
+        return len(self._file(path).content)
 
     def read(self, path: str, offset: int, size: int) -> bytes:
-        return bytes(self._node(path).content[offset : offset + size])
+        return bytes(self._file(path).content[offset : offset + size])
 
     def open(self, path: str) -> int:
         with self._lock:
-            self._alive()
-            if path not in self.nodes:
-                if self.room == 0:
+            self._check_alive()
+            if path not in self.files:
+                if self.free_bytes == 0:
                     raise _error(errno.ENOSPC)
-                self.nodes[path] = Node()
+                self.files[path] = FileState()
             self._next += 1
             self._handles[self._next] = path
             return self._next
 
     def write(self, handle: int, data: bytes, offset: int) -> None:
         with self._lock:
-            node = self._node(self._handles[handle])
+            node = self._file(self._handles[handle])
             if self.fail_writes:
                 raise _error(errno.EIO)
             grows = max(0, offset + len(data) - len(node.content))
-            fits = len(data) if self.room is None or grows <= self.room else len(data) - (grows - self.room)
+            fits = (
+                len(data)
+                if self.free_bytes is None or grows <= self.free_bytes
+                else len(data) - (grows - self.free_bytes)
+            )
             change = Change(offset, data[: max(fits, 0)])
             change.apply(node.content)
             node.unsynced.append(change)
-            if self.room is not None:
-                self.room = max(0, self.room - grows)
+            if self.free_bytes is not None:
+                self.free_bytes = max(0, self.free_bytes - grows)
             if fits < len(data):
                 raise _error(errno.ENOSPC)
 
     def truncate(self, handle: int, size: int) -> None:
         with self._lock:
-            node = self._node(self._handles[handle])
-            if self.room is not None:
-                self.room += len(node.content) - size
+            node = self._file(self._handles[handle])
+            if self.free_bytes is not None:
+                self.free_bytes += len(node.content) - size
             change = Change(size, None)
             change.apply(node.content)
             node.unsynced.append(change)
 
     def sync(self, handle: int) -> None:
-        self.go_on.wait()
+        self.syncs_allowed.wait()
         with self._lock:
-            node = self._node(self._handles[handle])
+            node = self._file(self._handles[handle])
             if self.fail_syncs:
                 raise _error(errno.EIO)
             self.syncs += 1
@@ -131,48 +134,52 @@ class Disk:
 
     def unlink(self, path: str) -> None:
         with self._lock:
-            self._alive()
-            node = self.nodes.pop(path, None)
-            if node is not None and self.room is not None:
-                self.room += len(node.content)
+            self._check_alive()
+            node = self.files.pop(path, None)
+            if node is not None and self.free_bytes is not None:
+                self.free_bytes += len(node.content)
 
     def sync_folder(self, folder: str) -> None:
         with self._lock:
-            self._alive()
+            self._check_alive()
             if self.fail_syncs:
                 raise _error(errno.EIO)
-            self._durable = dict(self.nodes)
+            self._durable = dict(self.files)
 
     # Faults
 
     def kill(self) -> Disk:
-        """The process is gone: no call does anything any more. Returns the disk as the next process finds
-        it."""
+        """Fail all further calls, as if the process were killed; return the disk for the next process."""
         with self._lock:
-            self.off = True
-            self.go_on.set()
+            self.is_dead = True
+            self.syncs_allowed.set()
             after = Disk()
-            for path, node in self.nodes.items():
-                after.nodes[path] = Node(bytearray(node.synced), bytearray(node.content), list(node.unsynced))
+            for path, node in self.files.items():
+                after.files[path] = FileState(
+                    bytearray(node.synced), bytearray(node.content), list(node.unsynced)
+                )
             after._durable = {
-                path: after.nodes.get(path, Node(bytearray(node.synced), bytearray(node.synced)))
+                path: after.files.get(path, FileState(bytearray(node.synced), bytearray(node.synced)))
                 for path, node in self._durable.items()
             }
             return after
 
     def cut_power(self, random: Random) -> Disk:
-        """As `kill`, but of what was not synced only some reached the disk, the last of it torn or with
-        holes; names that were made or removed and not synced are there or not."""
+        """Cut the power; return the disk for the next process.
+
+        Of the changes that were not synced only some reached the disk, the last of them torn or with holes. Names that
+        were created or removed and not synced exist or not.
+        """
         with self._lock:
             killed = self.kill()
             after = Disk()
-            for path in sorted(killed.nodes.keys() | killed._durable.keys()):
-                was_durable, is_there = path in killed._durable, path in killed.nodes
+            for path in sorted(killed.files.keys() | killed._durable.keys()):
+                was_durable, is_there = path in killed._durable, path in killed.files
                 if was_durable != is_there and random.random() < 0.5:
                     is_there = was_durable
                 if not is_there:
                     continue
-                node = killed.nodes.get(path) or killed._durable[path]
+                node = killed.files.get(path) or killed._durable[path]
                 content = bytearray(node.synced)
                 kept = random.randint(0, len(node.unsynced))
                 for change in node.unsynced[:kept]:
@@ -182,29 +189,29 @@ class Disk:
                     if torn.data:
                         data = torn.data[: random.randint(0, len(torn.data))]
                         if data and random.random() < 0.5:
-                            # The size reached the disk, of the bytes only some: disks write in any order.
+                            # The size reached the disk, but only some of the bytes: disks write in any order.
                             data = _with_holes(data, random)
                         Change(torn.offset, data).apply(content)
-                after.nodes[path] = Node(bytearray(content), content)
-            after._durable = dict(after.nodes)
+                after.files[path] = FileState(bytearray(content), content)
+            after._durable = dict(after.files)
             return after
 
-    def segment(self, number: int) -> Node:
-        return self.nodes[f"{LOG}/{number:016d}.log"]
+    def segment(self, number: int) -> FileState:
+        return self.files[f"{LOG}/{number:016d}.log"]
 
     def segments(self) -> list[int]:
         return sorted(int(name[:-4]) for name in self.names(LOG) if name.endswith(".log"))
 
     def used(self) -> int:
-        return sum(len(node.content) for node in self.nodes.values())
+        return sum(len(node.content) for node in self.files.values())
 
-    def _alive(self) -> None:
-        if self.off:
+    def _check_alive(self) -> None:
+        if self.is_dead:
             raise _error(errno.EIO)
 
-    def _node(self, path: str) -> Node:
-        self._alive()
-        node = self.nodes.get(path) or self._durable.get(path)
+    def _file(self, path: str) -> FileState:
+        self._check_alive()
+        node = self.files.get(path) or self._durable.get(path)
         if node is None:
             raise _error(errno.ENOENT)
         return node

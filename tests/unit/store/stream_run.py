@@ -1,11 +1,11 @@
-"""A stream on a test's disk, written through the log as a broker does it, and read back from any place."""
+"""One run of a stream on a simulated disk, written through the log and read from any offset or time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.unit.store.disk import Disk
-from tests.unit.store.node import Node
+from tests.unit.store.log_run import LogRun
+from tests.unit.store.simulated_disk import Disk
 from warren.broker.store.stream.chunk_format import SEGMENT_HEADER, Chunk
 from warren.broker.store.stream.chunk_reader import BY_OFFSET, BY_POSITION, BY_TIME, StreamRead
 from warren.broker.store.stream.stream_log import StreamLog
@@ -16,8 +16,8 @@ INCARNATION = 1
 STREAMS = "/disk/streams"
 
 
-class StreamNode(Node):
-    """One run of a log and of one stream, whose clock the test sets."""
+class StreamRun(LogRun):
+    """One run of a log with one stream, whose clock the test sets."""
 
     def __init__(self, disk: Disk, known: Iterable[int] = (INCARNATION,), *, now: int = 1000) -> None:
         super().__init__(disk, set(known))
@@ -33,7 +33,7 @@ class StreamNode(Node):
             self.stream.append(b"", body)
 
     def read(self, how: int = BY_OFFSET, target: int = 0) -> dict[int, bytes]:
-        """What stands on the disk from an offset or a time on, by offset."""
+        """Return the messages on disk from an offset or a time on, by offset."""
         found: dict[int, bytes] = {}
         segments = list(self.stream.segments)
         if not segments:
@@ -59,7 +59,7 @@ class StreamNode(Node):
 
     def paths(self) -> list[str]:
         """The stream's segments on the disk, oldest first."""
-        return sorted(path for path in self.disk.nodes if path.startswith(STREAMS))
+        return sorted(path for path in self.disk.files if path.startswith(STREAMS))
 
 
 def entries(chunk: Chunk) -> dict[int, bytes]:

@@ -1,4 +1,4 @@
-"""A log on a test's disk, with a loop of its own and the definitions' gate in the test's hands."""
+"""One run of a log on a simulated disk, with its own event loop and a gate that the test controls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import ClassVar
 
-from tests.unit.store.disk import Disk
+from tests.unit.store.simulated_disk import Disk
 from warren.broker.store.errors import StoreError
 from warren.broker.store.index.index_format import Describe, describe_opaque
 from warren.broker.store.log.group_commit import Sync
@@ -19,8 +19,8 @@ from warren.broker.store.log.recovery import Recovery, recover
 BLOCK = 256
 
 
-class GateInHand:
-    """Definitions that are committed when the test says so."""
+class ManualGate:
+    """A gate whose changes are committed when the test calls `commit`."""
 
     def __init__(self) -> None:
         self.submitted = 0
@@ -36,11 +36,11 @@ class GateInHand:
             callback()
 
 
-class Node:
+class LogRun:
     """One run of the log on a disk, from recovery to its end."""
 
-    running: ClassVar[list[Node]] = []
-    """Those that have not ended."""
+    running: ClassVar[list[LogRun]] = []
+    """The runs that have not ended."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Node:
         preallocate: int = 100,
     ) -> None:
         self.disk = disk
-        Node.running.append(self)
+        LogRun.running.append(self)
         self.loop = asyncio.new_event_loop()
-        self.gate = GateInHand()
+        self.gate = ManualGate()
         self.recovery: Recovery = recover(disk.folder(), known, block=block, describe=describe)
         self.log = Log(
             self.recovery,
@@ -82,14 +82,14 @@ class Node:
 
     @property
     def written(self) -> int:
-        """How much of the segment that is written to is written."""
+        """Bytes of the current segment that are written."""
         return int(self.log.written_position) & 0xFFFF_FFFF
 
     def queue(self, incarnation: int = 1) -> QueueLog:
         return self.log.queue(incarnation)
 
     def messages(self, incarnation: int = 1) -> dict[int, bytes]:
-        """What recovery found of a queue."""
+        """Return the recovered messages of a queue by sequence."""
         return {number: payload for number, payload, _ in self.recovery.queues[incarnation].messages}
 
     def run_until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -99,49 +99,49 @@ class Node:
             until = time.monotonic() + seconds
             while not condition():
                 assert time.monotonic() < until, (
-                    f"it never came to hold: {vars(self.log) if hasattr(self.log, '__dict__') else self.log}"
+                    f"the condition never held: {vars(self.log) if hasattr(self.log, '__dict__') else self.log}"
                 )
                 await asyncio.sleep(0)
 
         self.loop.run_until_complete(wait())
 
     def sync(self) -> None:
-        """Run until all that was appended so far is on the disk."""
+        """Run until everything appended so far is on disk."""
         batch = self.log.batch
         self.run_until(lambda: self.log.synced >= batch)
 
-    def settle(self) -> None:
-        """Run until nothing is left to write."""
+    def sync_all(self) -> None:
+        """Run until nothing is left to write, acknowledgements included."""
         self.run_until(lambda: self.log.is_synced)
 
     def step(self) -> None:
-        """One turn of the loop."""
+        """Run one turn of the loop."""
         self.loop.run_until_complete(asyncio.sleep(0))
 
     def close(self) -> Disk:
-        """A clean stop; returns the disk for the next run."""
+        """Stop cleanly; return the disk for the next run."""
         self.loop.run_until_complete(self.log.close())
         self.loop.close()
-        Node.running.remove(self)
+        LogRun.running.remove(self)
         return self.disk.kill()
 
     def kill_synced(self) -> Disk:
-        """As `kill`, after all that was appended is on the disk."""
-        self.settle()
+        """Kill the process once everything appended is on disk; return the disk for the next run."""
+        self.sync_all()
         return self.kill()
 
     def end(self) -> None:
-        """After the disk was killed: let the worker find out."""
+        """End the run after its disk was killed."""
         with contextlib.suppress(StoreError):
             self.loop.run_until_complete(self.log.close())
         self.loop.close()
-        Node.running.remove(self)
+        LogRun.running.remove(self)
 
     def kill(self) -> Disk:
-        """The process is killed; returns the disk for the next run."""
+        """Kill the process; return the disk for the next run."""
         after = self.disk.kill()
         self.end()
         return after
 
 
-__all__ = ["BLOCK", "GateInHand", "Node"]
+__all__ = ["BLOCK", "LogRun", "ManualGate"]

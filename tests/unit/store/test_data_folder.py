@@ -39,7 +39,7 @@ def refusal(path: Path) -> StoreError:
     return caught.value
 
 
-def test_a_folder_is_made_for_its_owner_alone_and_opened_again(tmp_path: Path) -> None:
+def test_a_new_folder_is_private_to_its_owner_and_can_be_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "some" / "where"
     folder = DataFolder.open(path)
     identity = folder.identity
@@ -58,7 +58,7 @@ def test_two_folders_have_different_identities(tmp_path: Path) -> None:
     second.close()
 
 
-def test_no_file_knows_the_host(tmp_path: Path) -> None:
+def test_no_file_contains_the_host_name(tmp_path: Path) -> None:
     DataFolder.open(tmp_path).close()
     for file in tmp_path.iterdir():
         if file.is_file():
@@ -66,7 +66,7 @@ def test_no_file_knows_the_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_second_process_is_told_who_has_the_folder(tmp_path: Path) -> None:
+def test_the_error_for_a_locked_folder_names_the_owning_process(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OPEN, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as owner:
@@ -79,7 +79,7 @@ def test_a_second_process_is_told_who_has_the_folder(tmp_path: Path) -> None:
     DataFolder.open(tmp_path).close()
 
 
-def test_the_same_process_cannot_open_it_twice_either(tmp_path: Path) -> None:
+def test_one_process_cannot_open_the_folder_twice(tmp_path: Path) -> None:
     folder = DataFolder.open(tmp_path)
     assert str(refusal(tmp_path)).endswith(f"(process {os.getpid()})")
     folder.close()
@@ -93,12 +93,12 @@ def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
     error = refusal(tmp_path)
     assert error.status is ExitStatus.USAGE
     assert re.search(
-        rf"has format version {VERSION + 1}, this broker knows {VERSION}: start it with the version of Warren",
+        rf"has format version {VERSION + 1}, but this broker reads versions up to {VERSION}; start it with",
         str(error),
     )
 
 
-def test_an_older_version_is_marked_as_the_present_one_before_it_is_written_to(tmp_path: Path) -> None:
+def test_an_older_format_version_is_upgraded_before_the_first_write(tmp_path: Path) -> None:
     made = DataFolder.open(tmp_path)
     made.close()
     file = tmp_path / "format"
@@ -106,12 +106,12 @@ def test_an_older_version_is_marked_as_the_present_one_before_it_is_written_to(t
     file.write_text(present.replace(f"version {VERSION}", "version 1"))
     with closing(DataFolder.open(tmp_path)) as folder:
         assert folder.identity == made.identity
-        # A broker that knows only the older one would pass over what it does not know.
+        # A broker of the older version must not open it: it would skip the records that it cannot read.
         assert file.read_text() == present
 
 
 @pytest.mark.parametrize("text", ["", "something else\n", "warren data folder\nversion 1\nidentity xyz\n"])
-def test_a_format_file_that_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_damaged_format_file_is_refused(tmp_path: Path, text: str) -> None:
     DataFolder.open(tmp_path).close()
     (tmp_path / "format").write_text(text)
     assert "restore it" in str(refusal(tmp_path))
@@ -124,16 +124,16 @@ def test_a_log_without_its_format_file_is_refused(tmp_path: Path) -> None:
     assert "has a log but no file `format`" in str(refusal(tmp_path))
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("")
-    assert "is no folder" in str(refusal(path))
+    assert "is not a folder" in str(refusal(path))
     assert refusal(path / "below").status is ExitStatus.USAGE
 
 
 @pytest.mark.processes
-def test_a_folder_that_cannot_be_written_is_refused() -> None:
-    # Root may write everywhere, so the child becomes nobody after its imports; pytest's folders are closed to nobody.
+def test_a_read_only_folder_is_refused() -> None:
+    # Root may write everywhere, so the child becomes the user nobody after its imports, who cannot enter pytest's.
     drop = "import os\nif os.getuid() == 0: os.setgroups([]), os.setgid(65534), os.setuid(65534)\ntry:"
     with tempfile.TemporaryDirectory() as parent:
         path = Path(parent, "data")
