@@ -82,7 +82,7 @@ def test_a_query_that_spark_gave_up_on_is_begun_again(
     told: list[str] = []
     words = ["--source", stream.url, "--out", str(tmp_path / "out"), "--stream", stream.name, *DONE]
     summary: Any = run(parse(["order-timeouts", *words]), told.append)[0]
-    assert "events: Spark did not wait for its Python process, and begins again" in told
+    assert "events: restarted, because its Python worker was slow to start" in told
     assert summary.undecided == 1
 
 
@@ -175,7 +175,7 @@ def test_a_signal_ends_it_cleanly_and_it_goes_on_from_there(
     assert lines[0] == "starting Spark"
     assert lines[1].startswith("events: 3 messages, ")
     assert lines[-1] == "stopped"
-    assert "Brought up to date by" in (out / "report.html").read_text()
+    assert "Updated by" in (out / "report.html").read_text()
 
     stream.publish(
         [fact("order_paid", "open", paid_at=NOON + timedelta(hours=1)), *story(generated(1, 1)[0])]
@@ -200,7 +200,7 @@ def test_a_folder_belongs_to_one_run(spark: SparkSession, stream: Stream, tmp_pa
         run_job("order-timeouts", stream.url, tmp_path, "--stream", "other", *DONE)
     (tmp_path / "once" / "events").mkdir(parents=True)
     (tmp_path / "once" / "events" / "part-0.parquet").touch()
-    with pytest.raises(UsageError, match="holds the tables of a run that is over: choose another --out"):
+    with pytest.raises(UsageError, match="holds the tables of a batch run: choose another --out"):
         run_job("order-timeouts", stream.url, tmp_path / "once", *words, *DONE)
 
 

@@ -340,9 +340,9 @@ def is_last(event: Event) -> bool:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--limit", "much"], "'much' is no limit: write messages"),
-        (["--limit", "0"], "'0' is no limit"),
-        (["--limit", "5XB"], "'5XB' is no limit"),
+        (["--limit", "much"], "'much' is not a limit: write messages"),
+        (["--limit", "0"], "'0' is not a limit"),
+        (["--limit", "5XB"], "'5XB' is not a limit"),
         (["--step", "0s"], "the duration must be longer than zero"),
         (["--trend", "soon"], "'soon' is not a duration"),
     ],

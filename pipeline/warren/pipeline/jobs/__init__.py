@@ -1,1 +1,1 @@
-"""The jobs of `warren pipeline`, one module each."""
+"""Jobs of `warren pipeline`: one package for each job, and the code that runs them."""

@@ -1,7 +1,6 @@
-"""Which measure helps a queue whose backlog grows or stays: the rules, each with its reason.
+"""Advice for a queue whose backlog grows or persists: the rules, each with its reason.
 
-They are written for people in docs/pipeline/flow.md. A number that nobody knows is None, and a rule that needs it does not
-apply.
+docs/pipeline/flow.md describes them for users. An unknown number is None, and a rule that needs it does not apply.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ Kind: TypeAlias = Literal[
 ]
 
 ACCEPTABLE_WAIT = 1.0
-"""Seconds of work: a smaller backlog that does not grow is none."""
+"""Seconds of work: a smaller backlog that does not grow needs no measure."""
 HIGH_REDELIVERY_SHARE = 0.2
-"""From this share of redeliveries on, the capacity goes into work that is done again."""
+"""Share of redeliveries from which repeated work uses a considerable part of the capacity."""
 HIGH_IDLE_SHARE = 0.1
-"""From this share of their time on that consumers hold nothing, although messages wait, they wait for the broker."""
+"""Share of time without a message, while messages are ready, from which consumers wait for the broker."""
 LARGE_PREFETCH = 1000
-"""A window that is larger does not help: what is missing then is not messages on their way."""
+"""Prefetch from which a larger one does not help, because messages in transit are not what is missing."""
 SMALL_PREFETCH, USUAL_PREFETCH = 20, 100
-"""A window that is smaller, and always full as the broker sees it, may be spent on the way: RabbitMQ advises 100 to 300
+"""Prefetch below which a window that the broker sees as always full may be spent in transit. RabbitMQ advises 100 to 300
 ("Consumer Acknowledgements and Publisher Confirms")."""
 FULL_SHARE = 0.9
-"""From this share of its time on a window is full always."""
+"""Share of its time from which a window counts as always full."""
 BUSY_SHARE = 0.5
-"""From this part of their windows on, consumers have all they can hold, and handling is what takes the time."""
+"""Share of the window in use from which handling the messages is the bottleneck."""
 CHEAP_HANDLING = 0.0005
-"""Seconds: where handling a message takes less, acknowledging each by itself is a good part of it."""
+"""Seconds of handling per message below which single acknowledgements are a considerable part of the cost."""
 MULTIPLE_ACK = 1.5
-"""Messages that one acknowledgement settles, on average; fewer are single ones."""
+"""Average number of messages per acknowledgement below which acknowledgements count as single ones."""
 MANY_CONSUMERS = 2.0
-"""Where more than so many times the consumers are needed, it takes long to add them."""
+"""Factor of additional consumers from which adding them takes long."""
 SOON_FULL = 600.0
-"""Seconds: a queue that fills sooner cannot wait for consumers."""
+"""Seconds until the queue is full below which adding consumers would be too late."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What to do, and why."""
+    """Recommended measure, with its reason."""
 
     kind: Kind
     words: str
@@ -56,92 +55,91 @@ class Measure:
 
 @dataclass(frozen=True)
 class Load:
-    """What is known of a queue; rates are a second, over the time that was looked at."""
+    """Known facts about a queue; rates are per second over the observed time."""
 
     ready: float
-    """Messages that wait now."""
+    """Ready messages now."""
     growth: tuple[float, float, float] | None
-    """Of `ready`, a second: the slope, and the ends of its 95 % interval."""
+    """Growth of `ready` per second: slope, and the ends of its 95 % interval."""
     arriving: float
-    """Messages into the queue."""
+    """Messages per second into the queue."""
     leaving: float
-    """Messages that consumers settled for good."""
+    """Messages per second that consumers settled for good."""
     redelivered: float
-    """Share of the deliveries."""
+    """Share of redeliveries among the deliveries."""
     consumers: int
     prefetch: int | None = None
-    """Of one consumer; 0 is no limit."""
+    """Prefetch of one consumer; 0 is no limit."""
     window_used: float | None = None
-    """Messages that a consumer holds on average, of its prefetch."""
+    """Average number of unacknowledged messages of a consumer, as a share of its prefetch."""
     full: float | None = None
-    """Share of its time with a full window."""
+    """Share of time with a full window."""
     idle: float | None = None
-    """Share of its time that a consumer holds nothing, as it sees it itself; a broker cannot see it wait for what is on its
-    way."""
+    """Share of time that a consumer has no message, as its own process sees it; a broker cannot see messages in transit."""
     handling: float | None = None
-    """Seconds of a consumer's time for a message, while it holds one."""
+    """Seconds of a consumer's time for each message, while it has messages."""
     acknowledged_together: float | None = None
-    """Messages that one acknowledgement settles."""
+    """Messages settled by one acknowledgement."""
     fills_in: float | None = None
-    """Seconds until it reaches its limit."""
+    """Seconds until the queue reaches its limit."""
 
 
 def measures(load: Load) -> tuple[Measure, ...]:
-    """What helps, the most urgent first; one that says so if nothing is needed."""
+    """Return the measures that help, the most urgent first; a single `nothing` if none is needed."""
     slope, low, high = load.growth or (0.0, 0.0, 0.0)
     grows = low > 0
     wait_seconds = load.ready / load.leaving if load.leaving else math.inf if load.ready else 0.0
     if not grows and wait_seconds <= ACCEPTABLE_WAIT:
         return (Measure("nothing", "The consumers keep up."),)
     if not grows and high < 0:
-        left = f" It is gone in about {load.ready / -slope:,.0f} s." if slope < 0 else ""
-        return (Measure("nothing", f"The backlog shrinks by {-slope:,.1f} messages a second.{left}"),)
+        left = f" It will be gone in about {load.ready / -slope:,.0f} s." if slope < 0 else ""
+        return (Measure("nothing", f"The backlog shrinks by {-slope:,.1f} messages per second.{left}"),)
     return tuple(needed_measures(load, grows))
 
 
 def needed_measures(load: Load, grows: bool) -> Iterator[Measure]:
-    """What helps where messages wait and do not get fewer."""
+    """Yield the measures for a queue whose backlog does not shrink."""
     if grows and load.fills_in is not None and load.fills_in < SOON_FULL:
         yield slow_publishers(
-            load, f"It is full in {load.fills_in:,.0f} s" if load.fills_in else "It is full"
+            load, f"The queue is full in {load.fills_in:,.0f} s" if load.fills_in else "The queue is full"
         )
     if not load.consumers:
-        yield Measure("consume", "Nobody consumes it: start a consumer.")
+        yield Measure("consume", "The queue has no consumer: start one.")
         return
     if load.redelivered >= HIGH_REDELIVERY_SHARE:
         yield Measure(
             "handle_what_fails",
-            f"{load.redelivered:.0%} of the deliveries are redeliveries: handle, delay or dead-letter what fails, "
-            "before more of it is delivered.",
+            f"{load.redelivered:.0%} of the deliveries are redeliveries: handle, delay or dead-letter the failing messages "
+            "before more of them are delivered.",
         )
     starved = load.idle is not None and load.idle >= HIGH_IDLE_SHARE
     if starved and load.prefetch and load.prefetch < LARGE_PREFETCH:
         assert load.idle is not None
         yield Measure(
             "raise_prefetch",
-            f"Consumers hold nothing for {load.idle:.0%} of their time although messages wait: their window of "
-            f"{load.prefetch:,} is handled before the next one arrives. Raise the prefetch to "
+            f"Consumers are idle for {load.idle:.0%} of their time although messages are ready: their window of "
+            f"{load.prefetch:,} messages is handled before the next ones arrive. Raise the prefetch to "
             f"{required_prefetch(load):,} or more.",
         )
         return
     if starved:
         yield Measure(
             "add_consumers",
-            "Consumers hold nothing for a part of their time although messages wait and no window is in the way: the "
+            "Consumers are idle for part of their time although messages are ready and no prefetch limits them: the "
             "connection or the broker is the limit. Consume on more connections.",
         )
         return
     if load.idle is None and (load.full or 0) >= FULL_SHARE and 0 < (load.prefetch or 0) < SMALL_PREFETCH:
         yield Measure(
             "raise_prefetch",
-            f"The window of {load.prefetch:,} is always full, and only the broker tells of it, which cannot see a consumer "
-            f"wait for the next message. Raise the prefetch to {USUAL_PREFETCH:,} first: it costs little.",
+            f"The window of {load.prefetch:,} is always full. Only the broker reports it, which cannot see a consumer "
+            f"wait for messages in transit. Raise the prefetch to {USUAL_PREFETCH:,} first: it costs little.",
         )
     if load.handling is not None and load.handling < CHEAP_HANDLING and acknowledges_singly(load):
         yield Measure(
             "acknowledge_in_multiples",
-            f"A message takes {load.handling * 1e6:,.0f} µs of a consumer's time, and each is acknowledged by itself: "
-            "acknowledge in multiples.",
+            f"A message takes {load.handling * 1e6:,.0f} µs of a consumer's time, and each is acknowledged singly: "
+            "acknowledge several messages at once (multiple=true).",
         )
     wanted = required_consumers(load)
     full = load.window_used is None or load.window_used >= BUSY_SHARE
@@ -152,39 +150,40 @@ def needed_measures(load: Load, grows: bool) -> Iterator[Measure]:
     )
     yield Measure(
         "add_consumers",
-        f"{why}: {load.leaving:,.1f} of {load.arriving:,.1f} messages a second are handled. "
+        f"{why}: {load.leaving:,.1f} of {load.arriving:,.1f} messages per second are handled. "
         f"{wanted:,} consumers like these {'would keep up' if wanted > load.consumers else 'are needed'} "
-        f"(now {load.consumers:,}), or let each handle several at once.",
+        f"(now {load.consumers:,}), or let each handle several messages concurrently.",
     )
     if (
         grows
         and wanted > MANY_CONSUMERS * load.consumers
         and (load.fills_in is None or load.fills_in >= SOON_FULL)
     ):
-        yield slow_publishers(load, "More than twice the consumers are needed")
+        yield slow_publishers(load, "More than twice as many consumers are needed")
 
 
 def slow_publishers(load: Load, why: str) -> Measure:
+    """Return the measure to slow down the publishers."""
     return Measure(
         "slow_the_publishers",
-        f"{why}: publish at most {load.leaving:,.1f} a second (now {load.arriving:,.1f}), or let the queue refuse "
-        "(x-overflow reject-publish), until more is consumed.",
+        f"{why}: publish at most {load.leaving:,.1f} messages per second (now {load.arriving:,.1f}), or let the queue "
+        "refuse messages (x-overflow reject-publish), until more are consumed.",
     )
 
 
 def required_consumers(load: Load) -> int:
-    """So many of the same kind handle what arrives, and at least one more than now where a backlog stays."""
+    """Return how many consumers of the same kind handle what arrives, and at least one more than now."""
     if not load.consumers or not load.leaving:
         return load.consumers + 1
     return max(math.ceil(load.consumers * load.arriving / load.leaving), load.consumers + 1)
 
 
 def required_prefetch(load: Load) -> int:
-    """The prefetch with which the window lasts while the next messages are on their way.
+    """Return the prefetch with which a window lasts while the next messages are in transit.
 
-    With prefetch P a consumer works off P messages and then waits for the next for the share `idle` of its time. The way
-    takes idle / (1 - idle) times as long as the work, so the window must hold that much more; and at least twice as
-    much as now, so that one step shows.
+    With prefetch P a consumer handles P messages and then waits for the share `idle` of its time. The transit takes
+    idle / (1 - idle) times as long as the work, so the window must be larger by that factor; and at least twice as
+    large as now, so that the effect of one step is visible.
     """
     assert load.idle is not None
     assert load.prefetch
@@ -192,4 +191,5 @@ def required_prefetch(load: Load) -> int:
 
 
 def acknowledges_singly(load: Load) -> bool:
+    """Return whether consumers acknowledge single messages."""
     return load.acknowledged_together is not None and load.acknowledged_together < MULTIPLE_ACK

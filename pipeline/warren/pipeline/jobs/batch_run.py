@@ -1,4 +1,4 @@
-"""Runs a job once over what is there: reads the source, writes the tables, the summary and the page."""
+"""Batch run of a job: read the source once, then write the tables, the summary and the page."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def run_once(
     job: Job, spark: SparkSession, options: argparse.Namespace, progress: Callable[[str], None]
 ) -> Summary:
-    """Write `events/` and the job's tables; what an earlier run left is replaced.
+    """Write `events/` and the job's tables, replacing those of an earlier run, and return the summary.
 
-    :param progress: told what begins, in a few words
-    :raises PySparkException: what the data source or Spark says
+    :param progress: called with a few words when a step begins
+    :raises PySparkException: if the data source or Spark fails
     """
     folder = spark_path(options.out)
     progress(f"reading {options.stream or options.queue}")
@@ -39,19 +39,22 @@ def run_once(
 
 
 def source_options(options: argparse.Namespace) -> dict[str, str]:
-    """The data source's options for what the command line names."""
+    """Return the data source's options for the command line's arguments."""
     named = {"stream": options.stream} if options.stream is not None else {"queue": options.queue}
     return {"url": options.source, **named, "timeout": str(options.read_timeout)}
 
 
 def write_and_reload(frame: DataFrame, path: str) -> DataFrame:
-    """The frame, written once; everything after reads the files, so that the source is read once as well."""
+    """Write a frame, and return it as read from its files, so that the source is read only once."""
     frame.write.mode("overwrite").parquet(path)
     return frame.sparkSession.read.schema(frame.schema).parquet(path)
 
 
 def spark_path(out: Path) -> str:
-    """:raises UsageError: for characters that Spark takes for a pattern or a scheme"""
+    """Return a folder as a URL for Spark.
+
+    :raises UsageError: if the path has characters that Spark interprets as a pattern or a scheme
+    """
     path = str(out.absolute())
     if found := re.search(r"[*?\[\]{}:\\]", path):
         raise UsageError(f"the output folder {path} has a {found[0]!r} in it, which Spark cannot write to")
@@ -59,13 +62,13 @@ def spark_path(out: Path) -> str:
 
 
 def write_report(job: Job, summary: Summary, run: Run, out: Path) -> None:
-    """`summary.json` and `report.html`, each replaced at once: who reads them never sees a half."""
+    """Write `summary.json` and `report.html`, each atomically."""
     replace_file(out / "summary.json", json.dumps(summary_as_json(summary, run), indent=2) + "\n")
     replace_file(out / "report.html", job.page(summary, run))
 
 
 def summary_as_json(summary: Summary, run: Run) -> Mapping[str, object]:
-    """The summary as the command prints it."""
+    """Return the summary in the form that the command prints."""
     return {
         "job": run.job,
         "source": run.source,
@@ -78,6 +81,7 @@ def summary_as_json(summary: Summary, run: Run) -> Mapping[str, object]:
 
 
 def replace_file(path: Path, text: str) -> None:
+    """Replace a file atomically."""
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)

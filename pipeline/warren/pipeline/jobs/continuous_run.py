@@ -1,8 +1,8 @@
-"""Runs a job on and on: Structured Streaming from the source into Parquet, the summary and the page rewritten as it goes.
+"""Continuous run of a job: Structured Streaming from the source into Parquet, with a summary and page that are updated.
 
-One query takes the source into `events/`; one for each of the job's tables takes the events from there. Each has its own
-checkpoint under the output folder, and Spark's file sink commits the files of a batch together with it: a run that was
-stopped or killed goes on exactly where it was. Whoever reads the folders with Spark sees committed batches only.
+One query writes the source to `events/`; one query for each of the job's tables reads from there. Each has its own
+checkpoint in the output folder, and Spark's file sink commits the files of a micro-batch atomically: a run that was
+stopped or killed continues exactly where it was. Readers that use Spark see only committed batches.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 CHECKPOINTS = "checkpoint"
 SPOOL = "spool"
 RUN_FILE = "run.json"
-"""What the checkpoints in a folder belong to."""
+"""File that records the job and source of the checkpoints in a folder."""
 POLL_INTERVAL = 0.5
-"""Seconds between two looks at the queries."""
+"""Seconds between two checks of the queries."""
 RECOUNT_FACTOR = 4
-"""The numbers are counted anew after this many times what counting them took, so that it never takes most of the time."""
+"""Minimum pause before the next summary, as a multiple of the time that the last one took."""
 
 IDLE_BATCHES = 2
-"""Batches that did nothing, one after another, after which there is nothing left to do."""
+"""Consecutive micro-batches without an effect after which a query has nothing left to do."""
 
 STATE_STORE = {
     # transformWithState needs it (Spark, "Structured Streaming Programming Guide", RocksDB state store).
@@ -49,8 +49,8 @@ STATE_STORE = {
 }
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITION_DEFAULTS = {"200": "16"}
-"""Each partition of a stateful query is a store of its own, which is opened and committed in every batch: what Spark
-takes by default, unless somebody has chosen otherwise, makes a batch of nothing last for a minute."""
+"""Replacement of Spark's default: each partition of a stateful query is a store that every micro-batch opens and commits,
+so that with 200 of them an empty batch takes a minute. A value that the user chose is kept."""
 
 
 def run_continuously(
@@ -60,19 +60,19 @@ def run_continuously(
     progress: Callable[[str], None],
     report: Callable[[Summary], None],
 ) -> Summary:
-    """Go on until SIGINT or SIGTERM comes, or with `options.available_now` until all that is there has been taken.
+    """Run until SIGINT or SIGTERM, or with `options.available_now` until all available messages are processed.
 
-    :param progress: told what happens, in a few words
-    :param report: given the numbers whenever they have been counted anew
-    :return: the last of them
-    :raises PySparkException: what the data source or Spark says; every query has been stopped then
+    :param progress: called with a few words about each step
+    :param report: called with every new summary
+    :return: the last summary
+    :raises PySparkException: if the data source or Spark fails; all queries are stopped then
     """
     folder = spark_path(options.out)
     schemas: dict[str, StructType] = {}
 
     def start(name: str, frame: DataFrame) -> None:
         schemas[name] = frame.schema
-        # The file source of the next query asks for the folder.
+        # The file source of the next query requires the folder.
         (options.out / name).mkdir(exist_ok=True)
         writer = frame.writeStream.format("parquet").queryName(f"{job.NAME} {name}").outputMode("append")
         writer = writer.option("checkpointLocation", f"{folder}/{CHECKPOINTS}/{name}")
@@ -108,12 +108,12 @@ def run_continuously(
                 summarise_until_stopped(queries, stopped, reporter, count, options.every.total_seconds())
         finally:
             queries.stop()
-        progress("stopped" if stopped.is_set() else "everything that was there has been taken")
+        progress("stopped" if stopped.is_set() else "all available messages were processed")
         return count()
 
 
 def source(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
-    """The messages as they come."""
+    """Return the stream of messages."""
     given = source_options(options)
     if options.queue is not None:
         given["spoolDir"] = str(options.out.absolute() / SPOOL)
@@ -125,7 +125,7 @@ def source(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
 def wait_until_drained(
     queries: StreamingQueries, stopped: threading.Event, reporter: ProgressReporter
 ) -> None:
-    """Wait until each query has taken what there is."""
+    """Wait until each query has processed all available input."""
     while not stopped.wait(POLL_INTERVAL):
         queries.check()
         reporter.report_new_batches(queries.running)
@@ -135,7 +135,7 @@ def wait_until_drained(
 
 
 def is_idle(query: StreamingQuery) -> bool:
-    """Whether it has ended well, or would do nothing any more: Spark never ends one that has timers by itself."""
+    """Return whether a query has ended well, or would do nothing more: Spark never ends a query with timers by itself."""
     if not query.isActive:
         return query.exception() is None
     last = query.recentProgress[-IDLE_BATCHES:]
@@ -143,14 +143,14 @@ def is_idle(query: StreamingQuery) -> bool:
 
 
 def changed_anything(batch: Any) -> bool:
-    """Whether a batch took rows, or changed what is remembered: a timer does, when it writes rows of nothing that came."""
+    """Return whether a micro-batch read rows or changed state; an expired timer does the latter."""
     return input_rows(batch) > 0 or any(
         store["numRowsUpdated"] or store["numRowsRemoved"] for store in batch["stateOperators"]
     )
 
 
 def input_rows(batch: Any) -> int:
-    """The rows that came in. Spark Connect leaves their sum out."""
+    """Return the number of input rows. Spark Connect leaves out their sum."""
     return sum(each["numInputRows"] or 0 for each in batch["sources"])
 
 
@@ -161,7 +161,7 @@ def summarise_until_stopped(
     count: Callable[[], Summary],
     every: float,
 ) -> None:
-    """Count anew whenever something has been written, until it is time to stop."""
+    """Write a new summary whenever a micro-batch wrote something, until the run is stopped."""
     next_count_at, changed = 0.0, True
     while not stopped.wait(POLL_INTERVAL):
         queries.check()
@@ -174,14 +174,14 @@ def summarise_until_stopped(
 
 
 class ProgressReporter:
-    """Says what each batch did, once."""
+    """Reporter of the micro-batches of all queries, each once."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
         self._last: dict[str, tuple[int, str]] = {}
 
     def report_new_batches(self, queries: Mapping[str, StreamingQuery]) -> bool:
-        """Whether a batch has been written since the last look."""
+        """Report the new micro-batches; return whether one of them wrote something."""
         changed = False
         for name, query in queries.items():
             last, former = query.lastProgress, self._last.get(name, (-1, ""))
@@ -204,24 +204,25 @@ class ProgressReporter:
 
 
 def batch_order(batch: Any) -> tuple[int, str]:
-    """In this order batches are told of. A look that finds nothing has the number of the batch that will be next."""
+    """Return the sort key of a micro-batch. Progress without data has the number of the next batch."""
     return batch["batchId"], batch["timestamp"]
 
 
 def source_backlog(batch: Any) -> int:
-    """How many messages the source holds beyond the batch."""
+    """Return the number of messages that the source holds after the micro-batch."""
     latest, end = (parse_offsets(batch["sources"][0][name]) for name in ("latestOffset", "endOffset"))
     return sum(max(latest[name] - end.get(name, 0), 0) for name in latest)
 
 
 def parse_offsets(value: Any) -> dict[str, int]:
+    """Return the numbers in a source's offset."""
     found = json.loads(value) if isinstance(value, str) else value
     return {key: at for key, at in found.items() if isinstance(at, int)} if isinstance(found, dict) else {}
 
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that is set by SIGINT or SIGTERM; a second one does what it always does."""
+    """Provide an event that SIGINT or SIGTERM sets; a second signal has its default effect."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
@@ -243,7 +244,7 @@ def stop_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def streaming_settings(spark: SparkSession) -> Iterator[None]:
-    """What continuous queries need of the session."""
+    """Apply the session settings that continuous queries need; restore them at the end."""
     before = {name: spark.conf.get(name) for name in (*STATE_STORE, SHUFFLE_PARTITIONS)}
     partitions = before[SHUFFLE_PARTITIONS] or ""
     try:
@@ -259,7 +260,7 @@ def streaming_settings(spark: SparkSession) -> Iterator[None]:
 
 
 def claim_output_folder(job: Job, options: argparse.Namespace) -> None:
-    """Make sure that what stands in the output folder goes together with this run.
+    """Check that the content of the output folder belongs to this run, and record the run there.
 
     :raises UsageError: if it belongs to another job or source, or to runs of the other kind
     """
@@ -269,7 +270,7 @@ def claim_output_folder(job: Job, options: argparse.Namespace) -> None:
     if any((out / CHECKPOINTS / EVENTS / "offsets").glob("[0-9]*")):
         if not options.continuous:
             raise UsageError(
-                f"{out} belongs to a continuous run: choose another --out, or go on with --continuous"
+                f"{out} belongs to a continuous run: choose another --out, or continue it with --continuous"
             )
         previous_run = json.loads((out / RUN_FILE).read_text(encoding="utf-8"))
         if previous_run != this_run:
@@ -279,8 +280,8 @@ def claim_output_folder(job: Job, options: argparse.Namespace) -> None:
             )
     elif options.continuous:
         if any((out / EVENTS).glob("*.parquet")):
-            raise UsageError(f"{out} holds the tables of a run that is over: choose another --out")
+            raise UsageError(f"{out} holds the tables of a batch run: choose another --out")
         replace_file(out / RUN_FILE, json.dumps(this_run) + "\n")
     else:
-        # One that never began, of a mistyped name for example.
+        # The record of a run that failed before its first batch, for example because of a mistyped name.
         (out / RUN_FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Life-cycle events of messages as rows: what the batches on a stream hold, each event once."""
+"""Captured message events as rows: the content of the batches on a stream, each event once."""
 
 from __future__ import annotations
 
@@ -14,31 +14,29 @@ SQL_TYPES = {str: "STRING", int: "BIGINT", bool: "BOOLEAN"}
 
 
 REMEMBER = timedelta(days=1)
-"""How long a continuous run remembers that it took a batch, in its own time: capture sends one again when its connection
+"""Time for which a continuous run remembers a batch, to drop its repetition: capture sends a batch again if the connection
 was lost before the broker confirmed it."""
 
 
 def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
-    """One row an event, from the columns of the data source `amqp`.
+    """Return one row for each event, from the columns of the data source `amqp`.
 
-    `source` and `sequence` name an event: a source numbers what it tells from 1 on, so that a missing number is an event
-    that capture lost. Beside them `by` (`sdk` or `broker`), `app`, `captured_at` (the time of the first event of the same
-    batch), `at`, and what the event says (`warren.core.capture_events.EVENT_KEYS`), null where
-    it says nothing.
+    `source` and `sequence` identify an event: a source numbers its events from 1 on, so a missing number is an event
+    that capture lost. The other columns are `by` (`sdk` or `broker`), `app`, `captured_at` (time of the first event of
+    the same batch), `at`, and the event's fields (`warren.core.capture_events.EVENT_KEYS`), null where it has none.
 
-    A batch that came twice counts once. Messages of other types, and batches that cannot be read, are left out: the
-    numbers of the latter are then missing.
+    A repeated batch counts once. Messages of other types, and batches that cannot be read, are left out; the numbers of
+    the latter are then missing. In a continuous run neither order nor age of the messages matters: no event is too
+    late.
 
-    In a continuous run the order and the age of what comes do not matter: nothing is too late.
-
-    :param remember: of a continuous run: how long a batch is known for one that came; a row of state each
+    :param remember: for a continuous run, how long a batch is remembered; each needs a row of state
     """
     from pyspark.sql import functions as F
 
     listed = F.posexplode("events").alias("place", "event")
-    told = batches_of(messages, remember).select("source", "by", "app", "first", "captured_at", listed)
+    events = batches_of(messages, remember).select("source", "by", "app", "first", "captured_at", listed)
     values = [F.col("event")[key].alias(key) for key in EVENT_KEYS if key not in ("event", "at")]
-    return told.select(
+    return events.select(
         "source",
         "by",
         "app",
@@ -51,7 +49,7 @@ def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
 
 
 def batches_of(messages: DataFrame, remember: timedelta) -> DataFrame:
-    """One row a batch, each once: its source, the number of its first event, and its events."""
+    """Return one row for each batch, without repetitions: its source, the number of its first event, and its events."""
     from pyspark.sql import functions as F
 
     of_type = messages.where(F.col("type") == MESSAGE_TYPE)
@@ -69,18 +67,19 @@ def batches_of(messages: DataFrame, remember: timedelta) -> DataFrame:
     if not messages.isStreaming:
         return readable.dropDuplicates(same)
     seconds = f"{remember.total_seconds():.3f} seconds"
-    # Spark drops what is behind the watermark, and the clocks of two sources may be any time apart. The time of the
-    # batch, which Spark logs before it begins, is never behind.
+    # Spark drops rows behind the watermark, and the clocks of two sources may differ by any amount. The time of the
+    # micro-batch, which Spark logs before it begins, is never behind.
     timed = readable.withColumn("taken_at", F.current_timestamp()).withWatermark("taken_at", seconds)
     return timed.dropDuplicatesWithinWatermark(same).drop("taken_at")
 
 
 def header(name: str) -> Column:
+    """Return a header as a column of the same name."""
     from pyspark.sql import functions as F
 
     return F.col("headers")[name].alias(name)
 
 
 def fields() -> str:
-    """The keys of an event as columns of Spark SQL."""
+    """Return the keys of an event as columns of Spark SQL."""
     return ", ".join(f"{key} {SQL_TYPES[kind]}" for key, kind in EVENT_KEYS.items())

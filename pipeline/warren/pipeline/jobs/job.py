@@ -1,8 +1,8 @@
-"""What a job is: the functions that `warren pipeline` calls, for a run over what is there and for one that goes on.
+"""Interface of a job: the functions that `warren pipeline` calls for batch and continuous runs.
 
-The source is read once. What a job makes of each message, `events`, is written to Parquet, and everything else comes
-from there: `tables` in one go, or `streams` as they grow. `summarise` reads only what has been written, so that the same
-numbers come out of both. No job touches SparkContext or RDDs, which a session of Spark Connect has not.
+The source is read once. `events`, the rows that a job makes of the messages, is written to Parquet, and everything else
+is derived from there: `tables` in one pass, or `streams` continuously. `summarise` reads only written tables, so that
+both kinds of run give the same numbers. No job uses SparkContext or RDDs, which Spark Connect does not have.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EVENTS = "events"
-"""The name of the table that the source is written to."""
+"""Name of the table that holds the events."""
 
 
 class Summary(Protocol):
-    """Every number of a job: a frozen dataclass."""
+    """All numbers of a job, as a frozen dataclass."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The numbers as JSON has them."""
+        """Return the numbers for JSON."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Where a job's numbers come from.
+    """Origin of a job's numbers.
 
-    :param source: the broker's URL, without its password
-    :param streams: what was read; empty if it was a queue
-    :param seconds: real time since the start, Spark's own included
+    :param source: URL of the broker, without its password
+    :param streams: streams that were read; empty for a queue
+    :param seconds: elapsed time since the start, Spark's own included
     """
 
     job: str
@@ -45,54 +45,54 @@ class Run:
 
     @property
     def place(self) -> str:
-        """`stream orders.audit`, `streams a, b`, `queue orders.audit`."""
+        """Name of the source: `stream orders.audit`, `streams a, b`, `queue orders.audit`."""
         if self.queue is not None:
             return f"queue {self.queue}"
         return f"stream{'s' if len(self.streams) > 1 else ''} {', '.join(self.streams)}"
 
     @property
     def foot(self) -> tuple[str, str]:
-        """What a page says about itself at its end."""
+        """Footer lines of a page: origin and run."""
         made = (
-            f"Brought up to date by warren pipeline {self.job} --continuous, {self.seconds:g} s after its start."
+            f"Updated by warren pipeline {self.job} --continuous, {self.seconds:g} s after its start."
             if self.continuous
-            else f"Made in {self.seconds:g} s by warren pipeline {self.job}."
+            else f"Created in {self.seconds:g} s by warren pipeline {self.job}."
         )
-        stay = " where its messages stay" if self.queue is None or not self.continuous else ""
+        stay = " where the messages remain" if self.queue is None or not self.continuous else ""
         return (
             f"Read from {self.place} at {self.source}{',' if stay else ''}{stay}.",
-            f"{made} The rows stand beside this page as Parquet, these numbers in summary.json.",
+            f"{made} The rows are in Parquet files next to this page, the numbers in summary.json.",
         )
 
 
 class Job(Protocol):
-    """A module of `warren.pipeline.jobs`. Importing it needs no pyspark: its functions do that."""
+    """Package of `warren.pipeline.jobs`. Importing it needs no pyspark: its functions import it."""
 
     NAME: str
-    """On the command line: `order-timeouts`."""
+    """Name on the command line: `order-timeouts`."""
     HELP: str
     DESCRIPTION: str
 
     def add_options(self, parser: argparse.ArgumentParser, /) -> None:
-        """Its own options; `options` below holds them and those that all jobs share."""
+        """Add the job's own options; `options` of the other methods holds them and those that all jobs share."""
 
     def events(self, messages: DataFrame, options: argparse.Namespace, /) -> DataFrame:
-        """What each message says, from the columns of the data source.
+        """Return the job's events, from the columns of the data source.
 
-        In a continuous run (`messages.isStreaming`) it must be possible in append mode.
+        In a continuous run (`messages.isStreaming`) the result must be possible in append mode.
         """
 
     def tables(self, events: DataFrame, options: argparse.Namespace, /) -> Mapping[str, DataFrame]:
-        """What is made of all events, by name; each becomes a folder of Parquet files."""
+        """Return the tables derived from all events by name; each becomes a folder of Parquet files."""
 
     def streams(self, events: DataFrame, options: argparse.Namespace, /) -> Mapping[str, DataFrame]:
-        """The same tables as events arrive, in append mode. A later row may correct an earlier one of its key."""
+        """Return the same tables as streaming frames in append mode. A later row may correct an earlier one of its key."""
 
     def summarise(self, tables: Mapping[str, DataFrame], options: argparse.Namespace, /) -> Summary:
-        """Every number, from `events` and the tables as they are on disk; nothing else is at hand."""
+        """Return all numbers, from `events` and the tables as they are on disk."""
 
     def page(self, summary: Any, run: Run, /) -> str:
-        """One self-contained HTML page."""
+        """Return one self-contained HTML page."""
 
     def show(self, summary: Any, console: Console, /) -> None:
-        """What matters most, in a terminal."""
+        """Print the most important numbers in a terminal."""

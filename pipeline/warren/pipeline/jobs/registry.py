@@ -1,4 +1,4 @@
-"""The jobs of `warren pipeline`, by their names."""
+"""Registry of the jobs of `warren pipeline` by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streaming queries of a run: begun, looked after, begun again where Spark gave up on a slow machine, stopped."""
+"""Streaming queries of a run: start, supervision, restart after a slow worker start, stop."""
 
 from __future__ import annotations
 
@@ -10,50 +10,53 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 WORKER_TIMEOUT = "Python worker failed to connect back"
-"""What Spark says of a query whose Python process it waited for in vain."""
+"""Text of Spark's error for a query whose Python worker did not start in time."""
 MAX_STARTS = 5
-"""So often a query is begun before that counts as its failure."""
+"""Number of starts after which this error fails the run."""
 
 
 class StreamingQueries:
-    """Each of them has its checkpoint: one that is begun again goes on where it was."""
+    """Queries of a run by name. Each has its checkpoint, so a restarted query continues where it was."""
 
     def __init__(self, stopped: threading.Event, progress: Callable[[str], None]) -> None:
         """
-        :param stopped: set when the run is to end: whatever fails then is no failure
-        :param progress: told when one is begun again, in a few words
+        :param stopped: set when the run is to end; errors of queries are ignored from then on
+        :param progress: called with a few words when a query is restarted
         """
         self.running: dict[str, StreamingQuery] = {}
+        """Running queries by name."""
         self._starters: dict[str, Callable[[], StreamingQuery]] = {}
         self._start_counts: dict[str, int] = {}
         self._stopped, self._progress = stopped, progress
 
     def start(self, name: str, start_query: Callable[[], StreamingQuery]) -> None:
-        """
-        :param begin: starts it; called again when it has to be begun again
+        """Start a query.
+
+        :param start_query: starts the query; called again for a restart
         """
         self._starters[name] = start_query
         self._start_counts[name] = 1
         self.running[name] = start_query()
 
     def check(self) -> None:
-        """Begin again what ended only because its Python process was slow to start.
+        """Restart queries that ended only because their Python worker was slow to start.
 
-        Spark waits ten seconds for the one of a streaming source, which no setting changes (Spark 4, PythonWorkerFactory,
-        createSimpleWorker), and the process first has to load pyspark: a machine that is busy may take longer.
+        Spark waits ten seconds for the worker of a streaming source, which no setting changes (Spark 4,
+        PythonWorkerFactory, createSimpleWorker), and the worker first loads pyspark: a busy machine may take longer.
 
-        :raises StreamingQueryException: if one of the queries has failed by itself otherwise, or in this way too often
+        :raises StreamingQueryException: if a query failed for another reason, or too often for this one
         """
         for name, query in self.running.items():
-            # Ctrl-C in a terminal reaches Spark's workers as well, and their query fails of it.
+            # Ctrl-C in a terminal also reaches Spark's workers, and fails their query.
             if (error := query.exception()) is None or self._stopped.is_set():
                 continue
             if WORKER_TIMEOUT not in str(error) or self._start_counts[name] == MAX_STARTS:
                 raise error
             self._start_counts[name] += 1
-            self._progress(f"{name}: Spark did not wait for its Python process, and begins again")
+            self._progress(f"{name}: restarted, because its Python worker was slow to start")
             self.running[name] = self._starters[name]()
 
     def stop(self) -> None:
+        """Stop all queries."""
         for query in self.running.values():
             query.stop()

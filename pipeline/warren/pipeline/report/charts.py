@@ -1,4 +1,4 @@
-"""Figures over time (columns, lines) and rankings whose names are long, in the manner of the pages of `report`."""
+"""Charts over time (columns or lines) and ranked bars with long labels, as sections of a report page."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from warren.pipeline.report import html_page
 from warren.pipeline.report.html_page import LETTER, NARROW, WIDE, BarPart, Table
 
 BROAD = 960
-"""Units of a drawing that takes a page's whole width; on a phone it has `report.NARROW`."""
+"""Width in SVG units of a chart that takes the page's whole width; on a phone it is `html_page.NARROW`."""
 TONES = ("plain", "late", "warn", "good", "off")
-"""Colours of kinds that are neither good nor bad, in their order."""
+"""Colours for categories that are neither good nor bad, in order of use."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values, one a step of time; None where nothing is known."""
+    """Values of one line or column colour, one for each step of time; None where the value is unknown."""
 
     name: str
     tone: str
@@ -27,7 +27,7 @@ class Series:
 
 @dataclass(frozen=True)
 class LimitLine:
-    """A line across, with words on it: a limit."""
+    """Horizontal line with a label, for a limit."""
 
     value: float
     words: str
@@ -40,10 +40,10 @@ class Chart:
     title: str
     description: str
     labels: tuple[str, ...]
-    """One for each step; as many are drawn as there is room for."""
+    """One for each step; as many are drawn as fit."""
     series: tuple[Series, ...]
     table: Table
-    """What the drawing shows, folded up."""
+    """The drawn values, in a collapsed table."""
     lines: bool = False
     levels: tuple[LimitLine, ...] = ()
     note: str = ""
@@ -51,7 +51,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class RankedBar:
-    """A name above its bar, a number at its end."""
+    """Bar with its label above it and a number at its end."""
 
     name: str
     parts: tuple[BarPart, ...]
@@ -71,7 +71,10 @@ class Ranking:
 
 
 def chart(data: Chart, name: str) -> str:
-    """A section with the drawing at the page's whole width. `name` is its own on the page."""
+    """Return the section of a chart at the page's whole width.
+
+    :param name: prefix for element ids, unique on the page
+    """
     drawn = "".join(time_chart_svg(data, width, f"{name}-{width}") for width in (BROAD, NARROW))
     legend = tuple((series.tone, series.name) for series in data.series)
     return (
@@ -82,7 +85,10 @@ def chart(data: Chart, name: str) -> str:
 
 
 def ranking(data: Ranking, name: str) -> str:
-    """A section with the bars and, beside them, the table. `name` is its own on the page."""
+    """Return the section of a ranking, with its table beside it.
+
+    :param name: prefix for element ids, unique on the page
+    """
     drawn = "".join(ranking_svg(data, width, f"{name}-{width}") for width in (WIDE, NARROW))
     return (
         section_head(data.title, data.description, data.legend)
@@ -92,6 +98,7 @@ def ranking(data: Ranking, name: str) -> str:
 
 
 def section_head(title: str, description: str, legend: Sequence[tuple[str, str]]) -> str:
+    """Return the heading, description and legend of a section."""
     key = "".join(f'<li class="{tone}">{escape(name)}</li>' for tone, name in legend)
     return f'<section><h2>{escape(title)}</h2><p class="says">{escape(description)}</p>' + (
         f'<ul class="key" aria-hidden="true">{key}</ul>' if key else ""
@@ -99,11 +106,12 @@ def section_head(title: str, description: str, legend: Sequence[tuple[str, str]]
 
 
 def section_foot(note: str) -> str:
+    """Return the note and the end of a section."""
     return (f'<p class="note">{escape(note)}</p>' if note else "") + "</section>"
 
 
 def time_chart_svg(data: Chart, width: int, name: str) -> str:
-    """One drawing: a scale on the left, time below."""
+    """Return the drawing of a chart: a scale on the left, time below."""
     height, below, top = (280, 26, 14) if width == BROAD else (220, 26, 14)
     highest = max([*heights(data), *(level.value for level in data.levels)], default=0)
     ticks = scale(highest)
@@ -134,6 +142,7 @@ def time_chart_svg(data: Chart, width: int, name: str) -> str:
 
 
 def heights(data: Chart) -> list[float]:
+    """Return the drawn heights: values of lines, sums of stacked columns."""
     if data.lines:
         return [value for series in data.series for value in series.values if value is not None]
     return [
@@ -142,6 +151,7 @@ def heights(data: Chart) -> list[float]:
 
 
 def columns(data: Chart, left: float, step: float, y: Callable[[float], float]) -> list[str]:
+    """Return the rectangles of stacked columns."""
     drawn = []
     for at in range(len(data.labels)):
         base = 0.0
@@ -149,7 +159,7 @@ def columns(data: Chart, left: float, step: float, y: Callable[[float], float]) 
             value = series.values[at] or 0
             if not value:
                 continue
-            # What is there is never invisible.
+            # A value above 0 is never invisible.
             high = max(y(base) - y(base + value), 1.0)
             gap = min(step * 0.2, 3)
             drawn.append(
@@ -161,7 +171,7 @@ def columns(data: Chart, left: float, step: float, y: Callable[[float], float]) 
 
 
 def polyline(series: Series, first: float, step: float, y: Callable[[float], float]) -> str:
-    """One line, broken where nothing is known; a value alone is a dot."""
+    """Return one line, interrupted where values are unknown; a single value becomes a dot."""
     drawn, points = [], list[str]()
     for at, value in enumerate([*series.values, None]):
         if value is not None:
@@ -177,7 +187,7 @@ def polyline(series: Series, first: float, step: float, y: Callable[[float], flo
 
 
 def labels(words: Sequence[str], left: float, step: float, width: int, height: int) -> list[str]:
-    """As many as fit, evenly; the first and the last keep inside the drawing."""
+    """Return as many evenly spaced labels as fit; the first and the last stay inside the drawing."""
     if not words:
         return []
     longest = max(len(word) for word in words) * LETTER + 28
@@ -194,7 +204,7 @@ def labels(words: Sequence[str], left: float, step: float, width: int, height: i
 
 
 def ranking_svg(data: Ranking, width: int, name: str) -> str:
-    """One drawing: each name above its bar."""
+    """Return the drawing of a ranking, with each label above its bar."""
     largest = max((sum(part.value for part in row.parts) for row in data.rows), default=0) or 1
     numbers = max((len(row.number) for row in data.rows), default=0) * LETTER + 10
     room, drawn, top = width - numbers, list[str](), 0.0
@@ -217,7 +227,7 @@ def ranking_svg(data: Ranking, width: int, name: str) -> str:
 
 
 def shorten_middle(name: str, room: int) -> str:
-    """The name in so many letters: its beginning and its end, for names of queues often differ there."""
+    """Shorten a name to a number of characters; keep its end, because names of queues often differ there."""
     if len(name) <= room:
         return name
     end = room // 3
@@ -225,6 +235,7 @@ def shorten_middle(name: str, room: int) -> str:
 
 
 def svg(title: str, description: str, width: int, height: float, name: str, drawn: Sequence[str]) -> str:
+    """Return an SVG element with its title and description for screen readers."""
     kind = "narrow" if width == NARROW else "wide"
     return (
         f'<svg class="{kind}" viewBox="0 0 {width} {height:g}" role="img" aria-labelledby="{name}t {name}d">'
@@ -233,7 +244,7 @@ def svg(title: str, description: str, width: int, height: float, name: str, draw
 
 
 def scale(highest: float) -> list[float]:
-    """0 and at most five round numbers; the last is not below the highest."""
+    """Return 0 and at most five round numbers, of which the last is not below `highest`."""
     if highest <= 0:
         return [0, 1]
     rough = highest / 4
@@ -243,7 +254,7 @@ def scale(highest: float) -> list[float]:
 
 
 def short_number(number: float) -> str:
-    """`950`, `12k`, `1.5M`: for a scale."""
+    """Format a number for a scale: `950`, `12k`, `1.5M`."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= limit:
             return f"{number / limit:g}{unit}"

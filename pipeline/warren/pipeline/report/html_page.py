@@ -1,7 +1,8 @@
-"""One self-contained HTML page: figures as inline SVG with their tables, light and dark, wide and narrow.
+"""Self-contained HTML page: figures as inline SVG with their tables, for light and dark, wide and narrow screens.
 
-No script, no font, no picture from elsewhere; the page's own policy forbids them. Every figure is drawn twice, for a
-desk and for a phone, because text in an SVG shrinks with it; the style sheet shows the one that fits.
+The page contains no script, font or image from elsewhere; its own content security policy forbids them. Every figure is
+drawn twice, for a desktop and for a phone, because text in an SVG shrinks with it; the style sheet shows the one that
+fits.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from html import escape
 WIDE, NARROW = 620, 330
 ROW = 34
 LETTER = 8.2
-"""About the widest that a letter of the drawings comes out; what a label takes is reckoned with it."""
+"""Approximate width of the widest letter in SVG units, to calculate the width of labels."""
 
 
 @dataclass(frozen=True)
 class BarPart:
-    """A piece of a bar. `tone` names its colour: good, late, off, warn or plain."""
+    """Segment of a bar. `tone` names its colour: good, late, off, warn or plain."""
 
     value: float
     tone: str
@@ -28,7 +29,7 @@ class BarPart:
 
 @dataclass(frozen=True)
 class BarRow:
-    """A bar with its label; `note` stands after it, `strong` makes it stand out."""
+    """Bar with its label; `note` is written after it, `emphasised` prints it bold."""
 
     label: str
     parts: tuple[BarPart, ...]
@@ -38,7 +39,7 @@ class BarRow:
 
 @dataclass(frozen=True)
 class Divider:
-    """A line between two rows, with words on it."""
+    """Line between two rows, with a text."""
 
     words: str
 
@@ -50,12 +51,12 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     emphasised: int | None = None
-    """The row that stands out."""
+    """Index of the row that is printed bold."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Bars, one a row, all on one scale (or each filling the width), what they say in words, and their numbers."""
+    """Bars, one a row, on one scale or each filling the width, with a description and a table of the numbers."""
 
     title: str
     description: str
@@ -64,15 +65,15 @@ class Figure:
     legend: tuple[tuple[str, str], ...] = ()
     """Pairs of tone and name."""
     fills_width: bool = False
-    """Each bar fills the width: shares instead of counts."""
+    """True if each bar fills the width, for shares instead of counts."""
     note: str = ""
     extra_table: Table | None = None
-    """The bars' own numbers, where the table tells something else; folded up."""
+    """Numbers of the bars, collapsed, where `table` shows something else."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A number that matters, and what it is."""
+    """Headline number with its label."""
 
     number: str
     words: str
@@ -80,7 +81,11 @@ class Tile:
 
 
 def page(title: str, lead: str, tiles: Sequence[Tile], sections: Sequence[str], foot: Sequence[str]) -> str:
-    """The whole page. `title`, `lead` and `foot` are text; `sections` are HTML made by the functions below."""
+    """Return the whole page.
+
+    :param title: text, as `lead` and `foot`
+    :param sections: HTML made by the functions of this module and of `charts`
+    """
     cards = "".join(
         f'<li class="tile {tile.tone}"><strong>{escape(tile.number)}</strong><span>{escape(tile.words)}</span></li>'
         for tile in tiles
@@ -100,7 +105,10 @@ def page(title: str, lead: str, tiles: Sequence[Tile], sections: Sequence[str], 
 
 
 def figure(figure_data: Figure, name: str) -> str:
-    """A section: the words, the bars, and the table beside them. `name` is its own on the page."""
+    """Return the section of a figure: description, bars, and the table beside them.
+
+    :param name: prefix for element ids, unique on the page
+    """
     key = "".join(f'<li class="{tone}">{escape(name)}</li>' for tone, name in figure_data.legend)
     drawn = "".join(bars_svg(figure_data, width, f"{name}-{width}") for width in (WIDE, NARROW))
     extra_table = (
@@ -118,12 +126,13 @@ def figure(figure_data: Figure, name: str) -> str:
 
 
 def notice_section(title: str, lines: Sequence[str], tone: str) -> str:
-    """A section of words: what needs a look, or that nothing does."""
+    """Return a section with a list of texts, for problems or for their absence."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<section class="notice {tone}"><h2>{escape(title)}</h2><ul>{items}</ul></section>'
 
 
 def table(figure_data: Table) -> str:
+    """Return an HTML table."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in figure_data.head)
     body = "".join(
         f"<tr{' class=strong' if at == figure_data.emphasised else ''}>"
@@ -136,17 +145,17 @@ def table(figure_data: Table) -> str:
 
 
 def keep_unit_with_number(cell: str) -> str:
-    """A number and its unit stay on one line: `1 h` and `8 min` may part, `8` and `min` may not."""
+    """Join a number and its unit with a non-breaking space: `1 h 8 min` may wrap only after `h`."""
     return re.sub(r"(?<=\d) (?=[a-zµ%])", "\u00a0", cell)
 
 
 def bars_svg(figure_data: Figure, width: int, name: str) -> str:
-    """One drawing: labels on the left, bars from a common line, notes at their ends."""
+    """Return the drawing of a figure: labels on the left, bars from a common line, notes at their ends."""
     rows = [row for row in figure_data.rows if isinstance(row, BarRow)]
     height = ROW if len(rows) > 1 else 2 * ROW
     labels = max((len(row.label) for row in rows), default=0)
     left = labels * LETTER + 12 if labels else 0
-    # Where labels would take half of the room, each stands above its bar.
+    # Labels that would take half of the width are written above their bars.
     above = left > width * 0.45
     left = 0 if above else left
     right = 0 if figure_data.fills_width else max((len(row.note) for row in rows), default=0) * LETTER + 10
@@ -175,6 +184,7 @@ def bars_svg(figure_data: Figure, width: int, name: str) -> str:
 
 
 def one_bar(row: BarRow, left: float, top: float, height: float, scale: float) -> str:
+    """Return one bar with its label and note."""
     middle = top + height / 2 + 5
     emphasised = " strong" if row.emphasised else ""
     drawn = [
@@ -185,7 +195,7 @@ def one_bar(row: BarRow, left: float, top: float, height: float, scale: float) -
         length = part.value * scale
         if not length:
             continue
-        # A gap of one unit parts the pieces for those who cannot tell the colours; what is there is never invisible.
+        # A gap of one unit separates the segments for readers who cannot tell colours apart; a value above 0 is visible.
         drawn.append(
             f'<rect class="{part.tone}{emphasised}" x="{at:.1f}" y="{top + 7:g}" '
             f'width="{max(length - 1, 1.5):.1f}" height="{height - 14:g}" rx="3"/>'

@@ -1,6 +1,6 @@
-"""The job `dead-letters`: what died, where, why, how often, how long after it was published, and in which bursts.
+"""The job `dead-letters`: which messages died, where, why, how often, how long after publishing, and in which bursts.
 
-It reads a dead letter queue, or streams that dead letters are routed to.
+It reads a dead-letter queue, or streams that dead letters are routed to.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "dead-letters"
-HELP = "what died, where, why, how often, how late, and in which bursts"
-DESCRIPTION = "What died, where, why, how often, how long after its publish, and in which bursts."
+HELP = "dead letters by queue, reason, frequency, age and burst"
+DESCRIPTION = "Which messages died, in which queue, why, how often, how long after they were published, and in which bursts."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,40 +32,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=durations.duration_argument,
         default="10s",
         metavar="TIME",
-        help="a longer one without a death ends a burst (default: %(default)s)",
+        help="a longer pause without a death ends a burst (default: %(default)s)",
     )
     parser.add_argument(
         "--burst-least",
         type=at_least_two,
         default=10,
         metavar="N",
-        help="fewer deaths are no burst (default: %(default)s)",
+        help="minimum number of deaths of a burst (default: %(default)s)",
     )
     parser.add_argument(
         "--burst-of",
         choices=("queue", "reason"),
         default="queue",
-        help="deaths of one reason in one queue, or of one reason wherever (default: %(default)s)",
+        help="group deaths by reason and queue, or by reason alone (default: %(default)s)",
     )
 
 
 def at_least_two(text: str) -> int:
+    """Parse the minimum size of a burst."""
     try:
         count = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if count < 2:
         raise argparse.ArgumentTypeError("a burst has at least 2 deaths")
     return count
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """One row a letter."""
+    """Return one row for each letter."""
     return letters_of(messages)
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """None: the letters are all there is."""
+    """Return no tables: the letters are all there is."""
     return {}
 
 
@@ -77,7 +78,7 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 
 
 def show(summary: Summary, console: Console) -> None:
-    """The places, and the bursts."""
+    """Print the places and the bursts."""
     from rich.table import Table
 
     table = Table(title=f"{summary.deaths:,} deaths of {summary.messages:,} messages", title_justify="left")
@@ -97,4 +98,4 @@ def show(summary: Summary, console: Console) -> None:
     if summary.bursts > len(summary.largest_bursts):
         console.print(f"and {summary.bursts - len(summary.largest_bursts):,} smaller bursts")
     if summary.unexplained:
-        console.print(f"{summary.unexplained:,} messages say nothing of a death")
+        console.print(f"{summary.unexplained:,} messages have no header about a death")

@@ -1,7 +1,7 @@
-"""Counts dead letters: by place and reason, by how often and how long after the publish, over time, and in bursts.
+"""Aggregation of dead letters by place and reason, frequency, delay, time and burst.
 
-A letter that is there twice (two streams that both got a copy, a dead letter that was sent again) is one death: same
-message id, queue, reason, count and time.
+A letter that exists twice (two streams received a copy, or a dead letter was sent again) is one death: same message id,
+queue, reason, count and time.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99)
 EDGES = (0.1, 1, 5, 10, 30, 60, 300, 900, 1800, 3600, 7200, 21_600, 86_400, 604_800)
-"""Upper edges of the histogram's buckets, in seconds; the last bucket is open."""
+"""Upper edges of the histogram of delays, in seconds; the last bucket is unbounded."""
 TIMES = (1, 2, 3, 5, 10)
-"""Upper edges of the histogram of how often a message died; the last bucket is open."""
+"""Upper edges of the histogram of deaths per message; the last bucket is unbounded."""
 PLACES, GROUPS, BURSTS = 50, 20, 20
-"""How many of each stand in the summary, the most deaths first."""
+"""Number of places, groups and bursts in the summary, those with the most deaths first."""
 SLOTS = 60
-"""At most so many steps of time."""
+"""Maximum number of time steps."""
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400)
-"""Widths that a step of time may have, in seconds; beyond the last whole multiples of it."""
+"""Possible widths of a time step in seconds; beyond them multiples of the last one."""
 REASONS = 5
-"""So many reasons have a series of their own over time; the others are one."""
+"""Number of reasons with a series of their own over time; the others are combined."""
 
 
 def summary_of(letters: DataFrame, bursts: BurstRule) -> Summary:
-    """Every number about the letters."""
+    """Compute all numbers about the letters."""
     from pyspark.sql import functions as F
 
     read = letters.agg(
@@ -90,7 +90,7 @@ def summary_of(letters: DataFrame, bursts: BurstRule) -> Summary:
 
 
 def message_identity() -> Column:
-    """What makes two letters one message: the id, else the letter's own place."""
+    """Return the column that identifies a message: its id, or else the letter's own position."""
     from pyspark.sql import functions as F
 
     return F.coalesce(
@@ -100,7 +100,7 @@ def message_identity() -> Column:
 
 
 def totals(deaths: DataFrame) -> dict[str, Any]:
-    """Everything that one pass gives."""
+    """Compute all numbers that one pass over the deaths can give."""
     from pyspark.sql import functions as F
 
     after = F.when(F.col("published_from") != "first_death", F.col("after_seconds"))
@@ -128,6 +128,7 @@ def totals(deaths: DataFrame) -> dict[str, Any]:
 
 
 def after_of(total: dict[str, Any]) -> DeathDelay:
+    """Return the delays from publishing to death."""
     levels = zip(QUANTILES, total["quantiles"] or (), strict=False)
     return DeathDelay(
         known=total["known"],
@@ -148,7 +149,7 @@ def after_of(total: dict[str, Any]) -> DeathDelay:
 
 
 def places_of(deaths: DataFrame) -> tuple[tuple[Place, ...], int]:
-    """The places with the most deaths, and how many others there are."""
+    """Return the places with the most deaths, and the number of the others."""
     from pyspark.sql import functions as F
 
     after = F.when(F.col("published_from") != "first_death", F.col("after_seconds"))
@@ -177,25 +178,27 @@ def places_of(deaths: DataFrame) -> tuple[tuple[Place, ...], int]:
 
 
 def ranked(deaths: DataFrame, *columns: str, limit: int) -> list[Row]:
+    """Return the groups with the most deaths."""
     from pyspark.sql import functions as F
 
     return deaths.groupBy(*columns).count().orderBy(F.desc("count"), *columns).limit(limit).collect()
 
 
 def groups(deaths: DataFrame, *columns: str) -> tuple[Group, ...]:
+    """Return the largest groups of deaths with the same values."""
     found = ranked(deaths, *columns, limit=GROUPS)
     return tuple(Group(tuple(row[column] for column in columns), row["count"]) for row in found)
 
 
 def exception_type() -> Column:
-    """`OSError` of `OSError: no route to host`."""
+    """Return the exception's type: `OSError` of `OSError: no route to host`."""
     from pyspark.sql import functions as F
 
     return F.regexp_extract("error", r"^([^:\s]{1,100})", 1)
 
 
 def times_of(deaths: DataFrame) -> tuple[Bucket, ...]:
-    """Messages by how often they died, as the last of their letters says."""
+    """Return the number of messages by how often they died, according to the latest of their letters."""
     from pyspark.sql import functions as F
 
     each = deaths.groupBy("who").agg(F.max("deaths").alias("times"))
@@ -208,7 +211,7 @@ def times_of(deaths: DataFrame) -> tuple[Bucket, ...]:
 def timeline_of(
     deaths: DataFrame, total: dict[str, Any], reasons: Sequence[str]
 ) -> tuple[int, tuple[TimelineStep, ...]]:
-    """Deaths over time, and how many seconds a step takes."""
+    """Return the width of a time step in seconds, and the deaths in each step."""
     from pyspark.sql import functions as F
 
     if total["first"] is None:
@@ -226,7 +229,7 @@ def timeline_of(
 
 
 def step_for(seconds: float) -> int:
-    """The least width with which no more than `SLOTS` steps hold so long a time."""
+    """Return the smallest width with which a period has at most `SLOTS` steps."""
     for step in STEPS:
         if seconds / step < SLOTS - 1:
             return step
@@ -234,10 +237,11 @@ def step_for(seconds: float) -> int:
 
 
 def bursts_of(deaths: DataFrame, what: BurstRule) -> tuple[dict[str, Any], tuple[Burst, ...]]:
-    """How many bursts there are, how many deaths in them, and the largest.
+    """Return the totals of all bursts, and the largest bursts.
 
-    A broker writes the time of a message's first death in a queue for a reason and keeps it. So a message counts once for
-    each queue and reason, at that time; one without an id counts where it died once only: nothing tells its copies apart.
+    A broker records the time of a message's first death in a queue for a reason, and keeps it. A message therefore
+    counts once for each queue and reason, at that time. One without an id counts only if it died there once, because
+    nothing distinguishes its copies.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -282,10 +286,12 @@ def bursts_of(deaths: DataFrame, what: BurstRule) -> tuple[dict[str, Any], tuple
 
 
 def bucket_edges(edges: Sequence[float]) -> list[tuple[float | None, float | None]]:
+    """Return the lower and upper edge of each bucket."""
     return list(zip([None, *edges], [*edges, None], strict=True))
 
 
 def in_bucket(value: Column, above: float | None, up_to: float | None) -> Column:
+    """Return whether a value is over `above` and at most `up_to`."""
     from pyspark.sql import functions as F
 
     over = F.lit(True) if above is None else value > above
@@ -294,7 +300,7 @@ def in_bucket(value: Column, above: float | None, up_to: float | None) -> Column
 
 
 def iso_time(micros: int | None) -> str | None:
-    """ISO 8601 in UTC."""
+    """Format microseconds since 1970 as ISO 8601 in UTC."""
     if micros is None:
         return None
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).isoformat()

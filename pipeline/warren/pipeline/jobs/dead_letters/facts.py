@@ -1,8 +1,8 @@
-"""Makes a row of each dead letter: where it died, why, how often, and how long after it was published.
+"""Extraction of one row from each dead letter: queue, reason, number of deaths, and delay since publishing.
 
-The broker says it in the header `x-death` (RabbitMQ, "Dead Letter Exchanges", and Warren alike): an array with the
-latest death first, one entry a queue and reason, with the count of deaths and the time of the *first* of them, in whole
-seconds. The SDK says it in headers of its own, of each death, in milliseconds.
+A broker writes the header `x-death` (RabbitMQ, "Dead Letter Exchanges"; Warren does the same): an array with the latest
+death first, one entry for each queue and reason, with the count of deaths and the time of the *first* of them, in whole
+seconds. The SDK writes headers of its own for each death, with times in milliseconds.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ if TYPE_CHECKING:
 
 X_DEATH = "array<struct<count:bigint,reason:string,queue:string,time:string,exchange:string,`routing-keys`:array<string>>>"
 UUID7 = "(?i)^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
-"""RFC 9562 section 5.7; the first twelve digits are Unix milliseconds."""
+"""Pattern of UUID version 7 (RFC 9562 section 5.7); the first twelve digits are Unix milliseconds."""
 
 MAX_CLOCK_DIFFERENCE = 2.0
-"""Seconds by which an id's time may differ from the property `timestamp` and still be the finer statement of the same
-instant; an id that differs by more was made for something else than this publish."""
+"""Seconds by which the time in an id may differ from the property `timestamp` and still be its more precise form; an id
+that differs by more was created for another purpose."""
 
 WHOLE_SECONDS, MILLISECONDS = 1.0, 0.001
 
 PUBLISHED_FROM = {
-    "header": "the SDK's header for the time of the first publish, in milliseconds",
-    "message_id": "a message id that is a UUID of version 7, in milliseconds",
+    "header": "the SDK's header with the time of the first publish, in milliseconds",
+    "message_id": "a message id of UUID version 7, in milliseconds",
     "timestamp": "the property timestamp, in whole seconds",
-    "first_death": "nothing but an earlier death: it was published before that, so the time is a least one",
+    "first_death": "an earlier death, before which the message was published: a lower bound",
 }
-"""What told when a message was published; the finest that is there is taken."""
+"""Origins of the publishing time; the most precise one is used."""
 
 
 def letters_of(messages: DataFrame) -> DataFrame:
-    """One row a message, with what its headers say of its death; `reason` is null where they say nothing.
+    """Return one row for each message with what its headers record about its death; `reason` is null without such headers.
 
-    `died_at` is the time of the death that brought it here, or, where a broker counted several deaths in one queue for one
-    reason (`deaths_here`), of the first of those: brokers keep no other. `after_seconds` is from the publish to `died_at`,
-    true to `within_seconds` as far as the clocks agree; with `published_from` `first_death` it is a least time.
+    `died_at` is the time of the death that moved the message here or, where a broker counted several deaths in one
+    queue for one reason (`deaths_here`), of the first of those: brokers keep no other time. `after_seconds` is the
+    delay from publishing to `died_at`, precise to `within_seconds` as far as the clocks agree; with `published_from`
+    `first_death` it is a lower bound.
     """
     from pyspark.sql import functions as F
 
@@ -89,8 +90,11 @@ def letters_of(messages: DataFrame) -> DataFrame:
 
 
 def reported_by() -> Column:
-    """`broker`, `sdk`, or null. The SDK takes `x-death` off its letters, so one that has both died once more: the
-    later one counts."""
+    """Return `broker`, `sdk`, or null.
+
+    The SDK removes `x-death` from its letters, so a message with both died again after the SDK's death or before; the
+    later death counts.
+    """
     from pyspark.sql import functions as F
 
     by_broker, by_sdk = latest_death("queue").isNotNull(), F.col("headers")[DEAD_REASON].isNotNull()
@@ -101,10 +105,10 @@ def reported_by() -> Column:
 
 
 def latest_death(part: str) -> Column:
-    """Queue or reason of the latest death.
+    """Return the queue or the reason of the latest death.
 
-    A stream of RabbitMQ 3.10 keeps no header that is an array, so no `x-death`: there the names of the last death count, or,
-    as it writes no others, of the first.
+    A stream of RabbitMQ 3.10 drops array headers, and with them `x-death`: there the headers of the last death count
+    or, as that version writes none, of the first.
     """
     from pyspark.sql import functions as F
 
@@ -115,7 +119,7 @@ def latest_death(part: str) -> Column:
 
 
 def death_columns() -> list[Column]:
-    """Where, why, how often, and where it had been published."""
+    """Return the columns for queue, reason, number of deaths, and original address."""
     from pyspark.sql import functions as F
 
     headers, latest, history = F.col("headers"), F.col("latest"), F.col("history")
@@ -146,7 +150,7 @@ def death_columns() -> list[Column]:
 
 
 def time_columns() -> list[Column]:
-    """When it died, first and here; when it was published, and what says so."""
+    """Return the columns for the times of the deaths and of publishing, and the origin of the latter."""
     from pyspark.sql import functions as F
 
     broker = F.col("told_by") == "broker"
@@ -179,7 +183,7 @@ def time_columns() -> list[Column]:
 
 
 def with_age(letters: DataFrame) -> DataFrame:
-    """Adds how long after its publish a message died. What lies before it by less than the precision is no time at all."""
+    """Add the delay from publishing to death. A negative delay within the precision counts as 0."""
     from pyspark.sql import functions as F
 
     coarse = (F.col("told_by") == "broker") | F.col("published_from").isin("timestamp", "first_death")
@@ -194,11 +198,12 @@ def with_age(letters: DataFrame) -> DataFrame:
 
 
 def parse_timestamp(text: Column) -> Column:
+    """Parse a time; null if it is malformed."""
     return text.try_cast("timestamp")
 
 
 def header_milliseconds(header: str) -> Column:
-    """A header of the SDK's: Unix time in milliseconds."""
+    """Return the time in a header of the SDK: Unix time in milliseconds."""
     from pyspark.sql import functions as F
 
     return F.timestamp_millis(F.col("headers")[header].try_cast("long"))

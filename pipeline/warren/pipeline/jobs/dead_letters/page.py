@@ -1,4 +1,4 @@
-"""The page of the job `dead-letters`: where and why messages died, when, how late, and in which bursts."""
+"""Report page of the job `dead-letters`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REASONS = {
 
 
 def page(summary: Summary, run: Run) -> str:
-    """The whole page as HTML."""
+    """Return the whole page as HTML."""
     return html_page.page(
         title=headline(summary),
         lead=lead(summary, run),
@@ -45,18 +45,19 @@ def page(summary: Summary, run: Run) -> str:
                 "bursts" if summary.bursts != 1 else "burst",
                 "warn" if summary.bursts else "good",
             ),
-            Tile(middle(summary), "after its publish half had died", "late"),
+            Tile(middle(summary), "median time from publishing to death", "late"),
         ],
         sections=list(sections(summary)),
         foot=[
-            f"{summary.letters:,} messages read: {summary.repeated:,} tell of a death that another one tells too, "
-            f"{summary.unexplained:,} say nothing of a death.",
+            f"{summary.letters:,} messages read: {summary.repeated:,} repeat a death that another message reports, "
+            f"{summary.unexplained:,} have no header about a death.",
             *run.foot,
         ],
     )
 
 
 def headline(summary: Summary) -> str:
+    """Return the page's title: the number of deaths and the most frequent place."""
     if not summary.places:
         return "No message died"
     first = summary.places[0]
@@ -66,13 +67,15 @@ def headline(summary: Summary) -> str:
 
 
 def lead(summary: Summary, run: Run) -> str:
-    what = f"What the dead letters in {run.place} say of their deaths"
+    """Return the introduction: source and period."""
+    what = f"Dead letters in {run.place}"
     if summary.first is None or summary.last is None:
         return f"{what}."
     return f"{what}, from {clock(summary.first)} to {clock(summary.last)} UTC."
 
 
 def middle(summary: Summary) -> str:
+    """Return the median delay from publishing to death."""
     half = summary.after.quantiles.get("0.50")
     return "unknown" if half is None else brief(half)
 
@@ -80,8 +83,8 @@ def middle(summary: Summary) -> str:
 def sections(summary: Summary) -> Iterable[str]:
     if not summary.deaths:
         yield html_page.notice_section(
-            "No death",
-            ["None of the messages has a header that tells of a death: x-death or the SDK's."],
+            "No dead letters",
+            ["No message has a header about a death, neither x-death nor the SDK's."],
             "off",
         )
         return
@@ -105,7 +108,7 @@ def places(summary: Summary, tones: dict[str, str]) -> str:
     more = len(summary.places) + summary.more_places - len(shown)
     return charts.ranking(
         Ranking(
-            title="Where they died, and why",
+            title="Deaths by queue and reason",
             description=f"{description}.",
             rows=tuple(
                 RankedBar(
@@ -116,9 +119,9 @@ def places(summary: Summary, tones: dict[str, str]) -> str:
                 for place in shown
             ),
             table=Table(
-                ("queue and reason", "messages", "half within", "90 % within"), tuple(map(place_row, shown))
+                ("queue and reason", "messages", "50 % within", "90 % within"), tuple(map(place_row, shown))
             ),
-            note=f"{more:,} more places stand in summary.json and in events." if more else "",
+            note=f"{more:,} more places are in summary.json and in the table events." if more else "",
         ),
         "places",
     )
@@ -132,7 +135,7 @@ def place_row(place: Place) -> tuple[str, ...]:
 def timeline(summary: Summary, tones: dict[str, str]) -> str:
     if not summary.timeline:
         return html_page.notice_section(
-            "When", [f"None of the {summary.deaths:,} deaths says when it happened."], "off"
+            "Deaths over time", [f"None of the {summary.deaths:,} deaths has a time."], "off"
         )
     starts = [datetime.fromisoformat(step.at).timestamp() for step in summary.timeline]
     count = round((starts[-1] - starts[0]) / summary.step_seconds) + 1
@@ -152,8 +155,8 @@ def timeline(summary: Summary, tones: dict[str, str]) -> str:
     fullest = max(summary.timeline, key=lambda step: sum(step.deaths.values()))
     return charts.chart(
         Chart(
-            title=f"When: deaths in {format_duration(summary.step_seconds)}",
-            description=f"Most died in the {format_duration(summary.step_seconds)} from {clock(fullest.at)} UTC on: "
+            title=f"Deaths over time, per {format_duration(summary.step_seconds)}",
+            description=f"Most deaths were in the {format_duration(summary.step_seconds)} from {clock(fullest.at)} UTC on: "
             f"{sum(fullest.deaths.values()):,}.",
             labels=tuple(
                 label(starts[0] + each * summary.step_seconds, summary.step_seconds) for each in range(count)
@@ -166,8 +169,8 @@ def timeline(summary: Summary, tones: dict[str, str]) -> str:
                     for step in summary.timeline
                 ),
             ),
-            note="A death stands at the time that the dead letter says: in whole seconds where a broker wrote it, and for a "
-            "message that died there several times for one reason the time of the first.",
+            note="Times are those in the dead letters: in whole seconds where a broker wrote them. For a "
+            "message that died in a queue several times for one reason it is the time of the first death.",
         ),
         "timeline",
     )
@@ -179,28 +182,28 @@ def bursts(summary: Summary) -> str:
         " in one queue" if summary.burst_of == "queue" else ""
     )
     left_out = (
-        [f"{summary.deaths_left_out:,} deaths without a time of their own were left out."]
+        [f"{summary.deaths_left_out:,} deaths without a time were left out."]
         if summary.deaths_left_out
         else []
     )
     if not summary.bursts:
-        line = f"There was no burst: {rule}, none more than {gap} after the one before."
-        return html_page.notice_section("No burst", [line, *left_out], "good")
+        line = f"There was no burst. A burst is {rule}, none more than {gap} after the one before."
+        return html_page.notice_section("No bursts", [line, *left_out], "good")
     shown = summary.largest_bursts[:SHOWN]
     more = summary.bursts - len(shown)
-    notes = [f"A burst: {rule}, none more than {gap} after the one before.", *left_out]
+    notes = [f"A burst is {rule}, none more than {gap} after the one before.", *left_out]
     if more:
         notes.append(f"{more:,} smaller ones are not shown.")
     return charts.ranking(
         Ranking(
             title=f"{summary.bursts:,} {'burst' if summary.bursts == 1 else 'bursts'}",
-            description=f"{summary.deaths_in_bursts:,} deaths came in bursts, {summary.deaths_beside_bursts:,} beside them.",
+            description=f"{summary.deaths_in_bursts:,} deaths were in bursts, {summary.deaths_beside_bursts:,} were not.",
             rows=tuple(
                 RankedBar(burst_name(burst), (BarPart(burst.deaths, "warn", ""),), f"{burst.deaths:,}")
                 for burst in shown
             ),
             table=Table(
-                ("began (UTC)", "lasted", "a second", "mostly"),
+                ("start (UTC)", "duration", "per second", "main type"),
                 tuple(
                     (
                         clock(burst.began),
@@ -225,37 +228,39 @@ def burst_name(burst: Burst) -> str:
 def after(summary: Summary) -> str:
     late = summary.after
     if not late.known:
-        lines = [f"None of the {summary.deaths:,} deaths has both times: that of its publish and its own."]
+        lines = [
+            f"For none of the {summary.deaths:,} deaths both the time of publishing and of the death are known."
+        ]
         if late.least_only:
-            lines.append(f"{late.least_only:,} had died before; when they were published is not known.")
+            lines.append(f"{late.least_only:,} had died before; their publishing time is unknown.")
         lines.append(
-            "Publish with a UUID of version 7 as message id (the SDK does), or set the property timestamp."
+            "Publish with a UUID version 7 as message id (the SDK does), or set the property timestamp."
         )
-        return html_page.notice_section("How long after the publish", lines, "off")
+        return html_page.notice_section("Time from publishing to death", lines, "off")
     half, slow = late.quantiles["0.50"], late.quantiles["0.90"]
-    told = [f"{count:,} by {PUBLISHED_FROM[name]}" for name, count in late.by_source.items() if count]
+    origins = [f"{count:,} from {PUBLISHED_FROM[name]}" for name, count in late.by_source.items() if count]
     notes = [
-        f"When they were published is known: {'; '.join(told)}.",
-        f"{late.within_a_second:,} of the {late.known:,} times are true to a second, the others to a millisecond.",
+        f"Origin of the publishing time: {'; '.join(origins)}.",
+        f"{late.within_a_second:,} of the {late.known:,} times are precise to a second, the others to a millisecond.",
     ]
     if late.unknown:
-        notes.append(f"{late.unknown:,} say nothing of it.")
+        notes.append(f"For {late.unknown:,} the publishing time is unknown.")
     if late.before_publish:
-        notes.append(f"{late.before_publish:,} are dated before their publish: two clocks disagree.")
+        notes.append(f"{late.before_publish:,} are dated before publishing: two clocks disagree.")
     spread = [(f"{float(level):.0%} within", brief(value)) for level, value in late.quantiles.items()]
     if late.minimum is not None and late.maximum is not None:
         spread = [("first", brief(late.minimum)), *spread, ("last", brief(late.maximum))]
     rows = trimmed(late.histogram)
     return html_page.figure(
         Figure(
-            title="How long after the publish",
-            description=f"Half of {late.known:,} deaths came within {brief(half)} of the publish, nine in ten within "
+            title="Time from publishing to death",
+            description=f"Half of {late.known:,} deaths were within {brief(half)} of publishing, 90 % within "
             f"{brief(slow)}.",
             rows=tuple(
                 BarRow(span(bucket, brief), (BarPart(bucket.count, "late", ""),), f"{bucket.count:,}")
                 for bucket in rows
             ),
-            table=Table(("of all deaths", "after the publish"), tuple(spread)),
+            table=Table(("share of deaths", "after publishing"), tuple(spread)),
             note=" ".join(notes),
         ),
         "after",
@@ -268,7 +273,7 @@ def times(summary: Summary) -> str:
     again = summary.messages - once
     return html_page.figure(
         Figure(
-            title="How often one message died",
+            title="Deaths per message",
             description=f"{once:,} messages died once, {again:,} more than once.",
             rows=tuple(
                 BarRow(
@@ -282,14 +287,14 @@ def times(summary: Summary) -> str:
                 ("deaths", "messages"),
                 tuple((often(bucket), f"{bucket.count:,}") for bucket in rows),
             ),
-            note="All deaths that a message's latest letter tells: in other queues and for other reasons too.",
+            note="All deaths that a message's latest letter records, in other queues and for other reasons too.",
         ),
         "times",
     )
 
 
 def often(bucket: Bucket) -> str:
-    """`1`, `4 to 5`, `over 10`."""
+    """Format a bucket of counts: `1`, `4 to 5`, `over 10`."""
     if bucket.up_to is None:
         return f"over {bucket.above:g}"
     first = 1 if bucket.above is None else bucket.above + 1
@@ -297,11 +302,16 @@ def often(bucket: Bucket) -> str:
 
 
 def grouped(summary: Summary) -> Iterable[str]:
-    """What the dead have in common."""
+    """Yield the figures of what dead letters have in common."""
     for title, description, found, name in (
-        ("Where they had been published", "By exchange and routing key.", summary.origins, "origins"),
-        ("What they were", "By the property type.", summary.types, "types"),
-        ("Which errors", "By the exception that the SDK noted.", summary.errors, "errors"),
+        (
+            "Original exchange and routing key",
+            "Where the messages had been published.",
+            summary.origins,
+            "origins",
+        ),
+        ("Message types", "By the property type.", summary.types, "types"),
+        ("Errors", "By the exception that the SDK recorded.", summary.errors, "errors"),
     ):
         if not found or (len(found) == 1 and found[0].words == (None,)):
             continue
@@ -327,6 +337,7 @@ def grouped(summary: Summary) -> Iterable[str]:
 
 
 def group_name(group: Group) -> str:
+    """Return the label of a group."""
     if len(group.words) == 2:
         exchange, key = group.words
         return f"{exchange or '(default exchange)'} / {key or '(no key)'}"

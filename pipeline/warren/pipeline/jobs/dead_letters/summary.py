@@ -1,4 +1,4 @@
-"""The numbers of the job `dead-letters`."""
+"""Result types of the job `dead-letters`."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BurstRule:
-    """What is one: at least `least` deaths of one reason, none of them more than `gap` after the one before."""
+    """Definition of a burst: at least `least` deaths of one reason, none more than `gap` after the one before."""
 
     gap: timedelta = timedelta(seconds=10)
     least: int = 10
     of: str = "queue"
-    """`queue`: of one reason in one queue; `reason`: of one reason, wherever."""
+    """`queue`: deaths of one reason in one queue; `reason`: deaths of one reason in any queue."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A queue and a reason."""
+    """Queue and reason."""
 
     queue: str
     reason: str
     deaths: int
     messages: int
-    """Different messages; one without an id counts by itself."""
+    """Distinct messages; one without an id counts separately."""
     first: str | None
     last: str | None
     median_after: float | None
-    """Seconds from the publish to the death."""
+    """Seconds from publishing to the death."""
     p90_after: float | None
 
 
 @dataclass(frozen=True)
 class Group:
-    """What letters have in common: the words are null where they do not say."""
+    """Letters with the same values in some columns; a value is null if the header is missing."""
 
     words: tuple[str | None, ...]
     deaths: int
@@ -43,7 +43,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Over `above` and at most `up_to` (None: no end)."""
+    """Values over `above` and at most `up_to`; None is unbounded."""
 
     above: float | None
     up_to: float | None
@@ -52,18 +52,18 @@ class Bucket:
 
 @dataclass(frozen=True)
 class DeathDelay:
-    """How long after its publish a message died, in seconds, over the deaths of which both times are known."""
+    """Seconds from publishing to death, over the deaths for which both times are known."""
 
     known: int
     by_source: dict[str, int]
-    """How many letters' publish is known from what: a key of `letters.PUBLISHED_FROM`."""
+    """Number of letters by the origin of their publishing time, a key of `facts.PUBLISHED_FROM`."""
     within_a_second: int
-    """Of the known ones, how many are true to a second; the others to a millisecond."""
+    """Number of delays that are precise to a second; the others are precise to a millisecond."""
     least_only: int
-    """Of these only an earlier death is known, not the publish; they are not among the known ones."""
+    """Number of letters of which only an earlier death is known, not the publishing time; not among the known ones."""
     unknown: int
     before_publish: int
-    """Of the known ones, deaths dated before their publish: two clocks disagree."""
+    """Number of deaths dated before publishing, because two clocks disagree; among the known ones."""
     minimum: float | None
     maximum: float | None
     mean: float | None
@@ -77,19 +77,19 @@ class Burst:
     """Deaths of one reason close together."""
 
     queue: str | None
-    """None where several queues are taken together."""
+    """None if the burst covers several queues."""
     reason: str
     began: str
     ended: str
     seconds: float
     deaths: int
     type: str | None
-    """The commonest among them."""
+    """Most frequent message type in the burst."""
 
 
 @dataclass(frozen=True)
 class TimelineStep:
-    """Deaths from `at` until the next step, by reason."""
+    """Deaths by reason, from `at` until the next step."""
 
     at: str
     deaths: dict[str, int]
@@ -97,13 +97,13 @@ class TimelineStep:
 
 @dataclass(frozen=True)
 class Summary:
-    """What died, where, why, how often, how long after it was published, and in which bursts."""
+    """Dead letters by place, reason, frequency, delay, time and burst."""
 
     letters: int
     repeated: int
-    """Letters of a death that another letter tells too."""
+    """Letters about a death that another letter reports too."""
     unexplained: int
-    """Messages whose headers say nothing of a death."""
+    """Messages without headers about a death."""
     deaths: int
     messages: int
     first: str | None
@@ -111,18 +111,18 @@ class Summary:
     by_reason: dict[str, int]
     places: tuple[Place, ...]
     more_places: int
-    """Places beyond those listed."""
+    """Number of places beyond those listed."""
     origins: tuple[Group, ...]
     """By exchange and routing key of the publish."""
     types: tuple[Group, ...]
     errors: tuple[Group, ...]
-    """By the exception's type, where the SDK told it."""
+    """By type of exception, where the SDK recorded it."""
     times: tuple[Bucket, ...]
     """Messages by how often they died."""
     after: DeathDelay
     step_seconds: int
     timeline: tuple[TimelineStep, ...]
-    """Empty steps are left out."""
+    """Steps without deaths are left out."""
     undated: int
     """Deaths without a time."""
     burst_gap_seconds: float
@@ -131,9 +131,9 @@ class Summary:
     bursts: int
     deaths_in_bursts: int
     deaths_beside_bursts: int
-    """Deaths that bursts were looked for in, and that belong to none."""
+    """Deaths that were examined for bursts and belong to none."""
     deaths_left_out: int
-    """Deaths whose own time is not known: a broker keeps only that of the first one in a queue for a reason."""
+    """Deaths whose own time is unknown: a broker keeps only that of the first one in a queue for a reason."""
     largest_bursts: tuple[Burst, ...]
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The job `delivery-audit`: what became of every message, and which were lost, duplicated, reordered or late.
+"""The job `delivery-audit`: the outcome of every message, and which were lost, duplicated, reordered or late.
 
-It reads the life-cycle events that applications and brokers capture to a stream.
+It reads the message events that applications and brokers capture to a stream.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "delivery-audit"
-HELP = "which messages were lost, duplicated, reordered or late; and how long they take, queue by queue"
+HELP = "lost, duplicated, reordered and late messages, and latencies by queue"
 DESCRIPTION = (
-    "What became of every message, from the events that applications and brokers capture: published, confirmed, "
+    "The outcome of every message, from the events that applications and brokers capture: published, confirmed, "
     "delivered, acknowledged, dead-lettered, expired; which were lost, duplicated, reordered or late; and where capture "
     "itself has gaps."
 )
@@ -37,13 +37,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--late",
         type=durations.duration_argument,
         default="1m",
-        help="what is acknowledged later than so long after its publication is late (default: %(default)s)",
+        help="a message acknowledged later than this after it was published is late (default: %(default)s)",
     )
     parser.add_argument(
         "--settle",
         type=durations.duration_argument,
         default="10s",
-        help="nothing is judged by the last so long of what was captured: the rest may be on its way "
+        help="ignore the last part of the captured time, because more events of its messages may follow "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -56,29 +56,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def names(text: str) -> tuple[str, ...]:
+    """Split a list of names."""
     return tuple(text.split(","))
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """One row an event."""
+    """Return one row for each event."""
     return events_of(messages)
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """`facts`: a row a message and queue; `capture`: a row a piece of a source's sequence."""
+    """Return `facts`, a row for each message and queue, and `capture`, a row for each part of a source's sequence."""
     return {"facts": facts_of(events), "capture": capture_of(events)}
 
 
 def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """None: Spark leaves out of such a table what its watermark has passed, and sources may be any time apart."""
+    """Return no tables: Spark would drop rows behind its watermark, and sources may be any time apart."""
     return {}
 
 
 def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
-    """Writes `messages` and `findings` beside the tables, anew each time, and reads its numbers from there.
-
-    Of a run that goes on, the tables too.
-    """
+    """Write `messages` and `findings`, and in a continuous run the tables, and return the numbers computed from them."""
     folder = spark_path(options.out)
     made = tables if "facts" in tables else made_of(tables, options, folder)
     rules = Rules(options.settle, options.late, options.unordered)
@@ -94,6 +92,7 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 def made_of(
     given: Mapping[str, DataFrame], options: argparse.Namespace, folder: str
 ) -> Mapping[str, DataFrame]:
+    """Write the job's tables from the events."""
     return {
         name: write_and_reload(frame, f"{folder}/{name}")
         for name, frame in tables(given["events"], options).items()
@@ -101,7 +100,7 @@ def made_of(
 
 
 def show(summary: Summary, console: Console) -> None:
-    """What was found, where, and how long the messages took."""
+    """Print the findings, the backlogs and the latencies."""
     from rich.table import Table
 
     numbers = summary.messages
@@ -119,7 +118,7 @@ def show(summary: Summary, console: Console) -> None:
         console.print(f"capture is incomplete: {summary.capture.missing:,} events are missing")
     for backlog in summary.backlogs[:10]:
         words = " ".join(measure.words for measure in backlog.measures)
-        console.print(f"{backlog.queue}: {backlog.ready:,} wait. {words}", soft_wrap=True)
+        console.print(f"{backlog.queue}: {backlog.ready:,} ready. {words}", soft_wrap=True)
     table = Table(title="queues", title_justify="left")
     table.add_column("queue")
     for column in (

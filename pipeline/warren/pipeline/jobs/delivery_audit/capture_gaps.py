@@ -1,4 +1,4 @@
-"""What capture did not tell: numbers that are missing in the sequences of its sources, and when that was."""
+"""Gaps in capture: sequence numbers that are missing from the sources, and their times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PIECE = 1000
-"""So many events of a source are one row of the table: gaps are looked for where these do not add up."""
+"""Events of a source that are one row of the table; gaps are searched only where these rows are incomplete."""
 KEY = ("source", "by", "app", "piece")
 
 
 def capture_of(events: DataFrame) -> DataFrame:
-    """One row a piece of a source's sequence: how much of it came, and when."""
+    """Return one row for each part of a source's sequence: the number of its events, and their times."""
     from pyspark.sql import functions as F
 
     return (
@@ -38,7 +38,7 @@ def capture_of(events: DataFrame) -> DataFrame:
 
 
 def incomplete_of(pieces: DataFrame) -> DataFrame:
-    """The pieces in which or before which something is missing, and what came before."""
+    """Return the parts in or before which events are missing, with the end of the part before."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -54,12 +54,13 @@ def incomplete_of(pieces: DataFrame) -> DataFrame:
 
 
 def gaps_of(events: DataFrame, incomplete: DataFrame) -> DataFrame:
-    """One row a gap: `missing` events of `source`, after `since` (null: from its beginning) and before `until`.
+    """Return one row for each gap: `missing` events of `source`, after `since` (null: from its beginning) and before
+    `until`.
 
-    What a source told last is no gap, although it may have had more to tell: see `stopped`.
+    The end of a source's sequence is not a gap, although the source may have had more events: see `stopped`.
 
-    :param events: all of them; only those near a gap are looked at
-    :param incomplete: as `incomplete_of` gives them
+    :param events: all events; only those near a gap are read
+    :param incomplete: result of `incomplete_of`
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -83,9 +84,9 @@ def gaps_of(events: DataFrame, incomplete: DataFrame) -> DataFrame:
 
 
 def unobserved_of(pieces: DataFrame, missing: DataFrame) -> DataFrame:
-    """`queue`, `since` and `until`: when something is missing of what a source told of a queue.
+    """Return `queue`, `since` and `until`: times in which events are missing from a source that captures the queue.
 
-    :param missing: as `gaps_of` gives them
+    :param missing: result of `gaps_of`
     """
     from pyspark.sql import functions as F
 
@@ -94,6 +95,7 @@ def unobserved_of(pieces: DataFrame, missing: DataFrame) -> DataFrame:
 
 
 def piece() -> Column:
+    """Return the number of the part that an event belongs to."""
     from pyspark.sql import functions as F
 
     return F.floor((F.col("sequence") - 1) / PIECE).alias("piece")

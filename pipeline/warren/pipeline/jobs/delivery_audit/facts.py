@@ -1,4 +1,6 @@
-"""What the events say about a message: a row a message and queue, or, where `queue` is null, about its publication."""
+"""Facts about messages from their events: a row for each message and queue, and one with a null queue for its
+publication.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,17 @@ if TYPE_CHECKING:
 KEY = ("message_id", "queue")
 SIDES = ("sdk", "broker")
 PLACE = ("at", "source", "sequence", "connection")
-"""When something was seen, and where it stands in the order of who saw it."""
+"""Columns that identify an event and its place in the order of its source."""
 
 
 Condition = Callable[[], "Column"]
 
 
 def facts_of(events: DataFrame) -> DataFrame:
-    """The facts, from the columns of `events_of`; what has no message id has none in its row.
+    """Return the facts, from the columns of `events_of`; messages without an id share a row.
 
-    `sent` and `taken` are the first publication as the application and the broker saw it; the others are counts, first
-    times, and for either side what it saw of the deliveries.
+    `sent` and `taken` are the first publication as seen by the application and by the broker. The other columns are
+    counts, first times, and, for each of the two, what it saw of the deliveries.
     """
     from pyspark.sql import functions as F
 
@@ -51,7 +53,7 @@ def facts_of(events: DataFrame) -> DataFrame:
 
 
 def deliveries(side: str) -> list[Column]:
-    """What one side saw of the deliveries."""
+    """Return the columns for deliveries as seen by one side."""
     from pyspark.sql import functions as F
 
     delivered = event_is(event.DELIVERED, side)
@@ -68,6 +70,7 @@ def deliveries(side: str) -> list[Column]:
 
 
 def event_is(kind: str, side: str | None = None) -> Condition:
+    """Return the condition that a row is an event of this kind, recorded by this side."""
     from pyspark.sql import functions as F
 
     def condition() -> Column:
@@ -78,26 +81,28 @@ def event_is(kind: str, side: str | None = None) -> Condition:
 
 
 def count(name: str, condition: Condition) -> Column:
+    """Count the rows that fulfil the condition."""
     from pyspark.sql import functions as F
 
     return F.count_if(condition()).alias(name)
 
 
 def earliest(name: str, condition: Condition) -> Column:
+    """Return the earliest time of the rows that fulfil the condition."""
     from pyspark.sql import functions as F
 
     return F.min(F.when(condition(), F.col("at"))).alias(name)
 
 
 def first(name: str, condition: Condition, *known: str) -> Column:
-    """The earliest such event: where it stands, and what it says in these keys."""
+    """Return the earliest row that fulfils the condition: its place, and the named columns."""
     from pyspark.sql import functions as F
 
     return F.min(F.when(condition(), F.struct(*PLACE, *known))).alias(name)
 
 
 def attempts() -> Column:
-    """The numbers of the attempts that were delivered: a retry that publishes a copy acknowledges each of them once."""
+    """Return the numbers of the delivered attempts: a retry that publishes a copy acknowledges each of them once."""
     from pyspark.sql import functions as F
 
     number = F.coalesce("attempt", F.lit(1))
@@ -105,7 +110,7 @@ def attempts() -> Column:
 
 
 def reason() -> Column:
-    """Why it left its queue without an acknowledgement, or its publisher; one of them, if there are several."""
+    """Return a reason why the message left its queue or publisher without an acknowledgement."""
     from pyspark.sql import functions as F
 
     ends = [event.EXPIRED, event.DEAD_LETTERED, event.DROPPED, event.REJECTED, event.RETURNED, event.NACKED]

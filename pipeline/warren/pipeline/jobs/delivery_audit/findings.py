@@ -1,4 +1,4 @@
-"""What is wrong with which message: lost, duplicated, reordered, late; or unknown, where capture left something out."""
+"""Findings: messages that are lost, duplicated, reordered, late, or unknown because of a gap in capture."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KINDS = {
-    "lost": "no end was told, and others that came after it have passed",
+    "lost": "no outcome was captured, although later messages on the same way have arrived",
     "duplicated": "acknowledged more than once in one queue",
     "reordered": "delivered after a message that was published after it",
     "late": "acknowledged later than the threshold",
-    "unknown": "lost, or not told: capture left something out where it should have passed",
+    "unknown": "lost, or its events are missing: capture has a gap where it should appear",
 }
 
 
@@ -29,17 +29,18 @@ OPTIONAL_COLUMNS = {
     "times": "bigint",
     "seconds": "double",
 }
+"""Columns that only some kinds of findings fill."""
 
 
 def findings_of(
     messages: DataFrame, unobserved: DataFrame | None, rules: Rules, horizon: Column, fates: Collection[str]
 ) -> DataFrame:
-    """One row a finding: `finding` (of `KINDS`), the message and queue, and what is known of the way.
+    """Return one row for each finding: `finding` (a key of `KINDS`), message, queue, and details.
 
-    :param messages: as `lives.lives_of` gives them
-    :param blind: `queue`, `since` and `until`: when something is missing of what was told of a queue; None if nothing is
-    :param horizon: the last time that counts
-    :param fates: those that there are among the messages
+    :param messages: result of `outcomes.outcomes_of`
+    :param unobserved: `queue`, `since` and `until` of gaps in capture; None without gaps
+    :param horizon: latest time that is judged
+    :param fates: outcomes that occur among the messages
     """
     losses = [classify_losses(part, unobserved) for part in losses_of(messages, rules, horizon, fates)]
     parts = [*losses, duplicates_of(messages), reordered_of(messages, rules), late_of(messages, rules)]
@@ -47,7 +48,7 @@ def findings_of(
 
 
 def with_all_columns(part: DataFrame) -> DataFrame:
-    """With every column; null is what this kind does not tell."""
+    """Add the columns that this kind of finding does not have, as null."""
     from pyspark.sql import functions as F
 
     told = [
@@ -58,6 +59,7 @@ def with_all_columns(part: DataFrame) -> DataFrame:
 
 
 def classify_losses(lost: DataFrame, unobserved: DataFrame | None) -> DataFrame:
+    """Name a loss `unknown` where capture has a gap, else `lost`."""
     from pyspark.sql import functions as F
 
     if unobserved is None:
@@ -68,11 +70,11 @@ def classify_losses(lost: DataFrame, unobserved: DataFrame | None) -> DataFrame:
 
 
 def covered_by_gaps(lost: DataFrame, gaps: DataFrame) -> DataFrame:
-    """Message and queue of the losses at whose time something is missing of what a source told of this queue."""
+    """Return message and queue of the losses at whose time capture of this queue has a gap."""
     from pyspark.sql import functions as F
 
     def minutes(rows: DataFrame) -> DataFrame:
-        """A row a minute that is touched, so that they can be joined by it."""
+        """Return one row for each minute of the period, as a join key."""
         begin, end = (F.date_trunc("minute", F.col(name)) for name in ("since", "until"))
         return rows.withColumn("minute", F.explode(F.sequence(begin, end, F.expr("INTERVAL 1 MINUTE"))))
 
@@ -88,7 +90,7 @@ def covered_by_gaps(lost: DataFrame, gaps: DataFrame) -> DataFrame:
 
 
 def ordered_times(spans: DataFrame) -> DataFrame:
-    """With the earlier end first: clocks that disagree, or are set back, tell the later one first; null stays null."""
+    """Swap the two times of a row where clocks disagree, so that `since` is the earlier one; null stays null."""
     from pyspark.sql import functions as F
 
     known = F.col("since").isNotNull()
@@ -97,9 +99,9 @@ def ordered_times(spans: DataFrame) -> DataFrame:
 
 
 def duplicates_of(messages: DataFrame) -> DataFrame:
-    """What was acknowledged more often than attempts and the SDK's dead-letterings account for; `times` in all.
+    """Return messages acknowledged more often than their attempts and the SDK's dead-lettering explain; `times` in all.
 
-    With automatic acknowledgement, where no end is told, being handed over counts.
+    With automatic acknowledgement, deliveries count instead.
     """
     from pyspark.sql import functions as F
 
@@ -119,11 +121,11 @@ def duplicates_of(messages: DataFrame) -> DataFrame:
 
 
 def reordered_of(messages: DataFrame, rules: Rules) -> DataFrame:
-    """What was delivered for the first time when the same queue had already delivered something that the same connection
-    published after it, to the same exchange with the same routing key.
+    """Return messages whose first delivery followed that of a message published after them.
 
-    The order of deliveries is that in which one broker tells of a queue, or one process of a consumer. Left out: what
-    comes as redelivered, what was published again (after a lost connection, or for a retry) and dead letters.
+    Both messages have the same connection, exchange, routing key and queue. The order of deliveries is the one that one
+    broker reports for a queue, or one process for a consumer. Left out are redeliveries, messages that were published
+    again (after a lost connection, or for a retry), and dead letters.
     """
     from pyspark.sql import functions as F
 
@@ -158,8 +160,11 @@ def reordered_of(messages: DataFrame, rules: Rules) -> DataFrame:
 
 
 def late_of(messages: DataFrame, rules: Rules) -> DataFrame:
-    """What took longer than allowed from its publication to its acknowledgement (to its delivery, if that is all that can
-    be told); `seconds` says how long. Dead letters in the queue they went to are left out."""
+    """Return messages that took longer than allowed from publication to acknowledgement; `seconds` is how long.
+
+    With automatic acknowledgement, the time of delivery counts. Dead letters are left out in the queue that they were
+    routed to.
+    """
     from pyspark.sql import functions as F
 
     ended = F.when(F.col("fate") == "acknowledged", F.col("acked_at")).when(

@@ -1,17 +1,20 @@
-"""Which messages are lost: published, without an end that anybody told, and passed by others on their way.
+"""Lost messages: published, without a captured outcome, and overtaken by later messages on the same way.
 
-That a message was not seen proves nothing while it may wait. What proves it is order: between one publisher and one queue,
-over one exchange with one routing key, messages do not overtake each other. A message is lost to a queue
+A message that was not seen may still be waiting, so its absence proves nothing. The order proves it: between one
+publisher and one queue, over one exchange with one routing key, messages do not overtake each other. A message is lost
+to a queue
 
-- if this queue had got messages of the same exchange and routing key before it was published, and one that the same
-  connection published after it has come through (`on the way`), or
-- if the broker told that the queue took it, and the queue has delivered one that it took later (`in the queue`), or
-- if the broker handed it over with automatic acknowledgement to a consumer that tells what it gets, and did not tell of
-  this one (`to the consumer`), or
-- if such a consumer got it, tells when it is done with one, and did not tell so of this one (`at the consumer`), or
-- if the broker told that no queue took it, and it did not go back to its publisher (`no queue`).
+- if the queue had received messages of the same exchange and routing key before it was published, and one that the same
+  connection published after it has arrived (`on the way`), or
+- if the broker reported that the queue accepted it, and the queue has delivered one that it accepted later (`in the
+  queue`), or
+- if the broker delivered it with automatic acknowledgement to a consumer that reports its deliveries, and the consumer
+  did not report this one (`to the consumer`), or
+- if such a consumer received it, reports when it has handled a message, and did not report this one (`at the
+  consumer`), or
+- if the broker reported that no queue accepted it, and it was not returned to its publisher (`no queue`).
 
-To a stream nothing is lost by not being read: a reader begins where it wants, and leaves out what it wants.
+A stream loses nothing by not being read: a reader begins where it wants, and may skip messages.
 """
 
 from __future__ import annotations
@@ -29,10 +32,10 @@ if TYPE_CHECKING:
 
 PLACES = {
     "on the way": "between publisher and consumer",
-    "in the queue": "in a queue that had taken them",
+    "in the queue": "in a queue that had accepted them",
     "to the consumer": "between the broker and a consumer with automatic acknowledgement",
     "at the consumer": "at a consumer with automatic acknowledgement that did not finish",
-    "no queue": "at an exchange from which no queue took them",
+    "no queue": "at an exchange without a matching binding",
 }
 MESSAGE_COLUMNS = (
     "message_id",
@@ -47,11 +50,10 @@ MESSAGE_COLUMNS = (
 
 @dataclass(frozen=True)
 class Rules:
-    """What a judgement depends on.
+    """Parameters of the audit.
 
-    :param settle: nothing is judged by what happened in the last so long of what was captured: the rest of the story may
-        be on its way
-    :param late: later than this after its publication a message is late
+    :param settle: the last part of the captured time, which is not judged because more events may follow
+    :param late: time from publication to acknowledgement after which a message is late
     :param unordered: exchanges and queues in which messages may overtake each other: delays, priorities, headers
     """
 
@@ -61,10 +63,11 @@ class Rules:
 
 
 def losses_of(messages: DataFrame, rules: Rules, horizon: Column, fates: Collection[str]) -> list[DataFrame]:
-    """Parts, with one row a lost message and queue: `place`, and the times between which it was lost, `since` and `until`.
+    """Return frames with one row for each lost message and queue: `place`, and the times `since` and `until` of the loss.
 
-    :param horizon: the last time that counts
-    :param fates: those that there are: what needs no question is not asked, which with all well spares most of the work
+    :param horizon: latest time that is judged
+    :param fates: outcomes that occur; a check whose outcome does not occur is skipped, which saves most of the work
+        when all is well
     """
     steps = []
     if "nowhere" in fates:
@@ -80,7 +83,8 @@ def losses_of(messages: DataFrame, rules: Rules, horizon: Column, fates: Collect
 
 
 def on_the_way(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
-    """The steps of publishers to queues: those not seen again, to each queue that was open to them, and those that came."""
+    """Return the steps from publishers to queues: messages not seen again, for each queue open to them, and messages that
+    arrived."""
     from pyspark.sql import functions as F
 
     came = messages.where(
@@ -103,7 +107,7 @@ def on_the_way(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
 
 
 def in_the_queue(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
-    """The steps of queues that the broker tells of: those that it took and did not deliver, and those that it did."""
+    """Return the steps through queues that the broker reports: messages accepted and not delivered, and delivered ones."""
     from pyspark.sql import functions as F
 
     here = F.col("taken").isNotNull() & F.col("queue").isNotNull() & ~F.col("stream")
@@ -122,6 +126,7 @@ def in_the_queue(messages: DataFrame, rules: Rules, horizon: Column) -> DataFram
 
 
 def in_order(rules: Rules) -> Column:
+    """Return whether messages of the row's exchange and queue keep their order."""
     from pyspark.sql import functions as F
 
     unordered = list(rules.unordered)
@@ -131,7 +136,7 @@ def in_order(rules: Rules) -> Column:
 def steps_of(
     asked: DataFrame, came: DataFrame, place: Column, way: Column, number: str, since: str
 ) -> DataFrame:
-    """Backwards: what began later on a way comes first."""
+    """Return the steps in reverse order: the one that began last on a way comes first."""
     from pyspark.sql import functions as F
 
     def steps(rows: DataFrame, *, asks: bool) -> DataFrame:
@@ -152,7 +157,7 @@ def steps_of(
 
 
 def overtaken(steps: DataFrame, horizon: Column) -> DataFrame:
-    """Those that ask, and that something came after which began later on the same way."""
+    """Return the steps in question that a step which began later on the same way has overtaken."""
     from pyspark.sql import functions as F
 
     judged = with_maximum_before(steps, ["way"], "step", "came", "earliest")
@@ -163,7 +168,8 @@ def overtaken(steps: DataFrame, horizon: Column) -> DataFrame:
 
 
 def handed_over(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame:
-    """With automatic acknowledgement, to a consumer of whom more would be known if it had received, or finished it."""
+    """Return messages delivered with automatic acknowledgement to a consumer that would have reported their arrival or
+    handling."""
     from pyspark.sql import functions as F
 
     seen = F.col("deliveries_sdk") > 0
@@ -186,6 +192,7 @@ def handed_over(messages: DataFrame, rules: Rules, horizon: Column) -> DataFrame
 
 
 def without_queue(messages: DataFrame) -> DataFrame:
+    """Return messages that no queue accepted and that were not returned."""
     from pyspark.sql import functions as F
 
     at = F.col("published_at")

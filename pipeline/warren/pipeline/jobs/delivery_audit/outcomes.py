@@ -1,4 +1,4 @@
-"""What became of each message in each queue, put together from the facts of its publication and of its stay there."""
+"""Outcome of each message in each queue, from the facts about its publication and its stay there."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ if TYPE_CHECKING:
 
 FATES = {
     "acknowledged": "acknowledged",
-    "handed_over": "handed over with automatic acknowledgement",
+    "handed_over": "delivered with automatic acknowledgement",
     "dead_lettered": "dead-lettered",
     "expired": "expired",
     "rejected": "rejected",
-    "dropped": "dropped by a rule of its queue",
+    "dropped": "dropped by a limit of its queue",
     "purged": "purged, or deleted with its queue",
-    "streamed": "in a stream, for whoever reads it",
-    "in_hand": "delivered, and no end told",
+    "streamed": "stored in a stream",
+    "in_hand": "delivered, without a captured outcome",
     "waiting": "in a queue, not delivered",
     "returned": "returned to the publisher",
-    "unroutable": "taken by no queue, and not returned",
+    "unroutable": "accepted by no queue, and not returned",
     "refused": "refused by the broker",
     "nowhere": "published, and not seen again",
 }
-"""How far a message came, the best news first. Which of those without an end are lost is for `findings` to say."""
+"""Outcomes, the best first. `findings` decides which messages without an outcome are lost."""
 
 
 def outcomes_of(facts: DataFrame, events: DataFrame) -> DataFrame:
-    """One row a message and queue, or, with `queue` null, a message that came to none.
+    """Return one row for each message and queue, or one with a null `queue` for a message that reached none.
 
-    Where both an application and the broker saw a thing, times are the application's: how long it took is for those at the
-    ends to say.
+    Times are the application's where both an application and the broker saw an event, because latency is measured
+    between applications.
 
-    :param facts: as `facts_of` gives them; messages without an id cannot be told apart, and are not among them
-    :param events: all of them, of which the purges of queues are taken
+    :param facts: result of `facts_of`; messages without an id cannot be distinguished and must be left out
+    :param events: all events, for the purges of queues
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -51,7 +51,7 @@ def outcomes_of(facts: DataFrame, events: DataFrame) -> DataFrame:
     )
     stays = facts.where(F.col("queue").isNotNull()).drop("sent", "sends", "confirmed_at", "nacks", "returns")
     both = stays.join(publications, "message_id", "full")
-    # What the broker took without a connection is a dead letter's arrival, which is no publication.
+    # An arrival without a connection is that of a dead letter, which is not a publication.
     arrived = F.when(F.col("taken.connection").isNotNull(), F.col("taken"))
     first = F.min(arrived).over(Window.partitionBy("message_id"))
     told = both.withColumn("origin", F.coalesce("sent", first, "unrouted")).join(
@@ -88,7 +88,7 @@ def outcomes_of(facts: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def purges_of(events: DataFrame) -> DataFrame:
-    """When each queue was last purged, or deleted."""
+    """Return the time at which each queue was last purged or deleted."""
     from pyspark.sql import functions as F
 
     purges = events.where((F.col("event") == event.PURGED) & F.col("queue").isNotNull())
@@ -101,23 +101,25 @@ COUNTS = (
 
 
 def larger_count(name: str) -> Column:
-    """What either side counted, where it saw more: the other one's capture may have begun later."""
+    """Return the larger of both sides' counts: capture of the other side may have begun later."""
     from pyspark.sql import functions as F
 
     return F.coalesce(F.greatest(f"{name}_sdk", f"{name}_broker"), F.lit(0))
 
 
 def is_stream() -> Column:
+    """Return whether the queue is a stream."""
     from pyspark.sql import functions as F
 
     return F.coalesce("stream", F.lit(False))
 
 
 def fate() -> Column:
-    """One of `FATES`.
+    """Return the outcome, a key of `FATES`.
 
-    A consumer that dead-letters with the SDK publishes a copy and acknowledges: such an acknowledgement is no success. What
-    the broker has dead-lettered was not acknowledged; if it is acknowledged all the same, it came again.
+    A consumer that dead-letters with the SDK publishes a copy and acknowledges; that acknowledgement is not a success.
+    A message that the broker dead-lettered was not acknowledged; if it is acknowledged all the same, it was delivered
+    again.
     """
     from pyspark.sql import functions as F
 

@@ -1,4 +1,4 @@
-"""The page of the job `delivery-audit`: what is wrong with which messages, how far they came, and how fast."""
+"""Report page of the job `delivery-audit`."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ TONES = {
     "in_hand": "off",
     "waiting": "off",
 }
-SPEED = (("good", "half within"), ("plain", "90 % within"), ("off", "99 % within"))
+SPEED = (("good", "50 % within"), ("plain", "90 % within"), ("off", "99 % within"))
 
 
 def page(summary: Summary, run: Run) -> str:
-    """The whole page as HTML."""
+    """Return the whole page as HTML."""
     numbers = summary.messages
     found = summary.findings
     return html_page.page(
         title=headline(summary),
         lead=f"{numbers.published:,} messages published, {numbers.delivered:,} delivered, "
         f"{numbers.acknowledged:,} acknowledged, {numbers.dead_lettered:,} dead-lettered, "
-        f"{numbers.expired:,} expired, as {run.place} tells.",
+        f"{numbers.expired:,} expired, according to {run.place}.",
         tiles=[
             Tile(f"{found['lost']:,}", "lost", "warn" if found["lost"] else "good"),
             Tile(f"{found['duplicated']:,}", "duplicated", "late" if found["duplicated"] else "good"),
             Tile(f"{found['reordered']:,}", "reordered", "late" if found["reordered"] else "good"),
             Tile(
                 f"{found['late']:,}",
-                f"late: after {format_duration(summary.late_seconds)}",
+                f"later than {format_duration(summary.late_seconds)}",
                 "late" if found["late"] else "good",
             ),
         ],
@@ -69,15 +69,15 @@ def page(summary: Summary, run: Run) -> str:
             f"{summary.capture.events:,} events of {summary.capture.sources:,} sources, from "
             f"{format_time(summary.capture.first_at)} to {format_time(summary.capture.last_at)}. The last "
             f"{format_duration(summary.settle_seconds)} are not judged, because more events of these messages may follow.",
-            "messages and findings, beside this page, have a row for each message and queue, and for each finding.",
+            "The tables messages and findings next to this page have a row for each message and queue or finding.",
         ],
     )
 
 
 def headline(summary: Summary) -> str:
-    """Every kind of finding that there is, and whether something may be hidden."""
+    """Return the page's title: every kind of finding, and whether events are missing."""
     if not summary.capture.events:
-        return "There was nothing to audit"
+        return "No events to audit"
     found = [(kind, count) for kind, count in summary.findings.items() if count and kind != "unknown"]
     if found:
         (first, count), *others = found
@@ -85,18 +85,18 @@ def headline(summary: Summary) -> str:
         told += "".join(f", {count:,} {kind}" for kind, count in others)
         return f"{told}; events are missing" if summary.capture.missing else told
     if summary.capture.missing:
-        return "No loss to be seen, but events are missing"
+        return "No loss found, but events are missing"
     if not summary.messages.published:
-        return "No loss to be seen: no publication could be followed"
+        return "No loss found: no publication could be followed"
     return "Nothing was lost"
 
 
 def completeness_notices(capture: Capture, unknown: int) -> Iterable[str]:
-    """What capture did not tell; nothing if it told all."""
+    """Yield notices about gaps in capture and messages without an id."""
     if capture.missing:
         lines = [
-            f"Events are missing: {capture.missing:,}, of {capture.sources:,} sources in all. What they would have told is "
-            f"not counted as lost; of {unknown:,} messages it cannot be said whether they are."
+            f"{capture.missing:,} events of {capture.sources:,} sources are missing. Messages that they concern are "
+            f"not counted as lost; for {unknown:,} messages it is unknown whether they are."
         ]
         lines += [
             f"{gap.source}: {gap.missing:,} missing, "
@@ -107,14 +107,14 @@ def completeness_notices(capture: Capture, unknown: int) -> Iterable[str]:
             )
             for gap in capture.gaps
         ]
-        yield html_page.notice_section("What was captured is incomplete", lines, "warn")
+        yield html_page.notice_section("Capture is incomplete", lines, "warn")
     if capture.without_id:
         line = f"{capture.without_id:,} messages were published without a message id and cannot be followed."
         yield html_page.notice_section("Messages without an id", [line], "late")
 
 
 def finding_notices(summary: Summary) -> Iterable[str]:
-    """A notice for each kind of finding that there is."""
+    """Yield a notice for each kind of finding."""
     for kind, count in summary.findings.items():
         if not count:
             continue
@@ -129,23 +129,24 @@ def finding_notices(summary: Summary) -> Iterable[str]:
 
 
 def backlog_notice(summary: Summary) -> Iterable[str]:
-    """What helps the queues in which messages wait."""
+    """Yield the advice for queues with a backlog."""
     lines = [
-        f"{backlog.queue}: {backlog.ready:,} wait. {' '.join(measure.words for measure in backlog.measures)}"
+        f"{backlog.queue}: {backlog.ready:,} ready. {' '.join(measure.words for measure in backlog.measures)}"
         for backlog in summary.backlogs[:SHOWN]
     ]
     if lines:
-        yield html_page.notice_section("Queues in which messages wait, and what helps", lines, "plain")
+        yield html_page.notice_section("Queues with a backlog, and advice", lines, "plain")
 
 
 def outcome_figure(summary: Summary) -> str:
+    """Return the figure of the outcomes."""
     there = {fate: count for fate, count in summary.stays.items() if count}
     streamed = there.get("streamed", 0)
     total = sum(there.values()) - streamed
     done = there.get("acknowledged", 0) + there.get("handed_over", 0)
     return html_page.figure(
         Figure(
-            title="How far the messages came",
+            title="Outcomes of the messages",
             description=f"{done:,} of {total:,} were acknowledged or delivered with automatic acknowledgement. A message "
             "counts once for each queue that it was in."
             if total
@@ -160,10 +161,10 @@ def outcome_figure(summary: Summary) -> str:
                     (name.replace("_", " "), f"{count:,}") for name, count in vars(summary.messages).items()
                 ),
             ),
-            note="The table counts each message once: a fan-out to three queues is one message, and three stays. What "
-            "expired and was dead-lettered then counts as both."
+            note="The table counts each message once: a fan-out to three queues is one message with three outcomes. A "
+            "message that expired and was then dead-lettered counts as both."
             + (
-                f" {streamed:,} stays are in streams, which keep what they have: by those nothing is judged."
+                f" {streamed:,} outcomes are in streams, which keep all messages; they are not judged."
                 if streamed
                 else ""
             ),
@@ -173,6 +174,7 @@ def outcome_figure(summary: Summary) -> str:
 
 
 def latency_figures(queues: tuple[Queue, ...]) -> Iterable[str]:
+    """Yield the figures of the latencies."""
     for name, title, what in (
         ("to_delivery", "From publication to delivery", "published"),
         ("to_acknowledgement", "From delivery to acknowledgement", "delivered"),
@@ -183,6 +185,7 @@ def latency_figures(queues: tuple[Queue, ...]) -> Iterable[str]:
 
 
 def latency_figure(timed: list[tuple[str, Latency]], title: str, what: str) -> Figure:
+    """Return the figure of one latency by queue."""
     slowest = max(timed, key=lambda each: each[1].quantiles["0.99"])
     rare = brief(slowest[1].quantiles["0.99"])
     rows = []
@@ -196,11 +199,11 @@ def latency_figure(timed: list[tuple[str, Latency]], title: str, what: str) -> F
         rows.append(BarRow(shorten(queue), parts, brief(p99)))
     return Figure(
         title=title,
-        description=f"Slowest is {slowest[0]}: one in a hundred takes longer than {rare} from when it is {what}.",
+        description=f"The slowest queue is {slowest[0]}: 1 % of its messages take longer than {rare} after they are {what}.",
         rows=tuple(rows),
         legend=SPEED,
         table=Table(
-            ("queue", "half", "90 %", "99 %", "longest"),
+            ("queue", "50 %", "90 %", "99 %", "maximum"),
             tuple(
                 (
                     queue,
@@ -210,16 +213,17 @@ def latency_figure(timed: list[tuple[str, Latency]], title: str, what: str) -> F
                 for queue, latency in timed
             ),
         ),
-        note="Times of different machines are as exact as their clocks agree.",
+        note="Times between machines are only as precise as their clocks agree.",
     )
 
 
 def format_time(instant: str | None) -> str:
+    """Format a time; `never` if there is none."""
     return "never" if instant is None else clock(instant)
 
 
 def format_latency(seconds: float) -> str:
-    """In one unit, with two digits or three: four of them stand side by side."""
+    """Format a latency in one unit with two or three digits, short enough for four columns."""
     for unit, each in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
         if 0 < abs(seconds) < 999.5 * each:
             number = seconds / each
@@ -228,4 +232,5 @@ def format_latency(seconds: float) -> str:
 
 
 def shorten(name: str, longest: int = 18) -> str:
+    """Shorten a name at its end."""
     return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -1,4 +1,4 @@
-"""What helps the queues in which messages wait, as the job `flow` finds it from the same events."""
+"""Queues with a backlog, with the advice that the job `flow` derives from the same events."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Backlog:
-    """A queue with more than it should have."""
+    """Queue with a backlog, and measures against it."""
 
     queue: str
     ready: int
-    """Waiting, at the end; what was lost on the way to it is among them, unless its broker tells events, too."""
+    """Ready messages at the end. Messages that were lost on the way to the queue are included, unless its broker captures
+    events too."""
     measures: tuple[Measure, ...]
     """The most urgent first."""
 
@@ -29,7 +30,7 @@ class Backlog:
 def backlogs_of(
     events: DataFrame, write_and_reload: Callable[[DataFrame, str], DataFrame]
 ) -> tuple[Backlog, ...]:
-    """The queues that need something, the largest backlog first."""
+    """Return the queues that need a measure, the largest backlog first."""
     tables = {
         "events": events,
         "steps": write_and_reload(steps_of(events), "steps"),
@@ -46,15 +47,15 @@ def backlogs_of(
 
 
 def streams_among(events: DataFrame, queues: list[str]) -> set[str]:
-    """Those that keep what they have for whoever reads: nothing waits there."""
+    """Return the streams among the queues: they keep all messages, so they have no backlog."""
     from pyspark.sql import functions as F
 
-    told = events.where(F.col("stream") & F.col("queue").isin(queues)).select("queue").distinct()
-    return {row["queue"] for row in told.collect()}
+    streams = events.where(F.col("stream") & F.col("queue").isin(queues)).select("queue").distinct()
+    return {row["queue"] for row in streams.collect()}
 
 
 def has_waiting_messages(messages: DataFrame, findings: DataFrame) -> bool:
-    """Whether there is a message without an end that is not held to be lost."""
+    """Return whether there is a message without an outcome that is not lost."""
     from pyspark.sql import functions as F
 
     still = messages.where(F.col("fate").isin("waiting", "nowhere")).select("message_id")

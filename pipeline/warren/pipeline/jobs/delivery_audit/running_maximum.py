@@ -1,4 +1,4 @@
-"""For each row of a sequence the largest value of all rows before it, found in pieces: a long sequence is no single task."""
+"""Running maximum over long sequences, computed in chunks so that one sequence is spread over several tasks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CHUNK_SIZE = 10_000
-"""So many numbers of a sequence are sorted by one task."""
+"""Positions of a sequence that one task sorts."""
 
 
 def with_maximum_before(
     rows: DataFrame, group: Sequence[str], place: str, value: str, name: str, chunk_size: int = CHUNK_SIZE
 ) -> DataFrame:
-    """The rows with one column more, null for the first of its group.
+    """Add a column with the largest value of all earlier rows of the sequence; null for the first row.
 
-    Each piece of a sequence is sorted for itself, and is told the largest value of all pieces before it; of those there is
-    one row a piece. So a queue that has everything is spread over the tasks as well.
+    Each chunk of a sequence is sorted separately, and receives the largest value of all earlier chunks, of which there
+    is one row each. A queue that holds most messages is thereby spread over the tasks as well.
 
-    :param group: columns without nulls: each combination is a sequence
-    :param place: an integer: where a row stands in its sequence
-    :param value: of any type that has an order; nulls do not count
+    :param group: columns without nulls; each combination of values is a sequence
+    :param place: integer column with the position of a row in its sequence
+    :param value: column of any ordered type; nulls are ignored
+    :param name: name of the new column
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

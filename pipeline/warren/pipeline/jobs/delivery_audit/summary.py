@@ -1,4 +1,4 @@
-"""The numbers of the job `delivery-audit`: what became of the messages, what is wrong with which, and how long it took."""
+"""Result types and computation of the job `delivery-audit`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LEVELS = (0.50, 0.90, 0.99)
 ACCURACY = 10_000
-"""A percentile's rank is off by at most one in so many."""
+"""Accuracy of approximate percentiles: the rank is off by at most one in this number."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXAMPLES = 20
 QUEUES = 100
@@ -27,16 +27,16 @@ GAPS = 20
 
 @dataclass(frozen=True)
 class Capture:
-    """How complete the events are."""
+    """Completeness of the captured events."""
 
     events: int
     sources: int
     stopped: int
-    """Sources that said that they end. Of the others the last moments before their end, if they had one, may be missing."""
+    """Sources that reported their end. Of the others the last events before their end, if they ended, may be missing."""
     missing: int
-    """Events that sources numbered and that never came."""
+    """Events that are missing from the sources' sequences."""
     without_id: int
-    """Publications without a message id: they cannot be followed."""
+    """Publications without a message id, which cannot be followed."""
     first_at: str | None
     last_at: str | None
     gaps: tuple[Gap, ...]
@@ -45,7 +45,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Gap:
-    """Events of a source that are missing; it told something before `since` (None: nothing) and after `until`."""
+    """Missing events of a source, between its events at `since` (None: none before) and at `until`."""
 
     source: str
     app: str | None
@@ -56,9 +56,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages, each counted once, however many queues it came to.
+    """Messages, each counted once, in however many queues it was.
 
-    What was dead-lettered, expired or rejected counts as that, whatever became of it later: one message may be all of it.
+    A message that was dead-lettered, expired or rejected counts as such whatever happened to it later; one message may
+    count as several.
     """
 
     published: int
@@ -72,9 +73,9 @@ class Messages:
     refused: int
     redelivered: int
     under_way: int
-    """Without an end so far, and younger than what is judged."""
+    """Without an outcome so far, and too recent to be judged."""
     unpublished: int
-    """Seen, but nobody told of their publication."""
+    """Seen without a captured publication."""
 
 
 @dataclass(frozen=True)
@@ -88,46 +89,46 @@ class Latency:
 
 @dataclass(frozen=True)
 class Queue:
-    """What became of the messages of one queue."""
+    """Outcomes and latencies of one queue."""
 
     queue: str
     stream: bool
-    """Nothing in it is timed: its readers read when they want."""
+    """True for a stream, for which nothing is timed: its readers read when they want."""
     messages: int
     acknowledged: int
     redelivered: int
     findings: dict[str, int]
     to_delivery: Latency
-    """From the publication to the first delivery."""
+    """From publication to the first delivery."""
     to_acknowledgement: Latency
-    """From there to the first acknowledgement."""
+    """From the first delivery to the first acknowledgement."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the audit says. A loss is counted once a queue it was lost to; `stays` adds up to all."""
+    """Result of the audit. A loss counts once for each queue it was lost to; `stays` adds up to all."""
 
     settle_seconds: float
     late_seconds: float
     capture: Capture
     messages: Messages
     stays: dict[str, int]
-    """How far messages came, a queue at a time; and, where they came to none, as they are."""
+    """Number of outcomes for each message and queue; a message that reached no queue counts once."""
     findings: dict[str, int]
     examples: dict[str, tuple[str, ...]]
     """Message ids of each finding, in the order of their publication."""
     places: dict[str, int]
-    """Where the lost ones were lost."""
+    """Number of lost messages by the place of the loss."""
     lost_after_confirm: int
     queues: tuple[Queue, ...]
     """Those with the most messages."""
     queues_in_all: int
     backlogs: tuple[Backlog, ...]
-    """Queues in which messages wait, and what helps; looked for if a message has no end and is not lost."""
+    """Queues with a backlog and advice; computed if a message has no outcome and is not lost."""
 
     @property
     def clean(self) -> bool:
-        """Nothing was found, and nothing was left out."""
+        """True if there is no finding and no gap in capture."""
         return not self.capture.missing and not any(self.findings.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -135,22 +136,22 @@ class Summary:
 
 
 TableWriter = Callable[["DataFrame", str], "DataFrame"]
-"""Writes a table of this name, and gives it as it is on disk."""
+"""Function that writes a table under a name, and returns it as read from disk."""
 
 
 def summary_of(
     events: DataFrame, facts: DataFrame, capture: DataFrame, rules: Rules, write_and_reload: TableWriter
 ) -> Summary:
-    """Every number, from what has been written; `messages` and `findings` are written on the way.
+    """Compute all numbers, and write `messages` and `findings` on the way.
 
-    :param facts: as `facts_of` gives them
-    :param capture: the pieces of the sources' sequences, as `gaps.capture_of` gives them
+    :param facts: result of `facts_of`
+    :param capture: result of `capture_gaps.capture_of`
     """
     from pyspark.sql import functions as F
 
     messages = write_and_reload(outcomes_of(facts.where(F.col("message_id").isNotNull()), events), "messages")
     stays = stays_of(messages)
-    # The same for every judgement, so that it is made at one time.
+    # One horizon for all checks.
     end = last_of(capture) - rules.settle // timedelta(microseconds=1)
     horizon = F.timestamp_micros(F.lit(end))
     told, unobserved = completeness_of(events, capture)
@@ -180,14 +181,14 @@ def summary_of(
 
 
 def last_of(rows: DataFrame) -> int:
-    """When the newest batch was captured, in microseconds since 1970."""
+    """Return the time at which the newest batch was captured, in microseconds since 1970."""
     from pyspark.sql import functions as F
 
     return rows.agg(F.unix_micros(F.max("captured_at")).alias("last")).collect()[0]["last"] or 0
 
 
 def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, DataFrame | None]:
-    """How complete it is, and when something is missing of what was told of which queue; None if nothing is."""
+    """Return the completeness of capture, and the gaps by queue; None without gaps."""
     from pyspark.sql import functions as F
 
     of_sources = pieces.groupBy("source").agg(
@@ -227,6 +228,7 @@ def completeness_of(events: DataFrame, pieces: DataFrame) -> tuple[Capture, Data
 
 
 def largest_of(every: DataFrame) -> tuple[Gap, ...]:
+    """Return the largest gaps."""
     from pyspark.sql import functions as F
 
     times = [F.unix_micros(name).alias(name) for name in ("since", "until")]
@@ -242,7 +244,7 @@ def largest_of(every: DataFrame) -> tuple[Gap, ...]:
 
 
 def messages_of(messages: DataFrame, horizon: Column) -> Messages:
-    """Each message once: it was what any of its stays was."""
+    """Count each message once, with the union of the flags of its outcomes."""
     from pyspark.sql import functions as F
 
     open_ends = F.col("fate").isin("in_hand", "waiting", "nowhere")
@@ -264,12 +266,13 @@ def messages_of(messages: DataFrame, horizon: Column) -> Messages:
 
 
 def stays_of(messages: DataFrame) -> dict[str, int]:
+    """Count the outcomes."""
     counted = {row["fate"]: row["count"] for row in messages.groupBy("fate").count().collect()}
     return {fate: counted.get(fate, 0) for fate in FATES}
 
 
 def examples_of(findings: DataFrame, there: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The first of each kind."""
+    """Return the first messages of each kind of finding."""
     from pyspark.sql import functions as F
 
     found: dict[str, tuple[str, ...]] = dict.fromkeys(KINDS, ())
@@ -287,7 +290,7 @@ def examples_of(findings: DataFrame, there: Collection[str]) -> dict[str, tuple[
 
 
 def queues_of(messages: DataFrame, findings: DataFrame) -> tuple[tuple[Queue, ...], int]:
-    """The queues with the most messages, and how many there are."""
+    """Return the queues with the most messages, and the number of all queues."""
     from pyspark.sql import functions as F
 
     spans = {
@@ -325,6 +328,8 @@ def queues_of(messages: DataFrame, findings: DataFrame) -> tuple[tuple[Queue, ..
 
 
 def queue(row: dict[str, Any]) -> Queue:
+    """Return the numbers of one queue."""
+
     def latency(name: str) -> Latency:
         found: Sequence[float] = row[f"{name}_quantiles"] or ()
         quantiles = {f"{level:.2f}": value for level, value in zip(LEVELS, found, strict=False)}
@@ -343,12 +348,12 @@ def queue(row: dict[str, Any]) -> Queue:
 
 
 def span(since: str, until: str) -> Column:
-    """In seconds; null in a stream."""
+    """Return the seconds between two times; null for a stream."""
     from pyspark.sql import functions as F
 
     return F.when(~F.col("stream"), (F.unix_micros(until) - F.unix_micros(since)) / 1_000_000)
 
 
 def text(at: int | None) -> str | None:
-    """Microseconds since 1970 as ISO 8601 in UTC."""
+    """Format microseconds since 1970 as ISO 8601 in UTC."""
     return None if at is None else (EPOCH + timedelta(microseconds=at)).isoformat()

@@ -1,6 +1,6 @@
-"""The job `flow`: rates, backlogs and how they grow, how consumers use their windows, what helps, and when a queue is full.
+"""The job `flow`: rates, backlogs and their growth, use of prefetch windows, advice, and a forecast of full queues.
 
-It reads the streams that captured life-cycle events go to.
+It reads the streams that captured message events are published to.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "flow"
-HELP = "rates, backlogs, use of prefetch windows, what helps, and when a queue is full"
-DESCRIPTION = "Rates, backlogs and how they grow, how far consumers use their windows, what helps, and when a queue is full."
+HELP = "rates, backlogs, use of prefetch windows, advice, and when a queue is full"
+DESCRIPTION = "Rates, backlogs and their growth, the use of prefetch windows, advice for each queue, and when a queue will be full."
 
 UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -42,21 +42,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=durations.duration_argument,
         default="1h",
         metavar="TIME",
-        help="how far back the trend looks (default: %(default)s)",
+        help="period over which the trend is computed (default: %(default)s)",
     )
     parser.add_argument(
         "--limit",
         type=limit,
         metavar="N",
-        help="what a queue holds at most, in messages (100000) or bytes (2GB): forecast when it is full",
+        help="limit of a queue in messages (100000) or bytes (2GB), to forecast when it is full",
     )
 
 
 def limit(text: str) -> Limit:
+    """Parse the limit of a queue."""
     found = re.fullmatch(rf"(\d+)({'|'.join(UNITS)})?", text)
     if found is None or not int(found[1]):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no limit: write messages (100000) or bytes (500MB, 2GiB; {', '.join(UNITS)})"
+            f"{text!r} is not a limit: write messages (100000) or bytes (500MB, 2GiB; {', '.join(UNITS)})"
         )
     if found[2] is None:
         return Limit(float(found[1]), "messages")
@@ -64,12 +65,12 @@ def limit(text: str) -> Limit:
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """One row an event, each once."""
+    """Return one row for each event, without repetitions."""
     return events_of(messages)
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """`steps`: sums for each second, queue and consumer; `routes`: which address led to which queue. Rows add up."""
+    """Return `steps`, sums for each second, queue and consumer, and `routes`, the queues of each address. Rows add up."""
     return {"steps": steps_of(events), "routes": routes_of(events)}
 
 
@@ -81,12 +82,12 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 
 
 def show(summary: Summary, console: Console) -> None:
-    """The queues, and what helps them."""
+    """Print the queues and the advice."""
     from rich.table import Table
 
     table = Table(title=f"{summary.events:,} events in {summary.seconds:,.0f} s", title_justify="left")
     table.add_column("queue")
-    for column in ("in/s", "out/s", "redelivered", "waiting", "trend/s", "window used", "idle"):
+    for column in ("in/s", "out/s", "redelivered", "ready", "trend/s", "window used", "idle"):
         table.add_column(column, justify="right")
     for queue in summary.queues:
         shares = ("-" if each is None else f"{each:.0%}" for each in (queue.window_used, queue.idle))
@@ -105,4 +106,4 @@ def show(summary: Summary, console: Console) -> None:
             if measure.kind != "nothing":
                 console.print(f"{queue.queue}: {measure.words}", soft_wrap=True)
     if summary.missing:
-        console.print(f"capture lost {summary.missing:,} events: levels may be off by as many")
+        console.print(f"capture lost {summary.missing:,} events: backlogs may be wrong by as many")

@@ -1,4 +1,4 @@
-"""Counts what flowed: rates, backlogs, how they grow, how consumers use their windows; and says what helps."""
+"""Aggregation of rates, backlogs, growth and window use, and choice of the advice for each queue."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 QUEUES, CONSUMERS = 20, 50
-"""How many stand in the summary: the queues with the most waiting messages, the consumers with the most deliveries."""
+"""Numbers of queues and consumers in the summary: those with the most ready messages, and with the most deliveries."""
 MIN_STEPS, MAX_STEPS = 10, 120
-"""Steps of time: so many at least where the time allows, so many at most."""
+"""Minimum number of time steps, where the period allows it, and maximum number."""
 SUMS = (
     "published",
     "published_bytes",
@@ -44,7 +44,7 @@ SUMS = (
 
 
 def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
-    """Every number, from the events and the tables `steps` and `routes`."""
+    """Compute all numbers, from the events and the tables `steps` and `routes`."""
     from pyspark.sql import functions as F
 
     captured = captured_of(tables[EVENTS])
@@ -96,7 +96,7 @@ def summary_of(tables: Mapping[str, DataFrame], options: Options) -> Summary:
 
 
 def captured_of(events: DataFrame) -> dict[str, int]:
-    """How many events there are, and how many their numbers say are missing."""
+    """Return the number of events, and the number missing from their sequences."""
     from pyspark.sql import functions as F
 
     sources = events.groupBy("source").agg(
@@ -112,7 +112,7 @@ def captured_of(events: DataFrame) -> dict[str, int]:
 
 
 def bounds(steps: DataFrame) -> tuple[int, int]:
-    """The first second in which something happened, and the one after the last."""
+    """Return the first second with an event, and the second after the last one."""
     from pyspark.sql import functions as F
 
     row = steps.agg(F.min("second").alias("first"), F.max("second").alias("last")).collect()[0]
@@ -120,14 +120,14 @@ def bounds(steps: DataFrame) -> tuple[int, int]:
 
 
 def step_seconds(seconds: int, every: float) -> int:
-    """As wide as was asked for, but neither too few steps for a trend nor more than a drawing shows."""
+    """Return the width of a time step: the wanted one, unless it gives too few steps for a trend or too many for a chart."""
     if seconds < MIN_STEPS * every:
         return max(1, min(int(every), seconds // MIN_STEPS))
     return max(1, int(every) * math.ceil(seconds / (every * MAX_STEPS)))
 
 
 def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
-    """One row a queue, those with the most waiting first, and no more than are shown: a queue may be a reply's own."""
+    """Return one row for each of the queues in the summary; the number of queues may be large because of reply queues."""
     from pyspark.sql import functions as F
 
     found = levels.groupBy("queue").agg(
@@ -146,7 +146,7 @@ def totals_of(levels: DataFrame) -> list[dict[str, Any]]:
 def timelines_of(
     levels: DataFrame, queues: Sequence[str], began: int, ended: int, step: int
 ) -> dict[str, list[TimelineStep]]:
-    """The steps of each queue from the first second on, without gaps: a level stays until something changes it."""
+    """Return the steps of each queue without gaps: a level remains until an event changes it."""
     from pyspark.sql import functions as F
 
     number = F.floor((F.col("second") - began) / step).alias("number")
@@ -184,7 +184,7 @@ def timelines_of(
 
 
 def windows(times: DataFrame) -> DataFrame:
-    """How the consumers of each queue use their windows, together."""
+    """Return how the consumers of each queue use their windows, together."""
     from pyspark.sql import functions as F
 
     limited = F.col("prefetch") > 0
@@ -207,6 +207,7 @@ def windows(times: DataFrame) -> DataFrame:
 
 
 def consumers_of(times: DataFrame) -> tuple[Consumer, ...]:
+    """Return the consumers in the summary."""
     from pyspark.sql import functions as F
 
     order = (F.desc("delivered"), "queue", "connection", "consumer")
@@ -238,7 +239,7 @@ def queue_of(
     step: int,
     options: Options,
 ) -> Queue:
-    """A queue's numbers, its forecast, and what helps it."""
+    """Return a queue's numbers, forecast and measures."""
     seconds = ended - began
     whole = timeline[: seconds // step]
     recent_with_start = whole[-max(math.ceil(options.trend.total_seconds() / step), 1) - 1 :]
@@ -269,7 +270,7 @@ def queue_of(
                 prefetch=known["prefetch"],
                 window_used=known["window_used"],
                 full=known["full"],
-                # A broker cannot see a consumer wait for what is on its way.
+                # A broker cannot see a consumer wait for messages in transit.
                 idle=known["idle"] if known["by"] == "sdk" else None,
                 handling=known["handling"],
                 acknowledged_together=together,
@@ -309,7 +310,7 @@ def queue_of(
 
 
 def forecast_of(ready: int, size: float | None, grows: Growth | None, limit: Limit | None) -> Forecast | None:
-    """None without a limit, and where bytes are asked for and nobody told any."""
+    """Return the forecast; None without a limit, or without known sizes for a limit in bytes."""
     if limit is None:
         return None
     if limit.unit == "messages":
@@ -318,5 +319,5 @@ def forecast_of(ready: int, size: float | None, grows: Growth | None, limit: Lim
 
 
 def instant(second: int) -> str:
-    """ISO 8601 in UTC."""
+    """Format a Unix time as ISO 8601 in UTC."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=second)).isoformat()

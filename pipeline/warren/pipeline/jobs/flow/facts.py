@@ -1,8 +1,8 @@
-"""Sums of life-cycle events for each second: small rows that add up, in whatever order and however often they are cut.
+"""Sums of message events for each second: partial rows that add up in any order.
 
-Every number of the job comes from sums: counts, and for times held the sum of what is left of the second at each event. So a
-continuous run needs no state and no watermark: each batch of events becomes partial sums, rows with the same key add
-up, and nothing comes too late.
+Every number of the job is derived from sums: counts, and for holding times the sum of the rest of the second at each
+event. A continuous run therefore needs no state and no watermark: each micro-batch becomes partial sums, rows with the
+same key add up, and no event is too late.
 """
 
 from __future__ import annotations
@@ -37,23 +37,25 @@ COUNTS = (
 )
 MAXIMA = ("prefetch", "stream")
 MAX_HELD_ROWS = 50_000
-"""Rows of partial sums that a task holds at most before it hands them on."""
+"""Rows of partial sums that a task holds before it returns them."""
 
 ROUTE_KEYS = ("by", "exchange", "routing_key", "queue")
 ROUTE_COUNTS = ("delivered",)
 
 
 def steps_of(events: DataFrame) -> DataFrame:
-    """Sums by second and: who told it, the queue, for publishes without a queue their address, for consumers which one.
+    """Return sums by second, recording side and queue; for publishes without a queue by address, for consumers by
+    consumer.
 
-    `held_micros` is what is left of the second at each delivery, minus the same at each settlement: with the number held
-    at its beginning it gives the time for which messages were held.
+    `held_micros` is the rest of the second at each delivery minus the same at each settlement. Together with the number
+    of messages held at the beginning of the second it gives the time for which messages were held.
     """
     return summed(event_shares(events), KEYS, COUNTS, MAXIMA)
 
 
 def routes_of(events: DataFrame) -> DataFrame:
-    """Into which queues an exchange and routing key led: deliveries tell it, publishes seen by an SDK cannot."""
+    """Return the queues that an exchange and routing key led to, from deliveries; an SDK cannot see the queue of a
+    publish."""
     from pyspark.sql import functions as F
 
     delivered = events.where((F.col("event") == "delivered") & F.col("queue").isNotNull())
@@ -61,15 +63,15 @@ def routes_of(events: DataFrame) -> DataFrame:
 
 
 def event_shares(events: DataFrame) -> DataFrame:
-    """One row an event, with its share in each sum."""
+    """Return one row for each event with its share in each sum."""
     from pyspark.sql import functions as F
 
     at = F.unix_micros("at")
     second = F.floor(at / MICROS)
     auto = F.coalesce(F.col("no_ack"), F.lit(False))
     is_published = F.col("event").isin("published", "returned")
-    # A broker names the queue that a publish got into, and none if it got into none; an SDK cannot know. The default
-    # exchange leads to the queue of that name.
+    # A broker records the queue of a publish, and none if no queue accepted it; an SDK cannot know it. The default
+    # exchange routes to the queue with the name of the routing key.
     of_broker = is_published & (F.col("by") == "broker") & F.col("queue").isNull()
     queue = F.coalesce(F.col("queue"), F.when(is_published & (F.col("exchange") == ""), F.col("routing_key")))
     unnamed = is_published & queue.isNull()
@@ -102,7 +104,7 @@ def event_shares(events: DataFrame) -> DataFrame:
         when((F.col("event") == "delivered") & F.col("redelivered")).alias("redelivered"),
         when((F.col("event") == "delivered") & auto).alias("auto_acked"),
         when(acked).alias("acked"),
-        # One acknowledgement settles all of one instant.
+        # All acknowledgements with the same time are one acknowledgement of several messages.
         F.when(acked, at).alias("acknowledgements"),
         event("rejected").alias("rejected"),
         event("requeued").alias("requeued"),
@@ -135,8 +137,11 @@ COUNTED_EVENTS = (
 
 
 def dropped() -> Column:
-    """What left the queue with no other event: a rejected or expired message has one of its own before it is dead-lettered
-    or dropped, and the SDK acknowledges what it has dead-lettered."""
+    """Return the condition that a message left the queue without another event.
+
+    A rejected or expired message has an event of its own before it is dead-lettered or dropped, and the SDK
+    acknowledges what it has dead-lettered.
+    """
     from pyspark.sql import functions as F
 
     alone = ~F.coalesce(F.col("reason"), F.lit("")).isin("rejected", "expired")
@@ -146,7 +151,7 @@ def dropped() -> Column:
 def summed(
     rows: DataFrame, keys: tuple[str, ...], counts: tuple[str, ...], maxima: tuple[str, ...]
 ) -> DataFrame:
-    """Sums of the counts for each key; partial ones, which add up, in a continuous run."""
+    """Return the sums of the counts for each key; in a continuous run partial sums, which add up."""
     from pyspark.sql import functions as F
 
     if not rows.isStreaming:
@@ -174,7 +179,7 @@ def partial_sums(
     counts: tuple[str, ...],
     maxima: tuple[str, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """Each batch summed, and the sums summed, until they are many."""
+    """Sum each batch, and the sums of several batches, up to `MAX_HELD_ROWS` rows."""
     import pyarrow as pa
 
     names = [*keys, *counts, *maxima]
@@ -192,7 +197,7 @@ def partial_sums(
     for batch in batches:
         if not batch.num_rows:
             continue
-        # In one batch the instants are told apart; what an acknowledgement settled is seldom cut by its end.
+        # Distinct times are counted within a batch; a batch's end seldom divides the messages of one acknowledgement.
         fresh = grouped(pa.Table.from_batches([batch]), "count_distinct")
         held = fresh if held is None else grouped(pa.concat_tables([held, fresh]), "sum")
         if held.num_rows >= MAX_HELD_ROWS:

@@ -1,4 +1,4 @@
-"""The page of the job `flow`: what grows and what helps, backlogs and rates over time, and how windows are used."""
+"""Report page of the job `flow`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from warren.pipeline.jobs.job import Run
 
 DRAWN, LISTED = 4, 12
-"""Queues with drawings of their own, and rows of a list."""
+"""Queues with charts of their own, and rows of a list."""
 
 
 def page(summary: Summary, run: Run) -> str:
-    """The whole page as HTML."""
+    """Return the whole page as HTML."""
     needy = [queue for queue in summary.queues if needs_help(queue)]
     published = sum(queue.published_a_second for queue in summary.queues)
     settled = sum(queue.settled_a_second for queue in summary.queues)
@@ -31,12 +31,12 @@ def page(summary: Summary, run: Run) -> str:
         title=headline(summary, needy),
         lead=lead(summary, run),
         tiles=[
-            Tile(rate(published), "messages a second into queues"),
-            Tile(rate(settled), "a second out of them, handled", "good"),
-            Tile(f"{waiting:,}", "waiting at the end", "late" if waiting else "good"),
+            Tile(rate(published), "messages per second published"),
+            Tile(rate(settled), "messages per second settled", "good"),
+            Tile(f"{waiting:,}", "ready at the end", "late" if waiting else "good"),
             Tile(
                 f"{len(needy):,}",
-                "queue needs help" if len(needy) == 1 else "queues need help",
+                "queue needs attention" if len(needy) == 1 else "queues need attention",
                 "warn" if needy else "good",
             ),
         ],
@@ -49,24 +49,26 @@ def page(summary: Summary, run: Run) -> str:
 
 
 def headline(summary: Summary, needy: list[Queue]) -> str:
+    """Return the page's title: the fastest growing queue, or the largest backlog."""
     if not summary.queues:
-        return "No queue was told of"
+        return "No events of a queue"
     growing = [queue for queue in summary.queues if queue.growth is not None and queue.growth.low > 0]
     if growing:
         worst = max(growing, key=lambda queue: queue.growth.slope if queue.growth else 0.0)
         assert worst.growth is not None
         others = f", and {len(growing) - 1:,} more" if len(growing) > 1 else ""
-        return f"{worst.queue} grows by {rate(worst.growth.slope)} messages a second{others}"
+        return f"{worst.queue} grows by {rate(worst.growth.slope)} messages per second{others}"
     if needy:
         return f"{needy[0].queue} keeps a backlog of {needy[0].ready or 0:,} messages"
     return "The consumers keep up"
 
 
 def lead(summary: Summary, run: Run) -> str:
+    """Return the introduction: source, queues and period."""
     if summary.began is None or summary.ended is None:
         return f"There are no events of a queue in {run.place}."
     return (
-        f"What the events in {run.place} tell of {len(summary.queues) + summary.more_queues:,} queues, from "
+        f"Events in {run.place} about {len(summary.queues) + summary.more_queues:,} queues, from "
         f"{clock(summary.began)} to {clock(summary.ended)} UTC."
     )
 
@@ -75,10 +77,10 @@ def sections(summary: Summary, needy: list[Queue]) -> Iterable[str]:
     yield from uncertainty_notice(summary)
     if needy:
         lines = [f"{queue.queue}: {each.words}" for queue in needy for each in queue.measures]
-        yield html_page.notice_section("What helps", lines, "warn")
+        yield html_page.notice_section("Advice", lines, "warn")
     elif summary.queues:
         yield html_page.notice_section(
-            "What helps", ["Nothing is needed: no queue has a backlog that grows or stays."], "good"
+            "Advice", ["Nothing is needed: no queue has a backlog that grows or persists."], "good"
         )
     if not summary.queues:
         return
@@ -93,24 +95,22 @@ def sections(summary: Summary, needy: list[Queue]) -> Iterable[str]:
 
 
 def uncertainty_notice(summary: Summary) -> Iterable[str]:
-    """What the events cannot tell."""
+    """Yield a notice about missing information in the events."""
     lines = []
     if summary.missing:
-        lines.append(
-            f"Capture lost {summary.missing:,} events; their numbers are missing. Levels may be off by as many."
-        )
+        lines.append(f"Capture lost {summary.missing:,} events. Backlogs may be wrong by as many.")
     if summary.cut_off:
-        lines.append(f"The first {summary.cut_off:,} events of the sources are not in what was read.")
+        lines.append(f"The first {summary.cut_off:,} events of the sources were not read.")
     if summary.unrouted:
         lines.append(
-            f"Of {summary.unrouted:,} publishes nobody tells the queue: no delivery had their exchange and routing key. "
-            "The broker's own events would."
+            f"The queue of {summary.unrouted:,} publishes is unknown: no delivery had their exchange and routing key. "
+            "Events captured by the broker would contain it."
         )
     before = [f"{queue.queue} {queue.began_with:,}" for queue in summary.queues if queue.began_with]
     if before:
-        lines.append(f"Before the first event they held at least: {', '.join(before[:LISTED])}.")
+        lines.append(f"Minimum backlog before the first event: {', '.join(before[:LISTED])}.")
     if lines:
-        yield html_page.notice_section("What the events leave open", lines, "late")
+        yield html_page.notice_section("Missing information", lines, "late")
 
 
 def queues(summary: Summary) -> str:
@@ -118,8 +118,8 @@ def queues(summary: Summary) -> str:
     more = len(summary.queues) + summary.more_queues - len(shown)
     return charts.ranking(
         Ranking(
-            title="Waiting and unacknowledged, at the end",
-            description="Messages that wait for a consumer, and messages that consumers hold.",
+            title="Ready and unacknowledged messages at the end",
+            description="Messages that are ready for delivery, and messages that consumers have not acknowledged.",
             rows=tuple(
                 RankedBar(
                     queue.queue,
@@ -129,7 +129,7 @@ def queues(summary: Summary) -> str:
                 for queue in shown
             ),
             table=Table(
-                ("queue", "in/s", "out/s", "again", "trend/s"),
+                ("queue", "in/s", "out/s", "redelivered", "trend/s"),
                 tuple(
                     (
                         queue.queue,
@@ -141,15 +141,16 @@ def queues(summary: Summary) -> str:
                     for queue in shown
                 ),
             ),
-            legend=(("late", "waiting"), ("plain", "unacknowledged")),
-            note=f"in and out: published and settled messages a second, over the whole time; again: share of redeliveries; "
-            f"trend: of the waiting ones over the last {format_duration(summary.trend_seconds)}, with its 95 % interval."
+            legend=(("late", "ready"), ("plain", "unacknowledged")),
+            note="in and out: published and settled messages per second, over the whole period; redelivered: share of "
+            "deliveries; trend: growth of the ready messages over the last "
+            f"{format_duration(summary.trend_seconds)}, with its 95 % interval."
             + (
-                " A stream keeps what is read: it has rates only."
+                " A stream keeps all messages, so it has only rates."
                 if any(each.stream for each in shown)
                 else ""
             )
-            + (f" {more:,} more queues stand in the tables." if more else ""),
+            + (f" {more:,} more queues are in the tables." if more else ""),
         ),
         "queues",
     )
@@ -159,12 +160,11 @@ def forecasts(summary: Summary) -> Iterable[str]:
     lines = [f"{queue.queue}: {forecast_words(queue.forecast)}" for queue in summary.queues if queue.forecast]
     if lines:
         soon = any(queue.forecast and queue.forecast.full_in is not None for queue in summary.queues)
-        yield html_page.notice_section(
-            "When they are full, if it goes on like this", lines, "warn" if soon else "good"
-        )
+        yield html_page.notice_section("Forecast of full queues", lines, "warn" if soon else "good")
 
 
 def forecast_words(ahead: Forecast) -> str:
+    """Format a forecast as a sentence."""
     limit = f"{ahead.limit:,.0f} {ahead.unit}"
     if ahead.level >= ahead.limit:
         return f"it is full: {ahead.level:,.0f} of {limit}."
@@ -175,7 +175,7 @@ def forecast_words(ahead: Forecast) -> str:
         return f"full in {format_duration(ahead.full_in)}{first}{last}; it {holds}."
     if ahead.earliest is not None:
         return (
-            f"it {holds}. There is no trend that is not chance; at the fastest that it may be growing it would be full in "
+            f"it {holds}. There is no significant trend; at the fastest growth within the interval it would be full in "
             f"{format_duration(ahead.earliest)}."
         )
     return f"it {holds}, and will not be full: it does not grow."
@@ -192,20 +192,20 @@ def backlog(queue: Queue, step: int, name: str) -> str:
     return charts.chart(
         Chart(
             title=f"{queue.queue}: backlog",
-            description=f"{queue.ready:,} wait at the end, {queue.peak:,} at most; {queue.unacked:,} are unacknowledged. "
-            f"Trend of the waiting ones: {trend_words(queue.growth)} a second.",
+            description=f"{queue.ready:,} messages ready at the end, {queue.peak:,} at most; {queue.unacked:,} "
+            f"unacknowledged. Trend of the ready messages: {trend_words(queue.growth)} per second.",
             labels=labels(queue.timeline, step, end=True),
             series=(
-                Series("waiting", "late", tuple(float(each.ready or 0) for each in queue.timeline)),
+                Series("ready", "late", tuple(float(each.ready or 0) for each in queue.timeline)),
                 Series("unacknowledged", "plain", tuple(float(each.unacked or 0) for each in queue.timeline)),
             ),
             table=Table(
-                ("at (UTC)", "waiting", "unacknowledged"),
+                ("at (UTC)", "ready", "unacknowledged"),
                 tuple((clock(each.at), f"{each.ready:,}", f"{each.unacked:,}") for each in queue.timeline),
             ),
             lines=True,
             levels=levels,
-            note=f"At the end of each {format_duration(step)}.",
+            note=f"Values at the end of each {format_duration(step)}.",
         ),
         name,
     )
@@ -220,7 +220,7 @@ def rates(queue: Queue, step: int, name: str) -> str:
     )
     return charts.chart(
         Chart(
-            title=f"{queue.queue}: messages a second",
+            title=f"{queue.queue}: messages per second",
             description=f"{rate(queue.published_a_second)} published, {rate(queue.delivered_a_second)} delivered, "
             f"{rate(queue.settled_a_second)} settled; {queue.redelivered_share:.1%} of the deliveries were redeliveries.",
             labels=labels(queue.timeline, step),
@@ -236,7 +236,7 @@ def rates(queue: Queue, step: int, name: str) -> str:
                 ),
             ),
             lines=True,
-            note=f"Over each {format_duration(step)}; the table counts messages.",
+            note=f"Averages over each {format_duration(step)}; the table contains numbers of messages.",
         ),
         name,
     )
@@ -247,8 +247,8 @@ def consumers(summary: Summary) -> str:
     more = len(summary.consumers) + summary.more_consumers - len(shown)
     return charts.ranking(
         Ranking(
-            title="How far consumers use their prefetch windows",
-            description="Messages that a consumer holds on average, of those that it may hold.",
+            title="Use of prefetch windows",
+            description="Average number of unacknowledged messages of a consumer, of its prefetch.",
             rows=tuple(
                 RankedBar(
                     f"{each.queue}: {each.consumer}",
@@ -276,10 +276,10 @@ def consumers(summary: Summary) -> str:
                     for each in shown
                 ),
             ),
-            legend=(("plain", "held"), ("off", "free")),
-            note="full and idle: shares of its time with a full window, and without a message. Where only a broker tells of "
-            "a consumer, messages on their way count as held."
-            + (f" {more:,} more consumers stand in the tables." if more else ""),
+            legend=(("plain", "unacknowledged"), ("off", "free")),
+            note="full and idle: shares of time with a full window, and without a message. If only a broker captured the events of "
+            "a consumer, messages in transit count as unacknowledged."
+            + (f" {more:,} more consumers are in the tables." if more else ""),
         ),
         "consumers",
     )
@@ -291,15 +291,17 @@ def labels(timeline: tuple[TimelineStep, ...], step: int, *, end: bool = False) 
 
 
 def needs_help(queue: Queue) -> bool:
+    """Return whether a measure is recommended for the queue."""
     return any(each.kind != "nothing" for each in queue.measures)
 
 
 def rate(value: float) -> str:
+    """Format a rate."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 1 else f"{value:.2g}"
 
 
 def trend_words(growth: Growth | None) -> str:
-    """`+12.3 ± 2.2`: the slope, and how far its 95 % interval reaches to either side."""
+    """Format growth with its 95 % interval: `+12.3 ± 2.2`."""
     if growth is None:
         return "unknown"
     return f"{growth.slope:+,.1f} ± {growth.high - growth.slope:,.1f}"

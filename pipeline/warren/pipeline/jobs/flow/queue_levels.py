@@ -1,4 +1,4 @@
-"""Levels from sums: how much each queue and each consumer held, second by second, in Spark."""
+"""Levels of queues and consumers second by second, computed from the sums in Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def merge_partial_sums(steps: DataFrame) -> DataFrame:
-    """Partial sums of one key, added."""
+    """Add the partial sums of each key."""
     from pyspark.sql import functions as F
 
     sums = [F.sum(name).alias(name) for name in COUNTS]
@@ -19,9 +19,9 @@ def merge_partial_sums(steps: DataFrame) -> DataFrame:
 
 
 def by_queue(steps: DataFrame, routes: DataFrame) -> DataFrame:
-    """The sums with their queues: publishes that an SDK saw go to every queue that their address has led to.
+    """Return the sums by queue. Publishes that an SDK recorded count for every queue that their address has led to.
 
-    Where a broker told of a queue, the SDKs' events of it are left out, for they are the same messages.
+    Where a broker captured a queue's events, those of the SDKs are left out, because they concern the same messages.
     """
     from pyspark.sql import functions as F
 
@@ -35,9 +35,9 @@ def by_queue(steps: DataFrame, routes: DataFrame) -> DataFrame:
 
 
 def observed_consumers(steps: DataFrame) -> DataFrame:
-    """The sums of consumers: as their SDK saw them where it did.
+    """Return the sums of consumers, as their SDK saw them where it captured events.
 
-    To a broker a message on its way is already held: it cannot see a consumer wait for the next one.
+    For a broker a message in transit is already unacknowledged: it cannot see a consumer wait for the next one.
     """
     from pyspark.sql import functions as F
 
@@ -51,16 +51,16 @@ def observed_consumers(steps: DataFrame) -> DataFrame:
 
 
 def unrouted(steps: DataFrame, routes: DataFrame) -> DataFrame:
-    """Publishes whose queue nobody tells."""
+    """Return the publishes whose queue is unknown."""
     address = [name for name in ROUTE_KEYS if name != "queue"]
     return steps.where("queue IS NULL AND exchange IS NOT NULL").join(routes, address, "left_anti")
 
 
 def queue_levels(rows: DataFrame) -> DataFrame:
-    """One row a queue and second in which something happened: the sums, and what it held at the end of the second.
+    """Return one row for each queue and second with events: the sums, and the levels at the end of the second.
 
-    Nobody tells what a queue held before the first event. It was at least so much that no level is ever below 0. How much a
-    purge or a deletion took nobody tells either: the level is 0 at the end of its second.
+    The level before the first event is unknown; it is taken as the smallest with which no level is below 0. The number
+    of messages that a purge or a deletion removed is unknown too: the level is 0 at the end of its second.
 
     A stream keeps what is read: its `stream` is true, and its levels are null.
     """
@@ -75,7 +75,7 @@ def queue_levels(rows: DataFrame) -> DataFrame:
     until_now = Window.partitionBy("queue").orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
 
     def level(change: Column, emptied: str, since: str) -> Column:
-        """The sum of the changes since the queue was emptied last, or since the beginning."""
+        """Sum the changes since the queue was emptied last, or since the beginning."""
         whole = Window.partitionBy("queue", since)
         after = whole.orderBy("second").rowsBetween(Window.unboundedPreceding, 0)
         return F.sum(F.when(F.expr(emptied), 0).otherwise(change)).over(after)
@@ -100,28 +100,31 @@ def queue_levels(rows: DataFrame) -> DataFrame:
 
 
 def initial_level(name: str, whole: WindowSpec) -> Column:
+    """Return the smallest initial level with which no level is below 0."""
     from pyspark.sql import functions as F
 
     return F.greatest(-F.min(name).over(whole), F.lit(0))
 
 
 def unacked_change() -> Column:
+    """Return the change of the unacknowledged messages in a second."""
     from pyspark.sql import functions as F
 
     return F.expr("delivered - auto_acked - acked - rejected - requeued")
 
 
 def ready_change() -> Column:
+    """Return the change of the ready messages in a second."""
     from pyspark.sql import functions as F
 
     return F.expr("published - returned - expired - dropped - delivered + requeued")
 
 
 def consumer_times(rows: DataFrame, end: int) -> DataFrame:
-    """One row a consumer: its time, and how much of it it held how much.
+    """Return one row for each consumer: its time, and the parts of it with a full window or without messages.
 
-    :param rows: of `seen_consumers`
-    :param end: the second at which looking ended
+    :param rows: result of `observed_consumers`
+    :param end: the second at which observation ended
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -1,4 +1,4 @@
-"""The numbers of the job `flow`."""
+"""Result types and options of the job `flow`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warren.pipeline.jobs.flow.trend import Forecast, Growth
 
 @dataclass(frozen=True)
 class Limit:
-    """What a queue holds at most: messages that wait, or their bytes."""
+    """Limit of a queue, in ready messages or their bytes."""
 
     value: float
     unit: str
@@ -20,7 +20,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """Options of the job."""
 
     step: timedelta = timedelta(minutes=1)
     trend: timedelta = timedelta(hours=1)
@@ -29,53 +29,54 @@ class Options:
 
 @dataclass(frozen=True)
 class TimelineStep:
-    """What happened to a queue from `at` until the next step, and what it held at the end of it."""
+    """Rates of a queue from `at` until the next step, and its levels at the end of the step."""
 
     at: str
     published: int
     delivered: int
     redelivered: int
     settled: int
-    """Acknowledged or rejected; deliveries that need no acknowledgement, too."""
+    """Acknowledged or rejected messages, and deliveries with automatic acknowledgement."""
     ready: int | None
-    """None, as `unacked`: it is a stream."""
+    """None for a stream, like `unacked`."""
     unacked: int | None
 
 
 @dataclass(frozen=True)
 class Consumer:
-    """One consumer of a queue."""
+    """Consumer of a queue."""
 
     queue: str
     connection: str | None
     consumer: str
     by: str
-    """Whose events these are: the SDK's where it told any; a broker sees what is on its way as held."""
+    """Side whose events are used: the SDK's if it captured any, because a broker counts messages in transit as
+    unacknowledged."""
     prefetch: int | None
-    """0 is no limit; None: it began before the capture did."""
+    """0 is no limit; None if the consumer started before capture."""
     seconds: float
-    """From its beginning to its end, as far as both were seen."""
+    """Time from its start to its end, as far as both were captured."""
     delivered: int
     settled: int
     held: float
-    """Messages that it had and had not settled, on average over its time."""
+    """Average number of unacknowledged messages."""
     window_used: float | None
-    """`held` of `prefetch`."""
+    """`held` as a share of `prefetch`."""
     idle: float | None
-    """Share of its time without a message, looked at once a second."""
+    """Share of its time without a message, at a resolution of one second."""
     full: float | None
     """Share of its time with a full window."""
 
 
 @dataclass(frozen=True)
 class Queue:
-    """What came into a queue, went out of it, and stays in it. Rates are messages a second."""
+    """Rates and levels of a queue. Rates are messages per second."""
 
     queue: str
     by: str
-    """Whose events these are: the broker's where it told any of this queue, else the SDK's."""
+    """Side whose events are used: the broker's if it captured any of this queue, else the SDK's."""
     stream: bool
-    """It keeps what is read: it has rates, and no level, growth, forecast or measures."""
+    """True for a stream, which has rates but no levels, growth, forecast or measures."""
     published: int
     delivered: int
     redelivered: int
@@ -84,7 +85,7 @@ class Queue:
     requeued: int
     expired: int
     dropped: int
-    """Dead-lettered without having been rejected or expired: by a full queue, a delivery limit."""
+    """Dead-lettered without a rejection or expiry: because of a length limit or a delivery limit."""
     auto_acked: int
     published_a_second: float
     delivered_a_second: float
@@ -92,24 +93,24 @@ class Queue:
     redelivered_share: float
     bytes_a_message: float | None
     began_with: int | None
-    """It held at least so many before the first event: more left it than had come."""
+    """Minimum number of messages before the first event, because more left the queue than had arrived."""
     ready: int | None
-    """Waiting, at the end; None, as all levels: it is a stream."""
+    """Ready messages at the end; None for a stream, like all levels."""
     unacked: int | None
     peak: int | None
-    """Of the waiting ones, at the end of a second."""
+    """Highest number of ready messages at the end of a second."""
     growth: Growth | None
-    """Of the waiting ones; None where the time is too short, and for a stream."""
+    """Growth of the ready messages; None if the period is too short, and for a stream."""
     consumers: int
-    """At the end."""
+    """Number of consumers at the end."""
     prefetch: int | None
     window_used: float | None
     idle: float | None
     full: float | None
     handling_seconds: float | None
-    """A consumer's time with messages, for each it settled."""
+    """A consumer's time with messages, for each message that it settled."""
     acknowledged_together: float | None
-    """Messages that one acknowledgement settled."""
+    """Messages settled by one acknowledgement."""
     forecast: Forecast | None
     measures: tuple[Measure, ...]
     timeline: tuple[TimelineStep, ...]
@@ -117,21 +118,21 @@ class Queue:
 
 @dataclass(frozen=True)
 class Summary:
-    """Rates, backlogs, and what helps."""
+    """Rates, backlogs and advice."""
 
     events: int
     sources: int
     missing: int
-    """Events that capture lost: gaps in the numbers of their sources. Levels may be off by as many."""
+    """Events that capture lost, from gaps in the sequences of the sources. Levels may be wrong by as many."""
     cut_off: int
-    """Events before the first one that was read, of the same sources."""
+    """Events of the same sources before the first one that was read."""
     began: str | None
     ended: str | None
     seconds: float
     step_seconds: int
     trend_seconds: float
     unrouted: int
-    """Publishes that no delivery tells the queue of."""
+    """Publishes whose queue no delivery reveals."""
     queues: tuple[Queue, ...]
     more_queues: int
     consumers: tuple[Consumer, ...]

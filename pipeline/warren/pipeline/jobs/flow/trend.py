@@ -1,9 +1,9 @@
-"""How fast a backlog grows, how sure that is, and when it reaches a limit.
+"""Growth of a backlog with its confidence interval, and forecast of the time until a limit.
 
-A backlog is the sum of what came minus what went, so it is its *changes* from step to step that are about independent
-of one another, not its levels. The slope is therefore their mean, and its uncertainty theirs; a least-squares line
-through the levels would have about the same slope and far too small an error. Where neighbouring changes resemble each
-other (a rush lasts), they count as fewer.
+A backlog is the sum of arrivals minus departures, so its *changes* from step to step are approximately independent, not
+its levels. The slope is therefore the mean of the changes, with their standard error; a least-squares line through the
+levels would have about the same slope and a much too small error. Where neighbouring changes are correlated (a rush
+lasts), the effective number of changes is smaller.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from itertools import pairwise
 from statistics import NormalDist, fmean, stdev
 
 LEVEL = 0.95
+"""Confidence level of the intervals."""
 MIN_CHANGES = 4
-"""Changes; with fewer nothing is said."""
+"""Number of changes below which no growth is computed."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Messages a second, and the ends of the 95 % interval."""
+    """Messages per second, with the ends of the 95 % interval."""
 
     slope: float
     low: float
@@ -30,22 +31,25 @@ class Growth:
 
 @dataclass(frozen=True)
 class Forecast:
-    """When a queue reaches its limit, if it goes on as it did, in seconds from now."""
+    """Seconds until a queue reaches its limit, if its growth continues."""
 
     limit: float
     unit: str
     """`messages` or `bytes`."""
     level: float
-    """Now, in that unit."""
+    """Current level, in that unit."""
     full_in: float | None
-    """None: not, as it goes."""
+    """None if the queue does not grow significantly."""
     earliest: float | None
     latest: float | None
-    """With the ends of the growth's interval; None: it may never be."""
+    """Times with the ends of the growth's interval; None if the limit is not reached."""
 
 
 def growth(levels: Sequence[float], step: float) -> Growth | None:
-    """Of a backlog, from its levels at the ends of steps of so many seconds; None where they are too few."""
+    """Return the growth of a backlog from its levels at the ends of steps; None if there are too few.
+
+    :param step: seconds between two levels
+    """
     changes = [after - before for before, after in pairwise(levels)]
     if len(changes) < MIN_CHANGES:
         return None
@@ -60,17 +64,18 @@ def growth(levels: Sequence[float], step: float) -> Growth | None:
 
 
 def autocorrelation(changes: Sequence[float], mean: float) -> float:
-    """The correlation of neighbours, as far as it makes them count less: from 0 to 0.9."""
+    """Return the correlation of neighbouring changes, limited to 0 to 0.9."""
     total = sum((change - mean) ** 2 for change in changes)
     pairs = pairwise(changes)
     return min(max(sum((one - mean) * (next_ - mean) for one, next_ in pairs) / total, 0.0), 0.9)
 
 
 def student_t_quantile(degrees: float) -> float:
-    """The two-sided 95 % quantile of Student's t (Abramowitz and Stegun 26.7.5; within 1 % from 3 degrees on)."""
+    """Return the two-sided 95 % quantile of Student's t (Abramowitz and Stegun 26.7.5; within 1 % from 3 degrees of
+    freedom on)."""
     z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
     if degrees < 3:
-        # The expansion fails here: between the exact values for 1 and 2 degrees, and that for 3.
+        # The expansion fails here: interpolate between the exact values for 1, 2 and 3 degrees.
         known = (12.706, 4.303, 3.182)
         at = max(degrees, 1.0) - 1
         return known[int(at)] + (known[int(at) + 1] - known[int(at)]) * (at - int(at))
@@ -84,7 +89,10 @@ def student_t_quantile(degrees: float) -> float:
 
 
 def forecast(level: float, limit: float, unit: str, growing: Growth | None, size: float = 1.0) -> Forecast:
-    """:param size: of a message in that unit: its bytes, or 1"""
+    """Return when a queue reaches its limit.
+
+    :param size: size of a message in that unit: its bytes, or 1
+    """
 
     def reached(slope: float) -> float | None:
         if level >= limit:
@@ -93,7 +101,7 @@ def forecast(level: float, limit: float, unit: str, growing: Growth | None, size
 
     if growing is None:
         return Forecast(limit, unit, level, reached(0), None, None)
-    # A slope that may as well be none is no forecast.
+    # A slope that is not significant gives no forecast.
     is_significant = growing.low > 0 or level >= limit
     return Forecast(
         limit,

@@ -1,6 +1,6 @@
-"""The job `order-timeouts`: which orders were paid in time, late or never, and how other timeouts would have done.
+"""The job `order-timeouts`: orders paid in time, late or never, and the effect of other timeouts.
 
-It reads what got a copy of every message about an order, a stream or a queue.
+It reads a stream or a queue that receives a copy of every message about an order.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "order-timeouts"
-HELP = "which orders were paid in time, late or never; and under other timeouts"
-DESCRIPTION = "Which orders were paid in time, late or never; how late payments are; what other timeouts would have meant."
+HELP = "orders paid in time, late or never, and the effect of other timeouts"
+DESCRIPTION = "Orders paid in time, late or never; the delay of payments; and the effect that other timeouts would have had."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,40 +35,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         type=durations.duration_argument,
         default="30m",
-        help="after which the workflow cancels (default: %(default)s)",
+        help="timeout after which the workflow cancels an order (default: %(default)s)",
     )
     parser.add_argument(
         "--recount",
         type=duration_list,
         default="10m,20m,60m,120m",
         metavar="LIST",
-        help="timeouts to count the outcomes again for (default: %(default)s)",
+        help="other timeouts to compute the outcomes for (default: %(default)s)",
     )
     parser.add_argument(
         "--settle",
         type=lambda text: durations.duration_argument(text, zero=True),
         default="30s",
-        help="with --continuous: how long nothing new must have been said of an order (default: %(default)s)",
+        help="with --continuous: time without a new message after which an order is settled (default: %(default)s)",
     )
     parser.add_argument(
         "--remember",
         type=durations.duration_argument,
         default="30d",
-        help="with --continuous: how long a decided order is kept, for corrections (default: %(default)s)",
+        help="with --continuous: time for which a decided order is kept for corrections (default: %(default)s)",
     )
 
 
 def duration_list(text: str) -> tuple[timedelta, ...]:
+    """Parse a list of durations."""
     return tuple(durations.duration_argument(word) for word in text.split(","))
 
 
 def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """One row a message, with what it says about which order."""
+    """Return one row for each message, with the fact that it states about an order."""
     return events_of(messages)
 
 
 def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """`orders`: one row an order, its times and its outcome."""
+    """Return `orders`: one row for each order, with its times and outcome."""
     from pyspark.sql import functions as F
 
     orders = merged_facts(facts_of(events)).withColumns(
@@ -78,7 +79,7 @@ def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataF
 
 
 def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
-    """`orders`: rows of orders as they are decided, and again when more is said of them."""
+    """Return `orders`: a row for each order when it is settled, and again when more messages about it arrive."""
     from warren.pipeline.jobs.order_timeouts.streaming_outcomes import settled
 
     rows = settled(facts_of(events), options.timeout, options.settle, options.remember)
@@ -90,7 +91,7 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
 
 
 def show(summary: Summary, console: Console) -> None:
-    """The outcomes, as they were decided and recounted, and what is in doubt."""
+    """Print the outcomes under each timeout, and the orders in doubt."""
     from rich.table import Table
 
     table = Table(
@@ -118,4 +119,4 @@ def show(summary: Summary, console: Console) -> None:
     if summary.undecided:
         console.print(f"not decided yet: {summary.undecided:,}")
     if summary.decided_otherwise:
-        console.print(f"decided otherwise than their own times say: {summary.decided_otherwise:,}")
+        console.print(f"outcome differs from the times in the orders: {summary.decided_otherwise:,}")

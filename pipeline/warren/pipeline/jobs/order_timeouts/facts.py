@@ -1,7 +1,8 @@
-"""What messages say about orders, and what that comes to: the rules of the job, each written once.
+"""Facts about orders in messages, and the rules that derive an order's outcome from them.
 
-Facts come at least once and in any order. Folding them is idempotent and commutative (the earliest of two times, said or
-not said), so that a repeated message changes nothing and any number of partial rows of one order fold to the same.
+Facts are delivered at least once and in any order. Merging them is idempotent and commutative (the earliest of two
+times, a logical or), so that a repeated message changes nothing, and partial rows of an order merge to the same result
+in any order.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ KINDS = {
     "cancel_order": "cancelled",
     "order_refunded": "refunded",
 }
-"""What a message says, by its property `type`. Others are counted and left alone."""
+"""Kind of fact by the property `type`. Messages of other types are counted and ignored."""
 
 FIELDS = "order_id STRING, placed_at STRING, paid_at STRING"
-"""What is read from a message's JSON body. A message about an order carries `order_id`; `order_placed` its
-`placed_at`, `order_paid` its `paid_at`: ISO 8601, in UTC where no zone is written."""
+"""Fields that are read from a message's JSON body. Each message about an order has `order_id`; `order_placed` has
+`placed_at`, `order_paid` has `paid_at`: ISO 8601, in UTC without a zone."""
 
 TIMES = ("placed_at", "paid_at")
 FLAGS = ("placed", "paid", "cancelled", "refunded")
@@ -36,11 +37,11 @@ CONTRADICTIONS = {
     "refunded_not_paid": "refunded, but never paid",
     "not_placed": "paid, cancelled or refunded, but never placed",
 }
-"""What an order must not be once everything has settled, and what it says."""
+"""States that no order may have once everything has settled."""
 
 
 def events_of(messages: DataFrame) -> DataFrame:
-    """One row a message, with what it says about which order."""
+    """Return one row for each message, with the fact that it states about an order."""
     from pyspark.sql import functions as F
 
     body = F.from_json(F.col("body").cast("string"), FIELDS)
@@ -63,7 +64,7 @@ def events_of(messages: DataFrame) -> DataFrame:
 
 
 def facts_of(events: DataFrame) -> DataFrame:
-    """One row a fact: which order, and what is said of it."""
+    """Return one row for each fact: the order, and what the message states."""
     from pyspark.sql import functions as F
 
     known = events.where(F.col("kind").isNotNull() & F.col("order_id").isNotNull())
@@ -71,7 +72,7 @@ def facts_of(events: DataFrame) -> DataFrame:
 
 
 def unreadable() -> Column:
-    """Whether a message of `events_of` does not say what its type has to: the order, and the time of what happened."""
+    """Return whether a message lacks what its type requires: the order, and the time of the event."""
     from pyspark.sql import functions as F
 
     timeless = [(F.col("kind") == kind) & F.col(f"{kind}_at").isNull() for kind in ("placed", "paid")]
@@ -79,7 +80,7 @@ def unreadable() -> Column:
 
 
 def merged_facts(facts: DataFrame) -> DataFrame:
-    """One row an order: all that was said about it."""
+    """Return one row for each order with all its facts."""
     from pyspark.sql import functions as F
 
     return facts.groupBy("order_id").agg(
@@ -88,7 +89,7 @@ def merged_facts(facts: DataFrame) -> DataFrame:
 
 
 def with_outcome(orders: DataFrame, timeout: timedelta) -> DataFrame:
-    """With `delay_seconds`, the `outcome`, and whether the orders' own times mean another one."""
+    """Add `delay_seconds`, `outcome`, and whether the times in the order imply another outcome."""
     from pyspark.sql import functions as F
 
     delay = (F.unix_micros("paid_at") - F.unix_micros("placed_at")) / 1_000_000
@@ -104,7 +105,7 @@ def with_outcome(orders: DataFrame, timeout: timedelta) -> DataFrame:
 
 
 def outcome() -> Column:
-    """What the facts about an order come to: one of `OUTCOMES`, or of `CONTRADICTIONS`."""
+    """Return the outcome that an order's facts imply: one of `OUTCOMES`, or of `CONTRADICTIONS`."""
     from pyspark.sql import functions as F
 
     placed, paid, cancelled, refunded = (F.col(flag) for flag in FLAGS)

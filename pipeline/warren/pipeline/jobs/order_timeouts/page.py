@@ -1,4 +1,4 @@
-"""The page of the job `order-timeouts`: the outcomes, how late payments are, and what other timeouts would mean."""
+"""Report page of the job `order-timeouts`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LEGEND = (("good", "paid in time"), ("late", "paid late, refunded"), ("off", "ca
 
 
 def page(summary: Summary, run: Run) -> str:
-    """The whole page as HTML."""
+    """Return the whole page as HTML."""
     timeout = format_duration(summary.timeout_seconds)
     share = percent(summary.paid_in_time, summary.orders)
     return html_page.page(
         title=f"{share} of the orders were paid within {timeout}",
-        lead=f"{summary.orders:,} orders, as the messages in {run.place} tell. Whoever had not paid after {timeout}"
-        " was cancelled; whoever paid after that got the money back.",
+        lead=f"{summary.orders:,} orders from the messages in {run.place}. Orders that were not paid within {timeout}"
+        " were cancelled; later payments were refunded.",
         tiles=[
             Tile(f"{summary.paid_in_time:,}", "paid in time", "good"),
             Tile(f"{summary.paid_late:,}", "paid late, refunded", "late"),
@@ -58,7 +58,7 @@ def outcome_figure(summary: Summary) -> str:
     shown = {tone: each for tone, each in values.items() if each[0] or tone != "warn"}
     return html_page.figure(
         Figure(
-            title="What became of the orders",
+            title="Outcomes of the orders",
             description="; ".join(
                 f"{count:,} {name} ({percent(count, summary.orders)})" for count, name in shown.values()
             )
@@ -84,7 +84,7 @@ def outcome_figure(summary: Summary) -> str:
 
 
 def doubt_notices(summary: Summary) -> Iterable[str]:
-    """What contradicts itself, named; nothing if all is well."""
+    """Yield notices about contradictory orders; none if all is well."""
     lines = [
         f"{count:,} {plural(count)} {CONTRADICTIONS[name]}: {example_ids(summary, name, count)}"
         for name, count in summary.contradictions.items()
@@ -94,18 +94,18 @@ def doubt_notices(summary: Summary) -> Iterable[str]:
         yield html_page.notice_section("Orders whose messages contradict each other", lines, "warn")
     if count := summary.recount[0].without_times:
         line = (
-            f"{count:,} {plural(count)} without a time of placing, or paid without a time of payment that can be read: "
-            "no delay of theirs is known, and no recount can tell what another timeout would have meant."
+            f"{count:,} {plural(count)} without a readable time of placing or, if paid, of payment: "
+            "their delay is unknown, and they are left out of the comparison of timeouts."
         )
         yield html_page.notice_section("Orders without times", [line], "warn")
     if count := summary.decided_otherwise:
         line = f"{count:,} {plural(count)}: {example_ids(summary, 'decided_otherwise', count)}"
         why = (
-            "A payment close to the timeout is decided when its message arrives, and a broker or a service that was down "
-            "decides later. The recount below goes by the orders' own times."
+            "A payment close to the timeout is judged when its message arrives, and a broker or a service that was down "
+            "delays that. The comparison of timeouts below uses the times in the orders."
         )
         yield html_page.notice_section(
-            "Decided otherwise than the orders' own times say", [line, why], "late"
+            "Outcomes that differ from the times in the orders", [line, why], "late"
         )
 
 
@@ -115,7 +115,7 @@ def delay_figure(summary: Summary) -> str:
     rows: list[BarRow | Divider] = []
     for bucket in trimmed(delay.histogram):
         if not late and bucket.above is not None and bucket.above >= timeout:
-            rows.append(Divider(f"timeout {format_duration(timeout)}: later is too late"))
+            rows.append(Divider(f"timeout {format_duration(timeout)}"))
             late = True
         rows.append(
             BarRow(
@@ -124,7 +124,7 @@ def delay_figure(summary: Summary) -> str:
         )
     middle, slow = delay.quantiles.get("0.50"), delay.quantiles.get("0.90")
     description = (
-        f"Half of the {delay.payments:,} payments came within {format_duration(middle)} of the order, nine in ten within "
+        f"Half of the {delay.payments:,} payments came within {format_duration(middle)} of the order, 90 % within "
         f"{format_duration(slow)}."
         if middle is not None and slow is not None
         else "No order has both a time of placing and a time of payment."
@@ -142,16 +142,16 @@ def delay_figure(summary: Summary) -> str:
         spread.append(("dated before their order", f"{delay.before_order:,}"))
     return html_page.figure(
         Figure(
-            title="How long customers took to pay",
+            title="Time from order to payment",
             description=description,
             rows=tuple(rows),
-            table=Table(("of all payments", "time after the order"), tuple(spread)),
+            table=Table(("share of payments", "time after the order"), tuple(spread)),
             extra_table=Table(
                 ("time after the order", "payments"),
                 tuple((span(bucket), f"{bucket.count:,}") for bucket in delay.histogram),
             ),
             legend=LEGEND[:2],
-            note="Each row ends with its time and begins after the one above; downwards they widen from minutes to days.",
+            note="Each row covers the time from the end of the row above to its own; the ranges grow from minutes to days.",
         ),
         "delays",
     )
@@ -180,7 +180,7 @@ def recount_figure(summary: Summary) -> str:
     first, last = summary.recount[0], summary.recount[-1]
     return html_page.figure(
         Figure(
-            title="What another timeout would have meant",
+            title="Outcomes with other timeouts",
             description="Counted by the times in the orders: "
             f"{first.paid_in_time:,} would be paid in time with a timeout of {format_duration(first.timeout_seconds)}, "
             f"{last.paid_in_time:,} with {format_duration(last.timeout_seconds)}.",
@@ -192,17 +192,19 @@ def recount_figure(summary: Summary) -> str:
                 tuple(cells),
                 emphasised=actual,
             ),
-            note="It assumes that customers would have paid when they did. A payment at the timeout exactly is in time.",
+            note="Assumes that customers would have paid at the same times. A payment exactly at the timeout is in time.",
         ),
         "recounts",
     )
 
 
 def in_doubt(summary: Summary) -> int:
+    """Return the number of contradictory orders."""
     return sum(summary.contradictions.values())
 
 
 def example_ids(summary: Summary, name: str, count: int) -> str:
+    """Return some order ids, with an ellipsis if there are more."""
     ids = summary.examples.get(name, ())
     return ", ".join(ids) + (", …" if count > len(ids) else "")
 

@@ -1,8 +1,8 @@
-"""The outcome of each order as a stream: a row once it has been quiet for a while, another one when more is said.
+"""Outcomes of orders as a stream: a row when an order has settled, and another one when more messages about it arrive.
 
-The state of an order is the fold of its facts (`facts`) and what has been told of it. Time is that of the batch, which is
-part of Spark's log: a batch that is done again after a crash comes out the same. Event time would not do, twice over: a
-watermark does not move while no message comes, so the last orders would never be told, and what is behind it is dropped.
+The state of an order is its merged facts and what was emitted. Time is that of the micro-batch, which is part of
+Spark's log: a batch that is repeated after a crash has the same result. Event time is unsuitable for two reasons: a
+watermark does not advance without messages, so the last orders would never be emitted, and rows behind it are dropped.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 FACTS = ", ".join([*(f"{time} LONG" for time in TIMES), *(f"{flag} BOOLEAN" for flag in FLAGS)])
 STATE = f"{FACTS}, revision INT, due LONG"
 OUTPUT_SCHEMA = f"order_id STRING, {FACTS}, revision INT, settled_at LONG"
-"""Times are microseconds since 1970: a timestamp in a Python worker would be in that machine's zone."""
+"""Times are microseconds since 1970: a Python worker would convert a timestamp to its machine's zone."""
 
 
 def settled(facts: DataFrame, timeout: timedelta, settle: timedelta, remember: timedelta) -> DataFrame:
-    """Rows of orders, each the fold of all that has been said of one so far.
+    """Return rows of orders, each with all facts about the order so far.
 
-    :param timeout: an order that was placed is told of as open after this time and `settle`
-    :param settle: how long nothing new must have been said of an order that is decided
-    :param remember: how long an order that was told of is kept, for corrections
+    :param timeout: a placed order is emitted as open after this time plus `settle`
+    :param settle: time without a new fact after which a decided order is emitted
+    :param remember: time for which an emitted order is kept for corrections
     """
     numbers = facts.select("order_id", *[F.unix_micros(time).alias(time) for time in TIMES], *FLAGS)
     rows = numbers.groupBy("order_id").transformWithState(
@@ -59,10 +59,10 @@ def settled(facts: DataFrame, timeout: timedelta, settle: timedelta, remember: t
 
 @dataclass(frozen=True)
 class OrderState:
-    """What has been said of an order, and what has been told.
+    """Facts about an order, and what was emitted.
 
-    :param revision: rows told so far
-    :param due: when the next one is, in milliseconds since 1970; 0 if none is
+    :param revision: number of emitted rows
+    :param due: time of the next row in milliseconds since 1970; 0 without one
     """
 
     placed_at: int | None = None
@@ -75,7 +75,7 @@ class OrderState:
     due: int = 0
 
     def with_fact(self, row: Row) -> OrderState:
-        """With what one more fact says."""
+        """Return the state with one more fact."""
         return replace(
             self,
             placed_at=earliest(self.placed_at, row.placed_at),
@@ -88,23 +88,26 @@ class OrderState:
 
     @property
     def decided(self) -> bool:
+        """True if the order was paid, cancelled or refunded."""
         return self.paid or self.cancelled or self.refunded
 
     def row(self, order_id: str, now: int) -> Row:
+        """Return the row to emit."""
         emitted = {name: getattr(self, name) for name in (*TIMES, *FLAGS, "revision")}
         return Row(order_id=order_id, **emitted, settled_at=now)
 
     def as_state(self) -> tuple[Any, ...]:
+        """Return the values for Spark's state store."""
         return tuple(vars(self).values())
 
 
 class OutcomeProcessor(StatefulProcessor):
-    """Tells of an order when it has settled. It is pickled to the executors: plain values only."""
+    """Stateful processor that emits an order when it has settled. Spark pickles it to the executors: plain values only."""
 
     def __init__(self, timeout: int, settle: int, remember: int) -> None:
         self._timeout = timeout
         self._settle = settle
-        # What is awaited must not be forgotten before it is due.
+        # State with a pending timer must not expire before the timer.
         self._remember = remember + timeout + settle
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -136,6 +139,7 @@ class OutcomeProcessor(StatefulProcessor):
             yield self._emit(key, state, timerValues.getCurrentProcessingTimeInMs())
 
     def _emit(self, key: Any, state: OrderState, now: int) -> Row:
+        """Store the state as emitted, and return its row."""
         emitted = replace(state, revision=state.revision + 1, due=0)
         self._store(emitted)
         return emitted.row(key[0], now)
@@ -149,6 +153,7 @@ class OutcomeProcessor(StatefulProcessor):
 
 
 def earliest(one: int | None, other: int | None) -> int | None:
+    """Return the earlier of two times that may be unknown."""
     return other if one is None else one if other is None else min(one, other)
 
 

@@ -1,4 +1,4 @@
-"""The numbers of the job `order-timeouts`: what became of the orders, how late payments are, and the recounts."""
+"""Result types and computation of the job `order-timeouts`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ QUANTILES = (0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99)
 EDGES = tuple(
     60 * minutes for minutes in (1, 5, 10, 15, 20, 30, 45, 60, 120, 240, 720, 1440, 2880, 4320, 10_080)
 )
-"""Upper edges of the histogram's buckets, in seconds; the timeout is one more, and the last bucket is open."""
+"""Upper edges of the histogram's buckets, in seconds; the timeout is added, and the last bucket is unbounded."""
 
 EXAMPLES = 10
 TYPES = 20
-"""How many stand in the summary: whoever publishes chooses them, one for each message if he likes."""
+"""Number of message types in the summary: publishers choose them, possibly a new one for each message."""
 
 
 @dataclass(frozen=True)
 class Messages:
-    """What was read."""
+    """Messages that were read."""
 
     read: int
     duplicates: int
-    """Messages whose id was seen before."""
+    """Messages with an id that occurred before."""
     unreadable: int
-    """Messages of a known type without an order id in a JSON body, or without the time that it has to say."""
+    """Messages of a known type without an order id in a JSON body, or without the time that the type requires."""
     of_other_types: int
-    """Those without a type among them."""
+    """Messages of other types, those without a type included."""
     without_type: int
     by_type: dict[str, int]
     """The most frequent types."""
@@ -49,7 +49,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Payments later than `above` seconds after the order and at most `up_to` (None: no end)."""
+    """Payments later than `above` seconds after the order and at most `up_to`; None is unbounded."""
 
     above: int | None
     up_to: int | None
@@ -58,7 +58,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Recount:
-    """What the orders' own times would have meant under a timeout; at the timeout exactly is in time.
+    """Outcomes that the times in the orders imply under a timeout; a payment exactly at the timeout is in time.
 
     The counts add up to the orders.
     """
@@ -68,16 +68,16 @@ class Recount:
     paid_late: int
     never_paid: int
     without_times: int
-    """Never placed; or paid, and one of the two times was not said or cannot be read."""
+    """Never placed; or paid, and one of the two times is missing or unreadable."""
 
 
 @dataclass(frozen=True)
 class Delay:
-    """How long after the order it was paid, in seconds, over the orders that have both times."""
+    """Seconds from order to payment, over the orders that have both times."""
 
     payments: int
     before_order: int
-    """Payments that are earlier than their order."""
+    """Payments dated before their order."""
     minimum: float | None
     maximum: float | None
     mean: float | None
@@ -88,7 +88,7 @@ class Delay:
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of the orders. The outcomes and the contradictions add up to `orders`."""
+    """Outcomes of the orders. Outcomes and contradictions add up to `orders`."""
 
     timeout_seconds: int
     messages: Messages
@@ -100,9 +100,9 @@ class Summary:
     """Cancelled, and never paid."""
     contradictions: dict[str, int]
     undecided: int
-    """Orders that messages speak of and that have no row yet, in a continuous run; not among `orders`."""
+    """Orders without a row yet, in a continuous run; not among `orders`."""
     decided_otherwise: int
-    """Paid orders whose outcome is not the one that their own times mean under the timeout."""
+    """Paid orders whose outcome is not the one that their times imply under the timeout."""
     examples: dict[str, tuple[str, ...]]
     """Some order ids for each contradiction, and for `decided_otherwise`."""
     delay: Delay
@@ -115,9 +115,9 @@ class Summary:
 def summary_of(
     events: DataFrame, rows: DataFrame, timeout: timedelta, other_timeouts: Sequence[timedelta]
 ) -> Summary:
-    """Every number, from what has been written.
+    """Compute all numbers from the written tables.
 
-    :param rows: of orders; the facts of an order's rows count together
+    :param rows: rows of orders; an order may have several, whose facts are merged
     """
     orders = with_outcome(merged_facts(rows), timeout)
     timeouts = sorted({timeout, *other_timeouts})
@@ -150,7 +150,7 @@ def summary_of(
         orders=counted["orders"],
         **{name: counted[name] for name in OUTCOMES},
         contradictions={name: counted[name] for name in CONTRADICTIONS},
-        # The orders are read first: an event that is written in between is not decided yet.
+        # The orders are read first: an event that is written in between counts as undecided.
         undecided=max(known - counted["orders"], 0),
         decided_otherwise=counted["decided_otherwise"],
         examples=examples_of(orders) if has_oddities(counted) else {},
@@ -160,7 +160,7 @@ def summary_of(
 
 
 def counts_of(orders: DataFrame, timeout: timedelta, timeouts: Sequence[timedelta]) -> dict[str, Any]:
-    """Every number about the orders, in one pass."""
+    """Compute all numbers about the orders in one pass."""
     from pyspark.sql import functions as F
 
     delay = F.col("delay_seconds")
@@ -194,12 +194,13 @@ def counts_of(orders: DataFrame, timeout: timedelta, timeouts: Sequence[timedelt
 
 
 def buckets(timeout: timedelta) -> list[tuple[int | None, int | None]]:
-    """The histogram's edges; the timeout is one of them, so that no bucket is on both sides of it."""
+    """Return the histogram's edges; the timeout is one of them, so that each bucket is on one side of it."""
     edges = sorted({*EDGES, int(timeout.total_seconds())})
     return list(zip([None, *edges], [*edges, None], strict=True))
 
 
 def messages_of(events: DataFrame) -> Messages:
+    """Count the messages."""
     from pyspark.sql import functions as F
 
     ids, types = F.col("message_id"), F.col("type")
@@ -221,11 +222,12 @@ def messages_of(events: DataFrame) -> Messages:
 
 
 def has_oddities(counted: dict[str, Any]) -> bool:
+    """Return whether there are orders to show as examples."""
     return any(counted[name] for name in (*CONTRADICTIONS, "decided_otherwise"))
 
 
 def examples_of(orders: DataFrame) -> dict[str, tuple[str, ...]]:
-    """The first ids, alphabetically, of each contradiction and of the orders that were decided otherwise."""
+    """Return the first ids, alphabetically, of each contradiction and of the orders decided otherwise."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
