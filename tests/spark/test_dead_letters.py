@@ -342,7 +342,7 @@ def test_of_no_letters_there_is_nothing_to_say(spark: SparkSession) -> None:
     ("words", "message"),
     [
         (["--burst-least", "1"], "a burst has at least 2 deaths"),
-        (["--burst-least", "many"], "'many' is no number"),
+        (["--burst-least", "many"], "'many' is not a number"),
         (["--burst-gap", "0s"], "the duration must be longer than zero"),
         (["--burst-of", "type"], "invalid choice: 'type'"),
     ],

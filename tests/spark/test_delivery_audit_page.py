@@ -41,15 +41,15 @@ def vars_of(kind: type) -> list[str]:
 @pytest.mark.parametrize(
     ("audited", "says"),
     [
-        (summary(events=0, published=0), "There was nothing to audit"),
+        (summary(events=0, published=0), "No events to audit"),
         (summary(), "Nothing was lost"),
         (summary(lost=1), "1 message was lost"),
         (summary(lost=1200, duplicated=2), "1,200 messages were lost, 2 duplicated"),
         (summary(duplicated=30), "30 messages were duplicated"),
         (summary(reordered=1, late=4, missing=7), "1 message was reordered, 4 late; events are missing"),
         (summary(late=3, published=0), "3 messages were late"),
-        (summary(missing=7, unknown=2), "No loss to be seen, but events are missing"),
-        (summary(published=0), "No loss to be seen: no publication could be followed"),
+        (summary(missing=7, unknown=2), "No loss found, but events are missing"),
+        (summary(published=0), "No loss found: no publication could be followed"),
     ],
 )
 def test_the_headline_hides_nothing(audited: Summary, says: str) -> None:

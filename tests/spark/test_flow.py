@@ -260,7 +260,7 @@ def test_a_broker_tells_everything_of_its_queues(spark: SparkSession, tmp_path: 
     html = (tmp_path / "once" / "report.html").read_text()
     assert "work: backlog" in html
     assert "log: backlog" not in html
-    assert "A stream keeps what is read: it has rates only." in html
+    assert "A stream keeps all messages, so it has only rates." in html
 
 
 PAID = ("order_placed", "order_paid", "order_cancelled", "order_refunded", "cancel_order")

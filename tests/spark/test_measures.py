@@ -61,7 +61,7 @@ def test_what_helps(change: dict[str, object], expected: list[str]) -> None:
 def test_a_measure_says_how_much() -> None:
     (add,) = measures(BUSY)
     assert (
-        "100.0 of 120.0 messages a second are handled. 5 consumers like these would keep up (now 4)"
+        "100.0 of 120.0 messages per second are handled. 5 consumers like these would keep up (now 4)"
         in add.words
     )
     (prefetch,) = measures(replace(BUSY, idle=0.75, prefetch=10))
@@ -123,7 +123,7 @@ def test_a_forecast_says_when_and_when_it_will_not() -> None:
     )
     found = forecast(1000, 11_000, "messages", still)
     assert (found.full_in, found.earliest, found.latest) == (None, 2500, None)
-    assert "no trend that is not chance" in forecast_words(found)
+    assert "There is no significant trend" in forecast_words(found)
     found = forecast(1000, 11_000, "messages", shrinks)
     assert (found.full_in, found.earliest, found.latest) == (None, None, None)
     assert "will not be full: it does not grow" in forecast_words(found)

@@ -209,7 +209,7 @@ def test_what_has_no_readable_time_is_counted(spark: SparkSession, audit: Audit,
         )
     assert sum(vars(summary.recount[0]).values()) - summary.recount[0].timeout_seconds == summary.orders
     page = (tmp_path / "report.html").read_text()
-    assert "3 orders without a time of placing" in page
+    assert "3 orders without a readable time of placing" in page
     assert "times unknown" in page
 
 

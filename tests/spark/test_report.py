@@ -106,7 +106,7 @@ def test_the_headline_and_the_doubts_are_said() -> None:
     text = page(summary(), RUN)
     assert "57.1 % of the orders were paid within 30 min" in text
     assert "1 order placed, and neither paid nor cancelled: 42" in text
-    assert "Decided otherwise than the orders&#x27; own times say" in text
+    assert "Outcomes that differ from the times in the orders" in text
     assert ":***@" in text
 
 

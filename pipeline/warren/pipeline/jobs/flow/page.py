@@ -277,8 +277,8 @@ def consumers(summary: Summary) -> str:
                 ),
             ),
             legend=(("plain", "unacknowledged"), ("off", "free")),
-            note="full and idle: shares of time with a full window, and without a message. If only a broker captured the events of "
-            "a consumer, messages in transit count as unacknowledged."
+            note="full and idle: shares of time with a full window, and without a message. If only a broker captured events "
+            "of a consumer, messages in transit count as unacknowledged."
             + (f" {more:,} more consumers are in the tables." if more else ""),
         ),
         "consumers",
