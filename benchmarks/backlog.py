@@ -21,8 +21,8 @@ from datetime import date
 from pathlib import Path
 
 from tests.support.broker import BrokerProcess
-from warren.broker.bench.load_topology import Address
-from warren.broker.bench.message_flow import Batch, Confirms, Deliveries, prefix_of
+from warren.broker.bench.load_topology import PublishTarget
+from warren.broker.bench.message_flow import ConfirmCounter, DeliveryChecker, PublishBuffer, sequence_prefix
 from warren.core.blocking_connection import CHANNEL, BlockingConnection
 from warren.wire import field_tables
 from warren.wire.amqp_url import parse_url
@@ -90,9 +90,9 @@ def fill(url: str, pid: int, queue: str, arguments: dict[str, str], count: int, 
     table = field_tables.encode({**arguments})
     connection.call("queue.declare", 0, queue.encode(), False, True, False, False, False, table)
     connection.call("confirm.select", False)
-    address = Address(b"", queue.encode(), b"\x02", DELIVERY_MODE)
-    batch = Batch([address], size, WINDOW // 4, connection.frame_max, CHANNEL, prefix_of(0, 0))
-    confirms = Confirms()
+    address = PublishTarget(b"", queue.encode(), b"\x02", DELIVERY_MODE)
+    batch = PublishBuffer([address], size, WINDOW // 4, connection.frame_max, CHANNEL, sequence_prefix(0, 0))
+    confirms = ConfirmCounter()
     view = memoryview(batch.data)
     sent = 0
     watch = Watch(pid)
@@ -117,7 +117,7 @@ def fill(url: str, pid: int, queue: str, arguments: dict[str, str], count: int, 
 def drain(url: str, pid: int, queue: str, count: int, arguments: dict[str, str] | None = None) -> Phase:
     connection = BlockingConnection(parse_url(url))
     connection.call("basic.qos", 0, WINDOW, False)
-    deliveries = Deliveries(0, 1, WINDOW // 2, CHANNEL)
+    deliveries = DeliveryChecker(0, 1, WINDOW // 2, CHANNEL)
     table = field_tables.encode({**(arguments or {})})
     connection.call("basic.consume", 0, queue.encode(), b"", False, False, False, False, table)
     watch = Watch(pid)
@@ -139,7 +139,7 @@ def drain(url: str, pid: int, queue: str, count: int, arguments: dict[str, str] 
         data = connection.socket.recv(1 << 18)
         if not data:
             raise ConnectionError("the broker closed the connection")
-    deliveries.note()
+    deliveries.flush_counters()
     assert deliveries.counts == [count], deliveries.counts
     assert deliveries.sums == [count * (count + 1) // 2]
     assert not deliveries.reordered, f"{deliveries.reordered} out of order"
@@ -149,7 +149,7 @@ def drain(url: str, pid: int, queue: str, count: int, arguments: dict[str, str] 
     return phase
 
 
-def hear(connection: BlockingConnection, confirms: Confirms) -> None:
+def hear(connection: BlockingConnection, confirms: ConfirmCounter) -> None:
     data = connection.socket.recv(1 << 18)
     if not data:
         raise ConnectionError("the broker closed the connection")

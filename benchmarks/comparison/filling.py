@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from warren.broker.bench.load_topology import Address
-from warren.broker.bench.message_flow import Batch, Confirms, publish_frames
+from warren.broker.bench.load_topology import PublishTarget
+from warren.broker.bench.message_flow import ConfirmCounter, PublishBuffer, publish_frames
 from warren.core.blocking_connection import CHANNEL, BlockingConnection
 from warren.wire import field_tables
 from warren.wire.amqp_url import parse_url
@@ -34,9 +34,11 @@ class Filling:
         table = field_tables.encode(dict(arguments or {}))
         self.connection.call("queue.declare", 0, self._queue, *flags, table)
         self._address = (
-            Address(b"", self._queue, b"\x02", DELIVERY_MODE) if persistent else Address(b"", self._queue)
+            PublishTarget(b"", self._queue, b"\x02", DELIVERY_MODE)
+            if persistent
+            else PublishTarget(b"", self._queue)
         )
-        self._confirms = Confirms()
+        self._confirms = ConfirmCounter()
         self._sent = 0
         self._confirming = False
 
@@ -49,7 +51,7 @@ class Filling:
             self.connection.call("confirm.select", False)
             self._confirming = True
         piece = window if batched else max(1, window // 4)
-        batch = Batch([self._address], 16, piece, self.connection.frame_max, CHANNEL, 0)
+        batch = PublishBuffer([self._address], 16, piece, self.connection.frame_max, CHANNEL, 0)
         view = memoryview(batch.data)
         begun, first = time.monotonic(), self._sent
         last = first + count

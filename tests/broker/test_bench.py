@@ -1,4 +1,4 @@
-"""`warren bench` measures what it says, notices what a broker does wrong, and says in one line what it cannot do."""
+"""`warren bench`: reports, verdicts on lost and reordered messages, and errors."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 from tests.support.broker import BrokerProcess, warren
 from tests.support.frames import RawClient
 from tests.support.processes import closed_port
-from warren.broker.bench.load_topology import Address
+from warren.broker.bench.load_topology import PublishTarget
 from warren.broker.bench.message_flow import (
-    Batch,
-    Confirms,
-    Deliveries,
+    ConfirmCounter,
+    DeliveryChecker,
+    PublishBuffer,
     bucket,
     bucket_value,
-    prefix_of,
-    tag_of,
+    consumer_tag,
+    sequence_prefix,
 )
 from warren.wire.content import join_content, make_header
 from warren.wire.methods import frame
@@ -34,7 +34,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def short_run(url: str, *arguments: str) -> dict[str, object]:
-    """Where publishers or consumers stood still for the whole second there is nothing to judge: another run."""
+    """Run the load tool. Repeat the run if publishers or consumers made no progress in the measured second."""
     for _ in range(4):
         done = bench("--url", url, "--seconds", "1", "--warmup", "0.1", "--json", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -60,7 +60,7 @@ def short_run(url: str, *arguments: str) -> dict[str, object]:
         ("--exchange", "direct", "--queues", "2", "--keys", "2", "--bindings", "8", "--persistent"),
         ("--exchange", "headers", "--queues", "3", "--headers", "4", "--bindings", "4"),
         ("--priorities", "4", "--queue-argument", "x-queue-mode=lazy"),
-        # At a rate that polling can follow.
+        # A rate that basic.get can reach.
         ("--get", "--ack-every", "3", "--rate", "1000"),
         ("--get", "--auto-ack", "--queues", "2", "--rate", "1000"),
     ],
@@ -85,15 +85,12 @@ def test_every_consumer_of_a_stream_gets_every_message(amqp_url: str) -> None:
 
 
 def test_a_rate_is_kept(amqp_url: str) -> None:
-    """It publishes no more than it is told, and no less either unless its process gets no time.
-
-    A machine that stands still over an end of the span lowers the figure, or has what is overdue counted: another run.
-    """
+    """The rate is neither exceeded nor missed. A busy machine may distort one run, so up to four are made."""
     for _ in range(4):
         report = short_run(amqp_url, "--rate", "200", "--seconds", "4")
         verdict = report["verdict"]
         assert isinstance(verdict, dict)
-        # Those before and after the four that are measured are less than one.
+        # Warm-up and the time after the four measured seconds are less than one second.
         assert verdict["published"] <= 5 * 200
         published = float(str(report["published_per_second"]))
         if 190 < published < 210:
@@ -106,7 +103,7 @@ def test_processor_time_of_the_broker(broker: BrokerProcess) -> None:
     assert 0.1 < float(str(report["processor_us_per_message"])) < 1000
 
 
-def test_a_named_queue_stays_and_what_was_in_it_is_told_apart(amqp_url: str) -> None:
+def test_a_named_queue_stays_and_its_older_messages_are_counted_apart(amqp_url: str) -> None:
     name = f"bench-{uuid.uuid4().hex}"
     with RawClient(amqp_url) as client:
         client.open_channel()
@@ -130,7 +127,7 @@ def test_a_named_queue_stays_and_what_was_in_it_is_told_apart(amqp_url: str) -> 
         (("--window", "0"), 2, "--window must be between"),
         (("--seconds", "long"), 2, "argument --seconds: invalid float value: 'long'"),
         (("--publishers", "0", "--consumers", "0"), 2, "nothing to do"),
-        (("--exchange", "default", "--fan-out", "2"), 2, "--exchange default leads to one queue"),
+        (("--exchange", "default", "--fan-out", "2"), 2, "--exchange default routes to one queue"),
         (("--queues", "400", "--fan-out", "400"), 2, "must not be more than 100,000"),
         (("--queues", "20000", "--size", "100000"), 2, "too many different messages"),
         (("--keys", "2"), 2, "--keys needs --exchange"),
@@ -139,7 +136,7 @@ def test_a_named_queue_stays_and_what_was_in_it_is_told_apart(amqp_url: str) -> 
         (("--prefetch", "10", "--ack-every", "11"), 2, "--ack-every must not be greater than --prefetch"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_wrong_use_and_failures_are_errors_of_one_line(
     amqp_url: str, arguments: tuple[str, ...], status: int, text: str
 ) -> None:
     place = amqp_url.rpartition("//")[2].rpartition("@")[2].rstrip("/")
@@ -156,67 +153,67 @@ def deliver(number: int, body: bytes, *, redelivered: bool = False, tag: bytes =
     return frame(1, "basic.deliver", *arguments) + join_content(1, make_header(len(body), b"", 0), body)
 
 
-def test_deliveries_are_checked_wherever_the_bytes_are_cut() -> None:
+def test_deliveries_are_checked_for_any_chunking() -> None:
     stream = b"".join(
-        deliver(tag, struct.pack(">QQ", prefix_of(7, 0) + number, 0), redelivered=number == 2)
+        deliver(tag, struct.pack(">QQ", sequence_prefix(7, 0) + number, 0), redelivered=number == 2)
         for tag, number in enumerate([1, 2, 4, 3, 5], start=1)
     )
     for cut in range(1, len(stream)):
-        deliveries = Deliveries(run=7, publishers=1, ack_every=2, channel=1)
+        deliveries = DeliveryChecker(run=7, publishers=1, ack_every=2, channel=1)
         deliveries.feed(stream[:cut], 0)
         deliveries.feed(stream[cut:], 0)
-        deliveries.note()
+        deliveries.flush_counters()
         assert (deliveries.count, list(deliveries.counts), list(deliveries.sums)) == (5, [5], [15])
         assert (deliveries.reordered, deliveries.redelivered, deliveries.foreign) == (1, 1, 0)
         assert deliveries.acks == [frame(1, "basic.ack", 2, True), frame(1, "basic.ack", 4, True)]
 
 
-def test_each_queue_of_a_consumer_has_an_order_of_its_own() -> None:
+def test_order_is_checked_for_each_queue_of_a_consumer() -> None:
     numbers = [(0, 2), (4000, 1), (4000, 3), (0, 4), (0, 4), (4000, 5)]
-    deliveries = Deliveries(run=7, publishers=1, ack_every=0, channel=1, queues=4001)
+    deliveries = DeliveryChecker(run=7, publishers=1, ack_every=0, channel=1, queues=4001)
     for tag, (queue, number) in enumerate(numbers, start=1):
-        body = struct.pack(">QQ", prefix_of(7, 0) + number, 0)
-        deliveries.feed(deliver(tag, body, tag=tag_of(queue)), 0)
-    deliveries.note()
+        body = struct.pack(">QQ", sequence_prefix(7, 0) + number, 0)
+        deliveries.feed(deliver(tag, body, tag=consumer_tag(queue)), 0)
+    deliveries.flush_counters()
     assert (deliveries.reordered, deliveries.counts, deliveries.sums) == (1, [6], [19])
 
 
-def test_messages_of_another_run_are_not_mixed_in() -> None:
-    deliveries = Deliveries(run=7, publishers=1, ack_every=0, channel=1)
-    deliveries.feed(deliver(1, struct.pack(">QQ", prefix_of(8, 0) + 1, 0)), 0)
-    deliveries.feed(deliver(2, struct.pack(">QQ", prefix_of(7, 1) + 1, 0)), 0)
-    deliveries.note()
+def test_messages_of_another_run_are_only_counted() -> None:
+    deliveries = DeliveryChecker(run=7, publishers=1, ack_every=0, channel=1)
+    deliveries.feed(deliver(1, struct.pack(">QQ", sequence_prefix(8, 0) + 1, 0)), 0)
+    deliveries.feed(deliver(2, struct.pack(">QQ", sequence_prefix(7, 1) + 1, 0)), 0)
+    deliveries.flush_counters()
     assert (deliveries.count, deliveries.foreign, list(deliveries.counts)) == (2, 2, [0])
     assert deliveries.acks == []
 
 
 def test_confirms_in_any_order() -> None:
-    confirms = Confirms()
+    confirms = ConfirmCounter()
     frames = [("basic.ack", 2, False), ("basic.ack", 1, False), ("basic.ack", 5, True)]
     stream = b"".join(frame(1, name, *values) for name, *values in frames)
     stream += frame(1, "basic.nack", 7, True, False) + frame(0, "connection.blocked", b"full")
     for cut in range(1, len(stream)):
-        confirms = Confirms()
+        confirms = ConfirmCounter()
         confirms.feed(stream[:cut])
         confirms.feed(stream[cut:])
         assert (confirms.settled, confirms.nacked) == (7, 2)
         assert confirms.other == [frame(0, "connection.blocked", b"full")]
 
 
-def test_a_batch_numbers_its_messages() -> None:
-    turn = [Address(b"ex", key, b"\x02", 0x1000) for key in (b"queue", b"other")]
-    batch = Batch(turn, 16, capacity=3, frame_max=131072, channel=1, prefix=prefix_of(7, 2))
+def test_the_buffer_numbers_its_messages() -> None:
+    turn = [PublishTarget(b"ex", key, b"\x02", 0x1000) for key in (b"queue", b"other")]
+    batch = PublishBuffer(turn, 16, capacity=3, frame_max=131072, channel=1, prefix=sequence_prefix(7, 2))
     assert batch.capacity == 4
     batch.stamp(41, 2, 99, 1)
     header = make_header(16, b"\x02", 0x1000)
     expected = [
         frame(1, "basic.publish", 0, b"ex", key, False, False)
-        + join_content(1, header, struct.pack(">QQ", prefix_of(7, 2) + number, 99))
+        + join_content(1, header, struct.pack(">QQ", sequence_prefix(7, 2) + number, 99))
         for number, key in ((41, b"other"), (42, b"queue"))
     ]
     assert bytes(batch.data[batch.length : 3 * batch.length]) == b"".join(expected)
 
 
-def test_latency_buckets_are_narrow() -> None:
+def test_latency_buckets_have_a_resolution_of_one_64th() -> None:
     for value in (0, 1, 127, 128, 1_000, 999_999, 60_000_000):
         assert bucket_value(bucket(value)) <= value <= bucket_value(bucket(value)) * 65 / 64

@@ -1,4 +1,4 @@
-"""`warren bench`: loads a broker and says how fast it was; its options, and what does not fit together."""
+"""`warren bench`: measure throughput, latency and processor time of a broker. Options and their validation."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from collections.abc import Sequence
 
 from warren.broker.bench import processor_time
 from warren.broker.bench.load_options import Load
-from warren.broker.bench.load_topology import Layout
-from warren.broker.bench.measurement import Failed, measure
+from warren.broker.bench.load_topology import LoadTopology
+from warren.broker.bench.measurement import BenchError, measure
 from warren.broker.bench.report import Report
 from warren.core.argument_parser import CommandParser
 from warren.core.blocking_connection import ClosedByBroker
 from warren.core.errors import ExitStatus, UsageError
 from warren.wire.amqp_url import AmqpUrl, parse_url
 
-DESCRIPTION = """Measures an AMQP 0-9-1 broker: publishers and consumers, each a process with one
-connection, through one queue or many. Verifies that every message came once and in order."""
+DESCRIPTION = """Measure an AMQP 0-9-1 broker with publisher and consumer processes, each with one connection, through
+one queue or many. Verify that every message is delivered once and in order."""
 
-MOST_QUEUES = 100_000
-MOST_TURNS = 200_000
-"""Messages that are prepared, each with its own address, and the bytes that they may take."""
-MOST_PREPARED = 1 << 30
+MAX_QUEUES = 100_000
+"""Largest number of queues of a run."""
+MAX_MESSAGES = 200_000
+"""Largest number of different messages that are encoded in advance."""
+MAX_MESSAGE_BYTES = 1 << 30
+"""Largest size in bytes of these messages together."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command: 0, or 1 if messages were lost, duplicated or out of order.
+    """Measure a broker. Return 1 if messages were lost, duplicated or out of order.
 
-    :raises UsageError: if an option, the URL, the login or an existing queue does not fit
+    :raises UsageError: if an option, the URL, the login or the arguments of an existing queue are wrong
     """
     options = _parser().parse_args(arguments)
     url = _url(options.url)
@@ -57,13 +59,13 @@ def main(arguments: Sequence[str]) -> int:
         headers=options.headers,
         priorities=options.priorities,
         arguments=tuple(map(_argument, options.queue_argument)),
-        polls=options.get,
-        run=time.time_ns() // 1_000_000 & 0x7FF,
+        uses_get=options.get,
+        run_id=time.time_ns() // 1_000_000 & 0x7FF,
     )
     try:
-        with Layout(url, load, keep=options.queue is not None):
+        with LoadTopology(url, load, keep=options.queue is not None):
             report = Report.of(load, measure(load, options.pid))
-    except (ClosedByBroker, Failed) as error:
+    except (ClosedByBroker, BenchError) as error:
         if error.is_client_error:
             raise UsageError(str(error)) from None
         return _io_error(f"{url.masked}: {error}")
@@ -81,7 +83,7 @@ def _io_error(text: str) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser("warren bench", DESCRIPTION)
     add = parser.add_argument
-    add("--url", default="amqp://127.0.0.1:5672", help="the broker (default: %(default)s)")
+    add("--url", default="amqp://127.0.0.1:5672", help="URL of the broker (default: %(default)s)")
     add("--publishers", type=int, default=1, metavar="N", help="default: %(default)s")
     add("--consumers", type=int, default=1, metavar="N", help="default: %(default)s")
     add(
@@ -89,25 +91,25 @@ def _parser() -> CommandParser:
         type=int,
         default=16,
         metavar="BYTES",
-        help="of a body; from 8 on verified, from 16 on timed (16)",
+        help="size of a body; delivery is verified from 8 on, latency measured from 16 on (16)",
     )
     confirms = parser.add_mutually_exclusive_group()
     confirms.add_argument(
         "--window", type=int, default=1000, metavar="N", help="unconfirmed publishes (1000)"
     )
     confirms.add_argument("--no-confirms", action="store_true", help="publish without confirms")
-    add("--prefetch", type=int, default=1000, metavar="N", help="0: no limit (1000)")
+    add("--prefetch", type=int, default=1000, metavar="N", help="prefetch of a consumer; 0: no limit (1000)")
     acks = parser.add_mutually_exclusive_group()
     acks.add_argument("--auto-ack", action="store_true", help="consume without acknowledgements")
     acks.add_argument(
-        "--ack-every", type=int, metavar="N", help="acknowledge so many at once (half of the prefetch)"
+        "--ack-every", type=int, metavar="N", help="messages for each acknowledgement (half of the prefetch)"
     )
     add("--persistent", action="store_true", help="persistent messages in a durable queue")
     add(
         "--queue",
         metavar="NAME",
-        help="use this queue and leave it there (default: a new one, deleted afterwards); with several, how their "
-        "names begin",
+        help="use this queue and do not delete it (default: a new one, deleted afterwards); with several queues, the "
+        "prefix of their names",
     )
     add(
         "--queue-type",
@@ -120,30 +122,48 @@ def _parser() -> CommandParser:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="of the queues, a number or a text; may be given again",
+        help="argument of the queues, a number or a text; may be repeated",
     )
-    add("--queues", type=int, default=1, metavar="N", help="messages go to so many queues in turn (1)")
-    add("--fan-out", type=int, default=1, metavar="N", help="each message goes to so many queues (1)")
+    add("--queues", type=int, default=1, metavar="N", help="number of queues that messages go to in turn (1)")
+    add("--fan-out", type=int, default=1, metavar="N", help="number of queues that each message goes to (1)")
     add(
         "--exchange",
         choices=("default", "direct", "fanout", "topic", "headers"),
-        help="what the messages go through (default, or fanout or direct for a fan-out)",
+        help="type of the exchange (default; for a fan-out, fanout or direct)",
     )
-    add("--keys", type=int, default=1, metavar="N", help="routing keys that lead to each queue (1)")
-    add("--bindings", type=int, default=0, metavar="N", help="further bindings, which match nothing (0)")
-    add("--headers", type=int, default=0, metavar="N", help="headers that each message carries (0)")
+    add(
+        "--keys", type=int, default=1, metavar="N", help="number of routing keys that route to each queue (1)"
+    )
+    add(
+        "--bindings",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of further bindings that match nothing (0)",
+    )
+    add("--headers", type=int, default=0, metavar="N", help="number of headers of each message (0)")
     add(
         "--priorities",
         type=int,
         default=0,
         metavar="N",
-        help="levels of the queues; messages have each in turn (0)",
+        help="number of priorities, which messages have in turn (0)",
     )
     add("--get", action="store_true", help="consume with basic.get, one message at a time")
-    add("--seconds", type=float, default=3.0, metavar="S", help="that are measured (3)")
-    add("--warmup", type=float, default=1.0, metavar="S", help="before that (1)")
-    add("--rate", type=float, default=0.0, metavar="R", help="messages a second of all publishers (no limit)")
-    add("--pid", type=int, help="the broker's process, to measure its processor time, children included")
+    add("--seconds", type=float, default=3.0, metavar="S", help="seconds that are measured (3)")
+    add("--warmup", type=float, default=1.0, metavar="S", help="seconds of load before the measurement (1)")
+    add(
+        "--rate",
+        type=float,
+        default=0.0,
+        metavar="R",
+        help="messages a second of all publishers together (no limit)",
+    )
+    add(
+        "--pid",
+        type=int,
+        help="process id of the broker, to measure its processor time with that of its children",
+    )
     add("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -156,7 +176,10 @@ def _url(text: str) -> AmqpUrl:
 
 
 def _check(options: Namespace) -> None:
-    """:raises UsageError: naming the option that is out of its range"""
+    """Check the options.
+
+    :raises UsageError: naming the option that is out of range or conflicts with another
+    """
     ranges = {
         "publishers": (0, 4096),
         "consumers": (0, 4096),
@@ -179,37 +202,39 @@ def _check(options: Namespace) -> None:
         if value is not None and not least <= value <= most:
             raise UsageError(f"--{name.replace('_', '-')} must be between {least} and {most}, not {value}")
     if not options.publishers and not options.consumers:
-        raise UsageError("--publishers and --consumers are both 0: there is nothing to do")
+        raise UsageError("--publishers and --consumers are both 0, so there is nothing to do")
     if options.ack_every and options.prefetch and options.ack_every > options.prefetch:
-        raise UsageError("--ack-every must not be greater than --prefetch: the consumer would wait for ever")
+        raise UsageError(
+            "--ack-every must not be greater than --prefetch, or the consumer would wait forever"
+        )
     if options.queue_type == "stream" and options.consumers and (options.auto_ack or not options.prefetch):
         raise UsageError(
-            "--queue-type stream: its consumers acknowledge and have a limit; leave out --auto-ack, --prefetch 0"
+            "consumers of a stream need acknowledgements and a prefetch; leave out --auto-ack and --prefetch 0"
         )
     _check_layout(options)
     if options.pid is not None and not processor_time.exists(options.pid):
-        raise UsageError(f"--pid: there is no process {options.pid} that can be measured")
+        raise UsageError(f"--pid: process {options.pid} does not run or cannot be measured")
 
 
 def _check_layout(options: Namespace) -> None:
     exchange = _exchange(options)
     if options.exchange == "default" and options.fan_out > 1:
         raise UsageError(
-            "--exchange default leads to one queue: for a --fan-out take fanout, direct, topic or headers"
+            "--exchange default routes to one queue; for a --fan-out use fanout, direct, topic or headers"
         )
     if exchange == "fanout" and options.queues > 1:
-        raise UsageError("--exchange fanout leads to all queues: give their number as --fan-out")
+        raise UsageError("--exchange fanout routes to all queues; set their number with --fan-out")
     if options.keys > 1 and exchange not in ("direct", "topic"):
         raise UsageError("--keys needs --exchange direct or topic")
     if options.bindings and not exchange:
         raise UsageError("--bindings needs an --exchange")
-    if options.queues * options.fan_out > MOST_QUEUES:
-        raise UsageError(f"--queues times --fan-out must not be more than {MOST_QUEUES:,}")
+    if options.queues * options.fan_out > MAX_QUEUES:
+        raise UsageError(f"--queues times --fan-out must not be more than {MAX_QUEUES:,}")
     turns = options.queues * options.keys * max(options.priorities, 1)
-    if turns > MOST_TURNS or turns * (options.size + 1024) > MOST_PREPARED:
+    if turns > MAX_MESSAGES or turns * (options.size + 1024) > MAX_MESSAGE_BYTES:
         raise UsageError(
-            "--queues, --keys, --priorities and --size together are too many different messages: "
-            f"{MOST_TURNS:,}, or {MOST_PREPARED:,} bytes of them, are the most"
+            "--queues, --keys, --priorities and --size together make too many different messages; "
+            f"the limit is {MAX_MESSAGES:,} messages and {MAX_MESSAGE_BYTES:,} bytes"
         )
     for text in options.queue_argument:
         if "=" not in text:
@@ -217,7 +242,7 @@ def _check_layout(options: Namespace) -> None:
 
 
 def _exchange(options: Namespace) -> str:
-    """The type of exchange; empty for the default one."""
+    """Return the exchange type; empty for the default exchange."""
     if options.exchange is None and options.fan_out > 1:
         return "fanout" if options.queues == 1 else "direct"
     return "" if options.exchange in (None, "default") else str(options.exchange)

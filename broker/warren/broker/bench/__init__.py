@@ -1,1 +1,1 @@
-"""The load tool: drives any AMQP 0-9-1 broker to its limit, says what it cost and whether it was right."""
+"""Load tool of `warren bench`: throughput, latency, processor time and correctness of any AMQP 0-9-1 broker."""

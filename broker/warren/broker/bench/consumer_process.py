@@ -1,22 +1,22 @@
-"""The process that consumes: it takes what comes, or asks for one message at a time, and acknowledges."""
+"""Consumer process of the load tool: basic.consume or basic.get, and acknowledgements."""
 
 from __future__ import annotations
 
 import time
 from multiprocessing.connection import Connection
 
-from warren.broker.bench.load_options import Consumed, Load, Schedule
+from warren.broker.bench.load_options import ConsumerReport, Load, Schedule
 from warren.broker.bench.load_topology import queues_of
-from warren.broker.bench.message_flow import Deliveries, tag_of
+from warren.broker.bench.message_flow import DeliveryChecker, consumer_tag
 from warren.broker.bench.worker_process import (
-    PATIENCE,
-    Meter,
+    STALL_SECONDS,
     Progress,
+    RateMeter,
     Ready,
-    judge,
-    patient,
-    read,
-    reporting,
+    raise_if_closed,
+    receive,
+    run_and_report,
+    set_timeouts,
 )
 from warren.core.blocking_connection import CHANNEL, BlockingConnection
 from warren.wire import field_tables
@@ -24,73 +24,77 @@ from warren.wire.amqp_url import parse_url
 from warren.wire.methods import frame
 
 IDLE = 0.05
-"""Seconds after which a consumer that gets nothing acknowledges what it holds, and reports."""
+"""Seconds without a delivery after which a consumer acknowledges the rest and reports its progress."""
 EMPTY = 0.001
-"""Seconds until a consumer asks again where nothing was."""
+"""Seconds between two basic.get of an empty queue."""
 CONSUME_OK = b"\0\x3c\0\x15"
 
 
 def consumer(pipe: Connection, load: Load, index: int) -> None:
-    """The whole life of consumer number `index`."""
-    reporting(pipe, lambda: _consume(pipe, load, index))
+    """Run consumer number `index` to its end."""
+    run_and_report(pipe, lambda: _consume(pipe, load, index))
 
 
-def _consume(pipe: Connection, load: Load, index: int) -> Consumed:
+def _consume(pipe: Connection, load: Load, index: int) -> ConsumerReport:
     connection = BlockingConnection(parse_url(load.url), product="warren bench")
-    if load.prefetch and load.ack_every and not load.polls:
+    if load.prefetch and load.ack_every and not load.uses_get:
         connection.call("basic.qos", 0, load.prefetch, False)
     queues = queues_of(load, index)
-    deliveries = Deliveries(load.run, max(load.publishers, 1), load.ack_every, CHANNEL, len(queues))
-    result = Consumed()
-    if not load.polls:
+    deliveries = DeliveryChecker(load.run_id, max(load.publishers, 1), load.ack_every, CHANNEL, len(queues))
+    result = ConsumerReport()
+    if not load.uses_get:
         _subscribe(connection, load, deliveries, queues)
     pipe.send(Ready())
     schedule: Schedule = pipe.recv()
-    patient(connection, IDLE)
-    meter = Meter(schedule, result.consuming)
-    if load.polls:
+    set_timeouts(connection, IDLE)
+    meter = RateMeter(schedule, result.consuming)
+    if load.uses_get:
         _poll(pipe, connection, deliveries, schedule, meter, queues)
     else:
         _deliver(pipe, connection, deliveries, schedule, meter)
-    patient(connection, PATIENCE)
+    set_timeouts(connection, STALL_SECONDS)
     _flush(connection, deliveries)
-    deliveries.note()
+    deliveries.flush_counters()
     result.count = deliveries.count
     result.counts, result.sums = deliveries.counts, deliveries.sums
     result.reordered = deliveries.reordered if load.ordered else 0
     result.redelivered = deliveries.redelivered
     result.foreign, result.latencies = deliveries.foreign, deliveries.latencies
-    connection.socket.settimeout(PATIENCE)
+    connection.socket.settimeout(STALL_SECONDS)
     connection.buffer = deliveries.rest
     connection.close()
     return result
 
 
 def _subscribe(
-    connection: BlockingConnection, load: Load, deliveries: Deliveries, queues: list[bytes]
+    connection: BlockingConnection, load: Load, deliveries: DeliveryChecker, queues: list[bytes]
 ) -> None:
-    # Of a stream what this run publishes; if it publishes nothing, what is there.
+    # A stream is read from the end if this run publishes, else from its first message.
     start = {"x-stream-offset": "next" if load.publishers else "first"}
     arguments = field_tables.encode({**start} if load.queue_type == "stream" else {})
     flags = (False, not load.ack_every, False, False)
     for place, name in enumerate(queues):
-        connection.send("basic.consume", 0, name, tag_of(place), *flags, arguments)
-    # What comes together with the answers is the load's already.
+        connection.send("basic.consume", 0, name, consumer_tag(place), *flags, arguments)
+    # Bytes that were received with the replies may already contain deliveries.
     deliveries.feed(connection.buffer, time.monotonic_ns())
     answered = 0
     while answered < len(queues):
-        deliveries.feed(read(connection), time.monotonic_ns())
+        deliveries.feed(receive(connection), time.monotonic_ns())
         answered += sum(each[7:11] == CONSUME_OK for each in deliveries.other)
-        judge(connection, deliveries.other)
+        raise_if_closed(connection, deliveries.other)
 
 
 def _deliver(
-    pipe: Connection, connection: BlockingConnection, deliveries: Deliveries, schedule: Schedule, meter: Meter
+    pipe: Connection,
+    connection: BlockingConnection,
+    deliveries: DeliveryChecker,
+    schedule: Schedule,
+    meter: RateMeter,
 ) -> None:
-    told = 0
+    reported = 0
     while True:
         try:
-            data = read(connection)
+            data = receive(connection)
         except (TimeoutError, BlockingIOError):
             data = b""
         now = time.monotonic_ns()
@@ -99,13 +103,13 @@ def _deliver(
         if deliveries.acks or not data:
             _flush(connection, deliveries, partly=not data)
         if deliveries.other:
-            judge(connection, deliveries.other)
-        meter.look(now, deliveries.count)
+            raise_if_closed(connection, deliveries.other)
+        meter.sample(now, deliveries.count)
         deliveries.measuring = meter.measuring
-        # Without those of other runs: who waits for what this one published must not count them.
-        if (not data or now > schedule.end) and deliveries.count - deliveries.foreign != told:
-            told = deliveries.count - deliveries.foreign
-            pipe.send(Progress(told))
+        # Messages of other runs do not count: the coordinator waits for those that this run published.
+        if (not data or now > schedule.end) and deliveries.count - deliveries.foreign != reported:
+            reported = deliveries.count - deliveries.foreign
+            pipe.send(Progress(reported))
         if now > schedule.end and pipe.poll():
             return
 
@@ -113,14 +117,14 @@ def _deliver(
 def _poll(
     pipe: Connection,
     connection: BlockingConnection,
-    deliveries: Deliveries,
+    deliveries: DeliveryChecker,
     schedule: Schedule,
-    meter: Meter,
+    meter: RateMeter,
     queues: list[bytes],
 ) -> None:
-    patient(connection, PATIENCE)
+    set_timeouts(connection, STALL_SECONDS)
     asks = [frame(CHANNEL, "basic.get", 0, name, not deliveries.ack_every) for name in queues]
-    turn = told = 0
+    turn = reported = 0
     while True:
         answers, empty = deliveries.count + deliveries.empty, deliveries.empty
         connection.socket.sendall(b"".join((*deliveries.acks, asks[turn % len(asks)])))
@@ -128,14 +132,14 @@ def _poll(
         deliveries.queue = turn % len(asks)
         turn += 1
         while deliveries.count + deliveries.empty == answers:
-            deliveries.feed(read(connection), time.monotonic_ns())
-            judge(connection, deliveries.other)
+            deliveries.feed(receive(connection), time.monotonic_ns())
+            raise_if_closed(connection, deliveries.other)
         now = time.monotonic_ns()
-        meter.look(now, deliveries.count)
+        meter.sample(now, deliveries.count)
         deliveries.measuring = meter.measuring
-        if now > schedule.end and deliveries.count - deliveries.foreign != told:
-            told = deliveries.count - deliveries.foreign
-            pipe.send(Progress(told))
+        if now > schedule.end and deliveries.count - deliveries.foreign != reported:
+            reported = deliveries.count - deliveries.foreign
+            pipe.send(Progress(reported))
         if now > schedule.end and pipe.poll():
             return
         if deliveries.empty > empty and len(asks) == 1:
@@ -144,7 +148,7 @@ def _poll(
             time.sleep(EMPTY)
 
 
-def _flush(connection: BlockingConnection, deliveries: Deliveries, partly: bool = True) -> None:
+def _flush(connection: BlockingConnection, deliveries: DeliveryChecker, partly: bool = True) -> None:
     if partly and deliveries.ack_every:
         deliveries.acknowledge()
     if deliveries.acks:

@@ -1,18 +1,18 @@
-"""What load is asked for, and what each worker reports: plain values that go from process to process."""
+"""Options of a load, and the reports of its workers: plain values that are sent between processes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-NUMBERED = 8
-"""From this body size on, messages carry their number: loss and order are verified."""
-STAMPED = 16
-"""From this body size on, they also carry the time of their sending: latency is measured."""
+MIN_NUMBERED_SIZE = 8
+"""Smallest body, in bytes, that carries a sequence number, so that loss and order can be verified."""
+MIN_TIMESTAMPED_SIZE = 16
+"""Smallest body, in bytes, that also carries its send time, so that latency can be measured."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One run of the load tool, as its options describe it."""
+    """Options of one run of the load tool."""
 
     url: str
     queue: str
@@ -20,70 +20,70 @@ class Load:
     consumers: int = 1
     size: int = 16
     window: int = 1000
-    """Publishes of one publisher that may be unconfirmed; 0: no confirms."""
+    """Largest number of unconfirmed publishes of a publisher; 0: no publisher confirms."""
     prefetch: int = 1000
     ack_every: int = 1
-    """Acknowledge once for this many messages; 0: auto-ack."""
+    """Messages for each acknowledgement; 0: automatic acknowledgement."""
     persistent: bool = False
     seconds: float = 3.0
     warmup: float = 1.0
     rate: float = 0.0
-    """Messages a second of all publishers together; 0: as many as the broker takes."""
+    """Messages a second of all publishers together; 0: no limit."""
     queue_type: str = "classic"
-    """Of a stream every consumer gets every message."""
+    """`x-queue-type`. Every consumer of a stream gets every message."""
     exchange: str = ""
-    """The type of the exchange that messages go through; empty: the default exchange, by the queue's name."""
+    """Type of the exchange; empty: the default exchange."""
     queues: int = 1
-    """Messages are spread over so many groups of queues, in turn."""
+    """Number of queue groups, to which messages are routed in turn."""
     fan_out: int = 1
-    """Queues in a group; each gets its own copy."""
+    """Queues in a group; each gets a copy of the message."""
     keys: int = 1
-    """Routing keys that lead to each group."""
+    """Number of routing keys that route to each group."""
     bindings: int = 0
-    """Further bindings of the exchange, which match no message."""
+    """Number of further bindings of the exchange that match no message."""
     headers: int = 0
-    """Headers that each message carries."""
+    """Number of headers of each message."""
     priorities: int = 0
-    """Levels of the queues and of the messages, in turn; 0: none."""
+    """Number of priorities, which messages have in turn; 0: no priority queues."""
     arguments: tuple[tuple[str, int | str], ...] = ()
-    """Further arguments of the queues."""
-    polls: bool = False
-    """Consumers ask with basic.get, one message at a time."""
-    run: int = 0
-    """Which run a message belongs to (0-2047), so that leftovers of another are told apart."""
+    """Further arguments of queue.declare."""
+    uses_get: bool = False
+    """True if consumers fetch messages one by one with basic.get."""
+    run_id: int = 0
+    """Identifier of the run in each message (0-2047), to recognise messages that another run left behind."""
 
     @property
     def copies(self) -> int:
-        """How often each message is delivered."""
+        """Number of deliveries of each message."""
         return self.fan_out * (self.consumers if self.queue_type == "stream" else 1)
 
     @property
     def ordered(self) -> bool:
-        """Whether a queue's consumer gets the messages of one publisher in their order."""
+        """True if a consumer gets the messages of one publisher in order."""
         return not self.priorities
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When a run starts, and the span that is measured: nanoseconds of time.monotonic_ns()."""
+    """Start, end and measured span of a run, in nanoseconds of `time.monotonic_ns()`."""
 
     start: int
     measured_from: int
     measured_until: int
     end: int
-    """When publishers stop: a little after the span, so that its last moment is like the others."""
+    """Time at which publishers stop: a little after the measured span, so that the load is constant in all of it."""
 
 
 @dataclass
-class Rates:
-    """Counts at the two ends of the measured span, as far as the worker's loop came to look."""
+class SpanCounts:
+    """Time and counter of a worker at both ends of the measured span, as its loop sampled them."""
 
     began: int = 0
     ended: int = 0
     first: int = 0
     last: int = 0
     processor: float = 0.0
-    """Processor seconds of the worker within the span."""
+    """Processor time of the worker within the span, in seconds."""
 
     @property
     def per_second(self) -> float:
@@ -92,30 +92,31 @@ class Rates:
 
 
 @dataclass
-class Published:
-    """What one publisher did."""
+class PublisherReport:
+    """Report of a publisher."""
 
     publisher: int
     sent: int = 0
     confirmed: int = 0
     nacked: int = 0
-    sending: Rates = field(default_factory=Rates)
-    confirming: Rates = field(default_factory=Rates)
+    sending: SpanCounts = field(default_factory=SpanCounts)
+    confirming: SpanCounts = field(default_factory=SpanCounts)
 
 
 @dataclass
-class Consumed:
-    """What one consumer saw."""
+class ConsumerReport:
+    """Report of a consumer."""
 
     count: int = 0
     counts: list[int] = field(default_factory=list)
-    """Messages by publisher."""
+    """Number of messages, by publisher."""
     sums: list[int] = field(default_factory=list)
-    """Sums of their numbers by publisher: with the counts, they prove that each came once."""
+    """Sums of the sequence numbers, by publisher. With the counts they show that each message was delivered once."""
     reordered: int = 0
-    """Messages that came after a later one of the same publisher."""
+    """Number of messages that were delivered after a later one of the same publisher."""
     redelivered: int = 0
     foreign: int = 0
-    """Messages of another run."""
+    """Number of messages of other runs."""
     latencies: list[int] = field(default_factory=list)
-    consuming: Rates = field(default_factory=Rates)
+    """Histogram of latencies in microseconds; see `message_flow.bucket`."""
+    consuming: SpanCounts = field(default_factory=SpanCounts)

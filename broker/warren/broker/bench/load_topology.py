@@ -1,4 +1,4 @@
-"""What a load needs on the broker: its exchange, queues and bindings, and how its messages are addressed."""
+"""Topology of a load: its exchange, queues and bindings, and the address of each message."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from warren.wire.content import DELIVERY_MODE, HEADERS, PRIORITY
 from warren.wire.reply_codes import Reply
 
 WORDS = 100
-"""Different words in each place of a binding that matches nothing."""
+"""Number of different words in each position of a binding that matches nothing."""
 
 BINDING_SECONDS = 120.0
-"""That a broker may take for all bindings."""
+"""Seconds that the broker may take for all bindings."""
 
 
 @dataclass(frozen=True)
-class Address:
-    """How one of a load's messages is published: exchange, key, encoded properties and the flags that announce them."""
+class PublishTarget:
+    """Exchange, routing key and encoded properties of a message, with the flags of its properties."""
 
     exchange: bytes
     routing_key: bytes
@@ -29,30 +29,30 @@ class Address:
 
 
 def queue_names(load: Load) -> list[bytes]:
-    """All of them, the queues of one group side by side. A single one has the load's own name."""
+    """Return the names of all queues; those of one group are adjacent. A single queue has the name of the load."""
     count = load.queues * load.fan_out
     return [load.queue.encode()] if count == 1 else [f"{load.queue}-{i:06d}".encode() for i in range(count)]
 
 
 def queues_of(load: Load, consumer: int) -> list[bytes]:
-    """What consumer number `consumer` consumes from: its share, or a queue that it shares with others."""
+    """Return the queues of consumer number `consumer`: its share of all, or one that it shares with other consumers."""
     names = queue_names(load)
     if load.queue_type == "stream":
         return names
     return names[consumer :: load.consumers] or [names[consumer % len(names)]]
 
 
-def addresses(load: Load) -> list[Address]:
-    """Of the messages in turn: every key of every group, and every priority as often as every key. All are as long."""
+def publish_targets(load: Load) -> list[PublishTarget]:
+    """Return the targets that messages have in turn: each combination of group, key and priority. All have equal length."""
     groups, keys = load.queues, load.keys
     levels = max(load.priorities, 1)
     return [
-        _address(load, turn % groups, turn // groups % keys, turn // (groups * keys))
+        _publish_target(load, turn % groups, turn // groups % keys, turn // (groups * keys))
         for turn in range(groups * keys * levels)
     ]
 
 
-def _address(load: Load, group: int, key: int, level: int) -> Address:
+def _publish_target(load: Load, group: int, key: int, level: int) -> PublishTarget:
     headers: dict[str, field_tables.Value] = {
         f"header-{i:02d}": f"value-{i:02d}" for i in range(load.headers)
     }
@@ -71,16 +71,16 @@ def _address(load: Load, group: int, key: int, level: int) -> Address:
         flags |= PRIORITY
         properties += bytes((level,))
     if not load.exchange:
-        return Address(b"", queue_names(load)[group], properties, flags)
-    return Address(load.queue.encode(), _key(load, group, key), properties, flags)
+        return PublishTarget(b"", queue_names(load)[group], properties, flags)
+    return PublishTarget(load.queue.encode(), _key(load, group, key), properties, flags)
 
 
 def _key(load: Load, group: int, key: int) -> bytes:
     return f"bench.{group:06d}.{key:06d}".encode() if load.keys > 1 else f"bench.{group:06d}".encode()
 
 
-class Layout:
-    """The exchange, queues and bindings of a run: there when it begins, and gone afterwards unless they are kept."""
+class LoadTopology:
+    """Context manager that declares exchange, queues and bindings of a run, and deletes them unless `keep` is set."""
 
     def __init__(self, url: AmqpUrl, load: Load, keep: bool) -> None:
         self._url = url
@@ -105,7 +105,7 @@ class Layout:
             if self._load.exchange:
                 self._bind(connection)
         except BaseException:
-            # Half of them may be there.
+            # Some of them may have been declared.
             self._remove()
             raise
         connection.close()
@@ -138,7 +138,7 @@ class Layout:
             pattern, arguments = self._idle_binding(number)
             queue = self._names[number % len(self._names)]
             connection.send("queue.bind", 0, queue, exchange, pattern, True, arguments)
-        # They were not answered one by one; this comes when all are made.
+        # The bindings were sent with nowait. The reply to this declare arrives when all of them are made.
         connection.socket.settimeout(BINDING_SECONDS)
         self._declare(connection, self._names[0], passive=True)
 
@@ -151,7 +151,7 @@ class Layout:
         return _key(load, group, key), field_tables.encode({})
 
     def _idle_binding(self, number: int) -> tuple[bytes, bytes]:
-        """No message has these: words, one-word and many-words wildcards in turn, so that a topic has all to look at."""
+        """Return a binding that matches no message. Those of a topic exchange use words, `*` and `#` in turn."""
         if self._load.exchange == "headers":
             return b"", field_tables.encode({"x-match": "all", "group": f"other-{number}"})
         first, second, third = number % WORDS, number // WORDS % WORDS, number // WORDS**2
@@ -179,5 +179,5 @@ class Layout:
                 connection.call("queue.delete", 0, name, False, False, False)
             connection.close()
         except (OSError, ClosedByBroker):
-            # If the run failed, that is what to report; else the broker is gone, and the queues with it.
+            # A failure of the run itself is reported; otherwise the broker is gone with its queues.
             return

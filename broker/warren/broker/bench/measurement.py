@@ -1,4 +1,4 @@
-"""One run: starts the workers, watches them, measures the broker's processor time meanwhile."""
+"""Coordination of a run: start the workers, collect their reports, and measure the broker's processor time."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ from typing import TypeVar
 
 from warren.broker.bench import processor_time
 from warren.broker.bench.consumer_process import consumer
-from warren.broker.bench.load_options import Consumed, Load, Published, Schedule
+from warren.broker.bench.load_options import ConsumerReport, Load, PublisherReport, Schedule
 from warren.broker.bench.publisher_process import publisher
-from warren.broker.bench.worker_process import PATIENCE, Progress, Ready, Stop, Trouble
+from warren.broker.bench.worker_process import STALL_SECONDS, Failure, Progress, Ready, Stop
 
-_Report = TypeVar("_Report", Published, Consumed)
+_Report = TypeVar("_Report", PublisherReport, ConsumerReport)
 
-LEAD = 0.05
-"""Seconds from the last worker's being ready to the start; twice that, the load goes on after the span."""
+LEAD_SECONDS = 0.05
+"""Seconds between the last worker's `Ready` and the start. The load continues twice as long after the measured span."""
 
 
-class Failed(Exception):
-    """The run could not be made: why, in one line, and whether what was asked for is at fault."""
+class BenchError(Exception):
+    """The run failed. The text is one line; `is_client_error` is true if the options are wrong, not the broker."""
 
-    def __init__(self, trouble: Trouble) -> None:
-        super().__init__(trouble.text)
-        self.is_client_error = trouble.is_client_error
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.is_client_error = failure.is_client_error
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What all workers report, and what the broker's processor did meanwhile."""
+class Measurement:
+    """Reports of all workers, and the processor time of the broker."""
 
-    published: list[Published]
-    consumed: list[Consumed]
+    published: list[PublisherReport]
+    consumed: list[ConsumerReport]
     processor: float | None
-    """Processor seconds of the broker in the measured span, if its process id was given."""
+    """Processor time of the broker in the measured span, in seconds; None if its process id is unknown."""
     span: float
-    """Seconds for which `processor` was counted."""
+    """Seconds over which `processor` was measured."""
 
 
-def measure(load: Load, broker_pid: int | None = None) -> Outcome:
-    """Make the load and wait for its end.
+def measure(load: Load, broker_pid: int | None = None) -> Measurement:
+    """Run a load to its end.
 
-    :param broker_pid: the broker's process, if its processor time is wanted
-    :raises Failed: if a worker fails, or the broker does nothing for 30 s
+    :param broker_pid: process id of the broker, to measure its processor time
+    :raises BenchError: if a worker fails, or the broker makes no progress for 30 s
     """
-    with _Crew(load) as crew:
-        start = time.monotonic_ns() + int(LEAD * 1e9)
+    with _WorkerPool(load) as workers:
+        start = time.monotonic_ns() + int(LEAD_SECONDS * 1e9)
         measured_from = start + int(load.warmup * 1e9)
         measured_until = measured_from + int(load.seconds * 1e9)
-        schedule = Schedule(start, measured_from, measured_until, measured_until + int(LEAD * 2e9))
-        crew.tell_all(schedule)
-        crew.watch_until(schedule.measured_from)
+        schedule = Schedule(start, measured_from, measured_until, measured_until + int(LEAD_SECONDS * 2e9))
+        workers.broadcast(schedule)
+        workers.wait_until(schedule.measured_from)
         before, began = _processor(broker_pid), time.monotonic()
-        crew.watch_until(schedule.measured_until)
+        workers.wait_until(schedule.measured_until)
         after, ended = _processor(broker_pid), time.monotonic()
-        published, consumed = crew.finish()
+        published, consumed = workers.finish()
     used = after - before if before is not None and after is not None else None
-    return Outcome(published, consumed, used, ended - began)
+    return Measurement(published, consumed, used, ended - began)
 
 
 def _processor(pid: int | None) -> float | None:
@@ -69,38 +69,41 @@ def _processor(pid: int | None) -> float | None:
     try:
         return processor_time.seconds(pid)
     except OSError:
-        raise Failed(Trouble(f"the broker's process {pid} has ended")) from None
+        raise BenchError(Failure(f"the broker's process {pid} has ended")) from None
 
 
 class _Worker:
-    """One process and what is known of it."""
+    """A worker process with its pipe, progress and report."""
 
     def __init__(self, process: SpawnProcess, pipe: Connection) -> None:
         self.process = process
         self.pipe = pipe
         self.ready = False
         self.progress = 0
-        self.report: Published | Consumed | None = None
+        self.report: PublisherReport | ConsumerReport | None = None
 
-    def listen(self) -> None:
-        """:raises Failed: if it reports trouble, or has died"""
+    def receive(self) -> None:
+        """Receive one message of the worker.
+
+        :raises BenchError: if the worker reports a failure, or has died
+        """
         try:
             message = self.pipe.recv()
         except EOFError:
-            raise Failed(Trouble("a worker of the load tool died")) from None
+            raise BenchError(Failure("a worker of the load tool died")) from None
         match message:
             case Ready():
                 self.ready = True
             case Progress(count):
                 self.progress = count
-            case Published() | Consumed():
+            case PublisherReport() | ConsumerReport():
                 self.report = message
-            case Trouble():
-                raise Failed(message)
+            case Failure():
+                raise BenchError(message)
 
 
-class _Crew:
-    """The workers of a run; leaving the block ends those that still run."""
+class _WorkerPool:
+    """Worker processes of a run. Leaving the context terminates those that still run."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -111,8 +114,8 @@ class _Crew:
     def _all(self) -> list[_Worker]:
         return self._publishers + self._consumers
 
-    def __enter__(self) -> _Crew:
-        # A fresh interpreter a worker: nothing of this process reaches into the measurement.
+    def __enter__(self) -> _WorkerPool:
+        # Each worker is a fresh interpreter, so that nothing of this process affects the measurement.
         spawn = multiprocessing.get_context("spawn")
         try:
             for index in range(self._load.publishers):
@@ -123,50 +126,54 @@ class _Crew:
                 ours, theirs = spawn.Pipe()
                 process = spawn.Process(target=consumer, args=(theirs, self._load, index))
                 self._consumers.append(_start(process, ours, theirs))
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + STALL_SECONDS
             while not all(worker.ready for worker in self._all):
-                if not self._listen(deadline - time.monotonic()):
-                    raise Failed(Trouble(f"the workers were not connected after {PATIENCE:g} s"))
+                if not self._receive(deadline - time.monotonic()):
+                    raise BenchError(Failure(f"the workers did not connect within {STALL_SECONDS:g} s"))
         except BaseException:
             self._end()
             raise
         return self
 
-    def tell_all(self, message: Schedule) -> None:
+    def broadcast(self, message: Schedule) -> None:
+        """Send a message to all workers."""
         for worker in self._all:
             worker.pipe.send(message)
 
-    def watch_until(self, moment: int) -> None:
-        """Wait for a moment of the monotonic clock, in nanoseconds; a worker that fails ends the wait."""
-        while (left := (moment - time.monotonic_ns()) / 1e9) > 0:
-            self._listen(left)
+    def wait_until(self, moment: int) -> None:
+        """Wait until a time of the monotonic clock, in nanoseconds.
 
-    def finish(self) -> tuple[list[Published], list[Consumed]]:
-        """Wait until the publishers are done and everything has been consumed, or nothing comes any more."""
-        published: list[Published] = []
-        while len(published := _reports(self._publishers, Published)) < self._load.publishers:
-            self._listen(PATIENCE)
+        :raises BenchError: if a worker fails meanwhile
+        """
+        while (left := (moment - time.monotonic_ns()) / 1e9) > 0:
+            self._receive(left)
+
+    def finish(self) -> tuple[list[PublisherReport], list[ConsumerReport]]:
+        """Wait until the publishers have ended and all messages are consumed, or no more arrive; return all reports."""
+        published: list[PublisherReport] = []
+        while len(published := _reports(self._publishers, PublisherReport)) < self._load.publishers:
+            self._receive(STALL_SECONDS)
         expected = sum(one.confirmed if self._load.window else one.sent for one in published)
         expected *= self._load.copies
         while sum(worker.progress for worker in self._consumers) < expected and self._consumers:
-            if not self._listen(PATIENCE / 3):
-                # What has not come by now is lost: the report says so.
+            if not self._receive(STALL_SECONDS / 3):
+                # No progress: the missing messages are lost, and the report counts them.
                 break
         for worker in self._consumers:
             worker.pipe.send(Stop())
-        while len(consumed := _reports(self._consumers, Consumed)) < self._load.consumers:
-            self._listen(PATIENCE)
+        while len(consumed := _reports(self._consumers, ConsumerReport)) < self._load.consumers:
+            self._receive(STALL_SECONDS)
         return published, consumed
 
-    def _listen(self, timeout: float) -> bool:
-        """Take what the workers say within `timeout` seconds: whether one of them said something."""
-        # Who has reported has no more to say; its pipe would be at its end for ever.
-        speaking = {worker.pipe: worker for worker in self._all if worker.report is None}
-        heard = wait(speaking, max(timeout, 0.0))
-        for pipe in heard:
+    def _receive(self, timeout: float) -> bool:
+        """Receive messages of the workers, waiting at most `timeout` seconds. Return False if there was none."""
+        # A worker that has reported sends nothing more, and its closed pipe would always be ready.
+        pending = {worker.pipe: worker for worker in self._all if worker.report is None}
+        ready = wait(pending, max(timeout, 0.0))
+        for pipe in ready:
             assert isinstance(pipe, Connection)
-            speaking[pipe].listen()
-        return bool(heard)
+            pending[pipe].receive()
+        return bool(ready)
 
     def _end(self) -> None:
         for worker in self._all:
@@ -186,7 +193,7 @@ class _Crew:
 
 def _start(process: SpawnProcess, ours: Connection, theirs: Connection) -> _Worker:
     process.start()
-    # Only the child holds that end from now on, so that its death is an end of file here.
+    # From now on only the child holds that end, so that its death is an end of file here.
     theirs.close()
     return _Worker(process, ours)
 

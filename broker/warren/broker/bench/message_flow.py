@@ -1,7 +1,7 @@
-"""What sees every message: publishes in batches, confirms and deliveries in large pieces.
+"""Hot path of the load tool: encoded publishes in bulk, and counting of confirms and deliveries (compiled with mypyc).
 
-Nothing here reads or writes a socket; frames are found in the bytes as they came (AMQP 0-9-1, section 4.2.2),
-and no object is made for a frame that only has to be counted.
+It does no I/O. Frames are parsed in place in the received bytes (AMQP 0-9-1, section 4.2.2), and a frame that is only
+counted creates no object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from warren.wire.content import HEADER_FIXED, content_frames, join_content, make
 from warren.wire.methods import frame
 
 if TYPE_CHECKING:
-    from warren.broker.bench.load_topology import Address
+    from warren.broker.bench.load_topology import PublishTarget
 
 _U64: Final = struct.Struct(">Q")
 _STAMP: Final = struct.Struct(">QQ")
@@ -29,12 +29,12 @@ _BODY: Final = 3
 _BUCKETS: Final = 64 * 40
 
 
-class Batch:
-    """Publishes of one size, encoded once, in a ring; only number and time change from one use to the next."""
+class PublishBuffer:
+    """Ring buffer of encoded publishes of one size. For each use, only sequence number and timestamp are overwritten."""
 
     def __init__(
         self,
-        addresses: Sequence[Address],
+        addresses: Sequence[PublishTarget],
         size: int,
         capacity: int,
         frame_max: int,
@@ -42,14 +42,14 @@ class Batch:
         prefix: int,
     ) -> None:
         """
-        :param addresses: of the messages in turn; all encoded as long as each other
-        :param capacity: how many messages it holds at least; rounded up to whole rounds of the addresses
-        :param prefix: which run and publisher they belong to (`prefix_of`)
+        :param addresses: targets of the messages, in turn; their encodings have equal length
+        :param capacity: least number of messages; it is rounded up to a multiple of the targets
+        :param prefix: run and publisher of the messages (`sequence_prefix`)
         """
         turn = [publish_frames(each, size, frame_max, channel) for each in addresses]
         rounds = -(-capacity // len(turn))
         self.length: i64 = len(turn[0])
-        """Bytes of one message, all its frames."""
+        """Bytes of all frames of one message."""
         self.capacity = rounds * len(turn)
         self.data = bytearray(b"".join(turn) * rounds)
         first = addresses[0]
@@ -59,7 +59,12 @@ class Batch:
         self.prefix = prefix
 
     def stamp(self, first: int, count: i64, now: int, at: i64 = 0) -> None:
-        """Number `count` messages from the one at `at` on, beginning with `first`, and set their time, in nanoseconds."""
+        """Write sequence numbers and a timestamp into `count` messages.
+
+        :param first: sequence number of the first message
+        :param now: timestamp in nanoseconds
+        :param at: position of the first message in the buffer
+        """
         data = self.data
         at = at * self.length + self.body_at
         number = self.prefix + first
@@ -75,32 +80,33 @@ class Batch:
                 number += 1
 
 
-def publish_frames(address: Address, size: int, frame_max: int, channel: int) -> bytes:
-    """One publish with a body of zeros, all its frames."""
+def publish_frames(address: PublishTarget, size: int, frame_max: int, channel: int) -> bytes:
+    """Encode all frames of one publish with a body of zeros."""
     method = frame(channel, "basic.publish", 0, address.exchange, address.routing_key, False, False)
     header = make_header(size, address.properties, address.flags)
     return method + content_frames(join_content(channel, header, bytes(size)), channel, frame_max)
 
 
-class Confirms:
-    """Counts a channel's confirms, which may come one by one, out of order, or many in one."""
+class ConfirmCounter:
+    """Counter of the confirms of a channel: single, multiple, or out of order."""
 
     def __init__(self) -> None:
         self.low: i64 = 0
-        """Every publish up to this one is settled."""
+        """Highest delivery tag up to which every publish is confirmed or nacked."""
         self.early: set[int] = set()
-        """Later ones that are settled already."""
+        """Delivery tags above `low` that are confirmed or nacked."""
         self.nacked: i64 = 0
         self.rest = b""
         self.other: list[bytes] = []
-        """Frames that are no confirms, for someone else to judge."""
+        """Frames other than confirms, for the caller to check."""
 
     @property
     def settled(self) -> int:
+        """Number of publishes that are confirmed or nacked."""
         return self.low + len(self.early)
 
     def feed(self, data: bytes) -> None:
-        """Take what the socket gave."""
+        """Parse received bytes."""
         if self.rest:
             data = self.rest + data
         end: i64 = len(data)
@@ -120,6 +126,7 @@ class Confirms:
         self.rest = data[p:] if p < end else b""
 
     def settle(self, tag: i64, multiple: bool, refused: bool) -> None:
+        """Count a basic.ack, or a basic.nack if `refused` is true."""
         before = self.low + len(self.early)
         if multiple:
             if tag > self.low:
@@ -137,34 +144,34 @@ class Confirms:
             self.nacked += self.low + len(self.early) - before
 
 
-def prefix_of(run: int, publisher: int) -> int:
-    """The upper bits of a body's first eight bytes: run (11 bits), publisher (12), number from 1 (40)."""
+def sequence_prefix(run: int, publisher: int) -> int:
+    """Return the first eight bytes of a body without its number: run (11 bits), publisher (12), number from 1 (40)."""
     return (run & 0x7FF) << 52 | (publisher & 0xFFF) << 40
 
 
 def u32(data: bytes, at: i64) -> i64:
-    """Four bytes as a number, without an object for it."""
+    """Read four bytes as a number, without creating an object."""
     return i64(data[at]) << 24 | i64(data[at + 1]) << 16 | i64(data[at + 2]) << 8 | i64(data[at + 3])
 
 
 def u64(data: bytes, at: i64) -> i64:
-    """Eight bytes as a number below 2**63."""
+    """Read eight bytes as a number below 2**63."""
     return (u32(data, at) & 0x7FFFFFFF) << 32 | u32(data, at + 4)
 
 
-def tag_of(place: int) -> bytes:
-    """The consumer tag of a consumer's queue number `place` (up to 2**18): three printable bytes."""
+def consumer_tag(place: int) -> bytes:
+    """Return the consumer tag for queue number `place` (below 2**18): three printable bytes."""
     return bytes(48 + (place >> shift & 63) for shift in (12, 6, 0))
 
 
-class Deliveries:
-    """Counts, checks and acknowledges a consumer's deliveries."""
+class DeliveryChecker:
+    """Counter and checker of a consumer's deliveries, which also encodes the acknowledgements."""
 
     def __init__(self, run: int, publishers: int, ack_every: int, channel: int, queues: int = 1) -> None:
         """
-        :param run: messages of other runs are only counted
-        :param ack_every: one acknowledgement for this many messages; 0: none (auto-ack)
-        :param queues: how many it consumes from, with the tags of `tag_of`: each has an order of its own
+        :param run: identifier of the run; messages of other runs are only counted
+        :param ack_every: messages for each acknowledgement; 0: none (automatic acknowledgement)
+        :param queues: number of queues, consumed with the tags of `consumer_tag`; each has its own order
         """
         self.run: i64 = run
         self.publishers: i64 = publishers
@@ -178,32 +185,32 @@ class Deliveries:
         self.reordered: i64 = 0
         self.foreign: i64 = 0
         self.empty: i64 = 0
-        """How often basic.get found nothing."""
+        """Number of basic.get-empty."""
         self.queue: i64 = 0
-        """Whose message the current one is."""
+        """Number of the queue of the current message."""
         self.counts = [0] * publishers
         self.sums = [0] * publishers
         self.highest = [0] * (publishers * queues)
         self.latest: i64 = -1
-        """The place in `highest` of the last message; what follows belongs there, and enters the lists in `note`."""
+        """Index in `highest` of the last message. `flush_counters` adds the three counters below to the lists."""
         self.latest_count: i64 = 0
         self.latest_sum: i64 = 0
         self.latest_highest: i64 = 0
         self.measuring = False
-        """Whether latencies are recorded now."""
+        """True while latencies are recorded."""
         self.latencies = [0] * _BUCKETS
         self.acks: list[bytes] = []
-        """Acknowledgements to be sent."""
+        """Encoded acknowledgements to send."""
         self.other: list[bytes] = []
-        """Frames that belong to no delivery, for someone else to judge."""
+        """Frames that belong to no delivery, for the caller to check."""
         self.rest = b""
         self.missing: i64 = 0
-        """Bytes of the current message's body that have not come."""
+        """Bytes of the current message's body that are still missing."""
         self.fresh = False
-        """Whether the next body frame is its message's first."""
+        """True if the next body frame is the first of its message."""
 
     def feed(self, data: bytes, now: i64) -> None:
-        """Take what the socket gave at the time `now`, in nanoseconds."""
+        """Parse bytes that were received at the time `now`, in nanoseconds."""
         if self.rest:
             data = self.rest + data
         end: i64 = len(data)
@@ -233,7 +240,7 @@ class Deliveries:
         self.rest = data[p:] if p < end else b""
 
     def method(self, data: bytes, p: i64, after: i64) -> None:
-        """basic.deliver is 60.60, basic.get-ok 60.71, basic.get-empty 60.72."""
+        """Process a method frame: basic.deliver (60.60), basic.get-ok (60.71), basic.get-empty (60.72) or another."""
         number: i64 = data[p + 10] if data[p + 8] == 60 and data[p + 7] == 0 else 0
         if number == 60:
             length: i64 = data[p + 11]
@@ -254,6 +261,7 @@ class Deliveries:
             self.other.append(data[p:after])
 
     def check(self, data: bytes, at: i64, size: i64, now: i64) -> None:
+        """Check sequence number and timestamp of a body."""
         number: i64 = u64(data, at)
         publisher: i64 = (number >> 40) & 0xFFF
         if number >> 52 != self.run or publisher >= self.publishers:
@@ -262,7 +270,7 @@ class Deliveries:
         number &= 0xFFFFFFFFFF
         place: i64 = self.queue * self.publishers + publisher
         if place != self.latest:
-            self.note()
+            self.flush_counters()
             self.latest = place
             self.latest_highest = self.highest[place]
         self.latest_count += 1
@@ -274,8 +282,8 @@ class Deliveries:
         if self.measuring and size >= 16:
             self.latencies[bucket((now - u64(data, at + 8)) // 1000)] += 1
 
-    def note(self) -> None:
-        """Enter what is known of the last publisher and queue into the lists."""
+    def flush_counters(self) -> None:
+        """Add the counters of the last publisher and queue to the lists."""
         if self.latest >= 0:
             publisher = self.latest % self.publishers
             self.counts[publisher] += self.latest_count
@@ -284,6 +292,7 @@ class Deliveries:
             self.latest_count = self.latest_sum = 0
 
     def complete(self) -> None:
+        """Count a complete message, and acknowledge if `ack_every` is reached."""
         self.count += 1
         if self.ack_every:
             self.unacked += 1
@@ -291,7 +300,7 @@ class Deliveries:
                 self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Add an acknowledgement of everything that has been delivered to `acks`."""
+        """Append an acknowledgement of all deliveries so far to `acks`."""
         if self.unacked:
             multiple = 1 if self.unacked > 1 else 0
             self.acks.append(_ACK.pack(_METHOD, self.channel, 13, 60, 80, self.tag, multiple, 0xCE))
@@ -299,7 +308,7 @@ class Deliveries:
 
 
 def bucket(value: i64) -> i64:
-    """The place of a value in a histogram whose buckets are 1/64 of their value wide, exact below 128."""
+    """Return the bucket of a value in a histogram with a resolution of 1/64, exact below 128."""
     exponent: i64 = 0
     if value < 0:
         return 0
@@ -311,7 +320,7 @@ def bucket(value: i64) -> i64:
 
 
 def bucket_value(place: i64) -> i64:
-    """The smallest value of a bucket."""
+    """Return the smallest value of a bucket."""
     if place < 128:
         return place
     exponent: i64 = place // 64 - 1

@@ -1,4 +1,4 @@
-"""Processor time of a running broker, its children included."""
+"""Processor time of a running process with its descendants (Linux)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 _SCHEDULED = 2
-"""CPUCLOCK_SCHED: user and system time together, in nanoseconds, as the scheduler accounts them."""
+"""CPUCLOCK_SCHED: user plus system time in nanoseconds, as the scheduler accounts it."""
 
 
 def exists(pid: int) -> bool:
-    """Whether such a process can be measured here (Linux: the clock of another process, /proc)."""
+    """Return True if the process runs and its clock can be read."""
     try:
         _clock(pid)
     except OSError:
@@ -20,7 +20,7 @@ def exists(pid: int) -> bool:
 
 
 def seconds(pid: int) -> float:
-    """User and system time of a process and of its living descendants, in seconds.
+    """Return user plus system time of a process and its living descendants, in seconds.
 
     :raises OSError: if the process has ended
     """

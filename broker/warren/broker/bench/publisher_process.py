@@ -1,4 +1,4 @@
-"""The process that publishes: it fills its window, then waits until a part of it is confirmed."""
+"""Publisher process of the load tool: it fills its window, then waits until part of it is confirmed."""
 
 from __future__ import annotations
 
@@ -6,105 +6,113 @@ import select
 import time
 from multiprocessing.connection import Connection
 
-from warren.broker.bench.load_options import Load, Published, Schedule
-from warren.broker.bench.load_topology import addresses
-from warren.broker.bench.message_flow import Batch, Confirms, prefix_of, publish_frames
-from warren.broker.bench.worker_process import PATIENCE, Meter, Ready, judge, patient, read, reporting
+from warren.broker.bench.load_options import Load, PublisherReport, Schedule
+from warren.broker.bench.load_topology import publish_targets
+from warren.broker.bench.message_flow import ConfirmCounter, PublishBuffer, publish_frames, sequence_prefix
+from warren.broker.bench.worker_process import (
+    STALL_SECONDS,
+    RateMeter,
+    Ready,
+    raise_if_closed,
+    receive,
+    run_and_report,
+    set_timeouts,
+)
 from warren.core.blocking_connection import CHANNEL, BlockingConnection
 from warren.wire.amqp_url import parse_url
 
 WRITE = 1 << 18
-"""Bytes of publishes written at a time, if one message is not longer."""
+"""Bytes of publishes for each write; a longer message is written alone."""
 
 
 def publisher(pipe: Connection, load: Load, index: int) -> None:
-    """The whole life of publisher number `index`."""
-    reporting(pipe, lambda: _publish(pipe, load, index))
+    """Run publisher number `index` to its end."""
+    run_and_report(pipe, lambda: _publish(pipe, load, index))
 
 
-def _publish(pipe: Connection, load: Load, index: int) -> Published:
+def _publish(pipe: Connection, load: Load, index: int) -> PublisherReport:
     connection = BlockingConnection(parse_url(load.url), product="warren bench")
     if load.window:
         connection.call("confirm.select", False)
     batch = _batch(load, index, connection.frame_max)
-    result = Published(index)
-    confirms = Confirms()
+    result = PublisherReport(index)
+    confirms = ConfirmCounter()
     pipe.send(Ready())
     schedule: Schedule = pipe.recv()
     time.sleep(max(0.0, (schedule.start - time.monotonic_ns()) / 1e9))
     _Publishing(connection, load, batch, confirms, schedule, result).run()
     result.confirmed = confirms.settled - confirms.nacked
     result.nacked = confirms.nacked
-    # Without confirms, its answer is what proves that the broker has processed every publish.
-    connection.socket.settimeout(PATIENCE)
+    # Without confirms, the reply to connection.close proves that the broker has processed every publish.
+    connection.socket.settimeout(STALL_SECONDS)
     connection.buffer = confirms.rest
     connection.close()
     return result
 
 
-def _batch(load: Load, index: int, frame_max: int) -> Batch:
-    turn = addresses(load)
-    # A publisher without a window writes as much at a time, so that it is not the limit.
+def _batch(load: Load, index: int, frame_max: int) -> PublishBuffer:
+    turn = publish_targets(load)
+    # A publisher without a window uses 1000, so that the size of its writes is not the limit.
     fitting = WRITE // len(publish_frames(turn[0], load.size, frame_max, CHANNEL))
     capacity = max(1, min(load.window or 1000, fitting))
-    return Batch(turn, load.size, capacity, frame_max, CHANNEL, prefix_of(load.run, index))
+    return PublishBuffer(turn, load.size, capacity, frame_max, CHANNEL, sequence_prefix(load.run_id, index))
 
 
 class _Publishing:
-    """The loop of a publisher."""
+    """Publish loop of a publisher."""
 
     def __init__(
         self,
         connection: BlockingConnection,
         load: Load,
-        batch: Batch,
-        confirms: Confirms,
+        batch: PublishBuffer,
+        confirms: ConfirmCounter,
         schedule: Schedule,
-        result: Published,
+        result: PublisherReport,
     ) -> None:
         self.connection = connection
         self.socket = connection.socket
         self.batch = batch
         self.view = memoryview(batch.data)
         self.at = 0
-        """The batch's next message."""
-        self.most = max(1, min(batch.capacity, WRITE // batch.length))
+        """Position of the next message in the buffer."""
+        self.max_per_write = max(1, min(batch.capacity, WRITE // batch.length))
         self.confirms = confirms
         self.schedule = schedule
         self.result = result
         self.window = load.window
         self.rate = load.rate / load.publishers
-        # Small writes for each confirm that comes would cost the broker and this process more than the wait.
-        self.least = 1 if self.rate else max(1, load.window // 4)
-        self.sending = Meter(schedule, result.sending)
-        self.confirming = Meter(schedule, result.confirming)
+        # A small write after each confirm would cost the broker and this process more than waiting for more room.
+        self.min_room = 1 if self.rate else max(1, load.window // 4)
+        self.sending = RateMeter(schedule, result.sending)
+        self.confirming = RateMeter(schedule, result.confirming)
 
     def run(self) -> None:
-        patient(self.connection, PATIENCE)
+        set_timeouts(self.connection, STALL_SECONDS)
         while (now := time.monotonic_ns()) < self.schedule.end:
             self._measure(now)
             room, wait = self._room(now)
             if room:
-                self._send(min(room, self.most, self.batch.capacity - self.at), now)
+                self._send(min(room, self.max_per_write, self.batch.capacity - self.at), now)
                 if not self.window and select.select([self.socket], [], [], 0)[0]:
-                    self._hear()
+                    self._receive_confirms()
             elif wait:
                 if select.select([self.socket], [], [], wait)[0]:
-                    self._hear()
+                    self._receive_confirms()
             else:
-                self._hear()
+                self._receive_confirms()
         self._measure(time.monotonic_ns())
         while self.window and self.confirms.settled < self.result.sent:
-            self._hear()
+            self._receive_confirms()
 
     def _measure(self, now: int) -> None:
-        self.sending.look(now, self.result.sent)
-        self.confirming.look(now, self.confirms.settled)
+        self.sending.sample(now, self.result.sent)
+        self.confirming.sample(now, self.confirms.settled)
 
     def _room(self, now: int) -> tuple[int, float]:
-        """How many messages may be sent now; if none, the seconds until one is due (0: await confirms)."""
-        room = self.window - (self.result.sent - self.confirms.settled) if self.window else self.most
-        if room < self.least:
+        """Return how many messages may be sent now; if none, the seconds until the rate allows one (0: await confirms)."""
+        room = self.window - (self.result.sent - self.confirms.settled) if self.window else self.max_per_write
+        if room < self.min_room:
             return 0, 0.0
         if not self.rate:
             return room, 0.0
@@ -119,13 +127,13 @@ class _Publishing:
         try:
             self.socket.sendall(self.view[begin : begin + count * self.batch.length])
         except OSError:
-            # The reason, if the broker gave one, comes before the end of the stream.
-            self._hear()
+            # If the broker sent a reason, it precedes the end of the stream; reading it raises the better error.
+            self._receive_confirms()
             raise
         self.at = (self.at + count) % self.batch.capacity
         self.result.sent += count
 
-    def _hear(self) -> None:
-        self.confirms.feed(read(self.connection))
+    def _receive_confirms(self) -> None:
+        self.confirms.feed(receive(self.connection))
         if self.confirms.other:
-            judge(self.connection, self.confirms.other)
+            raise_if_closed(self.connection, self.confirms.other)

@@ -1,4 +1,4 @@
-"""What a run amounts to: rates, latencies, processor time a message, and whether it was right."""
+"""Report of a run: rates, latencies, processor time for each message, and the verdict on its messages."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from warren.broker.bench.load_options import NUMBERED, STAMPED, Consumed, Load, Rates
-from warren.broker.bench.measurement import Outcome
+from warren.broker.bench.load_options import (
+    MIN_NUMBERED_SIZE,
+    MIN_TIMESTAMPED_SIZE,
+    ConsumerReport,
+    Load,
+    SpanCounts,
+)
+from warren.broker.bench.measurement import Measurement
 from warren.broker.bench.message_flow import bucket_value
 
 
 @dataclass(frozen=True)
 class Latency:
-    """From just before a message is written to just after it was read, by one clock: milliseconds."""
+    """Percentiles of the latency in milliseconds, from before the write of a message until after its read, by one clock."""
 
     p50: float
     p95: float
@@ -24,7 +30,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the messages came as they were sent; not `checked` if too small to carry a number."""
+    """Check of delivery: loss, duplicates and order. It is not `checked` if bodies are too small for a number."""
 
     checked: bool
     published: int
@@ -38,34 +44,36 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
+        """True if no message was lost, duplicated or out of order."""
         return not self.lost and not self.duplicated and not self.reordered
 
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of a run."""
+    """Results of a run."""
 
     published_per_second: float
     confirmed_per_second: float
     consumed_per_second: float
     latency_ms: Latency | None
     processor_us_per_message: float | None
-    """User and system time of the broker; where more was published than consumed, by the mean of both. In a fan-out, of
-    each copy."""
+    """User plus system time of the broker in microseconds; for each message of the mean of published and consumed. In a
+    fan-out each copy is a message."""
     broker_cores: float | None
-    """How much of one core the broker used."""
+    """Processor cores that the broker used."""
     load_tool_cores: float
-    """How many cores the workers used: the broker is the limit only while they had one left."""
+    """Processor cores that the workers used. The broker is the bottleneck only if they left cores idle."""
     verdict: Verdict
 
     @staticmethod
-    def of(load: Load, outcome: Outcome) -> Report:
+    def of(load: Load, outcome: Measurement) -> Report:
+        """Compute the report of a run."""
         sending = [one.sending for one in outcome.published]
         consuming = [one.consuming for one in outcome.consumed]
         published = sum(rates.per_second for rates in sending)
         consumed = sum(rates.per_second for rates in consuming)
-        # Where one side is faster, the broker works for it too: a message is half its publish and half its delivery. In
-        # a fan-out each copy is a message.
+        # If one side is faster, the broker also works for it: a message is half publish and half delivery. In a fan-out
+        # each copy is a message.
         messages = (
             (published * load.copies + consumed) / 2
             if load.publishers and load.consumers
@@ -86,9 +94,11 @@ class Report:
         )
 
     def as_json(self) -> str:
+        """Return the report as a JSON object."""
         return json.dumps(asdict(self))
 
     def as_text(self, load: Load) -> str:
+        """Return the report as lines for people."""
         lines = [_line("published", f"{self.published_per_second:12,.0f} /s")] if load.publishers else []
         if load.publishers and load.window:
             lines.append(_line("confirmed", f"{self.confirmed_per_second:12,.0f} /s"))
@@ -126,12 +136,12 @@ def _line(name: str, text: str) -> str:
     return f"{name:<10} {text}"
 
 
-def _cores(rates: Sequence[Rates]) -> float:
+def _cores(rates: Sequence[SpanCounts]) -> float:
     return sum(one.processor * 1e9 / (one.ended - one.began) for one in rates if one.ended > one.began)
 
 
-def _latency(load: Load, consumed: Sequence[Consumed]) -> Latency | None:
-    if load.size < STAMPED:
+def _latency(load: Load, consumed: Sequence[ConsumerReport]) -> Latency | None:
+    if load.size < MIN_TIMESTAMPED_SIZE:
         return None
     counts = [sum(column) for column in zip(*(one.latencies for one in consumed), strict=True)]
     total = sum(counts)
@@ -149,11 +159,11 @@ def _latency(load: Load, consumed: Sequence[Consumed]) -> Latency | None:
     return Latency(at(0.5), at(0.95), at(0.99), at(0.999), at(1.0))
 
 
-def _verdict(load: Load, outcome: Outcome) -> Verdict:
+def _verdict(load: Load, outcome: Measurement) -> Verdict:
     sent = sum(one.sent for one in outcome.published)
     nacked = sum(one.nacked for one in outcome.published)
     lost = duplicated = 0
-    checked = bool(load.size >= NUMBERED and load.publishers and load.consumers and not nacked)
+    checked = bool(load.size >= MIN_NUMBERED_SIZE and load.publishers and load.consumers and not nacked)
     if checked:
         for one in outcome.published:
             count = sum(each.counts[one.publisher] for each in outcome.consumed)
@@ -162,7 +172,7 @@ def _verdict(load: Load, outcome: Outcome) -> Verdict:
             lost += max(0, due - count)
             duplicated += max(0, count - due)
             if count == due and total != load.copies * one.sent * (one.sent + 1) // 2:
-                # As many as were sent, but not the same: one lost and another twice, at the least.
+                # The count is right but the sum is not: at least one message was lost and another duplicated.
                 lost, duplicated = lost + 1, duplicated + 1
     return Verdict(
         checked=checked,

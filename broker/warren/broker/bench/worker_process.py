@@ -1,7 +1,7 @@
-"""What the processes that make the load have in common: what they say, and how they read a socket.
+"""Common parts of the worker processes: messages to the coordinator, sampling, and socket reads.
 
-A worker says `Ready`, gets a `Schedule` and reports at the end; a consumer also says now and then how far it
-is, and goes on until it is told to stop. What goes wrong is told as `Trouble`.
+A worker sends `Ready`, receives a `Schedule`, and sends its report at the end. A consumer also sends `Progress` from time to
+time, and continues until it receives `Stop`. A worker that fails sends `Failure`.
 """
 
 from __future__ import annotations
@@ -14,64 +14,65 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from warren.broker.bench.load_options import Consumed, Published, Rates, Schedule
+from warren.broker.bench.load_options import ConsumerReport, PublisherReport, Schedule, SpanCounts
 from warren.core.blocking_connection import BlockingConnection, ClosedByBroker
 
-READ = 1 << 18
-"""Bytes read at a time."""
-PATIENCE = 30.0
-"""Seconds without progress after which the broker counts as stuck."""
+READ_SIZE = 1 << 18
+"""Largest read in bytes."""
+STALL_SECONDS = 30.0
+"""Seconds without progress after which the run fails."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker is connected and waits for its schedule."""
+    """Message of a worker that is connected and waits for its schedule."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How many messages a consumer has seen so far."""
+    """Number of messages that a consumer has received so far."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Tells a consumer to report."""
+    """Request to a consumer to end and send its report."""
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """Why a worker gave up, in one line; and whether what was asked for is at fault."""
+class Failure:
+    """Error of a worker in one line. `is_client_error` is true if the options are wrong, not the broker."""
 
     text: str
     is_client_error: bool = False
 
 
-def reporting(pipe: Connection, work: Callable[[], Published | Consumed]) -> None:
-    """Do the work and report what came of it, or what was in its way."""
+def run_and_report(pipe: Connection, work: Callable[[], PublisherReport | ConsumerReport]) -> None:
+    """Run the work and send its report, or the failure that ended it."""
     try:
         pipe.send(work())
     except ClosedByBroker as refused:
-        pipe.send(Trouble(str(refused), refused.is_client_error))
+        pipe.send(Failure(str(refused), refused.is_client_error))
     except (TimeoutError, BlockingIOError):
-        pipe.send(Trouble(f"the broker did nothing for {PATIENCE:g} s"))
+        pipe.send(Failure(f"the broker made no progress for {STALL_SECONDS:g} s"))
     except (OSError, EOFError) as error:
-        pipe.send(Trouble(str(error) or type(error).__name__))
+        pipe.send(Failure(str(error) or type(error).__name__))
     except KeyboardInterrupt:
         pass
 
 
-class Meter:
-    """Takes the value of a counter at the two ends of the measured span."""
+class RateMeter:
+    """Sampler of a counter at both ends of the measured span."""
 
-    def __init__(self, schedule: Schedule, rates: Rates) -> None:
+    def __init__(self, schedule: Schedule, rates: SpanCounts) -> None:
         self._from = schedule.measured_from
         self._until = schedule.measured_until
         self._rates = rates
         self.measuring = False
 
-    def look(self, now: int, count: int) -> None:
+    def sample(self, now: int, count: int) -> None:
+        """Record time and counter if an end of the span has been reached."""
         rates = self._rates
         if self.measuring:
             if now >= self._until:
@@ -83,34 +84,34 @@ class Meter:
             rates.began, rates.first, rates.processor = now, count, time.process_time()
 
 
-def patient(connection: BlockingConnection, reading: float) -> None:
-    """Bound the time that one read may take, in seconds, and that one write may take, by `PATIENCE`.
+def set_timeouts(connection: BlockingConnection, read_seconds: float) -> None:
+    """Set the timeout of reads in seconds, and of writes to `STALL_SECONDS`.
 
-    The kernel keeps the time where it can: Python's own timeouts cost a system call more for each read and write.
+    The kernel enforces them except for TLS: a timeout of Python's socket costs one more system call for each read and write.
     """
     if isinstance(connection.socket, ssl.SSLSocket):
-        connection.socket.settimeout(reading)
+        connection.socket.settimeout(read_seconds)
         return
     connection.socket.settimeout(None)
-    for option, seconds in ((socket.SO_RCVTIMEO, reading), (socket.SO_SNDTIMEO, PATIENCE)):
+    for option, seconds in ((socket.SO_RCVTIMEO, read_seconds), (socket.SO_SNDTIMEO, STALL_SECONDS)):
         value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
         connection.socket.setsockopt(socket.SOL_SOCKET, option, value)
 
 
-def read(connection: BlockingConnection) -> bytes:
-    """What has come.
+def receive(connection: BlockingConnection) -> bytes:
+    """Receive bytes.
 
     :raises ConnectionError: if the broker closed the connection
-    :raises TimeoutError: if nothing came in time; `BlockingIOError`, where the kernel keeps the time
+    :raises TimeoutError: if nothing arrives in time; `BlockingIOError` where the kernel enforces the timeout
     """
-    data = connection.socket.recv(READ)
+    data = connection.socket.recv(READ_SIZE)
     if not data:
         raise ConnectionError("the broker closed the connection")
     return data
 
 
-def judge(connection: BlockingConnection, frames: list[bytes]) -> None:
-    """Frames that nobody expected.
+def raise_if_closed(connection: BlockingConnection, frames: list[bytes]) -> None:
+    """Check unexpected frames, and remove them from the list.
 
     :raises ClosedByBroker: if one closes the channel or the connection
     """

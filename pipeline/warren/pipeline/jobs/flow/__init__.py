@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 NAME = "flow"
 HELP = "rates, backlogs, use of prefetch windows, advice, and when a queue is full"
-DESCRIPTION = "Rates, backlogs and their growth, use of prefetch windows, advice, and when a queue will be full."
+DESCRIPTION = (
+    "Rates, backlogs and their growth, use of prefetch windows, advice, and when a queue will be full."
+)
 
 UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
