@@ -18,11 +18,11 @@ from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import describe_payload, message_head, read_message
 from warren.broker.model.queue.backing_queue import BackingQueue
+from warren.broker.model.queue.message_recovery import restore_messages
 from warren.broker.model.queue.paging import QueuePager
 from warren.broker.model.queue.priority_backing_queue import PriorityBackingQueue
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import QueueArguments
-from warren.broker.model.queue.restore import restore_messages
 from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.virtual_clock import VirtualClock

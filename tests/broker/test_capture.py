@@ -337,8 +337,8 @@ async def test_under_an_alarm_events_are_dropped_and_that_is_seen(
         await asyncio.to_thread(act, "")
         # Each in a batch of its own, if the client took its time between them.
         (capture,) = broker._captures.values()
-        await until(lambda: capture.dropped >= 2, "consuming and cancelling are dropped", 60)
-        assert "event=capture_drops" in caplog.text
+        await until(lambda: capture.dropped_events >= 2, "consuming and cancelling are dropped", 60)
+        assert "event=capture.events_dropped" in caplog.text
         broker.resources.disk_free_limit = 0
         await asyncio.to_thread(act, "after")
 

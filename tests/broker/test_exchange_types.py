@@ -17,8 +17,8 @@ from tests.support.client import Channel, Closed
 from tests.support.peer import Peer, made
 from tests.support.restarts import Session
 from tests.support.tiers import examples
+from warren.broker.model.exchange.consistent_hash import ConsistentHash
 from warren.broker.model.exchange.exchange import Binding, Exchange
-from warren.broker.model.exchange.hashing import ConsistentHash
 
 Declare: TypeAlias = Callable[..., str]
 HASH, MODULUS, RANDOM, HISTORY = "x-consistent-hash", "x-modulus-hash", "x-random", "x-recent-history"

@@ -23,14 +23,14 @@ from warren.broker.management.boot_definitions import contains_kind, load_defini
 from warren.broker.management.control_socket import ControlSocket
 from warren.broker.management.definitions_export import BrokerMetadata
 from warren.broker.management.management import Management
-from warren.broker.model.capture.capture import Capture
+from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.memory_budget import MemoryBudget
 from warren.broker.model.message_codec import describe_payload
 from warren.broker.model.policy.runtime_parameters import RuntimeParameters
+from warren.broker.model.queue.message_recovery import restore_messages
 from warren.broker.model.queue.queue import Queue
-from warren.broker.model.queue.restore import restore_messages
 from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.broker.model.virtual_clock import VirtualClock
@@ -86,7 +86,7 @@ class Broker:
         self._seeded = False
         self._definitions: Definitions | None = None
         self._log: Log | None = None
-        self._captures: dict[bytes, Capture] = {}
+        self._captures: dict[bytes, LifeCycleHook] = {}
         self._node: Node | None = None
         self._unwatch: Callable[[], None] | None = None
         self._memory: MemoryBudget | None = None
@@ -163,7 +163,7 @@ class Broker:
             compat = BEHAVIOUR_BY_VERSION[self.config.compat]
             portability = PortabilityChecks(self.config.strict)
             self._captures = {
-                vhost.encode(): Capture(stream.encode(), self._clock, loop)
+                vhost.encode(): LifeCycleHook(stream.encode(), self._clock, loop)
                 for vhost, stream in self.config.captured.items()
             }
             for capture in self._captures.values():

@@ -284,7 +284,10 @@ class Channel:
             message.consumer = None
             if consumer.queue.capture is not None:
                 identity = self.identities.pop(int(message.tag), "")
-                consumer.queue.capture.given_back(consumer, identity, self.origin, requeue)
+                if requeue:
+                    consumer.queue.capture.requeued(consumer, identity, self.origin)
+                else:
+                    consumer.queue.capture.rejected(consumer, identity, self.origin)
             self.release(consumer)
             consumers.setdefault(consumer, []).append(message)
         order = list(consumers) if len(consumers) == 1 else sorted(consumers, key=tag_of)

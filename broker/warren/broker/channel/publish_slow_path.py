@@ -20,7 +20,7 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel, Target
-    from warren.broker.model.capture.capture import Capture
+    from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
 
 NOBODY: Final[list[Queue]] = []
 """Where an immediate message goes if no queue that it matches has a consumer. Not to be changed."""
@@ -86,7 +86,7 @@ def untaken(queues: list[Queue]) -> str:
     return "duplicate" if queues is DUPLICATE else "no consumers" if queues is NOBODY else "unroutable"
 
 
-def published(channel: Channel, capture: Capture, message: Message, outcome: i64) -> None:
+def published(channel: Channel, capture: LifeCycleHook, message: Message, outcome: i64) -> None:
     """A publish is told; have its confirm told when it comes."""
     identity = capture.publish_finished(message, outcome == REJECTED)
     if channel.confirming:

@@ -19,7 +19,6 @@ from warren.broker.management.verbs.users import LIMITS as USER_LIMITS
 from warren.broker.management.verbs.virtual_hosts import LIMITS as VHOST_LIMITS
 from warren.broker.model.clock import Timer
 from warren.broker.model.compat_checks import PortabilityChecks
-from warren.broker.model.names import refuse_default_exchange
 from warren.broker.model.operator_errors import OperationRefused as ModelRefused
 from warren.broker.model.policy.policy_keys import InvalidPolicy
 from warren.broker.model.policy.runtime_parameters import (
@@ -28,6 +27,7 @@ from warren.broker.model.policy.runtime_parameters import (
     RuntimeParameters,
     policy_from_value,
 )
+from warren.broker.model.server_names import refuse_default_exchange
 from warren.broker.model.vhost.declarations import Declarations
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.wire import field_tables

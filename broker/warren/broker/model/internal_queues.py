@@ -1,6 +1,7 @@
-"""Queues that no client can name: what a delayed exchange holds back, and the keys in the windows of deduplication.
+"""Internal queues: queues that no client can name, for delayed messages and for deduplication keys.
 
-Like any queue they are stored and recovered.
+A delayed exchange keeps its messages in one until they are due; a deduplication window keeps its keys in one. Like any queue
+they are logged and recovered.
 """
 
 from __future__ import annotations
@@ -18,94 +19,98 @@ if TYPE_CHECKING:
     from warren.broker.model.exchange.exchange import Exchange
     from warren.broker.model.vhost.declarations import Declarations
 
-HELD: Final = b"amq.delayed."
-KEYS_OF_EXCHANGE: Final = b"amq.deduplication.exchange."
-KEYS_OF_QUEUE: Final = b"amq.deduplication.queue."
-"""How their names begin, as operators see them. No client can declare such a name."""
-NAMES: Final = (HELD, KEYS_OF_EXCHANGE, KEYS_OF_QUEUE)
+DELAYED_PREFIX: Final = b"amq.delayed."
+EXCHANGE_KEYS_PREFIX: Final = b"amq.deduplication.exchange."
+QUEUE_KEYS_PREFIX: Final = b"amq.deduplication.queue."
+"""Prefixes of the names of internal queues, which operators see in listings. No client can declare such a name."""
+PREFIXES: Final = (DELAYED_PREFIX, EXCHANGE_KEYS_PREFIX, QUEUE_KEYS_PREFIX)
 
 
-def equip_exchange(topology: Declarations, exchange: Exchange, rule: DeduplicationRule | None) -> None:
-    """Make what an exchange keeps: the messages that it delays, the keys that it has seen."""
-    if exchange.is_delayed:
-        queue = _make(topology, HELD + exchange.name, exchange.durable, QueueArguments(message_ttl=0))
-        queue.delayed_exchange = exchange
-        exchange.delay_queue = queue
-    if rule is not None:
-        exchange.window = _window(topology, KEYS_OF_EXCHANGE + exchange.name, exchange.durable, rule)
-
-
-def equip_queue(topology: Declarations, queue: Queue) -> None:
-    """Make what a queue keeps that deduplicates."""
-    rule = queue.declared_arguments.deduplication
-    if rule is not None:
-        queue.window = _window(topology, KEYS_OF_QUEUE + queue.name, queue.durable, rule)
-
-
-def let_go(topology: Declarations, owner: Exchange | Queue) -> None:
-    """The exchange or the queue is deleted, and what it kept vanishes."""
-    window = owner.window
-    if window is not None:
-        owner.window = None
-        topology.vhost.window_count -= 1
-        _drop(topology, window.queue)
-    if not isinstance(owner, Queue) and owner.delay_queue is not None:
-        _drop(topology, owner.delay_queue)
-        owner.delay_queue = None
-
-
-def split_hidden(rows: list[QueueRow]) -> tuple[list[QueueRow], dict[bytes, QueueRow]]:
-    """The queues that clients declared, and the hidden ones by name."""
+def split_rows(rows: list[QueueRow]) -> tuple[list[QueueRow], dict[bytes, QueueRow]]:
+    """Return the stored queues that clients declared, and the internal ones by name."""
     return (
-        [row for row in rows if not row.name.startswith(NAMES)],
-        {row.name: row for row in rows if row.name.startswith(NAMES)},
+        [row for row in rows if not row.name.startswith(PREFIXES)],
+        {row.name: row for row in rows if row.name.startswith(PREFIXES)},
     )
 
 
-def forget_orphans(topology: Declarations) -> None:
-    """What was hidden before a restart and belongs to nobody any more: its owner was deleted."""
-    for name in topology.stored_internal_queues:
-        if topology.definitions is not None:
-            topology.definitions.delete_queue(topology.vhost.name, name)
-    topology.stored_internal_queues = {}
+class InternalQueues:
+    """The internal queues of one virtual host: made with the exchange or queue that owns them, and deleted with it."""
 
+    def __init__(self, declarations: Declarations) -> None:
+        self.declarations = declarations
+        self.stored: dict[bytes, QueueRow] = {}
+        """Internal queues of before a restart whose owners have not been restored yet, by name."""
 
-def _window(
-    topology: Declarations, name: bytes, durable: bool, rule: DeduplicationRule
-) -> DeduplicationWindow:
-    queue = _make(topology, name, durable, QueueArguments(max_length=rule.size, message_ttl=rule.ttl))
-    window = DeduplicationWindow(rule, queue)
-    queue.stored_window = window
-    topology.vhost.window_count += 1
-    return window
+    def add_for_exchange(self, exchange: Exchange, rule: DeduplicationRule | None) -> None:
+        """Make what an exchange needs: a queue for delayed messages, a deduplication window."""
+        if exchange.is_delayed:
+            name = DELAYED_PREFIX + exchange.name
+            queue = self._make(name, exchange.durable, QueueArguments(message_ttl=0))
+            queue.delayed_exchange = exchange
+            exchange.delay_queue = queue
+        if rule is not None:
+            exchange.window = self._make_window(EXCHANGE_KEYS_PREFIX + exchange.name, exchange.durable, rule)
 
+    def add_for_queue(self, queue: Queue) -> None:
+        """Make the deduplication window of a queue that has a rule for it."""
+        rule = queue.declared_arguments.deduplication
+        if rule is not None:
+            queue.window = self._make_window(QUEUE_KEYS_PREFIX + queue.name, queue.durable, rule)
 
-def _make(topology: Declarations, name: bytes, durable: bool, arguments: QueueArguments) -> Queue:
-    """A hidden queue; the one of this name before a restart, if there was one."""
-    vhost, definitions = topology.vhost, topology.definitions
-    stored = durable and definitions is not None
-    before = topology.stored_internal_queues.pop(name, None)
-    number = before.incarnation if before is not None else topology.new_incarnation(stored)
-    queue = Queue(vhost, name, durable, False, None, b"", arguments, number)
-    if name.startswith(HELD):
-        queue.ready = DelayedMessages()
-    if stored and vhost.log is not None:
-        queue.log = vhost.log
-        queue.queue_log = vhost.log.queue(number)
-        queue.attach_pager(QueuePager(vhost.log, queue.queue_log, name))
-        if before is None:
-            assert definitions is not None
-            definitions.put(QueueRow(vhost.name, name, number, False, b""))
-    vhost.internal_queues[name] = queue
-    return queue
+    def remove_for(self, owner: Exchange | Queue) -> None:
+        """Delete the internal queues of an exchange or a queue that is deleted."""
+        window = owner.window
+        if window is not None:
+            owner.window = None
+            self.declarations.vhost.window_count -= 1
+            self._delete(window.queue)
+        if not isinstance(owner, Queue) and owner.delay_queue is not None:
+            self._delete(owner.delay_queue)
+            owner.delay_queue = None
 
+    def delete_orphans(self) -> None:
+        """Delete the stored internal queues that no restored exchange or queue owns."""
+        definitions = self.declarations.definitions
+        for name in self.stored:
+            if definitions is not None:
+                definitions.delete_queue(self.declarations.vhost.name, name)
+        self.stored = {}
 
-def _drop(topology: Declarations, queue: Queue) -> None:
-    vhost = topology.vhost
-    del vhost.internal_queues[queue.name]
-    queue.mark_deleted()
-    if queue.queue_log is not None:
-        assert topology.definitions is not None
-        assert vhost.log is not None
-        topology.definitions.delete_queue(vhost.name, queue.name)
-        vhost.log.drop_queue(queue.queue_log)
+    def _make_window(self, name: bytes, durable: bool, rule: DeduplicationRule) -> DeduplicationWindow:
+        queue = self._make(name, durable, QueueArguments(max_length=rule.size, message_ttl=rule.ttl))
+        window = DeduplicationWindow(rule, queue)
+        queue.stored_window = window
+        self.declarations.vhost.window_count += 1
+        return window
+
+    def _make(self, name: bytes, durable: bool, arguments: QueueArguments) -> Queue:
+        """Make an internal queue, with the records of the stored one of this name, if there is one."""
+        declarations = self.declarations
+        vhost, definitions = declarations.vhost, declarations.definitions
+        stored = durable and definitions is not None
+        row = self.stored.pop(name, None)
+        incarnation = row.incarnation if row is not None else declarations.new_incarnation(stored)
+        queue = Queue(vhost, name, durable, False, None, b"", arguments, incarnation)
+        if name.startswith(DELAYED_PREFIX):
+            queue.ready = DelayedMessages()
+        if stored and vhost.log is not None:
+            queue.log = vhost.log
+            queue.queue_log = vhost.log.queue(incarnation)
+            queue.attach_pager(QueuePager(vhost.log, queue.queue_log, name))
+            if row is None:
+                assert definitions is not None
+                definitions.put(QueueRow(vhost.name, name, incarnation, False, b""))
+        vhost.internal_queues[name] = queue
+        return queue
+
+    def _delete(self, queue: Queue) -> None:
+        declarations = self.declarations
+        vhost = declarations.vhost
+        del vhost.internal_queues[queue.name]
+        queue.mark_deleted()
+        if queue.queue_log is not None:
+            assert declarations.definitions is not None
+            assert vhost.log is not None
+            declarations.definitions.delete_queue(vhost.name, queue.name)
+            vhost.log.drop_queue(queue.queue_log)

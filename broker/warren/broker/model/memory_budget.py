@@ -15,7 +15,6 @@ from mypy_extensions import i64
 
 from warren.broker.model.queue.backing_queue import CONTENT_BYTES, HEAD, MESSAGE_BYTES
 from warren.broker.model.queue.queue import Queue
-from warren.broker.model.queue.unacknowledged_paging import page_out_unacknowledged, unacknowledged_messages
 
 TICK: Final = 0.1
 """Seconds between looks."""
@@ -121,7 +120,7 @@ class MemoryBudget:
         if count * (MESSAGE_BYTES + CONTENT_BYTES) > self.budget // 8 or (count and self.process_excess()):
             total: i64 = 0
             for queue in many:
-                for message in unacknowledged_messages(queue):
+                for message in queue.unacknowledged_messages():
                     total += MESSAGE_BYTES
                     if message.content:
                         total += CONTENT_BYTES + message.body_size
@@ -129,7 +128,7 @@ class MemoryBudget:
                 for queue in many:
                     if not queue.memory_tracked:
                         queue.vhost.track_memory(queue)
-                    page_out_unacknowledged(queue, UNACKED_SLICE)
+                    queue.page_out_unacknowledged(UNACKED_SLICE)
         self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
 
     def tick(self) -> None:

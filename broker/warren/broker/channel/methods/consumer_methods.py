@@ -12,9 +12,9 @@ from warren.broker.channel.delivery_headers import as_received
 from warren.broker.channel.methods.method_context import MethodContext
 from warren.broker.channel.methods.stream_methods import consume_stream, refuse_return, refuse_stream
 from warren.broker.channel.subscription import Subscription
-from warren.broker.model.names import generate_name
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import consumer_priority
+from warren.broker.model.server_names import generate_name
 from warren.broker.model.stream.stream import Stream
 from warren.wire.content import content_frames
 from warren.wire.methods import NACK, RECOVER, REJECT, frame

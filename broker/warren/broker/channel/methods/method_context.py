@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from warren.broker.channel.authorization import READ, WRITE, Authorization
 from warren.broker.channel.channel import Channel
-from warren.broker.model.names import refuse_default_exchange
 from warren.broker.model.queue.queue import Queue
+from warren.broker.model.server_names import refuse_default_exchange
 from warren.wire.methods import Argument, Arguments, frame
 from warren.wire.reply_codes import AmqpError, Reply
 

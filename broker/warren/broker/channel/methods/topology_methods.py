@@ -17,8 +17,8 @@ from warren.broker.channel.methods.stream_methods import refuse_stream
 from warren.broker.channel.transaction import Transaction
 from warren.broker.connection.admission_limits import admit_queue
 from warren.broker.model.exchange.exchange_types import check_type
-from warren.broker.model.names import generate_name, generated_name_prefix, refuse_default_exchange
 from warren.broker.model.queue.queue import REJECTED, STORED
+from warren.broker.model.server_names import generate_name, generated_name_prefix, refuse_default_exchange
 from warren.broker.model.stream.stream import Stream
 from warren.wire.methods import Arguments, frame
 from warren.wire.reply_codes import AmqpError, Reply

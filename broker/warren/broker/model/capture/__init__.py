@@ -1,1 +1,1 @@
-"""Capture of life-cycle events of messages."""
+"""Capture of life-cycle events of messages and consumers into an event stream."""

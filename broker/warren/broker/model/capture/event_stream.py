@@ -1,4 +1,4 @@
-"""Where a virtual host's events go: a stream of its own, which is made if it is not there."""
+"""The stream that a virtual host's captured events are written to. It is declared when it is missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.model.capture.capture import Capture
+from warren.broker.model.capture.event_batcher import EventBatcher
 from warren.broker.model.message import Message
 from warren.broker.model.stream.stream import Stream
 from warren.core.capture_events import EventBatch
@@ -19,61 +19,70 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ON_DISK: Final[dict[str, field_tables.Value]] = {"x-queue-type": "stream", "x-max-length-bytes": 1 << 30}
-IN_MEMORY: Final[dict[str, field_tables.Value]] = {
+DISK_ARGUMENTS: Final[dict[str, field_tables.Value]] = {
+    "x-queue-type": "stream",
+    "x-max-length-bytes": 1 << 30,
+}
+"""Arguments of the event stream on a broker with a data folder. To have others, declare the stream first."""
+MEMORY_ARGUMENTS: Final[dict[str, field_tables.Value]] = {
     "x-queue-type": "stream",
     "x-max-length-bytes": 64 << 20,
     "x-stream-max-segment-size-bytes": 8 << 20,
 }
-"""How the stream is made. Whoever wants other bounds declares it before."""
+"""Arguments of the event stream on a broker without a data folder."""
 
 
 class CaptureError(Exception):
-    """Events cannot be captured as the configuration says."""
+    """Events cannot be captured with the configured name of the event stream."""
 
 
 class EventStream:
-    """The stream of one virtual host's events."""
+    """The event stream of one virtual host. It becomes the writer of the batcher that it is made for."""
 
-    def __init__(self, topology: Declarations, capture: Capture, blocked: Callable[[], bool]) -> None:
-        """:param blocked: whether no more may be written, as publishers may not write either."""
-        self._topology = topology
-        self._capture = capture
+    def __init__(
+        self, declarations: Declarations, batcher: EventBatcher, is_blocked: Callable[[], bool]
+    ) -> None:
+        """:param is_blocked: returns True while publishers are blocked; then no batch is written either."""
+        self._declarations = declarations
+        self._batcher = batcher
         self._dropping = False
-        self._blocked = blocked
-        capture.write = self.write
+        self._is_blocked = is_blocked
+        batcher.write = self.write
 
     def stream(self) -> Stream:
+        """Return the stream, declared if it is missing.
+
+        :raises CaptureError: if a queue of its name exists and is no stream, or the stream cannot be declared.
         """
-        :raises CaptureError: if there is a queue of its name that is no stream.
-        """
-        topology, name = self._topology, self._capture.stream
-        queue = topology.vhost.queues.get(name)
+        declarations, name = self._declarations, self._batcher.stream
+        queue = declarations.vhost.queues.get(name)
         if queue is None:
-            arguments = IN_MEMORY if topology.vhost.log is None else ON_DISK
+            arguments = MEMORY_ARGUMENTS if declarations.vhost.log is None else DISK_ARGUMENTS
             try:
-                queue = topology.declare_queue(name, True, False, False, field_tables.encode(arguments), None)
+                queue = declarations.declare_queue(
+                    name, True, False, False, field_tables.encode(arguments), None
+                )
             except AmqpError as error:
                 raise CaptureError(f"capture_events: {error.text}") from None
         if not isinstance(queue, Stream):
-            raise CaptureError(f"capture_events: {topology.describe('queue', name)} is no stream")
+            raise CaptureError(f"capture_events: {declarations.describe('queue', name)} is no stream")
         return queue
 
     def write(self, batch: EventBatch) -> bool:
-        """Put a batch into the stream; False if that cannot be, which is logged once."""
-        why = "publishers are blocked" if self._blocked() else ""
-        if not why:
+        """Append a batch to the stream. Return False if that is not possible; the first failure in a row is logged."""
+        reason = "publishers are blocked" if self._is_blocked() else ""
+        if not reason:
             try:
                 stream = self.stream()
             except CaptureError as error:
-                why = str(error)
-        if why:
+                reason = str(error)
+        if reason:
             if not self._dropping:
-                name = self._capture.stream.decode(errors="replace")
-                logger.warning("event=capture_drops stream=%r reason=%r", name, why)
+                name = self._batcher.stream.decode(errors="replace")
+                logger.warning("event=capture.events_dropped stream=%r reason=%r", name, reason)
             self._dropping = True
             return False
         self._dropping = False
         content = join_content(1, batch.header(), batch.body)
-        stream.publish(Message(b"", self._capture.stream, content, len(batch.body), 1))
+        stream.publish(Message(b"", self._batcher.stream, content, len(batch.body), 1))
         return True

@@ -1,4 +1,4 @@
-"""Dead-lettering: a message that a queue is done with goes to the queue's dead letter exchange, with its history.
+"""Dead-lettering: move messages that a queue gives up to its dead letter exchange, with their history.
 
 Rules: https://www.rabbitmq.com/docs/dlx and, for the strategy at-least-once,
 https://www.rabbitmq.com/docs/quorum-queues#dead-lettering. The removal and all copies are one atomic record of the log.
@@ -10,13 +10,12 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from warren.broker.model.dead_letter.death_history import REASONS, exclude_cycles, record_death
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange.delayed import release_delayed_message
 from warren.broker.model.exchange.headers import stored_keys
 from warren.broker.model.message import Message
 from warren.broker.model.message_codec import message_mark
-from warren.core.capture_events import DEAD_LETTERED, DROPPED
-from warren.wire import field_tables
 from warren.wire.content import body_payload, header_payload, join_content
 from warren.wire.properties import Properties, decode, encode
 
@@ -27,66 +26,76 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COUNTED: Final = len(field_tables.join({"count": field_tables.long_field(0)}))
-"""Where in an entry of x-death the count ends, a 64-bit number, and the rest begins."""
-
 RETRY_SECONDS: Final = 1.0
-"""How often a kept-aside dead letter is tried again."""
+"""Seconds between two attempts to publish the pending dead letters of a queue (strategy at-least-once)."""
 
 RETRY_SLICE: Final = 100
-"""How many of a queue are tried before the loop gets its turn: about 5 ms."""
-
-REASONS: Final = ("rejected", "expired", "maxlen", "delivery_limit")
+"""Pending dead letters of one queue that are tried before other work gets its turn on the event loop: about 5 ms."""
 
 
 class DeadLettering:
-    """The dead-lettering of one virtual host."""
+    """The dead-lettering of one virtual host.
+
+    Dead letters are worked off from a backlog and not recursively: a copy may overflow its target, whose own dead letter may
+    overflow the next queue.
+    """
 
     def __init__(self, vhost: VirtualHost) -> None:
         self.vhost = vhost
         self.backlog: deque[tuple[Queue, list[Message], str]] = deque()
+        """Messages to dead-letter: their queue, the messages, the reason."""
         self.busy = False
+        """The backlog is being worked off, or has to wait until `resume`."""
         self.queues_with_pending: dict[Queue, bool] = {}
-        """The queues that keep letters aside."""
+        """Queues that hold pending dead letters; a dict in the place of an ordered set."""
         self.timer: Timer | None = None
         self.dropped = 0
-        """Messages that ended here: no dead letter exchange, none that routes, a cycle, or a target that refused."""
+        """Messages lost since the start: no dead letter exchange, no route, a cycle, or a target that rejected the copy."""
 
     def dead_letter(self, queue: Queue, messages: list[Message], reason: str) -> None:
-        """The queue is done with these messages, for this reason; they are no longer in it."""
+        """Dead-letter messages that have left a queue.
+
+        :param reason: one of `REASONS`.
+        """
         self.backlog.append((queue, messages, reason))
         self.process()
 
     def process(self) -> None:
+        """Work off the backlog, unless an outer call does so already or it is deferred."""
         if self.busy:
-            # A copy overflowed its target: that is the next piece of work, not a deeper call.
             return
         self.busy = True
         try:
             while self.backlog:
-                source, buried, why = self.backlog.popleft()
-                for message in buried:
-                    self.send(source, message, why)
+                source, messages, reason = self.backlog.popleft()
+                for message in messages:
+                    self.send(source, message, reason)
         finally:
             self.busy = False
 
     def defer(self) -> None:
-        """What is buried from now on waits: a record of the log is being put together. Ends with `release`."""
+        """Let the backlog wait until `resume`, because a record of the log is being put together."""
         self.busy = True
 
     def resume(self) -> None:
+        """Work off the backlog that has waited since `defer`."""
         self.busy = False
         self.process()
 
     def send(self, queue: Queue, message: Message, reason: str) -> None:
-        """Transfer one; one that cannot be must not keep the others from it."""
+        """Transfer one message; an error drops this message and no other."""
         try:
             self.transfer(queue, message, reason)
         except Exception:
-            logger.exception("event=internal_error queue=%r", queue.name.decode(errors="replace"))
+            logger.exception("event=dead_letter.failed queue=%r", queue.name.decode(errors="replace"))
             self.drop(queue, message, reason, "an internal error")
 
     def transfer(self, queue: Queue, message: Message, reason: str) -> None:
+        """Route one message to its targets, hold it as a pending dead letter, or drop it.
+
+        In an internal queue the expiry of a message has another meaning: a delayed message is due, or a deduplication key
+        leaves its window.
+        """
         vhost = self.vhost
         arguments = queue.arguments
         if queue.delayed_exchange is not None:
@@ -102,7 +111,7 @@ class DeadLettering:
             return
         exchange = vhost.exchanges.get(arguments.dead_letter_exchange)
         key = arguments.dead_letter_routing_key
-        # A history may be long. Only a headers exchange could be bound to what it says.
+        # x-death may be long and is not decoded, unless an exchange on the way may match headers.
         by_message = exchange is not None and vhost.routes_by_message(exchange)
         properties = decode(header_payload(message.content), None if by_message else "x-death")
         letter = self.make_dead_letter(queue, message, reason, properties)
@@ -112,15 +121,15 @@ class DeadLettering:
                 exchange, dead_letter_keys(letter, key, properties), properties.headers, letter
             )
             if found is DUPLICATE:
-                self.drop(queue, message, reason, "it has been there before")
+                self.drop(queue, message, reason, "it is a duplicate")
                 return
             targets = found if reason == "rejected" else exclude_cycles(found, letter)
             if found and not targets:
-                self.drop(queue, message, reason, "it would go round in a cycle")
+                self.drop(queue, message, reason, "it would make a dead-letter cycle")
                 return
         if arguments.at_least_once and (
             not targets
-            or any(target.rejects_publishes and target.would_overflow(letter) for target in targets)
+            or any(target.rejects_publishes and target.limit.would_exceed(letter) for target in targets)
         ):
             self.hold_for_retry(queue, message, reason)
             return
@@ -131,30 +140,36 @@ class DeadLettering:
             )
             return
         if vhost.transfer(queue, message, targets, letter):
-            self.record_drop(queue, message, reason, "a full queue refused its copy")
+            self.record_drop(queue, message, reason, "a full queue rejected its copy")
         elif queue.capture is not None:
-            queue.capture.ended(DEAD_LETTERED, queue, message, reason)
+            queue.capture.dead_lettered(queue, message, reason)
 
-    def drop(self, queue: Queue, message: Message, reason: str, why: str) -> None:
-        self.record_drop(queue, message, reason, why)
+    def drop(self, queue: Queue, message: Message, reason: str, cause: str) -> None:
+        """Drop a message that cannot be dead-lettered, and remove it from the log."""
+        self.record_drop(queue, message, reason, cause)
         if message.stored:
             queue.remove_from_log(message)
 
-    def record_drop(self, queue: Queue, message: Message, reason: str, why: str) -> None:
+    def record_drop(self, queue: Queue, message: Message, reason: str, cause: str) -> None:
+        """Count, capture and log a dropped message.
+
+        :param cause: why it could not be dead-lettered; empty if its queue has no dead letter exchange, which is not logged.
+        """
         self.dropped += 1
         if queue.capture is not None:
-            queue.capture.ended(DROPPED, queue, message, reason)
-        if why:
+            queue.capture.dropped(queue, message, reason)
+        if cause:
             logger.info(
-                "event=dead_letter_dropped queue=%r reason=%s why=%r",
+                "event=dead_letter.dropped queue=%r reason=%s cause=%r",
                 queue.name.decode(errors="replace"),
                 reason,
-                why,
+                cause,
             )
 
-    # -- at least once
+    # -- strategy at-least-once: pending dead letters
 
     def hold_for_retry(self, queue: Queue, message: Message, reason: str) -> None:
+        """Keep a message as a pending dead letter of its queue, in the log as well, and try again later."""
         if message.stored and queue.log is not None and queue.queue_log is not None:
             mark = message_mark(message, REASONS.index(reason) + 1)
             queue.log.record_delivery_count(queue.queue_log, message.sequence, mark)
@@ -164,17 +179,18 @@ class DeadLettering:
         self.retry_in(RETRY_SECONDS)
 
     def retry_in(self, seconds: float) -> None:
+        """Schedule the next retry, unless one is scheduled."""
         if self.timer is None:
             self.timer = self.vhost.clock.call_at(self.vhost.clock.now() + seconds, self.retry)
 
     def stop(self) -> None:
-        """Retry no more: the broker stops."""
+        """Cancel the retries, because the broker stops."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def retry(self) -> None:
-        """Try each queue's oldest again. What fails goes behind the rest, so that all have their turn."""
+        """Dead-letter the oldest pending messages of each queue again, in turn."""
         queues = [queue for queue in self.queues_with_pending if not queue.deleted]
         self.queues_with_pending.clear()
         delay = RETRY_SECONDS
@@ -192,10 +208,10 @@ class DeadLettering:
         if self.queues_with_pending:
             self.retry_in(delay)
 
-    # -- the letter
+    # -- the dead letter
 
     def make_dead_letter(self, queue: Queue, message: Message, reason: str, original: Properties) -> Message:
-        """The message as the dead letter exchange gets it."""
+        """Return the message that is published to the dead letter exchange: with x-death, and without an expiration."""
         properties = Properties(original)
         headers = dict(original.headers)
         override = queue.arguments.dead_letter_routing_key
@@ -205,14 +221,14 @@ class DeadLettering:
         headers.pop("BCC", None)
         record_death(
             headers,
-            interpreted=message.dead_lettered,
+            trusts_history=message.dead_lettered,
             queue=queue.name,
             reason=reason,
             time=int(self.vhost.clock.now()),
             exchange=message.exchange,
             keys=keys,
             expiration=properties.data("expiration"),
-            says_last=self.vhost.compat.sets_last_death_headers,
+            sets_last_death=self.vhost.compat.sets_last_death_headers,
         )
         properties.pop("expiration", None)
         properties["headers"] = headers
@@ -231,99 +247,10 @@ class DeadLettering:
 
 
 def dead_letter_keys(letter: Message, override: bytes | None, original: Properties) -> list[bytes]:
-    """Where a letter goes: by the queue's key alone, or by all that the message was published with."""
+    """Return the routing keys of a dead letter: the queue's own key, or all keys that the message was published with."""
     if override is not None:
         return [override]
     return [
         letter.routing_key,
         *(key for name in ("CC", "BCC") for key in stored_keys(original.headers, name)),
     ]
-
-
-def record_death(
-    headers: dict[str, field_tables.Field],
-    *,
-    interpreted: bool,
-    queue: bytes,
-    reason: str,
-    time: int,
-    exchange: bytes,
-    keys: list[bytes],
-    expiration: bytes | None,
-    says_last: bool,
-) -> None:
-    """Put this death at the head of x-death; one entry a queue and reason, its count raised when it repeats.
-
-    What a client published as x-death is data and no history (RabbitMQ 4.0), and is replaced.
-    """
-    deaths: list[bytes] = []
-    if interpreted and "x-death" in headers:
-        deaths = split_deaths(headers["x-death"])
-    name = decode_name(queue)
-    same = death_key(name, reason)
-    known = [death for death in deaths if death.startswith(same, COUNTED)]
-    if known:
-        deaths.remove(known[0])
-        count = int.from_bytes(known[0][COUNTED - 8 : COUNTED])
-        death = field_tables.join({"count": field_tables.long_field(count + 1)}) + known[0][COUNTED:]
-    else:
-        fields = {
-            "time": field_tables.field_of(field_tables.Timestamp(time)),
-            "exchange": field_tables.field_of(decode_name(exchange)),
-            "routing-keys": field_tables.field_of([decode_name(key) for key in keys]),
-        }
-        if expiration is not None:
-            fields["original-expiration"] = field_tables.field_of(decode_name(expiration))
-        death = field_tables.join({"count": field_tables.long_field(1)}) + same + field_tables.join(fields)
-    deaths.insert(0, death)
-    headers["x-death"] = join_deaths(deaths)
-    last = {"reason": reason, "queue": name, "exchange": decode_name(exchange)}
-    for part, value in last.items():
-        if not interpreted or f"x-first-death-{part}" not in headers:
-            headers[f"x-first-death-{part}"] = field_tables.field_of(value)
-        if says_last:
-            headers[f"x-last-death-{part}"] = field_tables.field_of(value)
-
-
-def exclude_cycles(targets: list[Queue], letter: Message) -> list[Queue]:
-    """The targets that the letter does not reach for a second time by expiry and overflow alone."""
-    deaths = split_deaths(decode(header_payload(letter.content), "x-death").headers["x-death"])
-    rejected = field_tables.join({"reason": field_tables.field_of("rejected")})
-    left = []
-    for target in targets:
-        name = decode_name(target.name)
-        here = tuple(death_key(name, reason) for reason in REASONS)
-        places = [index for index, death in enumerate(deaths) if death.startswith(here, COUNTED)]
-        if places and not any(death.startswith(rejected, COUNTED) for death in deaths[: places[0] + 1]):
-            continue
-        left.append(target)
-    return left
-
-
-# The entries of x-death stay encoded, because each death would else cost as much as all before it. The broker has written
-# them itself: each begins with its count, reason and queue.
-
-
-def death_key(queue: str, reason: str) -> bytes:
-    """What an entry of this queue and reason has after its count."""
-    return field_tables.join({"reason": field_tables.field_of(reason), "queue": field_tables.field_of(queue)})
-
-
-def split_deaths(field: field_tables.Field) -> list[bytes]:
-    """The encoded entries of x-death."""
-    deaths: list[bytes] = []
-    data, position = field.raw, 5
-    while position < len(data):
-        size = int.from_bytes(data[position + 1 : position + 5])
-        deaths.append(data[position + 5 : position + 5 + size])
-        position += 5 + size
-    return deaths
-
-
-def join_deaths(deaths: list[bytes]) -> field_tables.Field:
-    items = b"".join(b"F" + len(death).to_bytes(4) + death for death in deaths)
-    return field_tables.Field("A", None, b"A" + len(items).to_bytes(4) + items)
-
-
-def decode_name(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")

@@ -9,7 +9,7 @@ from warren.broker.model.exchange.topic import TopicTrie
 
 if TYPE_CHECKING:
     from warren.broker.model.deduplication import DeduplicationWindow
-    from warren.broker.model.exchange.hashing import BindingSelector
+    from warren.broker.model.exchange.binding_selector import BindingSelector
     from warren.broker.model.exchange.recent_history import RecentHistory
     from warren.broker.model.queue.queue import Queue
     from warren.wire.field_tables import Field

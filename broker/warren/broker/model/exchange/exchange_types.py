@@ -11,9 +11,11 @@ from warren.broker.model.deduplication import (
     InvalidArgument,
     deduplication_rule,
 )
+from warren.broker.model.exchange.consistent_hash import consistent_hash
 from warren.broker.model.exchange.delayed import delayed_type
 from warren.broker.model.exchange.exchange import TYPES, Exchange
-from warren.broker.model.exchange.hashing import ModulusHash, RandomSelector, consistent_hash
+from warren.broker.model.exchange.modulus_hash import ModulusHash
+from warren.broker.model.exchange.random_exchange import RandomSelector
 from warren.broker.model.exchange.recent_history import RecentHistory
 from warren.broker.model.rabbitmq_versions import VersionBehaviour
 from warren.wire.reply_codes import AmqpError, Reply

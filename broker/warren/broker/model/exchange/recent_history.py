@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from warren.broker.model.argument_checks import argument_fields, format_value
-from warren.broker.model.exchange.hashing import invalid
+from warren.broker.model.exchange.binding_selector import precondition_failed
 
 if TYPE_CHECKING:
     from warren.broker.model.message import Message
@@ -51,5 +51,7 @@ def history_length(field: Field | None) -> int:
         return DEFAULT_LENGTH
     if not field.is_integer or not isinstance(field.value, int) or field.value < 1:
         value = f'<<"{format_value(field)}">>' if field.kind == "S" else format_value(field)
-        raise invalid(f"Invalid argument {value}, 'x-recent-history-length' must be a positive integer")
+        raise precondition_failed(
+            f"Invalid argument {value}, 'x-recent-history-length' must be a positive integer"
+        )
     return field.value

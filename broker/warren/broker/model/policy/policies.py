@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from warren.broker.model.argument_checks import Overflow, argument_fields
 from warren.broker.model.policy.policy_keys import UNSUPPORTED_KEYS, Json, check_policy
 from warren.broker.model.queue.queue_arguments import QueueArguments
-from warren.broker.model.stream.interval import parse_interval_ms
+from warren.broker.model.stream.interval_format import parse_interval_ms
 
 if TYPE_CHECKING:
     from warren.broker.model.exchange.exchange import Exchange

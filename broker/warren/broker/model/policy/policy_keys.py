@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from warren.broker.model.stream.interval import parse_interval_ms
+from warren.broker.model.stream.interval_format import parse_interval_ms
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

@@ -65,9 +65,9 @@ class BackingQueue:
         self.persistent_bytes: i64 = 0
         self.disk_reads: i64 = 0
 
-    def attach_pager(self, shelf: QueuePager) -> None:
+    def attach_pager(self, pager: QueuePager) -> None:
         """There is a disk to page to."""
-        self.pager = shelf
+        self.pager = pager
 
     # -- publishing
 
@@ -159,9 +159,9 @@ class BackingQueue:
 
     def _load_returned(self, message: Message) -> bool:
         """The content of a message that had left memory while it was unacknowledged; False if the disk cannot be read."""
-        shelf = self.pager
-        assert shelf is not None
-        if not shelf.load_contents([message]):
+        pager = self.pager
+        assert pager is not None
+        if not pager.load_contents([message]):
             heapq.heappush(self.returned, (message.sequence, message))
             return False
         if message.content:
@@ -174,10 +174,10 @@ class BackingQueue:
 
     def _refill(self) -> bool:
         """Q4 is empty: have the contents of Q3's first read; False if there is nothing, or it cannot be read."""
-        shelf = self.pager
+        pager = self.pager
         q3 = self.q3
         while q3:
-            assert shelf is not None
+            assert pager is not None
             chunk: list[Message] = []
             size: i64 = 0
             while q3 and len(chunk) < self.read_chunk and size < CHUNK_BYTES:
@@ -186,7 +186,7 @@ class BackingQueue:
                 size += message.body_size
                 chunk.append(message)
             absent = [message for message in chunk if not message.content]
-            if absent and not shelf.load_contents(absent):
+            if absent and not pager.load_contents(absent):
                 q3.extendleft(reversed(chunk))
                 return False
             for message in absent:
@@ -218,16 +218,16 @@ class BackingQueue:
 
     def _read_delta(self) -> bool:
         """A part of delta becomes Q3; False if it cannot be read now."""
-        shelf = self.pager
+        pager = self.pager
         delta = self.delta
-        assert shelf is not None
-        messages = delta.read(shelf)
+        assert pager is not None
+        messages = delta.read(pager)
         if messages is None:
             return False
         self.q3.extend(messages)
         if delta.exhausted and delta.count:
             # The log could not be read where they stand.
-            shelf.report_missing(int(delta.count))
+            pager.report_missing(int(delta.count))
             self.count -= delta.count
             self.bytes -= delta.bytes
             delta.clear()
@@ -239,9 +239,9 @@ class BackingQueue:
 
     def _discard_damaged(self, message: Message) -> None:
         """A message whose record is damaged. It costs the queue nothing else."""
-        shelf = self.pager
-        assert shelf is not None
-        shelf.report_damaged(message)
+        pager = self.pager
+        assert pager is not None
+        pager.report_damaged(message)
         self.count -= 1
         self.bytes -= message.body_size
         if message.persistent:
@@ -281,8 +281,8 @@ class BackingQueue:
 
     def page_out(self, keep: i64, limit: i64) -> i64:
         """Have contents leave memory until so many are left, and then messages; how many it was, at most `limit`."""
-        shelf = self.pager
-        if shelf is None:
+        pager = self.pager
+        if pager is None:
             return 0
         done: i64 = 0
         staying: i64 = self.resident - len(self.paging_out) - keep
@@ -304,7 +304,7 @@ class BackingQueue:
             done += 1
         self.release_written()
         if done < limit:
-            done += self._to_delta(shelf, limit - done)
+            done += self._to_delta(pager, limit - done)
         return done
 
     def has_pending_writes(self) -> bool:
@@ -314,12 +314,12 @@ class BackingQueue:
     def release_written(self) -> None:
         """Let go of the contents that have reached the disk."""
         leaving = self.paging_out
-        shelf = self.pager
+        pager = self.pager
         while leaving:
             message = leaving[0]
             if message.paging_out:
-                assert shelf is not None
-                if not shelf.is_on_disk(message):
+                assert pager is not None
+                if not pager.is_on_disk(message):
                     break
                 self._drop_content(message)
             leaving.popleft()
@@ -328,11 +328,11 @@ class BackingQueue:
         """The content of a message in Q2 or Q3 goes to the disk, if it is not there, and then leaves memory."""
         if not message.content:
             return
-        shelf = self.pager
-        assert shelf is not None
+        pager = self.pager
+        assert pager is not None
         if not message.stored:
-            shelf.write(message)
-        if not self.paging_out and shelf.is_on_disk(message):
+            pager.write(message)
+        if not self.paging_out and pager.is_on_disk(message):
             self._drop_content(message)
         elif not message.paging_out:
             message.paging_out = True
@@ -345,16 +345,16 @@ class BackingQueue:
             self.resident -= 1
             self.resident_bytes -= message.body_size
 
-    def _to_delta(self, shelf: QueuePager, limit: i64) -> i64:
+    def _to_delta(self, pager: QueuePager, limit: i64) -> i64:
         """Of what is on the disk, let go of the messages themselves: what is consumed last first."""
         done: i64 = 0
-        before: i64 = shelf.indexed_before()
+        before: i64 = pager.indexed_before()
         q2, q3, delta = self.q2, self.q3, self.delta
         if not delta.count and len(q3) > self.delta_keep:
             # The youngest stand in segments that have no index yet: they have to wait behind delta.
             first = q3[self.delta_keep]
             if first.content or first.log_position >= before:
-                shelf.request_index()
+                pager.request_index()
                 return 0
             while not self._indexed(q3[-1], before):
                 q2.appendleft(q3.pop())
@@ -365,7 +365,7 @@ class BackingQueue:
             delta.append(q2.popleft())
             done += 1
         if len(q2) > self.delta_keep:
-            shelf.request_index()
+            pager.request_index()
         return done
 
     def _indexed(self, message: Message, before: i64) -> bool:
@@ -401,12 +401,12 @@ class BackingQueue:
     def purge(self) -> i64:
         """All of them end; how many they were."""
         count = self.count
-        shelf = self.pager
-        if shelf is not None:
-            self.delta.acknowledge_all(shelf)
+        pager = self.pager
+        if pager is not None:
+            self.delta.acknowledge_all(pager)
             for message in self.message_objects():
                 if message.stored:
-                    shelf.acknowledge(message)
+                    pager.acknowledge(message)
         self.clear()
         return count
 

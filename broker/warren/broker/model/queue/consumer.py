@@ -9,7 +9,7 @@ from mypy_extensions import i64
 from warren.broker.model.message import Message
 
 if TYPE_CHECKING:
-    from warren.broker.model.capture.capture import ConsumerEvents
+    from warren.broker.model.capture.consumer_events import ConsumerEvents
     from warren.broker.model.queue.queue import Queue
 
 

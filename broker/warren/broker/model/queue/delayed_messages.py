@@ -67,9 +67,9 @@ class DelayedMessages(BackingQueue):
 
     def _load_content(self, message: Message) -> bool:
         """Read the content of a message that has left memory; False if the disk cannot be read."""
-        shelf = self.pager
-        assert shelf is not None
-        if not shelf.load_contents([message]):
+        pager = self.pager
+        assert pager is not None
+        if not pager.load_contents([message]):
             return False
         if message.content:
             self.resident += 1
@@ -106,11 +106,11 @@ class DelayedMessages(BackingQueue):
         return done
 
     def restore(self, first: i64, last: i64, count: i64, bodies: i64, holes: dict[int, bool]) -> None:
-        shelf = self.pager
-        assert shelf is not None
+        pager = self.pager
+        assert pager is not None
         following: i64 = first
         while following <= last:
-            messages, following = shelf.read_range(0, 255, following, last)
+            messages, following = pager.read_range(0, 255, following, last)
             for message in messages:
                 if int(message.sequence) in holes:
                     continue

@@ -42,13 +42,13 @@ class Delta:
         self.count += 1
         self.bytes += message.body_size
 
-    def read(self, shelf: QueuePager) -> Optional[list[Message]]:  # noqa: UP045
+    def read(self, pager: QueuePager) -> Optional[list[Message]]:  # noqa: UP045
         """The next messages, taken out, without their contents; None if they cannot be read now.
 
         Nothing is left once the range has been read through. If more should have been there, `lost` tells.
         """
-        messages, following = shelf.read_range(self.lowest, self.highest, self.first, self.last)
-        if shelf.failed:
+        messages, following = pager.read_range(self.lowest, self.highest, self.first, self.last)
+        if pager.failed:
             return None
         if self.excluded:
             messages = [message for message in messages if int(message.sequence) not in self.excluded]
@@ -62,10 +62,10 @@ class Delta:
     def exhausted(self) -> bool:
         return self.first > self.last
 
-    def acknowledge_all(self, shelf: QueuePager) -> None:
+    def acknowledge_all(self, pager: QueuePager) -> None:
         """All of them are over."""
         if self.count:
-            shelf.acknowledge_range(self.lowest, self.highest, self.first, self.last, self.excluded)
+            pager.acknowledge_range(self.lowest, self.highest, self.first, self.last, self.excluded)
         self.clear()
 
     def clear(self) -> None:

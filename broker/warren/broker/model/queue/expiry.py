@@ -14,7 +14,6 @@ from mypy_extensions import i64
 from warren.broker.model.clock import Timer
 from warren.broker.model.exchange.delayed import message_delay_ms
 from warren.broker.model.message import Message
-from warren.core.capture_events import EXPIRED
 
 if TYPE_CHECKING:
     from warren.broker.model.queue.queue import Queue
@@ -84,7 +83,7 @@ class Expiry:
         capture = self.queue.capture
         if capture is not None:
             for message in dead:
-                capture.ended(EXPIRED, self.queue, message, None)
+                capture.expired(self.queue, message)
         self.queue.vhost.dead_lettering.dead_letter(self.queue, dead, "expired")
         return True
 

@@ -24,10 +24,10 @@ class PriorityBackingQueue(BackingQueue):
             BackingQueue(level, level if level < highest else ANY) for level in range(highest + 1)
         ]
 
-    def attach_pager(self, shelf: QueuePager) -> None:
-        self.pager = shelf
+    def attach_pager(self, pager: QueuePager) -> None:
+        self.pager = pager
         for level in self.levels:
-            level.pager = shelf
+            level.pager = pager
 
     def level(self, priority: i64) -> BackingQueue:
         return self.levels[min(priority, self.top)]

@@ -1,6 +1,6 @@
-"""The queue process: it takes messages, hands them to consumers that have room, and ends or keeps what comes back.
+"""A queue: accept messages, deliver them to consumers that have room, and settle, requeue or dead-letter what comes back.
 
-A queue works when a consumer arrives, when a message arrives, and when an acknowledgement makes room; otherwise nothing runs
+A queue acts when a consumer arrives, when a message arrives, and when an acknowledgement makes room; otherwise nothing runs
 (https://www.rabbitmq.com/docs/queues, https://www.rabbitmq.com/docs/consumers).
 """
 
@@ -19,12 +19,13 @@ from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.consumer_scheduler import ConsumerScheduler
 from warren.broker.model.queue.delayed_retries import DelayedRetries
 from warren.broker.model.queue.expiry import Expiry
+from warren.broker.model.queue.length_limit import LengthLimit
 from warren.broker.model.queue.paging import QueuePager
 from warren.broker.model.queue.priority_backing_queue import PriorityBackingQueue
 from warren.broker.model.queue.queue_arguments import QueueArguments
 
 if TYPE_CHECKING:
-    from warren.broker.model.capture.capture import Capture
+    from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
     from warren.broker.model.deduplication import DeduplicationWindow
     from warren.broker.model.exchange.exchange import Exchange
     from warren.broker.model.vhost.vhost import VirtualHost
@@ -32,31 +33,31 @@ if TYPE_CHECKING:
     from warren.broker.store.log.queue_log import QueueLog
 
 ACCEPTED: Final = 0
-"""The message is in the queue, or on its way to a consumer; nothing has to be waited for."""
+"""Outcome of a publish: the message is in the queue or was delivered, and may be confirmed at once."""
 STORED: Final = 1
-"""As TAKEN, and it counts once the log's collecting batch is on disk."""
+"""Outcome of a publish: accepted; it may be confirmed when the current batch of the log is on disk."""
 REJECTED: Final = 2
-"""The queue is full and rejects publishes."""
-
+"""Outcome of a publish: the queue is full, and its overflow mode rejects publishes."""
 
 BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
-"""Of a message without exchange and key."""
+"""Log head of a message without exchange and routing key."""
 
 
 class Queue:
-    """One queue of a virtual host. All its methods run on the broker's one loop, so that it needs no lock."""
+    """One queue of a virtual host. All methods run on the broker's event loop; a queue needs no lock."""
 
     next_sequence: i64 = 1
+    """Sequence of the next message. A requeued message keeps its own."""
     unacked: i64 = 0
+    """Messages that were delivered and are not settled yet."""
     pending_dead_letter_bytes: i64 = 0
-    """The bodies in `aside`."""
+    """Bytes of message bodies in `pending_dead_letters`."""
     deleted: bool = False
     is_stream: bool = False
-    """It is a stream, and keeps whatever it takes."""
     memory_tracked: bool = False
-    """Its messages count for the memory of all."""
+    """The memory budget watches this queue."""
     has_had_consumer: bool = False
-    """An auto-delete queue goes with its last consumer, but only after a first one."""
+    """An auto-delete queue is deleted with its last consumer, but not before it has had one."""
 
     def __init__(
         self,
@@ -74,48 +75,55 @@ class Queue:
         self.durable = durable
         self.auto_delete = auto_delete
         self.owner = owner
-        """The connection that an exclusive queue belongs to."""
+        """The connection that an exclusive queue belongs to; None for other queues."""
         self.raw_arguments = raw_arguments
         self.declared_arguments = arguments
-        """The arguments as they were declared; `arguments` are those that it goes by, policies included."""
+        """The arguments of the declaration. `arguments` are those in force, with policies applied."""
         self.incarnation = incarnation
+        """Number of this queue in the log; a queue that is deleted and declared again gets another one."""
         self.ready: BackingQueue = BackingQueue()
+        """Messages that wait for a consumer."""
         if arguments.max_priority >= 0:
             self.ready = PriorityBackingQueue(arguments.max_priority)
         self.basic_get_consumer: Consumer = Consumer(self, b"", False, False)
-        """Stands for those who take by basic.get: they have no prefetch and are never woken."""
+        """Holder of the messages that were fetched by basic.get: no prefetch, and never delivered to."""
         self.scheduler = ConsumerScheduler(arguments.single_active_consumer)
         self.ready_consumers: deque[Consumer] = self.scheduler.ready_consumers
-        """The consumers that have room, the next one first."""
+        """Consumers that have room, the next one first; the deque of `scheduler`, without a second attribute access."""
         self.incoming_bindings: dict[tuple[bytes, bytes, bytes], bool] = {}
-        """The bindings to this queue: (source, routing key, encoded arguments)."""
+        """Bindings to this queue: (source exchange, routing key, encoded arguments)."""
         self.log: Log | None = None
+        """The log; None if the queue is not durable or there is no data folder."""
         self.queue_log: QueueLog | None = None
+        """Records of this queue in the log."""
         self.pager: Optional[QueuePager] = None  # noqa: UP045
-        """Where messages go that leave memory; None if there is no disk."""
+        """Pages messages out and in; None without a data folder, or before messages have waited."""
         self.pending_dead_letters: deque[tuple[Message, str]] = deque()
-        """Dead letters that no target has taken yet (at-least-once strategy)."""
+        """Dead letters that no target has accepted yet, with their reasons (strategy at-least-once)."""
         self.delayed_exchange: Optional[Exchange] = None  # noqa: UP045
-        """The exchange that holds these messages back until they are due; None for every queue that a client can name."""
+        """The delayed exchange whose messages wait in this internal queue; None for other queues."""
         self.window: Optional[DeduplicationWindow] = None  # noqa: UP045
-        """The keys that it has seen, if it deduplicates."""
+        """Deduplication window of this queue; None if it does not deduplicate."""
         self.stored_window: Optional[DeduplicationWindow] = None  # noqa: UP045
-        """The window whose keys these messages are."""
-        self.capture: Optional[Capture] = None  # noqa: UP045
-        """Whom to tell what happens here."""
+        """The deduplication window whose keys this internal queue stores; None for other queues."""
+        self.capture: Optional[LifeCycleHook] = None  # noqa: UP045
+        """Event capture; None if it is off."""
         self.expiry = Expiry(self)
+        self.limit = LengthLimit(self)
         self.last_exchange = b""
         self.last_key = b""
         self.last_head = BARE_HEAD
+        """Log head of the last exchange and routing key: most publishes repeat them."""
         self.delayed_retries: Optional[DelayedRetries] = None  # noqa: UP045
-        """What has come back and waits, if it does not at once go where it was."""
+        """Requeued messages that wait for their retry delay; None if retries are not delayed."""
         self.configure(arguments)
 
     def configure(self, arguments: QueueArguments) -> None:
-        """What publishing and delivering look at, as plain attributes: from the arguments that count now."""
+        """Apply the arguments in force: copy what the hot path reads into plain attributes."""
         self.arguments = arguments
         self.rejects_publishes: bool = arguments.overflow is not Overflow.DROP_HEAD
         self.has_length_limit: bool = arguments.max_length >= 0 or arguments.max_length_bytes >= 0
+        self.limit.configure(arguments)
         self.message_ttl: i64 = arguments.message_ttl
         self.delivery_limit: i64 = arguments.delivery_limit
         lazy = arguments.lazy and self.vhost.log is not None
@@ -125,25 +133,25 @@ class Queue:
             self.delayed_retries = DelayedRetries(self)
 
     def reconfigure(self, arguments: QueueArguments) -> None:
-        """Policies have changed: what waits has to fit at once; its expiry it keeps, as in RabbitMQ."""
+        """Apply arguments that a policy has changed: limits at once; ready messages keep their expiry, as in RabbitMQ."""
         expires = self.arguments.expires
         self.configure(arguments)
         if arguments.expires != expires:
             self.expiry.restart()
         if self.has_length_limit and not self.rejects_publishes:
-            self.drop_overflow()
+            self.limit.drop_head()
 
-    def attach_pager(self, shelf: QueuePager) -> None:
-        """There is a disk that its messages may go to."""
-        self.pager = shelf
-        self.ready.attach_pager(shelf)
+    def attach_pager(self, pager: QueuePager) -> None:
+        """Let messages of this queue be paged to disk."""
+        self.pager = pager
+        self.ready.attach_pager(pager)
 
     # -- publishing
 
     def publish(self, message: Message) -> i64:
-        """Take a message: TAKEN, STORED or REFUSED."""
-        if self.has_length_limit and self.rejects_publishes and self.would_overflow(message):
-            self.reject_publish(message)
+        """Enqueue or deliver a message. Return ACCEPTED, STORED or REJECTED."""
+        if self.has_length_limit and self.rejects_publishes and self.limit.would_exceed(message):
+            self.limit.reject(message)
             return REJECTED
         if self.capture is not None:
             self.capture.enqueued(self, message)
@@ -153,7 +161,7 @@ class Queue:
             self.expiry.set_expiry(message)
         if self.ready_consumers and not self.ready.count:
             consumer = self.ready_consumers[0]
-            # What an automatically acknowledging consumer has been sent is over; it need not be written first.
+            # A delivery with automatic acknowledgement is settled at once; it need not be logged first.
             if message.persistent and self.log is not None and not consumer.no_ack:
                 self.store(message)
                 self.deliver(consumer, message)
@@ -168,29 +176,31 @@ class Queue:
         return outcome
 
     def accept(self, message: Message) -> None:
-        """Take a message whose sequence is set and whose record is written by the caller (a fan-out shares one)."""
+        """Enqueue or deliver a message that has a sequence and that the caller has logged (a fan-out shares one record)."""
         if self.ready_consumers and not self.ready.count:
             self.deliver(self.ready_consumers[0], message)
         else:
             self.enqueue(message)
 
     def assign_sequence(self, message: Message) -> None:
-        """Give a message its place and its expiry without taking it in yet."""
+        """Set the sequence and the expiry of a message that `accept` enqueues later."""
         message.sequence = self.next_sequence
         self.next_sequence += 1
         if self.message_ttl >= 0 or message.ttl >= 0:
             self.expiry.set_expiry(message)
 
     def enqueue(self, message: Message) -> None:
+        """Append a message to the ready ones."""
         if not self.memory_tracked:
             self.vhost.track_memory(self)
         self.ready.append(message)
         if self.has_length_limit and not self.rejects_publishes:
-            self.drop_overflow()
+            self.limit.drop_head()
         if message.expires:
             self.expiry.message_queued(message)
 
     def store(self, message: Message) -> None:
+        """Write a message to the log."""
         log = self.log
         records = self.queue_log
         assert log is not None
@@ -207,44 +217,10 @@ class Queue:
         message.log_position = log.append_message(records, message.sequence, head, message.content)
         message.stored = True
 
-    def would_overflow(self, message: Message) -> bool:
-        """As RabbitMQ judges reject-publish: before a consumer is looked for. What is kept aside counts."""
-        arguments = self.arguments
-        kept = len(self.pending_dead_letters)
-        if 0 <= arguments.max_length < self.ready.count + kept + 1:
-            return True
-        return (
-            0
-            <= arguments.max_length_bytes
-            < self.ready.bytes + self.pending_dead_letter_bytes + message.body_size
-        )
-
-    def reject_publish(self, message: Message) -> None:
-        """The queue is full and rejects this publish; its dead letter exchange may get it."""
-        if self.arguments.overflow is Overflow.REJECT_PUBLISH_DLX:
-            self.vhost.dead_lettering.dead_letter(self, [message], "maxlen")
-
-    def drop_overflow(self) -> None:
-        arguments = self.arguments
-        dropped: list[Message] = []
-        while self.ready.count and (
-            0 <= arguments.max_length < self.ready.count or 0 <= arguments.max_length_bytes < self.ready.bytes
-        ):
-            message = self.ready.take()
-            if message is None:
-                break
-            dropped.append(message)
-        if dropped:
-            self.vhost.dead_lettering.dead_letter(self, dropped, "maxlen")
-            if self.expiry.has_seen_expiry:
-                # Another message stands at the head now.
-                self.expiry.drop_expired()
-                self.expiry.schedule_head_timer()
-
     # -- delivering
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
-        """Give a message to the consumer at the head of the round, which then goes to its tail or, without room, out."""
+        """Send a message to the first ready consumer, which moves to the end, or out if it has no more room."""
         if not consumer.no_ack:
             self.unacked += 1
         elif message.stored:
@@ -256,16 +232,16 @@ class Queue:
             self.scheduler.rotate()
 
     def drain(self) -> None:
-        """Message first, then a consumer with room, until one of the two is missing."""
-        waiting = self.ready
-        while waiting.count and self.ready_consumers:
+        """Deliver ready messages until there are no more messages or no more consumers with room."""
+        ready = self.ready
+        while ready.count and self.ready_consumers:
             if self.expiry.has_seen_expiry and self.expiry.drop_expired():
                 if self.expiry.has_backlog:
                     return
                 continue
-            message = waiting.take()
+            message = ready.take()
             if message is None:
-                # The rest was damaged, or the disk has failed.
+                # The remaining messages are damaged, or the disk has failed.
                 break
             self.deliver(self.ready_consumers[0], message)
         if self.expiry.has_seen_expiry:
@@ -273,9 +249,9 @@ class Queue:
             self.expiry.schedule_head_timer()
 
     def get(self) -> Message | None:
-        """The head for basic.get, now unacknowledged unless the caller settles it; None if nothing is ready.
+        """Take the head for basic.get; None if no message is ready. The message counts as unacknowledged.
 
-        To be asked when the dead at the head are gone (`behind_dead`).
+        Call it only when `has_expired_backlog` is False.
         """
         self.expiry.touch()
         if not self.ready.count:
@@ -290,26 +266,27 @@ class Queue:
         return message
 
     def has_expired_backlog(self) -> bool:
-        """Whether messages that are dead stand at the head, more than could be taken away now."""
+        """Return True while expired messages are at the head, more than one slice of the expiry removes."""
         if self.expiry.has_seen_expiry:
             self.expiry.drop_expired()
         return self.expiry.has_backlog
 
     def resume_consumer(self, consumer: Consumer) -> None:
-        """A stalled consumer has room again."""
+        """Deliver to a consumer that has room again."""
         self.scheduler.insert(consumer)
         if self.ready.count:
             self.drain()
 
-    # -- what comes back
+    # -- settlement
 
     def acknowledge(self, message: Message) -> None:
+        """Settle a delivered message."""
         self.unacked -= 1
         if message.stored:
             self.remove_from_log(message)
 
     def remove_from_log(self, message: Message) -> None:
-        """The message is over; the log has to know."""
+        """Record in the log that a message has left the queue."""
         if self.deleted:
             return
         log = self.log
@@ -318,26 +295,26 @@ class Queue:
             log.acknowledge(records, message.sequence)
             message.stored = False
             return
-        # Not durable: it was written to make room in memory.
-        shelf = self.pager
-        assert shelf is not None
-        shelf.acknowledge(message)
+        # The queue is not durable: the message was paged out.
+        pager = self.pager
+        assert pager is not None
+        pager.acknowledge(message)
 
     def reject(self, messages: list[Message]) -> None:
-        """Rejected without requeue: the dead letter exchange has them, if there is one."""
+        """Dead-letter delivered messages that a client rejected without requeue."""
         self.unacked -= len(messages)
         if not self.deleted:
             self.vhost.dead_lettering.dead_letter(self, self.load_contents(messages), "rejected")
 
     def requeue(self, messages: list[Message], failed: bool) -> None:
-        """Unacknowledged messages return to their places, marked redelivered, or end at the delivery limit.
+        """Return delivered messages to their positions, marked redelivered; dead-letter those over the delivery limit.
 
-        :param failed: because their channel has ended, not because a client has given them back.
+        :param failed: their channel has ended; False if a client requeued them.
         """
         self.unacked -= len(messages)
         if self.deleted:
             return
-        spent: list[Message] = []
+        over_limit: list[Message] = []
         retries = self.delayed_retries
         if retries is not None and not retries.applies(failed):
             retries = None
@@ -345,62 +322,101 @@ class Queue:
             message.redelivered = True
             message.delivery_count += 1
             if 0 <= self.delivery_limit < message.delivery_count:
-                spent.append(message)
+                over_limit.append(message)
             elif retries is not None:
                 self.log_delivery_count(message)
                 retries.add(message)
             else:
                 self.reinsert(message)
-        if spent:
-            self.vhost.dead_lettering.dead_letter(self, self.load_contents(spent), "delivery_limit")
+        if over_limit:
+            self.vhost.dead_lettering.dead_letter(self, self.load_contents(over_limit), "delivery_limit")
         self.after_requeue()
 
     def after_requeue(self) -> None:
-        """Messages stand in their places again."""
+        """Apply limits and expiry after messages were put back, then deliver."""
         if self.has_length_limit and not self.rejects_publishes:
-            self.drop_overflow()
+            self.limit.drop_head()
         if self.expiry.has_seen_expiry:
             self.expiry.drop_expired()
         if self.ready.count:
             self.drain()
 
     def load_contents(self, messages: list[Message]) -> list[Message]:
-        """Unacknowledged messages, with the contents of those that had left memory; without those that are damaged."""
+        """Read the contents of unacknowledged messages that were paged out. Return the messages without the damaged ones."""
         absent = [message for message in messages if not message.content]
         if absent:
-            shelf = self.pager
-            assert shelf is not None
-            shelf.load_contents(absent)
+            pager = self.pager
+            assert pager is not None
+            pager.load_contents(absent)
             for message in absent:
                 if not message.content:
-                    shelf.report_damaged(message)
+                    pager.report_damaged(message)
         return [message for message in messages if message.content] if absent else messages
 
     def log_delivery_count(self, message: Message) -> None:
-        shelf = self.pager
-        if message.stored and shelf is not None:
-            shelf.log.record_delivery_count(shelf.queue_log, message.sequence, message_mark(message))
+        """Record in the log how often a message was delivered."""
+        pager = self.pager
+        if message.stored and pager is not None:
+            pager.log.record_delivery_count(pager.queue_log, message.sequence, message_mark(message))
 
     def reinsert(self, message: Message) -> None:
+        """Put a message back at the position of its sequence."""
         self.log_delivery_count(message)
         if not self.memory_tracked:
             self.vhost.track_memory(self)
         self.ready.reinsert(message)
 
     def stop(self) -> None:
-        """The broker stops. A crash before has marked messages redelivered that the log does not know to be."""
+        """Stop all timers and log what a restart has to know, because the broker stops.
+
+        After a crash, messages are marked redelivered of which the log has no delivery. That mark is kept.
+        """
         self.expiry.stop()
         if self.delayed_retries is not None:
             self.delayed_retries.stop()
-        shelf = self.pager
-        if shelf is not None and shelf.durable and shelf.delivered_before_restart and self.ready.count:
-            shelf.log.delivered_up_to[int(self.incarnation)] = int(shelf.delivered_before_restart)
+        pager = self.pager
+        if pager is not None and pager.durable and pager.delivered_before_restart and self.ready.count:
+            pager.log.delivered_up_to[int(self.incarnation)] = int(pager.delivered_before_restart)
         self.ready.clear()
 
-    # -- consumers, and the end
+    # -- unacknowledged messages
+
+    def unacknowledged_messages(self) -> list[Message]:
+        """Collect the unacknowledged messages from the channels of the consumers: a queue keeps no list of them."""
+        seen: dict[int, bool] = {}
+        found: list[Message] = []
+        for consumer in self.consumers:
+            held = consumer.unacknowledged()
+            if id(held) not in seen:
+                seen[id(held)] = True
+                for message in held.values():
+                    holder = message.consumer
+                    if holder is not None and holder.queue is self:
+                        found.append(message)
+        return found
+
+    def page_out_unacknowledged(self, limit: i64) -> i64:
+        """Page out the contents of unacknowledged messages, at most `limit`. Return their number."""
+        pager = self.pager
+        if pager is None:
+            return 0
+        done: i64 = 0
+        for message in self.unacknowledged_messages():
+            if done >= limit:
+                break
+            if message.content:
+                if not message.stored:
+                    pager.write(message)
+                    done += 1
+                elif pager.is_on_disk(message):
+                    message.content = b""
+                    done += 1
+        return done
+
+    # -- consumers and deletion
 
     def subscribe(self, consumer: Consumer) -> None:
-        """Add a consumer; deliveries start with the next `drain`, after its consume-ok."""
+        """Add a consumer. Deliveries start with the next `drain`, after basic.consume-ok."""
         self.scheduler.add(consumer)
         self.has_had_consumer = True
         if self.capture is not None:
@@ -408,7 +424,7 @@ class Queue:
         self.expiry.touch()
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        """Take a consumer away; what it has unacknowledged stays with its channel. A `drain` has to follow."""
+        """Remove a consumer. Its unacknowledged messages stay with its channel. The caller calls `drain` afterwards."""
         if not self.scheduler.remove(consumer):
             return
         if self.capture is not None:
@@ -422,24 +438,24 @@ class Queue:
         return self.scheduler.consumers
 
     def purge(self) -> i64:
-        """Drop what is ready; what is unacknowledged stays. How many they were."""
+        """Remove all ready messages, not the unacknowledged ones. Return their number."""
         if self.capture is not None:
-            self.capture.purged(self, "purged")
+            self.capture.purged(self)
         return self.ready.purge()
 
     def mark_deleted(self) -> None:
-        """The queue is deleted: its messages vanish, its consumers are told."""
+        """Mark the queue deleted, drop its messages and cancel its consumers."""
         self.deleted = True
         if self.capture is not None:
-            self.capture.purged(self, "deleted")
+            self.capture.queue_deleted(self)
         self.expiry.stop()
         if self.delayed_retries is not None:
             self.delayed_retries.stop()
         self.ready.clear()
         self.pending_dead_letters.clear()
-        shelf = self.pager
-        if shelf is not None and not shelf.durable:
-            shelf.drop()
+        pager = self.pager
+        if pager is not None and not pager.durable:
+            pager.drop()
         for consumer in self.scheduler.clear():
             if self.capture is not None:
                 self.capture.consumer_cancelled(consumer)

@@ -1,4 +1,4 @@
-"""What a queue's arguments mean, and RabbitMQ's words for those that mean nothing.
+"""Optional arguments of classic and quorum queues: parsing, checks with RabbitMQ's error texts, equivalence.
 
 Source: https://www.rabbitmq.com/docs/queues#optional-arguments and RabbitMQ's checks of them (rabbit_amqqueue).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from warren.broker.model import argument_checks
 from warren.broker.model.argument_checks import InvalidValue, Overflow, argument_fields, format_value
@@ -18,12 +19,12 @@ from warren.wire.reply_codes import AmqpError, Reply
 logger = logging.getLogger(__name__)
 
 QUORUM_DELIVERY_LIMIT = 20
-"""What a quorum queue has since RabbitMQ 4.0 when it is declared without a limit."""
+"""Delivery limit of a quorum queue that is declared without one, since RabbitMQ 4.0."""
 
 
 @dataclass(frozen=True)
 class QueueArguments:
-    """A queue's optional arguments, checked; times in milliseconds, -1 where there is no limit."""
+    """Checked optional arguments of a queue. Times are in milliseconds; -1 stands for no limit."""
 
     quorum: bool = False
     message_ttl: int = -1
@@ -34,23 +35,23 @@ class QueueArguments:
     dead_letter_exchange: bytes | None = None
     dead_letter_routing_key: bytes | None = None
     at_least_once: bool = False
-    """Dead-lettering keeps a message aside until its target has taken it. As in RabbitMQ, only with reject-publish."""
+    """A dead letter stays pending until its targets accept it. As in RabbitMQ, only with overflow reject-publish."""
     delivery_limit: int = -1
     max_priority: int = -1
     single_active_consumer: bool = False
     lazy: bool = False
-    """Its messages go to the disk at once, and are read when they are consumed."""
+    """Messages are paged out at once and read when they are consumed."""
     consumer_timeout: int = -1
-    """How long a delivered message may stay unacknowledged; 0 is for ever, -1 is as the broker is configured."""
+    """Milliseconds that a delivered message may stay unacknowledged; 0 is no limit, -1 the broker's setting."""
     delayed_retry: str = "disabled"
-    """Which messages wait before they are ready again: all, those that failed with their channel, or the returned ones."""
+    """Requeued messages that are delayed: `disabled`, `all`, `failed` (their channel ended) or `returned` (by a client)."""
     delayed_retry_min: int = -1
     delayed_retry_max: int = -1
     deduplication: DeduplicationRule | None = None
-    """What makes a message a duplicate that the queue does not take."""
+    """Rule by which the queue drops duplicates; None if it takes all messages."""
     stream: bool = False
     max_age_ms: int = -1
-    """What a stream keeps at least; with -1 age is no reason to remove anything."""
+    """Retention of a stream by age; -1 is no limit."""
     stream_max_segment_size_bytes: int = -1
 
     @property
@@ -66,7 +67,7 @@ QUORUM_ONLY = (
     "x-delayed-retry-min",
     "x-delayed-retry-max",
 )
-"""Those of the common ones that RabbitMQ has for quorum queues alone."""
+"""Arguments that RabbitMQ supports for quorum queues only, and Warren for classic queues as well."""
 
 COMMON = (
     "x-expires",
@@ -96,17 +97,17 @@ STREAM = (
     "x-stream-filter-size-bytes",
     "x-initial-cluster-size",
 )
-"""The arguments that queues have, by their type; what no type has is ignored.
+"""Arguments by queue type. An argument of no type is ignored.
 
-Unlike RabbitMQ's, every queue may have a delivery limit, delayed retries and a consumer timeout: no message is requeued for
-ever, and none is kept for ever by a consumer that hangs.
+Unlike in RabbitMQ, a classic queue may have a delivery limit, delayed retries and a consumer timeout: no message is requeued
+for ever, and none is held for ever by a consumer that hangs.
 """
 
 OTHER_TYPES = {
     False: (*QUORUM, *STREAM, "x-dead-letter-strategy"),
     True: (*CLASSIC, *STREAM),
 }
-"""By whether a queue is a quorum queue: the arguments that belong to queues of another type, and are refused."""
+"""Arguments that are refused because they belong to another queue type. The key is True for quorum queues."""
 
 QUEUE_EQUIVALENCE_ARGUMENTS = (
     "x-expires",
@@ -131,14 +132,39 @@ QUEUE_EQUIVALENCE_ARGUMENTS = (
     *QUORUM_ONLY,
     *DEDUPLICATION,
 )
-"""The arguments that a redeclaration has to repeat, in RabbitMQ's order: the first that differs is named."""
+"""Arguments that a redeclaration has to repeat, in RabbitMQ's order: the error names the first that differs."""
 
 DEFAULT_TYPE = "classic"
-"""What a queue is that is declared without a type."""
+"""Type of a queue that is declared without x-queue-type."""
+
+
+class ArgumentReader:
+    """The fields of a queue.declare, checked one by one. An error names the argument that was read last.
+
+    :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
+    """
+
+    def __init__(self, fields: dict[str, Field], described: str) -> None:
+        self.fields = fields
+        self.described = described
+        self.name = ""
+
+    def get(self, name: str) -> Field | None:
+        """Return an argument; None if it is missing."""
+        self.name = name
+        return self.fields.get(name)
+
+    def error(self, reason: Exception, name: str = "") -> AmqpError:
+        """Return a 406 that names the argument, with RabbitMQ's text."""
+        return AmqpError(
+            Reply.PRECONDITION_FAILED, f"invalid arg '{name or self.name}' for {self.described}: {reason}"
+        )
 
 
 def queue_arguments(raw: bytes, described: str) -> QueueArguments:
-    """The meaning of an encoded argument table.
+    """Parse and check the encoded argument table of a queue.declare.
+
+    The subjects are read in RabbitMQ's order, which decides which of several invalid arguments an error names.
 
     :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
     :raises AmqpError: 406 with RabbitMQ's text for an invalid argument, 502 for a malformed table.
@@ -148,108 +174,139 @@ def queue_arguments(raw: bytes, described: str) -> QueueArguments:
         from warren.broker.model.stream.stream_arguments import stream_arguments
 
         return stream_arguments(fields, described)
-    name = ""
+    reader = ArgumentReader(fields, described)
     try:
-        name = "x-queue-type"
-        quorum = _queue_type(fields.get(name))
-        # In RabbitMQ's order, which decides which of several faults is named.
-        name = "x-expires"
-        expires = argument_checks.duration_ms(fields.get(name))
-        if expires == 0:
-            raise InvalidValue("{value_zero,0}")
-        name = "x-message-ttl"
-        message_ttl = argument_checks.duration_ms(fields.get(name))
-        name = "x-dead-letter-exchange"
-        exchange = argument_checks.exchange_name(fields.get(name), name, described)
-        name = "x-dead-letter-routing-key"
-        routing_key = argument_checks.string(fields.get(name))
-        if routing_key is not None and exchange is None:
-            raise InvalidValue("routing_key_but_no_dlx_defined")
-        at_least_once = False
-        if quorum:
-            name = "x-dead-letter-strategy"
-            at_least_once = argument_checks.dead_letter_strategy(fields.get(name))
-        name = "x-max-length"
-        max_length = argument_checks.non_negative(fields.get(name))
-        name = "x-max-length-bytes"
-        max_length_bytes = argument_checks.non_negative(fields.get(name))
-        max_priority, lazy = -1, False
-        if quorum:
-            for name in ("x-max-in-memory-length", "x-max-in-memory-bytes"):
-                argument_checks.non_negative(fields.get(name))
-        else:
-            name = "x-max-priority"
-            max_priority = argument_checks.max_priority(fields.get(name))
-        name = "x-overflow"
-        overflow = argument_checks.overflow(fields.get(name))
-        if not quorum:
-            name = "x-queue-mode"
-            lazy = argument_checks.queue_mode(fields.get(name))
-            name = "x-queue-version"
-            argument_checks.queue_version(fields.get(name))
-        name = "x-single-active-consumer"
-        single_active_consumer = argument_checks.boolean(fields.get(name))
-        name = "x-consumer-timeout"
-        consumer_timeout = argument_checks.non_negative(fields.get(name))
-        if quorum:
-            name = "x-consumer-disconnected-timeout"
-            argument_checks.non_negative(fields.get(name))
-            name = "x-quorum-initial-group-size"
-            argument_checks.positive(fields.get(name))
-        name = "x-queue-leader-locator"
-        argument_checks.leader_locator(fields.get(name))
-        name = "x-delivery-limit"
-        delivery_limit = argument_checks.delivery_limit(
-            fields.get(name), QUORUM_DELIVERY_LIMIT if quorum else -1
-        )
-        name = "x-delayed-retry-type"
-        delayed_retry = argument_checks.retry_type(fields.get(name))
-        name = "x-delayed-retry-min"
-        retry_min = argument_checks.positive(fields.get(name))
-        name = "x-delayed-retry-max"
-        retry_max = argument_checks.positive(fields.get(name))
-        if 0 <= retry_max < retry_min:
-            raise InvalidValue("delayed_retry_max_below_min")
-        unique = deduplication_rule(fields)
+        quorum = _is_quorum(reader.get("x-queue-type"))
+        values: dict[str, Any] = {"quorum": quorum}
+        values.update(_time_limits(reader))
+        values.update(_dead_lettering(reader, quorum))
+        values.update(_length_limits(reader, quorum))
+        values.update(_overflow_and_mode(reader, quorum))
+        values.update(_consumers(reader, quorum))
+        values.update(_redelivery(reader, quorum))
+        values["deduplication"] = deduplication_rule(fields)
     except InvalidArgument as invalid:
-        raise AmqpError(
-            Reply.PRECONDITION_FAILED, f"invalid arg '{invalid.name}' for {described}: {invalid}"
-        ) from None
+        raise reader.error(invalid, invalid.name) from None
     except InvalidValue as reason:
-        raise AmqpError(
-            Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described}: {reason}"
-        ) from None
+        raise reader.error(reason) from None
     _refuse_other_types(fields, quorum, described)
-    if quorum and overflow is Overflow.REJECT_PUBLISH_DLX:
-        # As RabbitMQ: accepted, and no mode of a quorum queue.
-        logger.warning("event=overflow_ignored %s overflow=%s", described, overflow.value)
-        overflow = Overflow.DROP_HEAD
-    if retry_min < 0:
-        delayed_retry = "disabled"
-    return QueueArguments(
-        quorum=quorum,
-        message_ttl=message_ttl,
-        expires=expires,
-        max_length=max_length,
-        max_length_bytes=max_length_bytes,
-        overflow=overflow,
-        dead_letter_exchange=exchange,
-        dead_letter_routing_key=routing_key,
-        at_least_once=at_least_once and exchange is not None and overflow is Overflow.REJECT_PUBLISH,
-        delivery_limit=delivery_limit,
-        max_priority=max_priority,
-        single_active_consumer=single_active_consumer,
-        lazy=lazy,
-        consumer_timeout=consumer_timeout,
-        delayed_retry=delayed_retry,
-        delayed_retry_min=retry_min,
-        delayed_retry_max=max(retry_min, retry_max),
-        deduplication=unique,
+    if quorum and values["overflow"] is Overflow.REJECT_PUBLISH_DLX:
+        # RabbitMQ accepts this mode for a quorum queue and ignores it.
+        logger.warning(
+            "event=queue.overflow_ignored queue=%r overflow=%s", described, values["overflow"].value
+        )
+        values["overflow"] = Overflow.DROP_HEAD
+    values["at_least_once"] = (
+        values["at_least_once"]
+        and values["dead_letter_exchange"] is not None
+        and values["overflow"] is Overflow.REJECT_PUBLISH
     )
+    return QueueArguments(**values)
+
+
+def _time_limits(reader: ArgumentReader) -> dict[str, Any]:
+    """Read x-expires and x-message-ttl."""
+    expires = argument_checks.duration_ms(reader.get("x-expires"))
+    if expires == 0:
+        raise InvalidValue("{value_zero,0}")
+    return {"expires": expires, "message_ttl": argument_checks.duration_ms(reader.get("x-message-ttl"))}
+
+
+def _dead_lettering(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
+    """Read the dead letter exchange, its routing key and, for a quorum queue, the strategy."""
+    name = "x-dead-letter-exchange"
+    exchange = argument_checks.exchange_name(reader.get(name), name, reader.described)
+    routing_key = argument_checks.string(reader.get("x-dead-letter-routing-key"))
+    if routing_key is not None and exchange is None:
+        raise InvalidValue("routing_key_but_no_dlx_defined")
+    at_least_once = False
+    if quorum:
+        at_least_once = argument_checks.dead_letter_strategy(reader.get("x-dead-letter-strategy"))
+    return {
+        "dead_letter_exchange": exchange,
+        "dead_letter_routing_key": routing_key,
+        "at_least_once": at_least_once,
+    }
+
+
+def _length_limits(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
+    """Read the length limits and, for a classic queue, x-max-priority."""
+    values: dict[str, Any] = {
+        "max_length": argument_checks.non_negative(reader.get("x-max-length")),
+        "max_length_bytes": argument_checks.non_negative(reader.get("x-max-length-bytes")),
+    }
+    if quorum:
+        for name in ("x-max-in-memory-length", "x-max-in-memory-bytes"):
+            argument_checks.non_negative(reader.get(name))
+    else:
+        values["max_priority"] = argument_checks.max_priority(reader.get("x-max-priority"))
+    return values
+
+
+def _overflow_and_mode(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
+    """Read x-overflow and, for a classic queue, x-queue-mode and x-queue-version."""
+    values: dict[str, Any] = {"overflow": argument_checks.overflow(reader.get("x-overflow"))}
+    if not quorum:
+        values["lazy"] = argument_checks.queue_mode(reader.get("x-queue-mode"))
+        argument_checks.queue_version(reader.get("x-queue-version"))
+    return values
+
+
+def _consumers(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
+    """Read what concerns consumers, and what a cluster would do with the queue, which has no effect here."""
+    values: dict[str, Any] = {
+        "single_active_consumer": argument_checks.boolean(reader.get("x-single-active-consumer")),
+        "consumer_timeout": argument_checks.non_negative(reader.get("x-consumer-timeout")),
+    }
+    if quorum:
+        argument_checks.non_negative(reader.get("x-consumer-disconnected-timeout"))
+        argument_checks.positive(reader.get("x-quorum-initial-group-size"))
+    argument_checks.leader_locator(reader.get("x-queue-leader-locator"))
+    return values
+
+
+def _redelivery(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
+    """Read the delivery limit and the delays of retries."""
+    default = QUORUM_DELIVERY_LIMIT if quorum else -1
+    limit = argument_checks.delivery_limit(reader.get("x-delivery-limit"), default)
+    delayed_retry = argument_checks.retry_type(reader.get("x-delayed-retry-type"))
+    retry_min = argument_checks.positive(reader.get("x-delayed-retry-min"))
+    retry_max = argument_checks.positive(reader.get("x-delayed-retry-max"))
+    if 0 <= retry_max < retry_min:
+        raise InvalidValue("delayed_retry_max_below_min")
+    return {
+        "delivery_limit": limit,
+        "delayed_retry": delayed_retry if retry_min >= 0 else "disabled",
+        "delayed_retry_min": retry_min,
+        "delayed_retry_max": max(retry_min, retry_max),
+    }
+
+
+def refuse_transient(
+    arguments: QueueArguments, name: bytes, described: str, durable: bool, exclusive: bool, auto_delete: bool
+) -> None:
+    """Reject non-durable quorum queues and streams, and those without a name.
+
+    Source: https://www.rabbitmq.com/docs/quorum-queues#feature-matrix.
+
+    :raises AmqpError: 406 for a queue that is server-named, auto-delete, exclusive or not durable.
+    """
+    if not name:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"Cannot declare a server-named queue for type rabbit_{arguments.type_name}_queue",
+        )
+    for is_set, flag in (
+        (auto_delete, "auto-delete"),
+        (exclusive, "exclusive-owner"),
+        (not durable, "non-durable"),
+    ):
+        if is_set:
+            raise AmqpError(Reply.PRECONDITION_FAILED, f"invalid property '{flag}' for {described}")
 
 
 def is_stream(fields: dict[str, Field]) -> bool:
-    """Whether a queue with these arguments is a stream."""
+    """Return True if a queue with these arguments is a stream."""
     kind = fields.get("x-queue-type")
     return kind is not None and kind.kind == "S" and kind.value == "stream"
 
@@ -268,9 +325,11 @@ def _of_another_type(name: str, described: str, quorum: bool) -> AmqpError:
 
 
 def check_equivalence(required: bytes, current: bytes, names: tuple[str, ...], described: str) -> None:
-    """Arguments that a redeclaration gives must be those that the thing has.
+    """Compare the arguments of a redeclaration with those of the existing queue or exchange.
 
-    :raises AmqpError: 406 naming the first that differs.
+    :param required: the encoded arguments of the redeclaration.
+    :param names: the arguments that have to be the same, in the order of comparison.
+    :raises AmqpError: 406 that names the first argument that differs.
     """
     given, have = argument_fields(required), argument_fields(current)
     for name in names:
@@ -279,7 +338,7 @@ def check_equivalence(required: bytes, current: bytes, names: tuple[str, ...], d
             if new is not None and old is not None:
                 both = f"received '{format_value(new)}' but current is '{format_value(old)}'"
             else:
-                both = f"received {_told(new)} but current is {_told(old)}"
+                both = f"received {_received(new)} but current is {_received(old)}"
             raise AmqpError(Reply.PRECONDITION_FAILED, f"inequivalent arg '{name}' for {described}: {both}")
 
 
@@ -292,16 +351,16 @@ def _same(name: str, new: Field | None, old: Field | None) -> bool:
     return new.kind == old.kind and new.value == old.value
 
 
-def _told(field: Field | None) -> str:
+def _received(field: Field | None) -> str:
     if field is None:
         return "none"
     return f"the value '{format_value(field)}' of type '{field.type_name}'"
 
 
 def consumer_priority(raw: bytes, quorum: bool, described: str) -> int:
-    """The `x-priority` among the arguments of basic.consume.
+    """Return the argument `x-priority` of a basic.consume; 0 if it is missing.
 
-    :raises AmqpError: 406 if it is no integer, or for an argument that is for consumers of another type of queue.
+    :raises AmqpError: 406 if it is no integer, or if there is an argument for consumers of a stream.
     """
     fields = argument_fields(raw)
     field = fields.get("x-priority")
@@ -317,7 +376,6 @@ def consumer_priority(raw: bytes, quorum: bool, described: str) -> int:
     return priority
 
 
-def _queue_type(field: Field | None) -> bool:
-    """Whether it is a quorum queue."""
+def _is_quorum(field: Field | None) -> bool:
     names = ("classic", "quorum")
     return argument_checks.one_of(field, names, "\"unsupported queue type '{}'\"") == "quorum"

@@ -15,8 +15,8 @@ from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue
 from warren.broker.model.queue.queue_arguments import QueueArguments
-from warren.broker.model.stream.consumer_position import StreamMessage, StreamReader
 from warren.broker.model.stream.entry_codec import entry_head, with_offset
+from warren.broker.model.stream.stream_reader import StreamMessage, StreamReader
 from warren.broker.model.stream.tail_cache import StreamTail
 from warren.broker.store.stream.chunk_format import SEGMENT_HEADER, Chunk
 from warren.broker.store.stream.chunk_reader import BY_OFFSET, BY_POSITION, BY_TIME, StreamRead
@@ -308,7 +308,7 @@ class Stream(Queue):
     def mark_deleted(self) -> None:
         self.deleted = True
         if self.capture is not None:
-            self.capture.purged(self, "deleted")
+            self.capture.queue_deleted(self)
         self.stop_timer()
         for reader in self.readers.values():
             reader.close()

@@ -11,7 +11,7 @@ from typing import Final
 from warren.broker.model import argument_checks
 from warren.broker.model.argument_checks import InvalidValue
 from warren.broker.model.queue.queue_arguments import QueueArguments
-from warren.broker.model.stream.interval import LONGEST, parse_interval_ms
+from warren.broker.model.stream.interval_format import LONGEST, parse_interval_ms
 from warren.wire.field_tables import Field
 from warren.wire.reply_codes import AmqpError, Reply
 from warren.wire.reply_codes import erlang_binary as erlang

@@ -17,15 +17,7 @@ from warren.broker.model.exchange.exchange_types import (
     exchange_deduplication_rule,
     make_exchange,
 )
-from warren.broker.model.internal_queues import (
-    equip_exchange,
-    equip_queue,
-    forget_orphans,
-    let_go,
-    split_hidden,
-)
-from warren.broker.model.names import generate_name, generated_name_prefix, refuse_default_exchange
-from warren.broker.model.queue.lasting import assert_lasting
+from warren.broker.model.internal_queues import InternalQueues, split_rows
 from warren.broker.model.queue.paging import QueuePager
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import (
@@ -33,9 +25,11 @@ from warren.broker.model.queue.queue_arguments import (
     QueueArguments,
     check_equivalence,
     queue_arguments,
+    refuse_transient,
 )
+from warren.broker.model.server_names import generate_name, generated_name_prefix, refuse_default_exchange
 from warren.broker.model.stream.stream import Stream
-from warren.broker.model.stream.stream_arguments import STREAM_EQUIVALENCE_ARGUMENTS
+from warren.broker.model.stream.stream_arguments import STREAM_EQUIVALENCE_ARGUMENTS, refuse_large_segments
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
 from warren.broker.store.definitions.definitions_database import (
@@ -58,8 +52,7 @@ class Declarations:
         self.definitions = definitions
         self.settings = VirtualHostSettings(vhost.name.decode(errors="replace"))
         self._incarnations = 0
-        self.stored_internal_queues: dict[bytes, QueueRow] = {}
-        """Hidden queues of before a restart, whose owners are yet to come."""
+        self.internal_queues = InternalQueues(self)
         self._exclusive_queues: dict[object, dict[Queue, bool]] = {}
         """The exclusive queues of each connection."""
         vhost.declarations = self
@@ -134,7 +127,8 @@ class Declarations:
             return existing
         arguments = queue_arguments(raw, self.describe("queue", name))
         if arguments.quorum or arguments.stream:
-            assert_lasting(arguments, name, self.describe("queue", name), durable, exclusive, auto_delete)
+            refuse_transient(arguments, name, self.describe("queue", name), durable, exclusive, auto_delete)
+            refuse_large_segments(arguments)
         portability = self.vhost.portability
         portability.check_queue(self.describe("queue", name), durable, exclusive, raw, arguments)
         if not name:
@@ -181,7 +175,7 @@ class Declarations:
         capture = self.vhost.capture
         if capture is not None and capture.stream != name:
             queue.capture = capture
-        equip_queue(self, queue)
+        self.internal_queues.add_for_queue(queue)
         self.vhost.policies.apply_to_queue(queue)
         self.vhost.queues[name] = queue
         self.vhost.routing_epoch += 1
@@ -227,7 +221,7 @@ class Declarations:
             if not owned:
                 del self._exclusive_queues[queue.owner]
         self._unbind_all(queue, True)
-        let_go(self, queue)
+        self.internal_queues.remove_for(queue)
         queue.mark_deleted()
         if queue.queue_log is not None:
             assert self.definitions is not None
@@ -297,7 +291,7 @@ class Declarations:
         described = self.describe("exchange", name)
         exchange = make_exchange(name, kind, durable, auto_delete, internal, raw, described)
         self.vhost.policies.apply_to_exchange(exchange)
-        equip_exchange(self, exchange, exchange_deduplication_rule(exchange, described))
+        self.internal_queues.add_for_exchange(exchange, exchange_deduplication_rule(exchange, described))
         self.vhost.exchanges[name] = exchange
         self.vhost.routing_epoch += 1
         return exchange
@@ -321,7 +315,7 @@ class Declarations:
 
     def _remove_exchange(self, exchange: Exchange) -> None:
         del self.vhost.exchanges[exchange.name]
-        let_go(self, exchange)
+        self.internal_queues.remove_for(exchange)
         self.vhost.routing_epoch += 1
         if exchange.durable and self.definitions is not None:
             self.definitions.delete_exchange(self.vhost.name, exchange.name)
@@ -412,7 +406,7 @@ class Declarations:
         self, exchanges: list[ExchangeRow], queues: list[QueueRow], bindings: list[BindingRow]
     ) -> dict[int, Queue]:
         """Make again what was stored, without storing it; the queues by incarnation, still empty."""
-        queues, self.stored_internal_queues = split_hidden(queues)
+        queues, self.internal_queues.stored = split_rows(queues)
         restored = {}
         for exchange in exchanges:
             self._make_exchange(
@@ -434,7 +428,7 @@ class Declarations:
             self.vhost.exchanges[binding.source].bind(
                 Binding(destination, binding.routing_key, binding.arguments), not binding.to_exchange
             )
-        forget_orphans(self)
+        self.internal_queues.delete_orphans()
         for hidden in self.vhost.internal_queues.values():
             restored[int(hidden.incarnation)] = hidden
         self.vhost.routing_epoch += 1

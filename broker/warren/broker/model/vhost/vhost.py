@@ -21,7 +21,7 @@ from warren.wire.content import header_payload
 from warren.wire.properties import decode
 
 if TYPE_CHECKING:
-    from warren.broker.model.capture.capture import Capture
+    from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
     from warren.broker.model.compat_checks import PortabilityChecks
     from warren.broker.model.memory_budget import MemoryBudget
     from warren.broker.model.vhost.declarations import Declarations
@@ -68,7 +68,7 @@ class VirtualHost:
         self.dead_lettering = DeadLettering(self)
         self.policies = Policies(self)
         self.declarations: Declarations | None = None
-        self.capture: Optional[Capture] = None  # noqa: UP045
+        self.capture: Optional[LifeCycleHook] = None  # noqa: UP045
         """Who is told what happens to messages; None if nobody wants to know."""
         self.streams: StreamStore | None = None
         """Where its streams are kept; made with the first one."""
@@ -187,8 +187,8 @@ class VirtualHost:
         # What one of them buries at once comes after the message in each of the others.
         letters.defer()
         for queue in queues:
-            if queue.has_length_limit and queue.rejects_publishes and queue.would_overflow(message):
-                queue.reject_publish(message)
+            if queue.has_length_limit and queue.rejects_publishes and queue.limit.would_exceed(message):
+                queue.limit.reject(message)
                 refused = True
                 continue
             copy = message.copy()

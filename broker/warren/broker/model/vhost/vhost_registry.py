@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from warren.broker.model.capture.capture import Capture
 from warren.broker.model.capture.event_stream import EventStream
+from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
 from warren.broker.model.clock import Clock
 from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.memory_budget import MemoryBudget
@@ -38,7 +38,7 @@ class VirtualHosts:
         memory: MemoryBudget | None = None,
         compat: VersionBehaviour = BEHAVIOUR_BY_VERSION["4"],
         portability: PortabilityChecks | None = None,
-        captures: Mapping[bytes, Capture] = MappingProxyType({}),
+        captures: Mapping[bytes, LifeCycleHook] = MappingProxyType({}),
     ) -> None:
         """:param captures: who is told what happens in the virtual hosts of these names."""
         self._captures = captures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.broker.model.dead_letter.dead_lettering import REASONS
+from warren.broker.model.dead_letter.death_history import REASONS
 from warren.broker.model.message_codec import pending_dead_letter_reason
 from warren.broker.model.queue.backing_queue import BackingQueue
 from warren.broker.model.queue.queue import Queue
@@ -14,10 +14,10 @@ def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
 
     Dead letters that were kept aside are kept aside again, and what had come back to wait waits anew.
     """
-    shelf = queue.pager
-    assert shelf is not None
+    pager = queue.pager
+    assert pager is not None
     queue.next_sequence = recovered.last_sequence + 1
-    shelf.delivered_before_restart = recovered.delivered
+    pager.delivered_before_restart = recovered.delivered
     marks = sorted(recovered.counts.items())
     retries = queue.delayed_retries
     apart = [
@@ -28,12 +28,12 @@ def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
     taken: dict[BackingQueue, dict[int, bool]] = {}
     left_bytes: dict[BackingQueue, int] = {}
     for sequence in apart:
-        found, _ = shelf.read_range(0, 255, sequence, sequence)
+        found, _ = pager.read_range(0, 255, sequence, sequence)
         for message in found:
             level = queue.ready.level(message.priority)
             taken.setdefault(level, {})[sequence] = True
             left_bytes[level] = left_bytes.get(level, 0) + int(message.body_size)
-            shelf.load_contents([message])
+            pager.load_contents([message])
             reason_number = pending_dead_letter_reason(recovered.counts[sequence])
             if message.content and not reason_number:
                 assert retries is not None
@@ -42,7 +42,7 @@ def restore_messages(queue: Queue, recovered: RecoveredQueue) -> int:
                 reason = REASONS[reason_number - 1]
                 queue.vhost.dead_lettering.hold_for_retry(queue, message, reason)
             else:
-                shelf.report_damaged(message)
+                pager.report_damaged(message)
     by_level: dict[BackingQueue, list[RecoveredLevel]] = {}
     for part in recovered.levels.values():
         by_level.setdefault(queue.ready.level(part.priority), []).append(part)

@@ -1,0 +1,72 @@
+"""Encoded event prefixes of one consumer, so that a delivery encodes nothing but its message's id and size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from warren.broker.model.capture.event_batcher import decode_name
+from warren.core import capture_events as e
+from warren.core.capture_events import event_prefix
+
+if TYPE_CHECKING:
+    from warren.broker.model.queue.queue import Queue
+
+CACHED_PREFIXES: Final = 1000
+"""Prefixes that each cache holds at most. Then it starts anew: the number of routing keys is not bounded."""
+CHANNEL_CLOSED: Final = "channel closed"
+"""Reason in the event of a message that is requeued because its channel ended."""
+
+
+class ConsumerEvents:
+    """Event prefixes of one consumer, or of one connection's basic.get from one queue.
+
+    :param consumer: the consumer tag; None for basic.get.
+    :param origin: the name of the connection.
+    """
+
+    def __init__(self, queue: Queue, consumer: str | None, origin: str, no_ack: bool) -> None:
+        self.queue = decode_name(queue.name)
+        self.stream: bool | None = queue.is_stream or None
+        self.consumer = consumer
+        self.origin = origin
+        self.no_ack: bool | None = no_ack or None
+        self.acknowledged = self.prefix(e.ACKED, None)
+        self.rejected = self.prefix(e.REJECTED, None)
+        self.requeued = self.prefix(e.REQUEUED, None)
+        self.requeued_by_close = self.prefix(e.REQUEUED, CHANNEL_CLOSED)
+        self.deliveries: dict[tuple[bytes, bytes], str] = {}
+        """Prefixes of first deliveries, by exchange and routing key."""
+        self.redeliveries: dict[tuple[bytes, bytes], str] = {}
+        """Prefixes of redeliveries, by exchange and routing key."""
+
+    def prefix(self, event: str, reason: str | None) -> str:
+        """Return the encoded beginning of an event of this consumer."""
+        return event_prefix(
+            event,
+            queue=self.queue,
+            connection=self.origin,
+            reason=reason,
+            consumer=self.consumer,
+            stream=self.stream,
+        )
+
+    def delivered(self, exchange: bytes, routing_key: bytes, redelivered: bool) -> str:
+        """Return the encoded beginning of a delivery."""
+        cache = self.redeliveries if redelivered else self.deliveries
+        key = (exchange, routing_key)
+        found = cache.get(key)
+        if found is None:
+            if len(cache) >= CACHED_PREFIXES:
+                cache.clear()
+            found = cache[key] = event_prefix(
+                e.DELIVERED,
+                decode_name(exchange),
+                decode_name(routing_key),
+                self.queue,
+                redelivered or None,
+                connection=self.origin,
+                consumer=self.consumer,
+                no_ack=self.no_ack,
+                stream=self.stream,
+            )
+        return found

@@ -1,0 +1,274 @@
+"""Event capture: one hook with a method for each step in the life of a message or a consumer.
+
+docs/pipeline/events.md describes the events. Without capture there is no hook: `Queue.capture` and `VirtualHost.capture` are
+None, and a caller pays one comparison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from warren.broker.model.capture.consumer_events import CACHED_PREFIXES, ConsumerEvents
+from warren.broker.model.capture.event_batcher import EventBatcher, decode_name
+from warren.broker.model.clock import Clock
+from warren.broker.model.message import Message
+from warren.broker.model.queue.consumer import Consumer
+from warren.core import capture_events as e
+from warren.core.capture_events import event_prefix
+from warren.wire import properties
+from warren.wire.content import header_payload, message_id
+from warren.wire.field_tables import TableError
+
+if TYPE_CHECKING:
+    from warren.broker.model.queue.queue import Queue
+
+HEADER_PAYLOAD_AT: Final = 7
+"""Offset in a content at which the payload of its header frame begins."""
+BATCH_TYPE: Final = e.MESSAGE_TYPE.encode()
+ENCODED_BATCH_TYPE: Final = b"\x0d" + BATCH_TYPE
+"""The property `type` of a batch of events, encoded. A content header that lacks these bytes is no batch."""
+UNCAPTURED: Final = chr(0xD800)
+"""Id of a delivery that makes no events. A lone high surrogate: no message id is decoded to it."""
+
+
+def is_event_batch(content: bytes) -> bool:
+    """Return True if a message is a batch of events, by its property `type`."""
+    header = header_payload(content)
+    if ENCODED_BATCH_TYPE not in header:
+        return False
+    try:
+        return properties.decode(header).data("type") == BATCH_TYPE
+    except TableError:
+        return False
+
+
+class LifeCycleHook(EventBatcher):
+    """The capture hook of one virtual host.
+
+    The event stream itself has no hook. Batches of events that others publish (the SDK, another broker) make no events
+    either: a reader of events would make events without end.
+    """
+
+    publishing_batch: bool = False
+    """The publish in progress is a batch of events."""
+
+    def __init__(self, stream: bytes, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(stream, clock, loop)
+        self.origin = ""
+        """Name of the connection whose publish is in progress."""
+        self.enqueued_prefixes: dict[tuple[bytes, bytes, bytes, str], str] = {}
+        """Prefixes of publishes, by exchange, routing key, queue and connection."""
+        self.basic_get_events: dict[tuple[bytes, str], ConsumerEvents] = {}
+        """Prefixes for basic.get, by queue and connection."""
+        self.streams_ending_in_batch: set[bytes] = set()
+        """Streams whose newest message is a batch of events. Consumers of such a stream make no events."""
+
+    # -- publishing
+
+    def publish_started(self, origin: str, message: Message, unrouted_reason: str) -> None:
+        """Begin the events of a publish; end it with `publish_finished`.
+
+        :param unrouted_reason: why the message reaches no queue; empty if it reaches one.
+        """
+        self.origin = origin
+        self.publishing_batch = is_event_batch(message.content)
+        if unrouted_reason and not self.publishing_batch:
+            self.not_enqueued(message, unrouted_reason)
+
+    def enqueued(self, queue: Queue, message: Message) -> None:
+        """Record that a queue accepts a message: a publish, a dead letter, or a delayed message that is due."""
+        if self.publishing_batch and not message.dead_lettered:
+            if queue.is_stream:
+                self.streams_ending_in_batch.add(queue.name)
+            return
+        if self.streams_ending_in_batch:
+            self.streams_ending_in_batch.discard(queue.name)
+        origin = "" if message.dead_lettered else self.origin
+        key = (message.exchange, message.routing_key, queue.name, origin)
+        prefix = self.enqueued_prefixes.get(key)
+        if prefix is None:
+            if len(self.enqueued_prefixes) >= CACHED_PREFIXES:
+                self.enqueued_prefixes.clear()
+            prefix = self.enqueued_prefixes[key] = event_prefix(
+                e.PUBLISHED,
+                decode_name(message.exchange),
+                decode_name(message.routing_key),
+                decode_name(queue.name),
+                connection=origin or None,
+                stream=queue.is_stream or None,
+            )
+        self.add_event(prefix, decode_name(message_id(message.content, HEADER_PAYLOAD_AT)), message.body_size)
+
+    def not_enqueued(self, message: Message, reason: str) -> None:
+        """Record a publish that reaches no queue, or that a queue rejects."""
+        prefix = event_prefix(
+            e.PUBLISHED,
+            decode_name(message.exchange),
+            decode_name(message.routing_key),
+            connection=self.origin,
+            reason=reason,
+        )
+        self.add_event(prefix, decode_name(message_id(message.content, HEADER_PAYLOAD_AT)), message.body_size)
+
+    def publish_finished(self, message: Message, rejected: bool) -> str | None:
+        """End the publish that `publish_started` began.
+
+        Return the message's id for `confirmed`; None if the message is a batch of events.
+
+        :param rejected: a queue that the message was routed to rejected it.
+        """
+        if self.publishing_batch:
+            self.publishing_batch = False
+            return None
+        if rejected:
+            self.not_enqueued(message, "refused")
+        self.origin = ""
+        return decode_name(message_id(message.content, HEADER_PAYLOAD_AT))
+
+    def returned(self, message: Message, origin: str, reason: bytes) -> None:
+        """Record a basic.return to the publisher of a mandatory or immediate message."""
+        prefix = event_prefix(
+            e.RETURNED,
+            decode_name(message.exchange),
+            decode_name(message.routing_key),
+            connection=origin,
+            reason=decode_name(reason),
+        )
+        self.add_event(prefix, decode_name(message_id(message.content, HEADER_PAYLOAD_AT)), -1)
+
+    def confirmed(self, exchange: bytes, identity: str, origin: str, ack: bool) -> None:
+        """Record a publisher confirm: basic.ack or basic.nack."""
+        prefix = event_prefix(e.CONFIRMED if ack else e.NACKED, decode_name(exchange), connection=origin)
+        self.add_event(prefix, identity, -1)
+
+    # -- delivery and settlement
+
+    def delivered(self, consumer: Consumer, message: Message, origin: str, no_ack: bool) -> str:
+        """Record a delivery to a consumer, or by basic.get.
+
+        Return the message's id. The caller keeps it until the settlement, because the content may leave memory meanwhile.
+        """
+        if consumer.queue.is_stream and is_event_batch(message.content):
+            return UNCAPTURED
+        identity = decode_name(message_id(message.content, HEADER_PAYLOAD_AT))
+        events = self.consumer_events(consumer, origin, no_ack)
+        prefix = events.delivered(message.exchange, message.routing_key, message.redelivered)
+        self.add_event(prefix, identity, message.body_size)
+        return identity
+
+    def acknowledged(self, consumer: Consumer, identity: str, origin: str) -> None:
+        """Record the acknowledgement of a delivery.
+
+        :param identity: the message's id, as `delivered` returned it.
+        """
+        if identity != UNCAPTURED:
+            self.add_event(self.consumer_events(consumer, origin, False).acknowledged, identity, -1)
+
+    def rejected(self, consumer: Consumer, identity: str, origin: str) -> None:
+        """Record the rejection of a delivery without requeue."""
+        if identity != UNCAPTURED:
+            self.add_event(self.consumer_events(consumer, origin, False).rejected, identity, -1)
+
+    def requeued(self, consumer: Consumer, identity: str, origin: str) -> None:
+        """Record the rejection of a delivery with requeue."""
+        if identity != UNCAPTURED:
+            self.add_event(self.consumer_events(consumer, origin, False).requeued, identity, -1)
+
+    def requeued_by_close(self, consumer: Consumer, identity: str, origin: str) -> None:
+        """Record the requeue of a delivery whose channel ended before the settlement."""
+        if identity != UNCAPTURED:
+            self.add_event(self.consumer_events(consumer, origin, False).requeued_by_close, identity, -1)
+
+    def consumer_events(self, consumer: Consumer, origin: str, no_ack: bool) -> ConsumerEvents:
+        """Return the event prefixes of a consumer.
+
+        A queue's `basic_get_consumer` stands for many connections, so that its prefixes are kept by connection.
+        """
+        found = consumer.capture_events
+        if found is not None:
+            return found
+        queue = consumer.queue
+        if consumer is not queue.basic_get_consumer:
+            found = consumer.capture_events = ConsumerEvents(queue, decode_name(consumer.tag), origin, no_ack)
+            return found
+        key = (queue.name, origin)
+        found = None if no_ack else self.basic_get_events.get(key)
+        if found is None:
+            found = ConsumerEvents(queue, None, origin, no_ack)
+            if len(self.basic_get_events) >= CACHED_PREFIXES:
+                self.basic_get_events.clear()
+            if not no_ack:
+                self.basic_get_events[key] = found
+        return found
+
+    # -- consumers
+
+    def consumer_started(self, consumer: Consumer) -> None:
+        """Record a new consumer."""
+        if consumer.queue.name in self.streams_ending_in_batch:
+            return
+        prefix = event_prefix(
+            e.CONSUMING,
+            queue=decode_name(consumer.queue.name),
+            connection=consumer.origin,
+            consumer=decode_name(consumer.tag),
+            prefetch=int(consumer.prefetch) or None,
+            no_ack=consumer.no_ack,
+            stream=consumer.queue.is_stream or None,
+        )
+        self.add_event(prefix, "", -1)
+
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        """Record the end of a consumer, for whatever reason."""
+        if consumer.queue.name in self.streams_ending_in_batch:
+            return
+        prefix = event_prefix(
+            e.CANCELLED,
+            queue=decode_name(consumer.queue.name),
+            connection=consumer.origin,
+            consumer=decode_name(consumer.tag),
+            stream=consumer.queue.is_stream or None,
+        )
+        self.add_event(prefix, "", -1)
+
+    # -- the end of messages
+
+    def expired(self, queue: Queue, message: Message) -> None:
+        """Record a message whose TTL has passed. `dead_lettered` or `dropped` follows."""
+        self._message_ended(e.EXPIRED, queue, message, None)
+
+    def dead_lettered(self, queue: Queue, message: Message, reason: str) -> None:
+        """Record the transfer of a message to the queues that its dead letter exchange routes it to."""
+        self._message_ended(e.DEAD_LETTERED, queue, message, reason)
+
+    def dropped(self, queue: Queue, message: Message, reason: str) -> None:
+        """Record the loss of a message that no dead letter exchange took."""
+        self._message_ended(e.DROPPED, queue, message, reason)
+
+    def purged(self, queue: Queue) -> None:
+        """Record a queue.purge."""
+        self._queue_emptied(queue, "purged")
+
+    def queue_deleted(self, queue: Queue) -> None:
+        """Record the deletion of a queue with its messages."""
+        self._queue_emptied(queue, "deleted")
+
+    def _message_ended(self, event: str, queue: Queue, message: Message, reason: str | None) -> None:
+        prefix = event_prefix(
+            event,
+            decode_name(message.exchange),
+            decode_name(message.routing_key),
+            decode_name(queue.name),
+            reason=reason,
+        )
+        self.add_event(prefix, decode_name(message_id(message.content, HEADER_PAYLOAD_AT)), -1)
+
+    def _queue_emptied(self, queue: Queue, reason: str) -> None:
+        if queue.name in self.streams_ending_in_batch:
+            self.streams_ending_in_batch.discard(queue.name)
+            return
+        prefix = event_prefix(
+            e.PURGED, queue=decode_name(queue.name), reason=reason, stream=queue.is_stream or None
+        )
+        self.add_event(prefix, "", -1)

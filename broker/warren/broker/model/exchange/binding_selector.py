@@ -1,0 +1,59 @@
+"""Interface of the exchange types that send each message to one of their bindings: hash exchanges and random exchanges."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
+
+from warren.broker.model.exchange.exchange import Exchange
+from warren.wire.reply_codes import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.model.exchange.exchange import Binding
+    from warren.broker.model.message import Message
+    from warren.broker.model.queue.queue import Queue
+    from warren.wire.field_tables import Field
+
+    Destination: TypeAlias = Union[Queue, Exchange]  # noqa: UP007
+
+
+class BindingSelector(Protocol):
+    """The part of an exchange that selects one of its bindings for each message."""
+
+    @property
+    def inspects_message(self) -> bool:
+        """True if two messages with the same routing key may go to different destinations."""
+        ...
+
+    def add(self, binding: Binding) -> None:
+        """Add a binding.
+
+        :raises AmqpError: 406 if its key or its destination is not allowed for this exchange type.
+        """
+        ...
+
+    def remove(self, binding: Binding) -> None:
+        """Remove a binding that was added before."""
+        ...
+
+    def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
+        """Return a list with the destination of a message; an empty one if there is no binding.
+
+        :param message: None where no exchange on the way inspects more than key and headers.
+        """
+        ...
+
+
+def hash_bytes(data: bytes) -> int:
+    """Return a hash of 64 bits that is the same after a restart."""
+    return int.from_bytes(blake2b(data, digest_size=8).digest())
+
+
+def precondition_failed(reason: str) -> AmqpError:
+    """Return a 406 with RabbitMQ's text."""
+    return AmqpError(Reply.PRECONDITION_FAILED, reason)
+
+
+def printable(data: bytes) -> str:
+    """Decode a name or a key for an error text."""
+    return data.decode(errors="replace")

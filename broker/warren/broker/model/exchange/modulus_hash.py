@@ -1,0 +1,43 @@
+"""`x-modulus-hash`: the hash of the routing key modulo the number of destinations, which are ordered by name.
+
+https://github.com/rabbitmq/rabbitmq-server/tree/main/deps/rabbitmq_sharding
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.broker.model.exchange.binding_selector import hash_bytes
+
+if TYPE_CHECKING:
+    from warren.broker.model.exchange.binding_selector import Destination
+    from warren.broker.model.exchange.exchange import Binding
+    from warren.broker.model.message import Message
+    from warren.wire.field_tables import Field
+
+
+class ModulusHash:
+    """Choice of a destination by hash modulo count. A destination that is bound several times counts once."""
+
+    inspects_message = False
+
+    def __init__(self) -> None:
+        self._counts: dict[Destination, int] = {}
+        """Bindings of each destination."""
+        self._order: list[Destination] = []
+
+    def add(self, binding: Binding) -> None:
+        self._counts[binding.destination] = self._counts.get(binding.destination, 0) + 1
+        self._sort()
+
+    def remove(self, binding: Binding) -> None:
+        left = self._counts.pop(binding.destination) - 1
+        if left:
+            self._counts[binding.destination] = left
+        self._sort()
+
+    def select(self, key: bytes, headers: dict[str, Field], message: Message | None) -> list[Destination]:
+        return [self._order[hash_bytes(key) % len(self._order)]] if self._order else []
+
+    def _sort(self) -> None:
+        self._order = sorted(self._counts, key=lambda destination: destination.name)
