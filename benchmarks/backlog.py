@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from warren.broker.bench.load_topology import PublishTarget
 from warren.broker.bench.message_flow import ConfirmCounter, DeliveryChecker, PublishBuffer, sequence_prefix
 from warren.core.blocking_connection import CHANNEL, BlockingConnection

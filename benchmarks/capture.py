@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.backlog import commit
 from benchmarks.comparison.loads import NotMeasured, measure
 from benchmarks.comparison.rows import AUTO_ACK, CONFIRMED, PERSISTENT, Row
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 
 STREAM = "warren.events"
 SDK_ROWS = {"publish": "SDK: publish, confirmed", "handle": "SDK: publish, confirmed; handle, acknowledged"}

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.comparison.loads import NotMeasured, measure
 from benchmarks.comparison.results import Median
 from benchmarks.comparison.rows import CONFIRMED, PERSISTENT, Row
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 
 TOLERANCE = 1.05
 ROWS = (CONFIRMED, PERSISTENT)

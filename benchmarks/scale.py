@@ -19,10 +19,9 @@ from pathlib import Path
 
 from pamqp import commands
 
-from tests.support.broker import BrokerProcess
-from tests.support.frames import RawClient
-from tests.support.peer import encoded, made
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import resident_kib
+from tests.support.raw_client import RawClient, encoded, made, raw_connection
 from warren.broker.bench import processor_time
 
 PUBLISHES = 20_000
@@ -88,30 +87,30 @@ def row(what: str, before: int, after: int, count: int, publish: float) -> str:
 
 def idle(held: ExitStack, url: str, count: int) -> None:
     for _ in range(count):
-        client = RawClient(url)
+        client = RawClient(url).connect()
         held.callback(client.abort)
 
 
 def many_queues(held: ExitStack, url: str, count: int) -> None:
-    with RawClient(url) as client:
-        client.open_channel()
+    with raw_connection(url) as client:
+        client.open()
         for number in range(count):
             client.declare_queue(f"queue-{number}", durable=True)
 
 
 def bound(python: str, count: int) -> float:
     """Microseconds of processor time for one publish to a topic exchange with so many bindings, one of which matches."""
-    with broker(python) as process, RawClient(process.url) as client:
-        client.open_channel()
+    with broker(python) as process, raw_connection(process.url) as client:
+        client.open()
         client.declare_queue("sink", exclusive=True)
-        client.send(encoded(made(commands.Exchange.Declare, exchange="wide", exchange_type="topic")))
-        client.expect((40, 11))
+        client.send_bytes(encoded(made(commands.Exchange.Declare, exchange="wide", exchange_type="topic")))
+        client.expect_frame((40, 11))
         before = resident_kib(process.pid)
         for start in range(0, count, WINDOW):
             numbers = range(start, min(start + WINDOW, count))
-            client.send(b"".join(binding(f"sensor.{number}.*") for number in numbers))
+            client.send_bytes(b"".join(binding(f"sensor.{number}.*") for number in numbers))
             for _ in numbers:
-                client.expect((50, 21))
+                client.expect_frame((50, 21))
         after = resident_kib(process.pid)
         print(
             row(f"{count:,} bindings on one topic exchange", before, after, count, one_publish(process.url))
@@ -122,8 +121,8 @@ def bound(python: str, count: int) -> float:
             started = processor_time.seconds(process.pid)
             publish_all(client, count, run)
             costs.append((processor_time.seconds(process.pid) - started) / PUBLISHES * 1e6)
-            client.send(encoded(made(commands.Queue.Purge, queue="sink")))
-            client.expect((50, 31))
+            client.send_bytes(encoded(made(commands.Queue.Purge, queue="sink")))
+            client.expect_frame((50, 31))
         return statistics.median(costs)
 
 
@@ -138,21 +137,21 @@ def publish_all(client: RawClient, bindings: int, run: int) -> None:
         for number in range(start, start + WINDOW):
             client.publish("wide", f"sensor.{number % bindings}.{run}-{number}", b"x" * 16)
         while settled < PUBLISHES * run + start + WINDOW:
-            tag = int.from_bytes(client.expect((60, 80)).arguments[:8])
+            tag = int.from_bytes(client.expect_frame((60, 80)).arguments[:8])
             settled = max(settled, tag)
 
 
 def one_publish(url: str) -> float:
     """Seconds from a publish to its confirm, the median of some."""
-    with RawClient(url) as client:
-        client.open_channel()
+    with raw_connection(url) as client:
+        client.open()
         client.declare_queue("single", exclusive=True)
         client.select_confirms()
         spans = []
         for _ in range(SINGLE):
             started = time.perf_counter()
             client.publish("", "single", b"x" * 16)
-            client.expect((60, 80))
+            client.expect_frame((60, 80))
             spans.append(time.perf_counter() - started)
         return statistics.median(spans)
 

@@ -17,7 +17,7 @@ from datetime import date
 from pathlib import Path
 
 from benchmarks.backlog import cells, commit, compiled, disk_speed, drain, fill
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 
 STREAM = "stream"
 FIRST = {"x-stream-offset": "first"}

@@ -11,7 +11,7 @@ import pytest
 from xdist.remote import Producer
 
 from tests.support import tiers
-from tests.support.broker import PATIENT, BrokerProcess
+from tests.support.broker_process import PATIENT, BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from tests.support.redis import redis_server

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.comparison.results import Sample
 from benchmarks.comparison.rows import Row
-from tests.support.broker import warren
+from tests.support.broker_process import warren
 from tests.support.processes import resident_kib
 
 

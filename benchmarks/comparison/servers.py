@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import Child, free_port
 from tests.support.rabbitmq import rabbitmq_server
 from warren.core.blocking_connection import BlockingConnection

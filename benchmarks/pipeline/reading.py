@@ -26,7 +26,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.backlog import commit
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.rabbitmq import installed, rabbitmq_server
 from warren.core.blocking_connection import BlockingConnection
 from warren.pipeline import register

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 import aio_pika
 
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.rabbitmq import installed, rabbitmq_server
 
 ROWS = {

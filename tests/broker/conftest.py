@@ -9,24 +9,24 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.support.behaviour import Behaviour, behaviour
-from tests.support.client import Channel, Closed, Connection
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer
-from tests.support.restarts import Session
+from tests.support.blocking_client import Channel, Closed, Connection
+from tests.support.broker_behaviour import Behaviour, behaviour
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.raw_client import RawClient
+from tests.support.restarts import RestartableSession
 
 Connect: TypeAlias = Callable[[], Connection]
-Talk: TypeAlias = Callable[[], Peer]
+Talk: TypeAlias = Callable[[], RawClient]
 
 
-def pass_time(inprocess: InProcess, seconds: float) -> None:
+def pass_time(inprocess: InProcessBroker, seconds: float) -> None:
     """Have the broker's loop believe that so much real time has gone by: handshakes and heartbeats go by that."""
     loop = inprocess._loop
     before = loop.time
     inprocess.call(lambda: setattr(loop, "time", lambda: before() + seconds))
 
 
-def stop_time(inprocess: InProcess) -> None:
+def stop_time(inprocess: InProcessBroker) -> None:
     """Have the broker's loop believe that no real time goes by any more: nothing that it waits for is overdue."""
     loop = inprocess._loop
     now = loop.time()
@@ -69,24 +69,24 @@ def name() -> str:
 
 
 @pytest.fixture
-def inprocess() -> Iterator[InProcess]:
+def inprocess() -> Iterator[InProcessBroker]:
     """A broker in this process, in memory, whose clock the test moves."""
-    with InProcess() as broker:
+    with InProcessBroker() as broker:
         yield broker
 
 
 @pytest.fixture
-def timed(inprocess: InProcess) -> Iterator[Channel]:
+def timed(inprocess: InProcessBroker) -> Iterator[Channel]:
     """A channel to the broker whose clock the test moves."""
     with Connection(inprocess.url) as connection:
         yield connection.channel()
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path: Path) -> Iterator[RestartableSession]:
     """A channel to a broker in this process on a data folder, which the test stops or crashes."""
-    with InProcess(tmp_path / "data") as broker:
-        session = Session(broker)
+    with InProcessBroker(tmp_path / "data") as broker:
+        session = RestartableSession(broker)
         yield session
         session.connection.abort()
 
@@ -94,10 +94,10 @@ def session(tmp_path: Path) -> Iterator[Session]:
 @pytest.fixture
 def talk(amqp_url: str) -> Iterator[Talk]:
     """Opens a socket to the broker under test, over which nothing has been said yet."""
-    opened: list[Peer] = []
+    opened: list[RawClient] = []
 
-    def talk() -> Peer:
-        opened.append(Peer(amqp_url))
+    def talk() -> RawClient:
+        opened.append(RawClient(amqp_url))
         return opened[-1]
 
     yield talk
@@ -106,7 +106,7 @@ def talk(amqp_url: str) -> Iterator[Talk]:
 
 
 @pytest.fixture
-def peer(talk: Talk) -> Peer:
+def peer(talk: Talk) -> RawClient:
     """A connection that may break rules, with channel 1 open."""
     return talk().connect().open()
 
@@ -114,6 +114,6 @@ def peer(talk: Talk) -> Peer:
 @pytest.fixture(scope="session")
 def server(amqp_url: str) -> Behaviour:
     """What the broker under test does where brokers differ on purpose."""
-    with Peer(amqp_url) as peer:
+    with RawClient(amqp_url) as peer:
         peer.greet()
         return behaviour(peer.server)

@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 from pamqp import commands
 
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer, Refusal, made
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.raw_client import RawClient, Refusal, made
 from warren.broker import Broker, BrokerConfig
 from warren.broker.access.access_control import Access
 from warren.broker.model.operator_errors import ObjectAlreadyExists, ObjectNotFound, OperationRefused
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 class Owner:
     """Whoever looks after a broker, in its own loop."""
 
-    def __init__(self, inprocess: InProcess) -> None:
+    def __init__(self, inprocess: InProcessBroker) -> None:
         self.inprocess = inprocess
 
     @property
@@ -41,13 +41,13 @@ class Owner:
     def permit(self, user: str, *patterns: str, vhost: str = "/") -> None:
         self.inprocess.call(lambda: self.broker.access.permissions.set(user, vhost, *patterns))
 
-    def peer(self, user: str = "guest", password: str = "guest", vhost: str = "") -> Peer:
-        return Peer(f"amqp://{user}:{password}@127.0.0.1:{self.broker.port}/{vhost}")
+    def peer(self, user: str = "guest", password: str = "guest", vhost: str = "") -> RawClient:
+        return RawClient(f"amqp://{user}:{password}@127.0.0.1:{self.broker.port}/{vhost}")
 
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[Owner]:
-    with InProcess(tmp_path / "data") as broker:
+    with InProcessBroker(tmp_path / "data") as broker:
         owner = Owner(broker)
         broker.call(lambda: owner.broker.access.users.add("ann", "secret"))
         owner.permit("ann", ".*", ".*", ".*")
@@ -55,12 +55,12 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
 
 
 @pytest.fixture
-def ann(owner: Owner) -> Iterator[Peer]:
+def ann(owner: Owner) -> Iterator[RawClient]:
     with owner.peer("ann", "secret") as peer:
         yield peer.connect().open()
 
 
-def test_a_permission_counts_from_the_next_publish_on(owner: Owner, ann: Peer) -> None:
+def test_a_permission_counts_from_the_next_publish_on(owner: Owner, ann: RawClient) -> None:
     queue = ann.declare(exclusive=True)
     ann.publish("", queue)
     ann.sync()
@@ -74,7 +74,7 @@ def test_a_permission_counts_from_the_next_publish_on(owner: Owner, ann: Peer) -
     assert ann.call(made(commands.Queue.Purge, queue=queue), 2, commands.Queue.PurgeOk).message_count == 2
 
 
-def test_a_topic_permission_counts_from_the_next_publish_on(owner: Owner, ann: Peer) -> None:
+def test_a_topic_permission_counts_from_the_next_publish_on(owner: Owner, ann: RawClient) -> None:
     ann.publish("amq.topic", "a.b")
     ann.sync()
     owner.inprocess.call(
@@ -109,7 +109,7 @@ def test_the_variables_of_a_topic_permission_stand_for_themselves(owner: Owner) 
         assert peer.refusal().code == 403
 
 
-def test_a_new_secret_ends_consumers_that_may_not_read_any_more(owner: Owner, ann: Peer) -> None:
+def test_a_new_secret_ends_consumers_that_may_not_read_any_more(owner: Owner, ann: RawClient) -> None:
     queue = ann.declare(exclusive=True)
     ann.call(made(commands.Basic.Consume, queue=queue, consumer_tag="t"), 1, commands.Basic.ConsumeOk)
     replies = made(commands.Basic.Consume, queue="amq.rabbitmq.reply-to", consumer_tag="r", no_ack=True)
@@ -125,7 +125,7 @@ def test_a_new_secret_ends_consumers_that_may_not_read_any_more(owner: Owner, an
     assert ann.refusal(0) == Refusal("connection", 530, text, (10, 70))
 
 
-def test_the_connections_of_a_deleted_user_are_closed(owner: Owner, ann: Peer) -> None:
+def test_the_connections_of_a_deleted_user_are_closed(owner: Owner, ann: RawClient) -> None:
     ann.sync()
     owner.inprocess.call(lambda: owner.broker.access.users.delete("ann"))
     text = "CONNECTION_FORCED - user 'ann' was deleted"
@@ -135,7 +135,7 @@ def test_the_connections_of_a_deleted_user_are_closed(owner: Owner, ann: Peer) -
     assert owner.access.permissions.all(user="ann") == []
 
 
-def test_a_limit_counts_from_the_next_channel_on(owner: Owner, ann: Peer) -> None:
+def test_a_limit_counts_from_the_next_channel_on(owner: Owner, ann: RawClient) -> None:
     owner.inprocess.call(
         lambda: owner.broker.access.users.set_limits("ann", max_connections=None, max_channels=1)
     )
@@ -146,7 +146,7 @@ def test_a_limit_counts_from_the_next_channel_on(owner: Owner, ann: Peer) -> Non
     )
 
 
-def test_a_tag_counts_from_the_next_publish_on(owner: Owner, ann: Peer) -> None:
+def test_a_tag_counts_from_the_next_publish_on(owner: Owner, ann: RawClient) -> None:
     properties = commands.Basic.Properties(user_id="somebody")
     owner.inprocess.call(lambda: owner.broker.access.users.set_tags("ann", ["impersonator"]))
     ann.publish("amq.fanout", "", b"", properties)
@@ -156,7 +156,7 @@ def test_a_tag_counts_from_the_next_publish_on(owner: Owner, ann: Peer) -> None:
     assert ann.refusal().code == 406
 
 
-def test_a_changed_password_counts_at_the_next_login(owner: Owner, ann: Peer) -> None:
+def test_a_changed_password_counts_at_the_next_login(owner: Owner, ann: RawClient) -> None:
     owner.inprocess.call(lambda: owner.broker.access.users.change_password("ann", "new"))
     ann.sync()
     with owner.peer("ann", "secret") as peer:
@@ -167,7 +167,7 @@ def test_a_changed_password_counts_at_the_next_login(owner: Owner, ann: Peer) ->
         peer.connect().open()
 
 
-def test_a_virtual_host_comes_and_goes_with_all_that_is_in_it(owner: Owner, ann: Peer) -> None:
+def test_a_virtual_host_comes_and_goes_with_all_that_is_in_it(owner: Owner, ann: RawClient) -> None:
     owner.inprocess.call(lambda: owner.broker.virtual_hosts.add("blue", description="sea", tags=("a", "b")))
     owner.permit("ann", ".*", ".*", ".*", vhost="blue")
     with owner.peer("ann", "secret", "blue") as peer:
@@ -284,9 +284,9 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(owner: Owner) -> Non
 
 
 def test_the_node_takes_so_many_connections() -> None:
-    with InProcess(config=BrokerConfig(max_connections=1)) as broker, Peer(broker.url) as first:
+    with InProcessBroker(config=BrokerConfig(max_connections=1)) as broker, RawClient(broker.url) as first:
         first.connect()
-        with Peer(broker.url) as second:
+        with RawClient(broker.url) as second:
             second.log_in()
             second.tune()
             found = second.refused(made(commands.Connection.Open, virtual_host="/"), 0)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from tests.support.client import Channel, Closed, Connection
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer, made
+from tests.support.blocking_client import Channel, Closed, Connection
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.raw_client import RawClient, made
 from warren.broker import BrokerConfig
 
 
@@ -29,13 +29,13 @@ def ended(channel: Channel) -> Closed:
 
 
 @pytest.fixture
-def other(inprocess: InProcess) -> Iterator[Channel]:
+def other(inprocess: InProcessBroker) -> Iterator[Channel]:
     with Connection(inprocess.url) as connection:
         yield connection.channel()
 
 
 def test_the_channel_is_closed_and_its_messages_return(
-    timed: Channel, other: Channel, inprocess: InProcess
+    timed: Channel, other: Channel, inprocess: InProcessBroker
 ) -> None:
     queue = timed.declare("q", x_consumer_timeout=1000)
     timed.consume(queue, "tag")
@@ -51,7 +51,7 @@ def test_the_channel_is_closed_and_its_messages_return(
     assert (message.body, message.redelivered) == (b"x", True)
 
 
-def test_it_counts_from_each_delivery(timed: Channel, inprocess: InProcess) -> None:
+def test_it_counts_from_each_delivery(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, x_consumer_timeout=1000)
     timed.consume(queue, "tag")
     tags = []
@@ -72,7 +72,7 @@ def test_it_counts_from_each_delivery(timed: Channel, inprocess: InProcess) -> N
     assert ended(timed).code == 406
 
 
-def test_who_acknowledges_in_time_goes_on(timed: Channel, inprocess: InProcess) -> None:
+def test_who_acknowledges_in_time_goes_on(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, x_consumer_timeout=1000)
     timed.consume(queue, "tag")
     for number in range(20):
@@ -85,7 +85,9 @@ def test_who_acknowledges_in_time_goes_on(timed: Channel, inprocess: InProcess) 
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x_consumer_timeout": 0}])
-def test_by_default_there_is_none(timed: Channel, inprocess: InProcess, arguments: dict[str, Any]) -> None:
+def test_by_default_there_is_none(
+    timed: Channel, inprocess: InProcessBroker, arguments: dict[str, Any]
+) -> None:
     queue = timed.declare(exclusive=True, **arguments)
     timed.consume(queue, "tag")
     timed.publish(queue, b"x")
@@ -94,7 +96,7 @@ def test_by_default_there_is_none(timed: Channel, inprocess: InProcess, argument
     assert timed.state(queue) == (0, 1)
 
 
-def test_automatic_acknowledgement_has_none(timed: Channel, inprocess: InProcess) -> None:
+def test_automatic_acknowledgement_has_none(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, x_consumer_timeout=1000)
     timed.consume(queue, "tag", no_ack=True)
     timed.publish(queue, b"x")
@@ -102,7 +104,7 @@ def test_automatic_acknowledgement_has_none(timed: Channel, inprocess: InProcess
     assert timed.state(queue) == (0, 1)
 
 
-def test_get_has_one_too(timed: Channel, inprocess: InProcess) -> None:
+def test_get_has_one_too(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare("q", x_consumer_timeout=1000)
     timed.publish(queue, b"x")
     assert timed.get(queue) is not None
@@ -110,7 +112,7 @@ def test_get_has_one_too(timed: Channel, inprocess: InProcess) -> None:
     assert ended(timed).text == text(timed, 1000)
 
 
-def test_a_consumer_may_have_its_own(timed: Channel, other: Channel, inprocess: InProcess) -> None:
+def test_a_consumer_may_have_its_own(timed: Channel, other: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare("q", x_consumer_timeout=60_000)
     consume = commands.Basic.Consume(queue=queue, consumer_tag="own", arguments={"x-consumer-timeout": 500})
     timed.call(consume, commands.Basic.ConsumeOk)
@@ -118,7 +120,7 @@ def test_a_consumer_may_have_its_own(timed: Channel, other: Channel, inprocess: 
     timed.deliveries(1)
     inprocess.advance(0.5)
     assert ended(timed).text == text(timed, 500)
-    with Peer(inprocess.url) as peer:
+    with RawClient(inprocess.url) as peer:
         peer.connect().open()
         found = peer.refused(made(commands.Basic.Consume, queue=queue, arguments={"x-consumer-timeout": -1}))
         reason = f"invalid arg 'x-consumer-timeout' for queue '{queue}' in vhost '/': {{value_negative,-1}}"
@@ -127,7 +129,7 @@ def test_a_consumer_may_have_its_own(timed: Channel, other: Channel, inprocess: 
 
 def test_the_broker_may_have_one() -> None:
     with (
-        InProcess(config=BrokerConfig(consumer_timeout=2000)) as broker,
+        InProcessBroker(config=BrokerConfig(consumer_timeout=2000)) as broker,
         Connection(broker.url) as connection,
     ):
         quick, slow = connection.channel(), connection.channel()
@@ -143,7 +145,7 @@ def test_the_broker_may_have_one() -> None:
         assert slow.state("slow") == (0, 1)
 
 
-def test_many_deliveries_take_little(timed: Channel, inprocess: InProcess) -> None:
+def test_many_deliveries_take_little(timed: Channel, inprocess: InProcessBroker) -> None:
     """Ten thousand times of delivery, of which all but the last have been acknowledged."""
     queue = timed.declare(exclusive=True, x_consumer_timeout=3_600_000)
     timed.consume(queue, "tag")

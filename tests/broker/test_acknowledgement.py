@@ -6,10 +6,10 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel
-from tests.support.ids import frame_id
-from tests.support.looks import holds
+from tests.support.blocking_client import Channel
+from tests.support.parameter_ids import frame_id
 from tests.support.processes import wait_until
+from tests.support.queue_assertions import holds
 
 UNKNOWN = "PRECONDITION_FAILED - unknown delivery tag"
 

@@ -18,10 +18,10 @@ from pamqp.commands import Connection
 from pamqp.heartbeat import Heartbeat
 
 from tests.broker.conftest import pass_time
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer, content, encoded, made
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
+from tests.support.raw_client import RawClient, content, encoded, made
 from warren.broker import BrokerConfig
 from warren.broker.configuration.sizes import parse_size
 from warren.broker.process_memory import LEAST, available_memory, release_memory, resident_memory
@@ -37,7 +37,7 @@ class Switches(Protocol):
 
 
 class OnWarren:
-    def __init__(self, broker: InProcess) -> None:
+    def __init__(self, broker: InProcessBroker) -> None:
         self.broker = broker
         self.url = broker.url
 
@@ -84,7 +84,7 @@ def alarms(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             yield OnRabbitMQ(server)
         return
     config = BrokerConfig(memory_alarm=True, memory_limit=2**62)
-    with InProcess(tmp_path_factory.mktemp("data"), config=config) as broker:
+    with InProcessBroker(tmp_path_factory.mktemp("data"), config=config) as broker:
         yield OnWarren(broker)
 
 
@@ -97,7 +97,7 @@ def raised(switch: Callable[[bool], None]) -> Iterator[None]:
         switch(False)
 
 
-def silent(peer: Peer) -> bool:
+def silent(peer: RawClient) -> bool:
     """It has nothing to say, though it was asked something."""
     peer._socket.settimeout(0.3)
     try:
@@ -109,17 +109,17 @@ def silent(peer: Peer) -> bool:
     return False
 
 
-def ask_behind_a_publish(peer: Peer) -> None:
+def ask_behind_a_publish(peer: RawClient) -> None:
     publish = made(commands.Basic.Publish, exchange="amq.fanout", routing_key="")
     peer.send_bytes(encoded(publish) + content(b"x") + encoded(commands.Basic.Qos(prefetch_count=0)))
 
 
-def ask(peer: Peer) -> None:
+def ask(peer: RawClient) -> None:
     peer.send(commands.Basic.Qos(prefetch_count=0))
 
 
 def test_who_publishes_under_an_alarm_is_blocked_and_told(alarms: Switches) -> None:
-    with Peer(alarms.url) as before, ExitStack() as connected:
+    with RawClient(alarms.url) as before, ExitStack() as connected:
         before.connect().open()
         queue = before.declare(exclusive=True)
         before.publish("", queue)
@@ -129,7 +129,7 @@ def test_who_publishes_under_an_alarm_is_blocked_and_told(alarms: Switches) -> N
             before.sync()
             assert before.purge(queue) == 1
             # Connected when they speak: to raise an alarm may take longer than a broker waits for a handshake.
-            publisher = connected.enter_context(Peer(alarms.url))
+            publisher = connected.enter_context(RawClient(alarms.url))
             publisher.connect().open()
             publisher.sync()
             # What stands behind the publish in the same packet waits as well.
@@ -137,7 +137,7 @@ def test_who_publishes_under_an_alarm_is_blocked_and_told(alarms: Switches) -> N
             assert publisher.expect(Connection.Blocked).reason == "low on memory"
             assert silent(publisher)
             # Who does not know the method is not told.
-            deaf = connected.enter_context(Peer(alarms.url))
+            deaf = connected.enter_context(RawClient(alarms.url))
             deaf.greet()
             deaf.send(deaf.start_ok(properties={}), 0)
             deaf.expect(Connection.Tune)
@@ -155,7 +155,7 @@ def test_who_publishes_under_an_alarm_is_blocked_and_told(alarms: Switches) -> N
 
 
 def test_both_alarms(alarms: Switches) -> None:
-    with Peer(alarms.url) as first, Peer(alarms.url) as second:
+    with RawClient(alarms.url) as first, RawClient(alarms.url) as second:
         first.connect().open()
         second.connect().open()
         with raised(alarms.disk):
@@ -173,7 +173,7 @@ def test_both_alarms(alarms: Switches) -> None:
 
 
 def test_a_consumer_goes_on_under_an_alarm(alarms: Switches) -> None:
-    with Peer(alarms.url) as peer:
+    with RawClient(alarms.url) as peer:
         peer.connect().open()
         queue = peer.declare(exclusive=True)
         for _ in range(3):
@@ -182,7 +182,7 @@ def test_a_consumer_goes_on_under_an_alarm(alarms: Switches) -> None:
         with raised(alarms.memory):
             peer.call(made(commands.Basic.Consume, queue=queue), 1, commands.Basic.ConsumeOk)
             for _ in range(3):
-                assert peer.given(commands.Basic.Deliver).body == b"kept"
+                assert peer.receive_message(commands.Basic.Deliver).body == b"kept"
             peer.send(commands.Basic.Ack(3, True))
             peer.sync()
 
@@ -190,7 +190,7 @@ def test_a_consumer_goes_on_under_an_alarm(alarms: Switches) -> None:
 def test_a_blocked_connection_is_not_dropped_for_its_silence() -> None:
     """Warren only: its heartbeat would be missed after two intervals."""
     config = BrokerConfig(memory_alarm=True, memory_limit=LEAST)
-    with InProcess(config=config) as broker, Peer(broker.url) as peer:
+    with InProcessBroker(config=config) as broker, RawClient(broker.url) as peer:
         peer.connect(heartbeat=1000).open()
         peer.publish("amq.fanout", "")
         peer.expect(Connection.Blocked)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from pamqp import commands
 
-from tests.support.frames import BASIC_PUBLISH, HEADER, RawClient, body_frames, frame, method, short
-from tests.support.peer import Peer, Refusal
+from tests.support.frames import BASIC_PUBLISH, HEADER, body_frames, frame, method, short
+from tests.support.raw_client import RawClient, Refusal, raw_connection
 
 Content = tuple[bytes, bytes]
 """Header and body."""
@@ -40,9 +40,9 @@ def test_what_is_alike_and_what_is_not(amqp_url: str) -> None:
     ]
     bodies = [b"", b"a", b"b", b"cc"]
     sent = [(flags, props, body) for flags, props in kinds for body in bodies]
-    with RawClient(amqp_url) as client:
-        client.open_channel(1)
-        client.open_channel(2)
+    with raw_connection(amqp_url) as client:
+        client.open(1)
+        client.open(2)
         queue = f"alike-{uuid.uuid4().hex}"
         client.declare_queue(queue, exclusive=True)
         client.consume(queue, no_ack=True)
@@ -56,8 +56,8 @@ def test_what_is_alike_and_what_is_not(amqp_url: str) -> None:
             expected[channel].append((struct.pack(">HHQH", 60, 0, len(body), flags) + props, body))
         for size in (1, 13, 64, len(stream)):
             for at in range(0, len(stream), size):
-                client.send(stream[at : at + size])
-            found = [(each.header, each.body) for each in (client.content(DELIVER) for _ in sent)]
+                client.send_bytes(stream[at : at + size])
+            found = [(each.header, each.body) for each in (client.expect_content(DELIVER) for _ in sent)]
             assert interleaved(found, expected[1], expected[2])
 
 
@@ -72,14 +72,14 @@ def interleaved(found: Sequence[Content], one: Sequence[Content], other: Sequenc
     return len(one) in taken and len(found) == len(one) + len(other)
 
 
-def test_what_is_alike_but_for_its_end_is_refused(peer: Peer, name: str) -> None:
+def test_what_is_alike_but_for_its_end_is_refused(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     one = publish(name, b"x" * 16, MODE, b"\x02")
     text = 'FRAME_ERROR - type 3, all octets = <<"xxxxxxxxxxxxxxxx">>: {invalid_frame_end_marker,0}'
     assert peer.cut_off(one + one + one[:-1] + b"\0") == Refusal("connection", 501, text, (0, 0))
 
 
-def test_the_end_of_one_that_is_alike_is_waited_for_and_looked_at(peer: Peer, name: str) -> None:
+def test_the_end_of_one_that_is_alike_is_waited_for_and_looked_at(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     peer.call(commands.Confirm.Select(), 1, commands.Confirm.SelectOk)
     one = publish(name, b"x" * 16, MODE, b"\x02")

@@ -9,9 +9,9 @@ import uuid
 
 import pytest
 
-from tests.support.broker import BrokerProcess, warren
-from tests.support.frames import RawClient
+from tests.support.broker_process import BrokerProcess, warren
 from tests.support.processes import closed_port
+from tests.support.raw_client import raw_connection
 from warren.broker.bench.load_topology import PublishTarget
 from warren.broker.bench.message_flow import (
     ConfirmCounter,
@@ -105,8 +105,8 @@ def test_processor_time_of_the_broker(broker: BrokerProcess) -> None:
 
 def test_a_named_queue_stays_and_its_older_messages_are_counted_apart(amqp_url: str) -> None:
     name = f"bench-{uuid.uuid4().hex}"
-    with RawClient(amqp_url) as client:
-        client.open_channel()
+    with raw_connection(amqp_url) as client:
+        client.open()
         client.declare_queue(name)
         client.publish("", name, struct.pack(">QQ", 1, 1))
         report = short_run(amqp_url, "--queue", name)

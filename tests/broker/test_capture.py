@@ -12,9 +12,9 @@ import pytest
 from pamqp.commands import Basic, Tx
 
 from tests.sdk.waiting import until
-from tests.support.broker import BrokerProcess, warren
-from tests.support.client import Channel, Connection
-from tests.support.events import Event, Reading, names, of
+from tests.support.blocking_client import Channel, Connection
+from tests.support.broker_process import BrokerProcess, warren
+from tests.support.capture_reader import CaptureReader, Event, names, of
 from tests.support.streams import consume, declare_stream
 from warren.broker import Broker, BrokerConfig
 from warren.sdk import App, Capture
@@ -43,7 +43,7 @@ def told(broker: BrokerProcess) -> list[Event]:
         channel = connection.channel()
         channel.declare("after")
         channel.publish("after", message_id="end")
-        reading = Reading(broker.url, STREAM)
+        reading = CaptureReader(broker.url, STREAM)
         try:
             reading.until(lambda found: bool(of(found.events, "published", message_id="end")))
         finally:
@@ -198,7 +198,7 @@ def test_nothing_is_told_of_events(capturing: BrokerProcess, channel: Channel) -
     declare_stream(channel, "plain")
     channel.declare("q")
     asyncio.run(capture())
-    readers = [Reading(capturing.url, "app.events"), Reading(capturing.url, STREAM)]
+    readers = [CaptureReader(capturing.url, "app.events"), CaptureReader(capturing.url, STREAM)]
     readers[0].stopped()
     readers[1].until(lambda found: len(found.events) > 2)
     for reader in readers:
@@ -261,7 +261,7 @@ def test_a_kill_leaves_a_source_without_an_end_and_the_next_run_is_another(
     capturing: BrokerProcess, channel: Channel
 ) -> None:
     channel.declare("q", durable=True)
-    reading = Reading(capturing.url, STREAM)
+    reading = CaptureReader(capturing.url, STREAM)
     for number in range(1000):
         channel.publish("q", message_id=str(number), delivery_mode=2)
     reading.until(lambda found: len(of(found.events, "published")) >= 500)
@@ -270,7 +270,7 @@ def test_a_kill_leaves_a_source_without_an_end_and_the_next_run_is_another(
     capturing.start()
     capturing.stop()
     capturing.start()
-    reading = Reading(capturing.url, STREAM)
+    reading = CaptureReader(capturing.url, STREAM)
     reading.stopped().close()
     sources = {batch.source for batch in reading.batches}
     assert len(sources) >= 2
@@ -310,7 +310,7 @@ async def test_a_broker_in_memory_tells_one_virtual_host_and_not_the_other() -> 
                     channel.declare("q")
                     channel.publish("q", message_id=vhost)
                     channel.state("q")
-            reading = Reading(broker.url + "b", STREAM)
+            reading = CaptureReader(broker.url + "b", STREAM)
             reading.until(lambda found: len(of(found.events, "published")) > 0).close()
             return reading.events
 
@@ -342,8 +342,8 @@ async def test_under_an_alarm_events_are_dropped_and_that_is_seen(
         broker.resources.disk_free_limit = 0
         await asyncio.to_thread(act, "after")
 
-        def read() -> Reading:
-            reading = Reading(broker.url, STREAM)
+        def read() -> CaptureReader:
+            reading = CaptureReader(broker.url, STREAM)
             reading.until(lambda found: bool(of(found.events, "published", message_id="after"))).close()
             return reading
 

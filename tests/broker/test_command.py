@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import READY, warren
-from tests.support.peer import Peer
+from tests.support.broker_process import READY, warren
 from tests.support.processes import Child, wait_until
+from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.processes
 
@@ -47,7 +47,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, s
 def test_one_line_says_where_it_is(running: tuple[Child, str, Path]) -> None:
     child, url, folder = running
     assert re.fullmatch(r"amqp://127\.0\.0\.1:\d+", url)
-    with Peer(url) as peer:
+    with RawClient(url) as peer:
         peer.connect().open().close()
     assert child.lines == [READY + url]
     assert folder.is_dir()
@@ -123,7 +123,7 @@ def test_it_stops_cleanly_and_tells_its_clients(tmp_path: Path, number: signal.S
     with start("--port", "0", "--data-dir", tmp_path / "data") as child:
         url = child.wait_for_line(READY).removeprefix(READY)
         with (
-            Peer(url) as peer,
+            RawClient(url) as peer,
             socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as silent,
         ):
             peer.connect().open()
@@ -140,13 +140,13 @@ def test_it_stops_cleanly_and_tells_its_clients(tmp_path: Path, number: signal.S
     # What was declared durable is there again.
     with (
         start("--port", "0", "--data-dir", tmp_path / "data") as child,
-        Peer(child.wait_for_line(READY).removeprefix(READY)) as peer,
+        RawClient(child.wait_for_line(READY).removeprefix(READY)) as peer,
     ):
         peer.connect().open().declare("kept", passive=True)
 
 
 def test_a_client_that_does_not_read_does_not_keep_it(tmp_path: Path) -> None:
-    with start("--port", "0") as child, Peer(child.wait_for_line(READY).removeprefix(READY)) as peer:
+    with start("--port", "0") as child, RawClient(child.wait_for_line(READY).removeprefix(READY)) as peer:
         peer.connect().open()
         # Returns that nobody reads fill both sockets' buffers.
         for _ in range(60):

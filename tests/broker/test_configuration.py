@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import READY, BrokerProcess, warren
-from tests.support.peer import Peer
+from tests.support.broker_process import READY, BrokerProcess, warren
 from tests.support.processes import Child
+from tests.support.raw_client import RawClient
 from warren.broker.configuration.load import load, printed
 from warren.broker.configuration.setting_keys import KEYS, LogConfig
 from warren.broker.configuration.setting_sources import RunConfig
@@ -311,7 +311,7 @@ def test_what_is_wrong_in_a_rabbitmq_conf(conf: Path, text: str, said: str) -> N
 def test_the_command_runs_by_a_file(tmp_path: Path, toml: Path) -> None:
     toml.write_text('heartbeat = 7\nlog_json = true\n[users]\nann = "secret"\n')
     with BrokerProcess(tmp_path / "data", "--config", str(toml)) as broker:
-        with Peer(broker.url.replace("amqp://", "amqp://ann:secret@")) as peer:
+        with RawClient(broker.url.replace("amqp://", "amqp://ann:secret@")) as peer:
             assert peer.log_in().heartbeat == 7
         assert broker.child is not None
         lines = broker.child.errors.splitlines()
@@ -325,7 +325,7 @@ def test_the_first_users_are_made_once(tmp_path: Path) -> None:
     """A password in the configuration is that of the first start; afterwards the data folder's counts."""
     for password, right in (("old", "old"), ("new", "old")):
         with BrokerProcess(tmp_path / "data", env={"WARREN_BROKER_USERS": f"ann:{password}"}) as broker:  # noqa: SIM117
-            with Peer(broker.url.replace("amqp://", f"amqp://ann:{right}@")) as peer:
+            with RawClient(broker.url.replace("amqp://", f"amqp://ann:{right}@")) as peer:
                 peer.connect().open().sync()
 
 

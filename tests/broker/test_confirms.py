@@ -13,10 +13,10 @@ from pamqp.commands import Basic
 from pamqp.commands import Channel as ChannelClass
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel, Connection, Message
+from tests.support.blocking_client import Channel, Connection, Message
 from tests.support.frames import BASIC_ACK, confirm
-from tests.support.inprocess import InProcess
-from tests.support.looks import holds
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.queue_assertions import holds
 from warren.broker.store.file_system.os_files import OsFiles
 
 
@@ -47,15 +47,15 @@ def test_confirm_select_twice_goes_on_counting(channel: Channel) -> None:
     assert channel.next_method(Basic.Ack).delivery_tag == 2
 
 
-def test_a_burst_is_confirmed_with_few_frames(inprocess: InProcess) -> None:
+def test_a_burst_is_confirmed_with_few_frames(inprocess: InProcessBroker) -> None:
     with Connection(inprocess.url) as connection:
         channel = connection.channel()
         queue = channel.declare(exclusive=True)
         channel.confirm()
-        connection.raw.send(b"".join(channel.encoded(queue, b"x") for _ in range(500)))
+        connection.raw.send_bytes(b"".join(channel.encoded(queue, b"x") for _ in range(500)))
         acks, last = 0, 0
         while last < 500:
-            found = connection.raw.expect(BASIC_ACK)
+            found = connection.raw.expect_frame(BASIC_ACK)
             tag, multiple = confirm(found)
             assert tag > last
             assert multiple or tag == last + 1
@@ -164,7 +164,7 @@ def test_no_confirm_follows_the_close_of_its_channel(connect: Connect, name: str
     channel.confirm()
     data = b"".join(channel.encoded(queue, b"x", delivery_mode=2) for _ in range(20))
     close = struct.pack(">BHIHHHBHHB", 1, channel.number, 11, 20, 40, 200, 0, 0, 0, 0xCE)
-    connection.raw.send(data + close)
+    connection.raw.send_bytes(data + close)
     channel.next_method(ChannelClass.CloseOk)
     channel.events.clear()
     del connection.channels[channel.number]
@@ -184,7 +184,7 @@ def test_no_confirm_follows_an_error_of_its_channel(connect: Connect, name: str)
     queue = channel.declare(name, durable=True)
     channel.confirm()
     good = b"".join(channel.encoded(queue, b"x", delivery_mode=2) for _ in range(20))
-    connection.raw.send(good + channel.encoded("", b"", "no-such-exchange") + good)
+    connection.raw.send_bytes(good + channel.encoded("", b"", "no-such-exchange") + good)
     error = channel.closed()
     assert (error.code, error.method) == (404, (60, 40))
     channel.events.clear()
@@ -223,7 +223,7 @@ def files() -> SlowFiles:
 def test_the_persistent_waits_for_the_disk_and_the_transient_does_not(
     tmp_path: Path, files: SlowFiles
 ) -> None:
-    with InProcess(tmp_path / "data", files=files) as broker, Connection(broker.url) as connection:
+    with InProcessBroker(tmp_path / "data", files=files) as broker, Connection(broker.url) as connection:
         disk, memory = connection.channel(), connection.channel()
         durable = disk.declare("durable", durable=True)
         for channel in (disk, memory):
@@ -249,7 +249,7 @@ def test_the_persistent_waits_for_the_disk_and_the_transient_does_not(
 
 
 def test_a_stop_waits_for_the_confirms(tmp_path: Path, files: SlowFiles) -> None:
-    with InProcess(tmp_path / "data", files=files) as broker:
+    with InProcessBroker(tmp_path / "data", files=files) as broker:
         connection = Connection(broker.url)
         channel = connection.channel()
         channel.declare("durable", durable=True)

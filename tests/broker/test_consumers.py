@@ -8,8 +8,8 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel, Connection
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Channel, Connection
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
 
 
@@ -114,7 +114,7 @@ def test_one_that_waits_gets_nothing_though_the_active_one_is_full(channel: Chan
     assert (message.consumer, after.consumer) == ("first", "first")
 
 
-def test_a_limit_for_the_channel_holds_with_one_that_waits(inprocess: InProcess) -> None:
+def test_a_limit_for_the_channel_holds_with_one_that_waits(inprocess: InProcessBroker) -> None:
     """RabbitMQ 3.10 does not serve the second consumer here at all."""
     with Connection(inprocess.url) as connection:
         channel = connection.channel()

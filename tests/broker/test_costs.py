@@ -6,9 +6,9 @@ import time
 import tracemalloc
 
 from tests.support import frames
-from tests.support.client import Connection
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer
+from tests.support.blocking_client import Connection
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.raw_client import RawClient
 from warren.broker.model.exchange.topic import TopicTrie
 from warren.wire.content import make_header
 from warren.wire.methods import frame
@@ -21,9 +21,9 @@ def test_many_wildcards_in_a_row_are_matched_without_backtracking() -> None:
     assert list(trie.match(b".".join([b"a"] * 127))) == ["any"]
 
 
-def test_a_body_in_tiny_pieces_takes_its_own_size(inprocess: InProcess) -> None:
+def test_a_body_in_tiny_pieces_takes_its_own_size(inprocess: InProcessBroker) -> None:
     size = 100_000
-    with Peer(inprocess.url) as peer:
+    with RawClient(inprocess.url) as peer:
         peer.connect().open()
         queue = peer.declare(exclusive=True)
         start = frame(1, "basic.publish", 0, b"", queue.encode(), False, False)
@@ -40,14 +40,14 @@ def test_a_body_in_tiny_pieces_takes_its_own_size(inprocess: InProcess) -> None:
         assert peak - before < 2_000_000
 
 
-def test_open_sockets_take_no_buffer_each(inprocess: InProcess) -> None:
+def test_open_sockets_take_no_buffer_each(inprocess: InProcessBroker) -> None:
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         peers = []
         for _ in range(50):
             # At once: the broker waits for a handshake ten seconds.
-            peers.append(Peer(inprocess.url))
+            peers.append(RawClient(inprocess.url))
             peers[-1].greet()
         now, _ = tracemalloc.get_traced_memory()
     finally:
@@ -57,7 +57,7 @@ def test_open_sockets_take_no_buffer_each(inprocess: InProcess) -> None:
     assert (now - before) / len(peers) < 65536
 
 
-def test_what_an_exchange_leads_to_is_not_counted_for_each_key(inprocess: InProcess) -> None:
+def test_what_an_exchange_leads_to_is_not_counted_for_each_key(inprocess: InProcessBroker) -> None:
     with Connection(inprocess.url) as connection:
         channel = connection.channel()
         exchange = channel.declare_exchange("wide", "direct")
@@ -66,7 +66,7 @@ def test_what_an_exchange_leads_to_is_not_counted_for_each_key(inprocess: InProc
 
         def seconds(first: int) -> float:
             began = time.process_time()
-            connection.raw.send(
+            connection.raw.send_bytes(
                 b"".join(
                     channel.encoded(f"key-{number % 100}", b"", exchange=exchange) for number in range(2000)
                 )
@@ -81,7 +81,7 @@ def test_what_an_exchange_leads_to_is_not_counted_for_each_key(inprocess: InProc
         assert min(seconds(4000), seconds(6000)) < 20 * narrow + 0.5
 
 
-def test_a_death_costs_the_same_however_many_went_before(inprocess: InProcess) -> None:
+def test_a_death_costs_the_same_however_many_went_before(inprocess: InProcessBroker) -> None:
     with Connection(inprocess.url) as connection:
         channel = connection.channel()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import Channel
+from tests.support.blocking_client import Channel
 from tests.support.dead_letters import arrived, deaths, dying, reasons
 from tests.support.frames import BASIC_PUBLISH, HEADER, frame, long, method, short
-from tests.support.inprocess import InProcess
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
 from warren.wire import field_tables, properties
 
@@ -151,7 +151,7 @@ def test_integers_keep_their_width(channel: Channel, grave: str) -> None:
     )
     header = struct.pack(">HHQH", 60, 0, 0, 0x2000) + long(table)
     publish = method(channel.number, BASIC_PUBLISH, b"\0\0" + short("") + short(queue) + b"\0")
-    channel.connection.raw.send(publish + frame(HEADER, channel.number, header))
+    channel.connection.raw.send_bytes(publish + frame(HEADER, channel.number, header))
     channel.ready(queue)
     message = channel.get(queue)
     assert message is not None
@@ -182,7 +182,9 @@ def test_a_second_death_elsewhere_stands_in_front(channel: Channel, grave: str) 
         assert (headers["x-last-death-reason"], headers["x-last-death-queue"]) == ("rejected", second)
 
 
-def test_a_repeated_death_is_counted_and_moves_to_the_front(timed: Channel, inprocess: InProcess) -> None:
+def test_a_repeated_death_is_counted_and_moves_to_the_front(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     """The retry loop: rejected, waited for a while, back again."""
     timed.declare("wait", x_dead_letter_exchange="", x_dead_letter_routing_key="work", x_message_ttl=1000)
     timed.declare("work", x_dead_letter_exchange="", x_dead_letter_routing_key="wait")
@@ -238,7 +240,7 @@ def test_a_circle_without_a_rejection_ends(channel: Channel, name: str) -> None:
     channel.delete(queue)
 
 
-def test_a_longer_circle_ends_in_its_second_round(timed: Channel, inprocess: InProcess) -> None:
+def test_a_longer_circle_ends_in_its_second_round(timed: Channel, inprocess: InProcessBroker) -> None:
     for source, target in (("a", "b"), ("b", "c"), ("c", "a")):
         timed.declare(source, x_dead_letter_exchange="", x_dead_letter_routing_key=target, x_message_ttl=1000)
     timed.publish("a", b"x")
@@ -248,7 +250,7 @@ def test_a_longer_circle_ends_in_its_second_round(timed: Channel, inprocess: InP
     assert [timed.ready(name) for name in "abc"] == [0, 0, 0]
 
 
-def test_a_circle_ends_for_its_own_queue_only(timed: Channel, inprocess: InProcess) -> None:
+def test_a_circle_ends_for_its_own_queue_only(timed: Channel, inprocess: InProcessBroker) -> None:
     timed.declare_exchange("dlx")
     timed.declare("loop", x_dead_letter_exchange="dlx", x_message_ttl=1000)
     timed.declare("other")
@@ -260,7 +262,7 @@ def test_a_circle_ends_for_its_own_queue_only(timed: Channel, inprocess: InProce
     assert (timed.ready("loop"), timed.ready("other")) == (0, 1)
 
 
-def test_a_rejection_in_the_circle_keeps_it_going(timed: Channel, inprocess: InProcess) -> None:
+def test_a_rejection_in_the_circle_keeps_it_going(timed: Channel, inprocess: InProcessBroker) -> None:
     timed.declare("a", x_dead_letter_exchange="", x_dead_letter_routing_key="b", x_message_ttl=1000)
     timed.declare("b", x_dead_letter_exchange="", x_dead_letter_routing_key="a")
     timed.publish("a", b"x")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel, Connection
+from tests.support.blocking_client import Channel, Connection
 from tests.support.dead_letters import arrived, deaths, dying, reasons
-from tests.support.inprocess import InProcess
-from tests.support.looks import holds
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
+from tests.support.queue_assertions import holds
 from warren.broker.model.dead_letter.dead_lettering import DeadLettering
 from warren.broker.model.message import Message as Mail
 from warren.broker.model.queue.queue import Queue
@@ -108,7 +108,7 @@ def test_without_a_delivery_limit(timed: Channel, arguments: dict[str, Any]) -> 
     holds(timed, queue, 1)
 
 
-def test_a_lost_consumer_counts_as_a_delivery(inprocess: InProcess) -> None:
+def test_a_lost_consumer_counts_as_a_delivery(inprocess: InProcessBroker) -> None:
     """One return a loss, whatever other channels the connection had."""
     with Connection(inprocess.url) as keeper:
         observer = keeper.channel()
@@ -234,7 +234,7 @@ def strict(channel: Channel, queue: str, exchange: str, **arguments: Any) -> str
     )
 
 
-def test_at_least_once_keeps_what_nobody_takes(timed: Channel, inprocess: InProcess) -> None:
+def test_at_least_once_keeps_what_nobody_takes(timed: Channel, inprocess: InProcessBroker) -> None:
     strict(timed, "work", "dlx", x_max_length=2)
     for body in (b"1", b"2"):
         timed.publish("work", body)
@@ -259,7 +259,7 @@ def test_at_least_once_keeps_what_nobody_takes(timed: Channel, inprocess: InProc
     assert timed.drain("work") == [b"4"]
 
 
-def test_at_least_once_waits_for_room(timed: Channel, inprocess: InProcess) -> None:
+def test_at_least_once_waits_for_room(timed: Channel, inprocess: InProcessBroker) -> None:
     timed.declare("grave", x_max_length=1, x_overflow="reject-publish")
     strict(timed, "work", "", x_dead_letter_routing_key="grave")
     for body in (b"1", b"2", b"3"):
@@ -274,10 +274,10 @@ def test_at_least_once_waits_for_room(timed: Channel, inprocess: InProcess) -> N
     assert found == [b"1", b"2", b"3"]
 
 
-def test_at_least_once_works_off_a_long_backlog(timed: Channel, inprocess: InProcess) -> None:
+def test_at_least_once_works_off_a_long_backlog(timed: Channel, inprocess: InProcessBroker) -> None:
     strict(timed, "work", "dlx", x_message_ttl=1000)
     bodies = [b"%d" % number for number in range(1000)]
-    timed.connection.raw.send(b"".join(timed.encoded("work", body) for body in bodies))
+    timed.connection.raw.send_bytes(b"".join(timed.encoded("work", body) for body in bodies))
     assert timed.ready("work") == 1000
     inprocess.advance(30)
     assert timed.ready("work") == 0
@@ -288,7 +288,7 @@ def test_at_least_once_works_off_a_long_backlog(timed: Channel, inprocess: InPro
     assert sorted(timed.drain(grave), key=int) == bodies
 
 
-def test_at_most_once_loses_what_nobody_takes(timed: Channel, inprocess: InProcess) -> None:
+def test_at_most_once_loses_what_nobody_takes(timed: Channel, inprocess: InProcessBroker) -> None:
     timed.declare("work", durable=True, x_queue_type="quorum", x_dead_letter_exchange="dlx")
     timed.publish("work", b"x")
     message = timed.get("work")
@@ -301,7 +301,7 @@ def test_at_most_once_loses_what_nobody_takes(timed: Channel, inprocess: InProce
     holds(timed, grave, 0)
 
 
-def test_a_deleted_queue_takes_what_it_kept_aside_along(timed: Channel, inprocess: InProcess) -> None:
+def test_a_deleted_queue_takes_what_it_kept_aside_along(timed: Channel, inprocess: InProcessBroker) -> None:
     strict(timed, "work", "dlx")
     timed.publish("work", b"x")
     message = timed.get("work")
@@ -338,7 +338,7 @@ def test_dead_letters_reach_a_waiting_consumer(connect: Connect) -> None:
 
 
 def test_one_that_cannot_be_transferred_keeps_no_other_from_it(
-    timed: Channel, inprocess: InProcess, monkeypatch: pytest.MonkeyPatch
+    timed: Channel, inprocess: InProcessBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = DeadLettering.make_dead_letter
 

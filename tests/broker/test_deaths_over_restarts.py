@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.restarts import ENDS, PERSISTENT, Session, end
+from tests.support.restarts import ENDS, PERSISTENT, RestartableSession, end
 
 # -- time goes on
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_ttl_goes_on(session: Session, how: str) -> None:
+def test_ttl_goes_on(session: RestartableSession, how: str) -> None:
     session.channel.declare("grave", durable=True)
     session.channel.declare(
         "q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="grave", x_message_ttl=10_000
@@ -31,7 +31,7 @@ def test_ttl_goes_on(session: Session, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_died_meanwhile_is_dead_lettered_at_the_start(session: Session, how: str) -> None:
+def test_what_died_meanwhile_is_dead_lettered_at_the_start(session: RestartableSession, how: str) -> None:
     """Into queues that have messages of their own, which may come before or after in the restoring."""
     channel = session.channel
     channel.declare_exchange("dlx", durable=True)
@@ -54,7 +54,7 @@ def test_what_died_meanwhile_is_dead_lettered_at_the_start(session: Session, how
         assert session.channel.ready(f"q{number}") == 0
 
 
-def test_many_dead_at_the_start_are_not_delivered(session: Session) -> None:
+def test_many_dead_at_the_start_are_not_delivered(session: RestartableSession) -> None:
     session.channel.declare("q", durable=True)
     session.publish("q", *[b"dead"] * 1200, expiration="1000")
     session.publish("q", b"alive")
@@ -63,7 +63,7 @@ def test_many_dead_at_the_start_are_not_delivered(session: Session) -> None:
     assert session.channel.drain("q") == [b"alive"]
 
 
-def test_the_time_of_an_unused_queue_starts_anew(session: Session) -> None:
+def test_the_time_of_an_unused_queue_starts_anew(session: RestartableSession) -> None:
     session.channel.declare("q", durable=True, x_expires=10_000)
     session.broker.advance(9)
     session.restart()
@@ -81,7 +81,7 @@ def test_the_time_of_an_unused_queue_starts_anew(session: Session) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_dead_letter_is_in_one_queue_and_not_in_the_other(session: Session, how: str) -> None:
+def test_a_dead_letter_is_in_one_queue_and_not_in_the_other(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("grave", durable=True)
     channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="grave")
@@ -103,7 +103,7 @@ def test_a_dead_letter_is_in_one_queue_and_not_in_the_other(session: Session, ho
     assert channel.ready("grave") == 1
 
 
-def test_a_crash_amid_dead_lettering_leaves_each_message_in_one_place(session: Session) -> None:
+def test_a_crash_amid_dead_lettering_leaves_each_message_in_one_place(session: RestartableSession) -> None:
     """The removal and the copies are one record: at whatever moment it ends, nothing is lost and nothing is doubled."""
     channel = session.channel
     channel.declare_exchange("dlx", durable=True)
@@ -130,7 +130,7 @@ def test_a_crash_amid_dead_lettering_leaves_each_message_in_one_place(session: S
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_history_is_still_counted_on(session: Session, how: str) -> None:
+def test_a_history_is_still_counted_on(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare(
         "wait", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="q", x_message_ttl=1000
@@ -151,7 +151,7 @@ def test_a_history_is_still_counted_on(session: Session, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_is_kept_aside_survives(session: Session, how: str) -> None:
+def test_what_is_kept_aside_survives(session: RestartableSession, how: str) -> None:
     session.channel.declare(
         "q",
         durable=True,

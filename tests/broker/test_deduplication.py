@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from tests.support.client import Channel, Message
-from tests.support.declaring import EXCLUSIVE, Field, declare, failed, integer, text
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer, made
-from tests.support.restarts import PERSISTENT, Session
+from tests.support.blocking_client import Channel, Message
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.queue_arguments import EXCLUSIVE, Field, declare, failed, integer, text
+from tests.support.raw_client import RawClient, made
+from tests.support.restarts import PERSISTENT, RestartableSession
 
 UNIQUE: dict[str, Any] = {"x_message_deduplication": True}
 HEADER = "x-deduplication-header"
@@ -63,7 +63,7 @@ def test_by_default_it_is_of_128(timed: Channel, queue: str) -> None:
     assert timed.drain(queue) == [b"one more", b"first"]
 
 
-def test_keys_are_forgotten_after_their_time(timed: Channel, inprocess: InProcess) -> None:
+def test_keys_are_forgotten_after_their_time(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, x_cache_ttl=1000, **UNIQUE)
     publish(timed, queue, "a")
     inprocess.advance(0.999)
@@ -74,7 +74,9 @@ def test_keys_are_forgotten_after_their_time(timed: Channel, inprocess: InProces
     assert timed.drain(queue) == [b"a"]
 
 
-def test_a_message_may_say_how_long_its_key_counts(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_a_message_may_say_how_long_its_key_counts(
+    timed: Channel, inprocess: InProcessBroker, queue: str
+) -> None:
     headers = {HEADER: "a", "x-cache-ttl": 500}
     for seconds, expected in ((0, [b"x"]), (0.499, []), (0.001, [b"x"])):
         inprocess.advance(seconds)
@@ -108,7 +110,7 @@ def test_others_of_a_fan_out_get_theirs(timed: Channel, queue: str, name: str) -
     assert (timed.drain(queue), timed.drain(other)) == ([b"a"], [b"a", b"a"])
 
 
-def test_dead_letters_are_compared_too(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_dead_letters_are_compared_too(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     dying = timed.declare(
         exclusive=True, x_message_ttl=1000, x_dead_letter_exchange="", x_dead_letter_routing_key=queue
     )
@@ -182,8 +184,8 @@ def test_what_goes_nowhere_is_not_remembered(timed: Channel, name: str) -> None:
         (("x-deduplication-header", integer(1)), "{unacceptable_type,signedint}"),
     ],
 )
-def test_arguments_that_say_nothing(inprocess: InProcess, name: str, field: Field, reason: str) -> None:
-    with Peer(inprocess.url) as peer:
+def test_arguments_that_say_nothing(inprocess: InProcessBroker, name: str, field: Field, reason: str) -> None:
+    with RawClient(inprocess.url) as peer:
         peer.connect().open()
         expected = f"invalid arg '{field[0]}' for queue '{name}' in vhost '/': {reason}"
         assert declare(peer, name, field, flags=EXCLUSIVE) == failed(406, expected)
@@ -198,7 +200,7 @@ def test_arguments_that_say_nothing(inprocess: InProcess, name: str, field: Fiel
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_the_window_is_on_the_disk(session: Session, how: str) -> None:
+def test_the_window_is_on_the_disk(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("q", durable=True, x_cache_size=3, **UNIQUE)
     channel.declare("e", durable=True)
@@ -226,7 +228,7 @@ def test_the_window_is_on_the_disk(session: Session, how: str) -> None:
     assert channel.drain("e") == [b"a"]
 
 
-def test_a_new_queue_of_the_same_name_knows_nothing(session: Session) -> None:
+def test_a_new_queue_of_the_same_name_knows_nothing(session: RestartableSession) -> None:
     for _ in range(2):
         session.channel.declare("q", durable=True, **UNIQUE)
         session.publish("q", b"x", headers={HEADER: "a"})

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from tests.support.broker import BrokerProcess
-from tests.support.client import Channel, Connection, Message
-from tests.support.declaring import integer, long, text
+from tests.support.blocking_client import Channel, Connection, Message
+from tests.support.broker_process import BrokerProcess
 from tests.support.frames import BASIC_PUBLISH, body_frames, frame, method, short
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer, made
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
-from tests.support.restarts import PERSISTENT, Session
+from tests.support.queue_arguments import integer, long, text
+from tests.support.raw_client import RawClient, made
+from tests.support.restarts import PERSISTENT, RestartableSession
 
 DELAYED = "x-delayed-message"
 
@@ -44,7 +44,7 @@ def queue(timed: Channel) -> str:
 # -- when
 
 
-def test_each_comes_at_its_time_and_in_order(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_each_comes_at_its_time_and_in_order(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     for delay in (3000, 1000, 2000, 1000):
         publish(timed, "later", delay, b"%d" % delay)
     publish(timed, "later", None, b"now")
@@ -57,7 +57,7 @@ def test_each_comes_at_its_time_and_in_order(timed: Channel, inprocess: InProces
     assert timed.drain(queue) == [b"2000", b"3000"]
 
 
-def test_a_shorter_delay_overtakes(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_a_shorter_delay_overtakes(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     """No message waits behind one that waits longer."""
     publish(timed, "later", 60_000, b"long")
     inprocess.advance(1)
@@ -66,7 +66,7 @@ def test_a_shorter_delay_overtakes(timed: Channel, inprocess: InProcess, queue: 
     assert timed.drain(queue) == [b"short"]
 
 
-def test_a_delay_of_years(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_a_delay_of_years(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     """RabbitMQ's plugin takes 49 days at most, and delivers what is later at once."""
     publish(timed, "later", 2**32 + 5, b"x")
     inprocess.advance(2**32 / 1000)
@@ -99,12 +99,12 @@ def test_a_delay_of_years(timed: Channel, inprocess: InProcess, queue: str) -> N
     ],
 )
 def test_what_a_delay_may_be(
-    timed: Channel, inprocess: InProcess, queue: str, value: bytes, milliseconds: int
+    timed: Channel, inprocess: InProcessBroker, queue: str, value: bytes, milliseconds: int
 ) -> None:
     table = short("x-delay") + value
     header = struct.pack(">HHQHI", 60, 0, 1, 0x2000, len(table)) + table
     number = timed.number
-    timed.connection.raw.send(
+    timed.connection.raw.send_bytes(
         method(number, BASIC_PUBLISH, b"\0\0" + short("later") + short("") + b"\0")
         + frame(2, number, header)
         + body_frames(number, b"x", 1000)
@@ -116,7 +116,9 @@ def test_what_a_delay_may_be(
     assert timed.ready(queue) == 1
 
 
-def test_a_consumer_can_tell_that_it_was_held_back(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_a_consumer_can_tell_that_it_was_held_back(
+    timed: Channel, inprocess: InProcessBroker, queue: str
+) -> None:
     """And nothing holds it back again."""
     properties: dict[str, Any] = {"message_id": "m", "content_type": "text/plain", "priority": 3}
     timed.publish("key", b"x", exchange="later", headers={"x-delay": 500, "other": 7}, **properties)
@@ -131,7 +133,9 @@ def test_a_consumer_can_tell_that_it_was_held_back(timed: Channel, inprocess: In
     assert timed.drain(queue) == [b"again"]
 
 
-def test_its_expiration_counts_from_its_arrival(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_its_expiration_counts_from_its_arrival(
+    timed: Channel, inprocess: InProcessBroker, queue: str
+) -> None:
     publish(timed, "later", 1000, b"x", expiration="500")
     inprocess.advance(1.499)
     assert timed.ready(queue) == 1
@@ -139,7 +143,7 @@ def test_its_expiration_counts_from_its_arrival(timed: Channel, inprocess: InPro
     assert timed.ready(queue) == 0
 
 
-def test_many_at_one_time(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_many_at_one_time(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     for number in range(1200):
         publish(timed, "later", 1000, b"%d" % number)
     inprocess.advance(1)
@@ -159,7 +163,7 @@ def test_many_at_one_time(timed: Channel, inprocess: InProcess, queue: str) -> N
 )
 def test_it_routes_as_its_type_does(
     timed: Channel,
-    inprocess: InProcess,
+    inprocess: InProcessBroker,
     kind: str,
     binding: str,
     pattern: dict[str, Any],
@@ -176,7 +180,7 @@ def test_it_routes_as_its_type_does(
     assert timed.drain(queue) == [b"there"]
 
 
-def test_it_may_choose_too(timed: Channel, inprocess: InProcess) -> None:
+def test_it_may_choose_too(timed: Channel, inprocess: InProcessBroker) -> None:
     exchange = delayed(timed, "choosing", "x-consistent-hash")
     queues = [timed.declare(exclusive=True) for _ in range(2)]
     for queue in queues:
@@ -189,7 +193,9 @@ def test_it_may_choose_too(timed: Channel, inprocess: InProcess) -> None:
     assert all(counts)
 
 
-def test_bindings_count_as_they_are_when_it_is_due(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_bindings_count_as_they_are_when_it_is_due(
+    timed: Channel, inprocess: InProcessBroker, queue: str
+) -> None:
     publish(timed, "later", 1000, b"x")
     timed.call(commands.Queue.Unbind(queue=queue, exchange="later"), commands.Queue.UnbindOk)
     other = timed.declare(exclusive=True)
@@ -198,7 +204,7 @@ def test_bindings_count_as_they_are_when_it_is_due(timed: Channel, inprocess: In
     assert (timed.ready(queue), timed.ready(other)) == (0, 1)
 
 
-def test_other_exchanges_may_lead_to_it(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_other_exchanges_may_lead_to_it(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     """A binding between exchanges, an alternate exchange, and a dead letter exchange."""
     timed.declare_exchange("front", "direct", alternate_exchange="later")
     timed.call(
@@ -216,7 +222,7 @@ def test_other_exchanges_may_lead_to_it(timed: Channel, inprocess: InProcess, qu
         assert timed.drain(queue) == [body]
 
 
-def test_copies_to_further_keys(timed: Channel, inprocess: InProcess) -> None:
+def test_copies_to_further_keys(timed: Channel, inprocess: InProcessBroker) -> None:
     exchange = delayed(timed, "copies", "direct")
     queues = [timed.declare(exclusive=True) for _ in range(3)]
     for queue, key in zip(queues, "abc", strict=True):
@@ -230,7 +236,7 @@ def test_copies_to_further_keys(timed: Channel, inprocess: InProcess) -> None:
 # -- who is told
 
 
-def test_mandatory_is_judged_when_it_is_published(timed: Channel, inprocess: InProcess) -> None:
+def test_mandatory_is_judged_when_it_is_published(timed: Channel, inprocess: InProcessBroker) -> None:
     exchange = delayed(timed, "lonely")
     timed.confirm()
     publish(timed, exchange, 1000, b"returned", mandatory=True)
@@ -245,7 +251,9 @@ def test_mandatory_is_judged_when_it_is_published(timed: Channel, inprocess: InP
     assert timed.drain(queue) == [b"kept"]
 
 
-def test_what_nobody_takes_in_the_end_is_dropped(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_what_nobody_takes_in_the_end_is_dropped(
+    timed: Channel, inprocess: InProcessBroker, queue: str
+) -> None:
     publish(timed, "later", 1000, b"x")
     timed.delete(queue)
     inprocess.advance(1)
@@ -256,7 +264,7 @@ def test_what_nobody_takes_in_the_end_is_dropped(timed: Channel, inprocess: InPr
 
 
 def test_an_exchange_that_is_deleted_takes_along_what_it_holds(
-    timed: Channel, inprocess: InProcess, queue: str
+    timed: Channel, inprocess: InProcessBroker, queue: str
 ) -> None:
     publish(timed, "later", 1000, b"gone")
     timed.delete_exchange("later")
@@ -265,7 +273,7 @@ def test_an_exchange_that_is_deleted_takes_along_what_it_holds(
     assert timed.ready(queue) == 0
 
 
-def test_a_transaction_counts_from_its_commit(timed: Channel, inprocess: InProcess, queue: str) -> None:
+def test_a_transaction_counts_from_its_commit(timed: Channel, inprocess: InProcessBroker, queue: str) -> None:
     timed.call(commands.Tx.Select(), commands.Tx.SelectOk)
     publish(timed, "later", 1000, b"x")
     inprocess.advance(5)
@@ -286,7 +294,7 @@ def test_nobody_can_name_what_it_holds(timed: Channel, queue: str) -> None:
 # -- its arguments
 
 
-def refusal(peer: Peer, name: str, arguments: dict[str, Any]) -> str:
+def refusal(peer: RawClient, name: str, arguments: dict[str, Any]) -> str:
     command = made(commands.Exchange.Declare, exchange=name, exchange_type=DELAYED, arguments=arguments)
     found = peer.refused(command)
     peer.open()
@@ -294,8 +302,8 @@ def refusal(peer: Peer, name: str, arguments: dict[str, Any]) -> str:
     return found.text.removeprefix("PRECONDITION_FAILED - ")
 
 
-def test_it_has_a_type_for_later(inprocess: InProcess, name: str) -> None:
-    with Peer(inprocess.url) as peer:
+def test_it_has_a_type_for_later(inprocess: InProcessBroker, name: str) -> None:
+    with RawClient(inprocess.url) as peer:
         peer.connect().open()
         missing = "Invalid argument, 'x-delayed-type' must be an existing exchange type"
         assert refusal(peer, name, {}) == missing
@@ -313,7 +321,7 @@ def test_it_has_a_type_for_later(inprocess: InProcess, name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_what_is_held_back_is_stored(session: Session, how: str) -> None:
+def test_what_is_held_back_is_stored(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     delayed(channel, durable=True)
@@ -345,7 +353,7 @@ def test_what_is_held_back_is_stored(session: Session, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_what_fell_due_meanwhile_comes_at_the_start(session: Session, how: str) -> None:
+def test_what_fell_due_meanwhile_comes_at_the_start(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     delayed(channel, durable=True)
@@ -361,7 +369,7 @@ def test_what_fell_due_meanwhile_comes_at_the_start(session: Session, how: str) 
     assert session.channel.drain("q") == [b"1", b"0"]
 
 
-def test_a_deleted_one_stays_away(session: Session) -> None:
+def test_a_deleted_one_stays_away(session: RestartableSession) -> None:
     channel = session.channel
     delayed(channel, durable=True)
     publish(channel, "later", 1000, b"x", **PERSISTENT)
@@ -390,7 +398,7 @@ def test_it_survives_a_kill(broker: BrokerProcess) -> None:
         for number in range(20)
     ]
     began = time.monotonic()
-    connection.raw.send(b"".join(messages))
+    connection.raw.send_bytes(b"".join(messages))
     channel.ready("q")
     taken = time.monotonic() - began
     channel.settled_until(20)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import Channel, Connection, Message
-from tests.support.declaring import DURABLE, EXCLUSIVE, QUORUM, Field, declare, failed, integer, text
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer
-from tests.support.restarts import Session
+from tests.support.blocking_client import Channel, Connection, Message
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.queue_arguments import DURABLE, EXCLUSIVE, QUORUM, Field, declare, failed, integer, text
+from tests.support.raw_client import RawClient
+from tests.support.restarts import RestartableSession
 
 ALL: dict[str, Any] = {
     "x_delayed_retry_type": "all",
@@ -26,7 +26,7 @@ def got(channel: Channel, queue: str) -> Message:
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_each_return_waits_longer(timed: Channel, inprocess: InProcess, kind: str) -> None:
+def test_each_return_waits_longer(timed: Channel, inprocess: InProcessBroker, kind: str) -> None:
     queue = timed.declare("q", durable=True, x_queue_type=kind, **ALL)
     timed.publish(queue, b"x")
     for seconds in (1, 2, 2.5, 2.5):
@@ -41,7 +41,9 @@ def test_each_return_waits_longer(timed: Channel, inprocess: InProcess, kind: st
         assert message.headers == {"x-delivery-count": 4}
 
 
-def test_others_go_on_meanwhile_and_it_returns_to_its_place(timed: Channel, inprocess: InProcess) -> None:
+def test_others_go_on_meanwhile_and_it_returns_to_its_place(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     queue = timed.declare(exclusive=True, **ALL)
     for body in (b"1", b"2", b"3"):
         timed.publish(queue, body)
@@ -51,7 +53,7 @@ def test_others_go_on_meanwhile_and_it_returns_to_its_place(timed: Channel, inpr
     assert timed.drain(queue) == [b"1", b"2", b"3"]
 
 
-def test_a_waiting_consumer_gets_it_when_it_is_time(timed: Channel, inprocess: InProcess) -> None:
+def test_a_waiting_consumer_gets_it_when_it_is_time(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, **ALL)
     timed.consume(queue, "tag")
     timed.publish(queue, b"x")
@@ -66,7 +68,7 @@ def test_a_waiting_consumer_gets_it_when_it_is_time(timed: Channel, inprocess: I
 
 @pytest.mark.parametrize(("which", "waits"), [("failed", (False, True)), ("returned", (True, False))])
 def test_which_of_them_wait(
-    timed: Channel, inprocess: InProcess, which: str, waits: tuple[bool, bool]
+    timed: Channel, inprocess: InProcessBroker, which: str, waits: tuple[bool, bool]
 ) -> None:
     queue = timed.declare("q", x_delayed_retry_type=which, x_delayed_retry_min=1000)
     timed.publish(queue, b"x")
@@ -80,7 +82,7 @@ def test_which_of_them_wait(
     assert timed.ready(queue) == 1
 
 
-def test_the_delivery_limit_ends_it(timed: Channel, inprocess: InProcess, name: str) -> None:
+def test_the_delivery_limit_ends_it(timed: Channel, inprocess: InProcessBroker, name: str) -> None:
     grave = timed.declare(exclusive=True)
     queue = timed.declare(
         exclusive=True, x_delivery_limit=1, x_dead_letter_exchange="", x_dead_letter_routing_key=grave, **ALL
@@ -92,7 +94,7 @@ def test_the_delivery_limit_ends_it(timed: Channel, inprocess: InProcess, name: 
     assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
 
 
-def test_what_dies_while_it_waits(timed: Channel, inprocess: InProcess) -> None:
+def test_what_dies_while_it_waits(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True, **ALL)
     timed.publish(queue, b"x", expiration="500")
     timed.nack(got(timed, queue).tag)
@@ -110,7 +112,7 @@ def test_without_a_time_nothing_waits(timed: Channel) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_after_a_restart_the_wait_begins_anew(session: Session, how: str) -> None:
+def test_after_a_restart_the_wait_begins_anew(session: RestartableSession, how: str) -> None:
     session.channel.declare("q", durable=True, **ALL)
     session.publish("q", b"waits", b"stays")
     session.channel.nack(got(session.channel, "q").tag)
@@ -140,9 +142,14 @@ def test_after_a_restart_the_wait_begins_anew(session: Session, how: str) -> Non
 )
 @pytest.mark.parametrize("kind", [(), (QUORUM,)])
 def test_arguments(
-    inprocess: InProcess, name: str, kind: tuple[Field, ...], fields: list[Field], which: str, reason: str
+    inprocess: InProcessBroker,
+    name: str,
+    kind: tuple[Field, ...],
+    fields: list[Field],
+    which: str,
+    reason: str,
 ) -> None:
-    with Peer(inprocess.url) as peer:
+    with RawClient(inprocess.url) as peer:
         peer.connect().open()
         found = declare(peer, name, *kind, *fields, flags=DURABLE if kind else EXCLUSIVE)
         expected = f"invalid arg 'x-delayed-retry-{which}' for queue '{name}' in vhost '/': {reason}"

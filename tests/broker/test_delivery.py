@@ -8,8 +8,8 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel, Message
-from tests.support.looks import exactly, holds
+from tests.support.blocking_client import Channel, Message
+from tests.support.queue_assertions import holds, takes_exactly
 
 
 def bodies(messages: list[Message]) -> list[bytes]:
@@ -93,11 +93,11 @@ def test_prefetch_is_each_consumers_own(channel: Channel) -> None:
     channel.consume(queue, "a")
     channel.consume(queue, "b")
     publish(channel, queue, 1, 10)
-    got = exactly(channel, queue, 4)
+    got = takes_exactly(channel, queue, 4)
     assert Counter(message.consumer for message in got) == {"a": 2, "b": 2}
     holds(channel, queue, 6)
     channel.ack(got[0].tag)
-    (more,) = exactly(channel, queue, 1)
+    (more,) = takes_exactly(channel, queue, 1)
     assert (more.consumer, more.body) == (got[0].consumer, b"5")
 
 
@@ -107,7 +107,10 @@ def test_prefetch_counts_for_later_consumers_only(channel: Channel) -> None:
     channel.qos(1)
     channel.consume(queue, "after")
     publish(channel, queue, 1, 6)
-    assert Counter(message.consumer for message in exactly(channel, queue, 6)) == {"before": 5, "after": 1}
+    assert Counter(message.consumer for message in takes_exactly(channel, queue, 6)) == {
+        "before": 5,
+        "after": 1,
+    }
 
 
 def test_prefetch_of_automatic_acknowledgement_is_without_meaning(channel: Channel) -> None:
@@ -116,7 +119,7 @@ def test_prefetch_of_automatic_acknowledgement_is_without_meaning(channel: Chann
     channel.qos(1, shared=True)
     channel.consume(queue, no_ack=True)
     publish(channel, queue, 1, 20)
-    assert bodies(exactly(channel, queue, 20)) == numbers(1, 20)
+    assert bodies(takes_exactly(channel, queue, 20)) == numbers(1, 20)
 
 
 def test_prefetch_is_without_meaning_for_get(channel: Channel) -> None:
@@ -134,9 +137,9 @@ def test_prefetch_of_the_channel_is_shared_by_its_consumers(channel: Channel) ->
     channel.consume(queue, "a")
     channel.consume(queue, "b")
     publish(channel, queue, 1, 10)
-    exactly(channel, queue, 3)
+    takes_exactly(channel, queue, 3)
     channel.ack(2, multiple=True)
-    assert bodies(exactly(channel, queue, 2)) == [b"4", b"5"]
+    assert bodies(takes_exactly(channel, queue, 2)) == [b"4", b"5"]
 
 
 def test_prefetch_of_the_channel_is_shared_across_queues(channel: Channel) -> None:
@@ -175,7 +178,10 @@ def test_both_limits_at_once(channel: Channel) -> None:
     channel.consume(queue, "a")
     channel.consume(queue, "b")
     publish(channel, queue, 1, 10)
-    assert sorted(Counter(message.consumer for message in exactly(channel, queue, 5)).values()) == [2, 3]
+    assert sorted(Counter(message.consumer for message in takes_exactly(channel, queue, 5)).values()) == [
+        2,
+        3,
+    ]
 
 
 def test_a_raised_limit_of_the_channel_counts_at_once(channel: Channel) -> None:
@@ -183,11 +189,11 @@ def test_a_raised_limit_of_the_channel_counts_at_once(channel: Channel) -> None:
     channel.qos(1, shared=True)
     channel.consume(queue)
     publish(channel, queue, 1, 10)
-    assert bodies(exactly(channel, queue, 1)) == [b"1"]
+    assert bodies(takes_exactly(channel, queue, 1)) == [b"1"]
     channel.qos(3, shared=True)
-    assert bodies(exactly(channel, queue, 2)) == [b"2", b"3"]
+    assert bodies(takes_exactly(channel, queue, 2)) == [b"2", b"3"]
     channel.qos(0, shared=True)
-    assert bodies(exactly(channel, queue, 7)) == numbers(4, 10)
+    assert bodies(takes_exactly(channel, queue, 7)) == numbers(4, 10)
 
 
 def test_a_lowered_limit_of_the_channel_counts_at_once(channel: Channel) -> None:
@@ -195,14 +201,14 @@ def test_a_lowered_limit_of_the_channel_counts_at_once(channel: Channel) -> None
     channel.qos(3, shared=True)
     channel.consume(queue)
     publish(channel, queue, 1, 2)
-    exactly(channel, queue, 2)
+    takes_exactly(channel, queue, 2)
     channel.qos(1, shared=True)
     publish(channel, queue, 3, 4)
     assert channel.delivered(queue) == []
     channel.ack(1)
     assert channel.delivered(queue) == []
     channel.ack(2)
-    assert bodies(exactly(channel, queue, 1)) == [b"3"]
+    assert bodies(takes_exactly(channel, queue, 1)) == [b"3"]
 
 
 def test_what_a_cancelled_consumer_has_still_counts_for_the_channel(channel: Channel) -> None:
@@ -210,7 +216,7 @@ def test_what_a_cancelled_consumer_has_still_counts_for_the_channel(channel: Cha
     channel.qos(1, shared=True)
     channel.consume(queue, "gone")
     publish(channel, queue, 1, 2)
-    assert bodies(exactly(channel, queue, 1)) == [b"1"]
+    assert bodies(takes_exactly(channel, queue, 1)) == [b"1"]
     channel.cancel("gone")
     channel.consume(queue, "next")
     assert channel.delivered(queue) == []

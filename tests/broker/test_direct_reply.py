@@ -12,9 +12,9 @@ from aio_pika.abc import AbstractIncomingMessage
 from pamqp import commands
 
 from tests.broker.conftest import Connect, Talk
-from tests.support.behaviour import Behaviour
-from tests.support.client import Channel, Message
-from tests.support.peer import Peer, Refusal, made
+from tests.support.blocking_client import Channel, Message
+from tests.support.broker_behaviour import Behaviour
+from tests.support.raw_client import RawClient, Refusal, made
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 
@@ -122,7 +122,7 @@ def consume(tag: str, *, no_ack: bool = True) -> commands.Basic.Consume:
     return made(commands.Basic.Consume, queue=REPLY_TO, consumer_tag=tag, no_ack=no_ack)
 
 
-def test_what_a_consumer_of_answers_cannot_do(peer: Peer) -> None:
+def test_what_a_consumer_of_answers_cannot_do(peer: RawClient) -> None:
     failed = "PRECONDITION_FAILED - reply consumer"
     assert peer.refused(consume("a", no_ack=False)) == refused(406, f"{failed} cannot acknowledge", (60, 20))
     peer.open()
@@ -130,14 +130,14 @@ def test_what_a_consumer_of_answers_cannot_do(peer: Peer) -> None:
     assert peer.refused(consume("b")) == refused(406, f"{failed} already set", (60, 20))
 
 
-def test_who_consumes_no_answers_cannot_ask(peer: Peer) -> None:
+def test_who_consumes_no_answers_cannot_ask(peer: RawClient) -> None:
     peer.publish("", "anywhere", b"x", commands.Basic.Properties(reply_to=REPLY_TO))
     text = "PRECONDITION_FAILED - fast reply consumer does not exist"
     assert peer.refusal() == refused(406, text, (60, 40))
 
 
 def test_declaring_looks_only(
-    peer: Peer, channel: Channel, server_channel: Channel, server: Behaviour
+    peer: RawClient, channel: Channel, server_channel: Channel, server: Behaviour
 ) -> None:
     channel.consume(REPLY_TO, "answers", no_ack=True)
     name = reply_to(asked(channel, server_channel))

@@ -13,9 +13,9 @@ import pytest
 from pamqp.commands import Basic
 from pamqp.commands import Connection as ConnectionClass
 
-from tests.support.broker import BrokerProcess
-from tests.support.client import Connection
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Connection
+from tests.support.broker_process import BrokerProcess
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
 from warren.broker.store.file_system.os_files import OsFiles
 
@@ -45,12 +45,12 @@ def disk() -> Disk:
 
 
 @pytest.fixture
-def stored(tmp_path: Path, disk: Disk) -> Iterator[InProcess]:
-    with InProcess(tmp_path / "data", files=disk) as broker:
+def stored(tmp_path: Path, disk: Disk) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path / "data", files=disk) as broker:
         yield broker
 
 
-def test_what_waits_for_a_disk_that_fails_is_refused(stored: InProcess, disk: Disk) -> None:
+def test_what_waits_for_a_disk_that_fails_is_refused(stored: InProcessBroker, disk: Disk) -> None:
     with Connection(stored.url) as connection:
         channel = connection.channel()
         channel.declare("q", durable=True)
@@ -60,7 +60,7 @@ def test_what_waits_for_a_disk_that_fails_is_refused(stored: InProcess, disk: Di
         assert channel.settled(2) == [True, True]
         disk.failing = True
         # In one piece: once the alarm stands, a publisher is not read any more.
-        connection.raw.send(b"".join(channel.encoded("q", b"lost", delivery_mode=2) for _ in range(20)))
+        connection.raw.send_bytes(b"".join(channel.encoded("q", b"lost", delivery_mode=2) for _ in range(20)))
         refused = channel.next_method(Basic.Nack)
         while (refused.delivery_tag or 0) < 22:
             refused = channel.next_method(Basic.Nack)
@@ -83,7 +83,7 @@ def test_what_waits_for_a_disk_that_fails_is_refused(stored: InProcess, disk: Di
 
 
 def test_what_was_confirmed_before_a_failure_is_there_after_it(
-    stored: InProcess, disk: Disk, tmp_path: Path
+    stored: InProcessBroker, disk: Disk, tmp_path: Path
 ) -> None:
     with Connection(stored.url) as connection:
         channel = connection.channel()
@@ -96,7 +96,7 @@ def test_what_was_confirmed_before_a_failure_is_there_after_it(
         channel.publish("q", b"refused", delivery_mode=2)
         channel.next_method(Basic.Nack)
     stored.stop()
-    with InProcess(tmp_path / "data") as again, Connection(again.url) as connection:
+    with InProcessBroker(tmp_path / "data") as again, Connection(again.url) as connection:
         channel = connection.channel()
         found = channel.drain("q")
         # What was refused may have reached the disk all the same.
@@ -129,7 +129,7 @@ def test_a_broker_whose_disk_fails_ends_with_74_and_one_line(broker: BrokerProce
         assert connection.channel().drain("q") == [b"safe"]
 
 
-def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcess, disk: Disk) -> None:
+def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcessBroker, disk: Disk) -> None:
     publishing, consuming = Connection(stored.url), Connection(stored.url)
     with publishing, consuming:
         channel, other = publishing.channel(), consuming.channel()
@@ -156,7 +156,7 @@ def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcess, disk
         assert not publishing.events
 
 
-def test_what_waited_for_room_is_on_the_disk_afterwards(stored: InProcess, disk: Disk) -> None:
+def test_what_waited_for_room_is_on_the_disk_afterwards(stored: InProcessBroker, disk: Disk) -> None:
     with contextlib.closing(Connection(stored.url)) as connection:
         channel = connection.channel()
         channel.declare("q", durable=True)

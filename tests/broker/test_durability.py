@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pamqp.commands import Queue
 
-from tests.support.broker import BrokerProcess
-from tests.support.client import Connection
-from tests.support.restarts import ENDS, PERSISTENT, Session, end, flags
+from tests.support.blocking_client import Connection
+from tests.support.broker_process import BrokerProcess
+from tests.support.restarts import ENDS, PERSISTENT, RestartableSession, end, flags
 
 # -- which of the three flags matters for what
 
@@ -18,7 +18,7 @@ from tests.support.restarts import ENDS, PERSISTENT, Session, end, flags
 @pytest.mark.parametrize("durable_exchange", [True, False])
 @pytest.mark.parametrize("durable_queue", [True, False])
 def test_exchange_queue_message_and_binding_are_durable_each_by_its_own_flag(
-    session: Session, durable_exchange: bool, durable_queue: bool, how: str
+    session: RestartableSession, durable_exchange: bool, durable_queue: bool, how: str
 ) -> None:
     session.channel.declare_exchange("x", durable=durable_exchange)
     session.channel.declare("q", durable=durable_queue)
@@ -37,7 +37,7 @@ def test_exchange_queue_message_and_binding_are_durable_each_by_its_own_flag(
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_definitions_survive_with_all_they_say(session: Session, how: str) -> None:
+def test_definitions_survive_with_all_they_say(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare_exchange("alternate", durable=True)
     channel.declare_exchange("topic", "topic", durable=True, alternate_exchange="alternate")
@@ -68,7 +68,7 @@ def test_definitions_survive_with_all_they_say(session: Session, how: str) -> No
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_was_deleted_stays_away(session: Session, how: str) -> None:
+def test_what_was_deleted_stays_away(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare_exchange("x", durable=True)
     channel.declare("q", durable=True)
@@ -85,7 +85,7 @@ def test_what_was_deleted_stays_away(session: Session, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_queue_of_the_same_name_has_nothing_of_the_old_one(session: Session, how: str) -> None:
+def test_a_queue_of_the_same_name_has_nothing_of_the_old_one(session: RestartableSession, how: str) -> None:
     for generation in (b"1", b"2", b"3"):
         session.channel.declare("q", durable=True)
         session.publish("q", generation)
@@ -95,7 +95,7 @@ def test_a_queue_of_the_same_name_has_nothing_of_the_old_one(session: Session, h
     assert session.channel.drain("q") == [b"3"]
 
 
-def test_exclusive_queues_go_with_their_connection(session: Session) -> None:
+def test_exclusive_queues_go_with_their_connection(session: RestartableSession) -> None:
     session.channel.declare("q", durable=True, exclusive=True)
     session.publish("q", b"x")
     session.crash()
@@ -106,7 +106,7 @@ def test_exclusive_queues_go_with_their_connection(session: Session) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_messages_survive_unchanged_and_in_order(session: Session, how: str) -> None:
+def test_messages_survive_unchanged_and_in_order(session: RestartableSession, how: str) -> None:
     session.channel.declare("q", durable=True)
     bodies = [b"%d" % number * (number % 50) for number in range(500)] + [b"x" * 300_000]
     properties: dict[str, Any] = {
@@ -126,7 +126,7 @@ def test_messages_survive_unchanged_and_in_order(session: Session, how: str) -> 
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_is_acknowledged_does_not_come_back(session: Session, how: str) -> None:
+def test_what_is_acknowledged_does_not_come_back(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     session.publish("q", b"1", b"2", b"3", b"4", b"5", b"6")
@@ -141,7 +141,7 @@ def test_what_is_acknowledged_does_not_come_back(session: Session, how: str) -> 
     assert session.channel.drain("q") == [b"2", b"5", b"7"]
 
 
-def test_automatic_acknowledgement_is_one_too(session: Session) -> None:
+def test_automatic_acknowledgement_is_one_too(session: RestartableSession) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     session.publish("q", b"waiting")
@@ -155,7 +155,7 @@ def test_automatic_acknowledgement_is_one_too(session: Session) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_purge_is_remembered(session: Session, how: str) -> None:
+def test_a_purge_is_remembered(session: RestartableSession, how: str) -> None:
     session.channel.declare("q", durable=True)
     session.publish("q", b"1", b"2")
     assert session.channel.get("q") is not None
@@ -165,7 +165,7 @@ def test_a_purge_is_remembered(session: Session, how: str) -> None:
     assert session.channel.drain("q") == [b"1", b"3"]
 
 
-def test_after_a_clean_stop_only_what_was_delivered_is_marked(session: Session) -> None:
+def test_after_a_clean_stop_only_what_was_delivered_is_marked(session: RestartableSession) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     session.publish("q", b"unacknowledged", b"requeued", b"untouched")
@@ -178,7 +178,7 @@ def test_after_a_clean_stop_only_what_was_delivered_is_marked(session: Session) 
     assert flags(session.channel, "q") == expected
 
 
-def test_after_a_crash_everything_is_marked(session: Session) -> None:
+def test_after_a_crash_everything_is_marked(session: RestartableSession) -> None:
     session.channel.declare("q", durable=True)
     session.publish("q", b"1", b"2")
     session.crash()
@@ -191,7 +191,7 @@ def test_after_a_crash_everything_is_marked(session: Session) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_came_back_is_in_its_place(session: Session, how: str) -> None:
+def test_what_came_back_is_in_its_place(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare("q", durable=True)
     session.publish("q", *[b"%d" % number for number in range(6)])
@@ -204,7 +204,7 @@ def test_what_came_back_is_in_its_place(session: Session, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_numbers_are_not_used_again(session: Session, how: str) -> None:
+def test_numbers_are_not_used_again(session: RestartableSession, how: str) -> None:
     """Were a sequence used twice, the acknowledgement of its first message would end its second."""
     channel = session.channel
     channel.declare("q", durable=True)
@@ -222,7 +222,7 @@ def test_numbers_are_not_used_again(session: Session, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_fan_out_is_acknowledged_queue_by_queue(session: Session, how: str) -> None:
+def test_a_fan_out_is_acknowledged_queue_by_queue(session: RestartableSession, how: str) -> None:
     channel = session.channel
     channel.declare_exchange("x", durable=True)
     for queue in "abc":
@@ -243,7 +243,7 @@ def test_a_fan_out_is_acknowledged_queue_by_queue(session: Session, how: str) ->
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_the_delivery_count_survives(session: Session, how: str) -> None:
+def test_the_delivery_count_survives(session: RestartableSession, how: str) -> None:
     session.channel.declare("q", durable=True, x_queue_type="quorum", x_delivery_limit=2)
     session.publish("q", b"poison")
     for count in range(3):
@@ -256,7 +256,7 @@ def test_the_delivery_count_survives(session: Session, how: str) -> None:
     assert session.channel.ready("q") == 0
 
 
-def test_a_stop_is_one_return(session: Session) -> None:
+def test_a_stop_is_one_return(session: RestartableSession) -> None:
     """What one connection returns at the end does not go round through the others, which end as well."""
     session.channel.declare("q", durable=True, x_queue_type="quorum", x_delivery_limit=3)
     consumers = [Connection(session.broker.url) for _ in range(6)]

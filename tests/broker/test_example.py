@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.examples import run
+from tests.support.example_programs import run
 from tests.support.rabbitmq import RabbitMQ
 
 pytestmark = pytest.mark.processes

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from tests.broker.conftest import Connect
-from tests.support.behaviour import Behaviour
-from tests.support.client import Channel, Closed
-from tests.support.peer import Peer, made
-from tests.support.restarts import Session
+from tests.support.blocking_client import Channel, Closed
+from tests.support.broker_behaviour import Behaviour
+from tests.support.raw_client import RawClient, made
+from tests.support.restarts import RestartableSession
 from tests.support.tiers import examples
 from warren.broker.model.exchange.consistent_hash import ConsistentHash
 from warren.broker.model.exchange.exchange import Binding, Exchange
@@ -134,7 +134,7 @@ def test_keys_move_only_to_and_from_the_queue_that_comes_or_goes(
         assert len(more) > len(bodies)
 
 
-def test_a_binding_key_is_a_weight(peer: Peer, channel: Channel, make: Declare) -> None:
+def test_a_binding_key_is_a_weight(peer: RawClient, channel: Channel, make: Declare) -> None:
     exchange = make(HASH)
     queue = peer.declare(exclusive=True)
     for key, reason in (
@@ -152,7 +152,7 @@ def test_a_binding_key_is_a_weight(peer: Peer, channel: Channel, make: Declare) 
     peer.bind(queue, exchange, "+3")
 
 
-def test_a_weight_has_a_bound(peer: Peer, make: Declare, server: Behaviour) -> None:
+def test_a_weight_has_a_bound(peer: RawClient, make: Declare, server: Behaviour) -> None:
     exchange = make(HASH)
     if not server.is_warren:
         pytest.skip("RabbitMQ before 4.2 takes any, and works on it")
@@ -172,7 +172,7 @@ def test_a_weight_has_a_bound(peer: Peer, make: Declare, server: Behaviour) -> N
     ],
 )
 def test_what_cannot_be_hashed(
-    peer: Peer, make: Declare, name: str, arguments: dict[str, Any], reason: str
+    peer: RawClient, make: Declare, name: str, arguments: dict[str, Any], reason: str
 ) -> None:
     make(HASH)
     command = made(commands.Exchange.Declare, exchange=f"{name}-2", exchange_type=HASH, arguments=arguments)
@@ -180,7 +180,7 @@ def test_what_cannot_be_hashed(
     assert (found.code, found.text) == (406, f"PRECONDITION_FAILED - {reason}")
 
 
-def test_the_choice_is_the_same_after_a_restart(session: Session) -> None:
+def test_the_choice_is_the_same_after_a_restart(session: RestartableSession) -> None:
     channel = session.channel
     channel.declare_exchange("hash", HASH, durable=True)
     names = [f"q{number}" for number in range(5)]
@@ -238,7 +238,7 @@ def test_chance_leads_each_message_to_one_queue(channel: Channel, make: Declare,
 
 
 def test_a_local_random_exchange_leads_to_classic_queues_without_a_key(
-    peer: Peer, make: Declare, name: str
+    peer: RawClient, make: Declare, name: str
 ) -> None:
     exchange = make("x-local-random")
     queue = peer.declare(exclusive=True)
@@ -291,7 +291,7 @@ def test_a_new_queue_gets_what_came_last(channel: Channel, make: Declare) -> Non
 
 
 @pytest.mark.parametrize(("value", "told"), [(0, "0"), ("a", '<<"a">>')])
-def test_a_history_has_a_length(peer: Peer, make: Declare, name: str, value: object, told: str) -> None:
+def test_a_history_has_a_length(peer: RawClient, make: Declare, name: str, value: object, told: str) -> None:
     make(HISTORY)
     command = made(
         commands.Exchange.Declare,

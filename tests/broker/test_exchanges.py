@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from tests.broker.conftest import Talk
-from tests.support.behaviour import Behaviour
+from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
-from tests.support.peer import Peer, Refusal, made
+from tests.support.raw_client import RawClient, Refusal, made
 from tests.support.tiers import examples
 from warren.broker.model.exchange.topic import TopicTrie
 
@@ -31,7 +31,7 @@ def refused(code: int, text: str, method: tuple[int, int]) -> Refusal:
 # -- declaring
 
 
-def test_declaring_and_looking(peer: Peer, name: str) -> None:
+def test_declaring_and_looking(peer: RawClient, name: str) -> None:
     passive = exchange(name, passive=True)
     assert peer.refused(passive) == refused(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'", (40, 10))
     peer.open()
@@ -53,7 +53,7 @@ def test_declaring_and_looking(peer: Peer, name: str) -> None:
     ],
 )
 def test_declaring_again_has_to_be_the_same(
-    peer: Peer, name: str, fields: dict[str, Any], which: str, received: str, current: str
+    peer: RawClient, name: str, fields: dict[str, Any], which: str, received: str, current: str
 ) -> None:
     peer.declare_exchange(name)
     text = f"inequivalent arg '{which}' for exchange '{name}' in vhost '/': received '{received}' but current is '{current}'"
@@ -62,7 +62,7 @@ def test_declaring_again_has_to_be_the_same(
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_the_alternate_exchange_is_compared_and_nothing_else(peer: Peer, name: str) -> None:
+def test_the_alternate_exchange_is_compared_and_nothing_else(peer: RawClient, name: str) -> None:
     peer.declare_exchange(name, arguments={"alternate-exchange": "a", "x-other": 1}, auto_delete=True)
     peer.declare_exchange(name, arguments={"alternate-exchange": "a", "x-other": 2}, auto_delete=True)
     begin = f"PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange '{name}' in vhost '/': received"
@@ -75,14 +75,14 @@ def test_the_alternate_exchange_is_compared_and_nothing_else(peer: Peer, name: s
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_an_alternate_exchange_is_a_string(peer: Peer, name: str) -> None:
+def test_an_alternate_exchange_is_a_string(peer: RawClient, name: str) -> None:
     found = peer.refused(exchange(name, arguments={"alternate-exchange": True}))
     text = f"PRECONDITION_FAILED - invalid type 'bool' for arg 'alternate-exchange' in exchange '{name}' in vhost '/'"
     assert found == refused(406, text, (40, 10))
 
 
 @pytest.mark.parametrize("which", ["", "amq.direct", "new"])
-def test_an_unknown_type_is_refused_first(peer: Peer, server: Behaviour, which: str) -> None:
+def test_an_unknown_type_is_refused_first(peer: RawClient, server: Behaviour, which: str) -> None:
     assert peer.refused(exchange(which, "x-foo"))[:3] == server.unknown_exchange_type("x-foo")
 
 
@@ -100,14 +100,14 @@ def test_an_unknown_type_is_refused_first(peer: Peer, server: Behaviour, which: 
         (made(commands.Exchange.Unbind, source="missing"), (40, 40)),
     ],
 )
-def test_the_default_exchange_is_left_alone(peer: Peer, command: Any, method: tuple[int, int]) -> None:
+def test_the_default_exchange_is_left_alone(peer: RawClient, command: Any, method: tuple[int, int]) -> None:
     assert peer.refused(command) == refused(403, DEFAULT_REFUSED, method)
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic")]
 )
-def test_predeclared_exchanges(peer: Peer, name: str, kind: str) -> None:
+def test_predeclared_exchanges(peer: RawClient, name: str, kind: str) -> None:
     peer.declare_exchange(name, kind, durable=True)
     text = f"ACCESS_REFUSED - deletion of system exchange '{name}' in vhost '/' not allowed"
     assert peer.refused(made(commands.Exchange.Delete, exchange=name)) == refused(403, text, (40, 20))
@@ -119,7 +119,7 @@ def test_predeclared_exchanges(peer: Peer, name: str, kind: str) -> None:
 # -- deleting
 
 
-def test_deleting(peer: Peer, name: str) -> None:
+def test_deleting(peer: RawClient, name: str) -> None:
     delete = made(commands.Exchange.Delete, exchange=name, if_unused=True)
     peer.call(delete, 1, commands.Exchange.DeleteOk)
     peer.declare_exchange(name)
@@ -143,7 +143,7 @@ def test_deleting(peer: Peer, name: str) -> None:
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_an_auto_delete_exchange_goes_with_its_last_binding(peer: Peer, name: str) -> None:
+def test_an_auto_delete_exchange_goes_with_its_last_binding(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     peer.declare_exchange(name, auto_delete=True)
     peer.declare_exchange(f"{name}-2", "fanout", auto_delete=True)
@@ -160,7 +160,7 @@ def test_an_auto_delete_exchange_goes_with_its_last_binding(peer: Peer, name: st
         peer.open()
 
 
-def test_auto_delete_exchanges_in_a_circle(peer: Peer, name: str) -> None:
+def test_auto_delete_exchanges_in_a_circle(peer: RawClient, name: str) -> None:
     names = [f"{name}-{number}" for number in range(3)]
     for each in names:
         peer.declare_exchange(each, "fanout", auto_delete=True)
@@ -180,7 +180,7 @@ def test_auto_delete_exchanges_in_a_circle(peer: Peer, name: str) -> None:
 # -- bindings
 
 
-def test_what_is_bound_has_to_be_there(peer: Peer, name: str) -> None:
+def test_what_is_bound_has_to_be_there(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     for command, missing, method in (
         (made(commands.Queue.Bind, queue="gone", exchange="nox"), "exchange 'nox'", (50, 20)),
@@ -193,7 +193,7 @@ def test_what_is_bound_has_to_be_there(peer: Peer, name: str) -> None:
         peer.open()
 
 
-def test_what_is_unbound_need_not_be_there(peer: Peer, name: str) -> None:
+def test_what_is_unbound_need_not_be_there(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     for ours, source in (("gone", "amq.direct"), (queue, "nox"), (queue, "amq.direct"), ("gone", "nox")):
         unbind = made(commands.Queue.Unbind, queue=ours, exchange=source, routing_key="k")
@@ -202,7 +202,7 @@ def test_what_is_unbound_need_not_be_there(peer: Peer, name: str) -> None:
     peer.call(unbind_exchange, 1, commands.Exchange.UnbindOk)
 
 
-def test_a_binding_is_there_once(peer: Peer, name: str) -> None:
+def test_a_binding_is_there_once(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     peer.declare_exchange(name, auto_delete=True)
     for _ in range(3):
@@ -220,7 +220,7 @@ def test_a_binding_is_there_once(peer: Peer, name: str) -> None:
     assert peer.refused(exchange(name, passive=True)).code == 404
 
 
-def test_a_binding_ends_where_it_should(peer: Peer, name: str) -> None:
+def test_a_binding_ends_where_it_should(peer: RawClient, name: str) -> None:
     """One of several keys, one of several queues."""
     first, second = peer.declare(exclusive=True), peer.declare(exclusive=True)
     for kind in ("direct", "topic", "fanout"):
@@ -237,7 +237,7 @@ def test_a_binding_ends_where_it_should(peer: Peer, name: str) -> None:
         assert (peer.purge(first), peer.purge(second)) == expected
 
 
-def test_malformed_arguments_of_a_binding(peer: Peer, server: Behaviour) -> None:
+def test_malformed_arguments_of_a_binding(peer: RawClient, server: Behaviour) -> None:
     queue = peer.declare(exclusive=True)
     arguments = (
         b"\0\0"
@@ -257,14 +257,14 @@ def test_malformed_arguments_of_a_binding(peer: Peer, server: Behaviour) -> None
 # -- routing
 
 
-def test_the_default_exchange_leads_to_every_queue(peer: Peer, name: str) -> None:
+def test_the_default_exchange_leads_to_every_queue(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     peer.publish("", name, b"x")
     peer.publish("", f"{name}.other", b"x")
     assert peer.purge(name) == 1
 
 
-def test_exchanges_may_be_bound_to_exchanges(peer: Peer, name: str) -> None:
+def test_exchanges_may_be_bound_to_exchanges(peer: RawClient, name: str) -> None:
     """https://www.rabbitmq.com/docs/e2e: in a circle too, and each queue gets one copy."""
     queue = peer.declare(exclusive=True)
     names = [f"{name}-{number}" for number in range(4)]
@@ -284,7 +284,7 @@ def test_exchanges_may_be_bound_to_exchanges(peer: Peer, name: str) -> None:
         peer.call(made(commands.Exchange.Delete, exchange=each), 1, commands.Exchange.DeleteOk)
 
 
-def test_an_alternate_exchange_takes_what_goes_nowhere(peer: Peer, name: str) -> None:
+def test_an_alternate_exchange_takes_what_goes_nowhere(peer: RawClient, name: str) -> None:
     """https://www.rabbitmq.com/docs/ae: a chain of them, a circle, and one that is not there."""
     queue, other = peer.declare(exclusive=True), peer.declare(exclusive=True)
     names = [f"{name}-{number}" for number in range(3)]
@@ -295,7 +295,7 @@ def test_an_alternate_exchange_takes_what_goes_nowhere(peer: Peer, name: str) ->
     for key, arrive in (("zero", (1, 0)), ("two", (0, 1)), ("three", (0, 0))):
         peer.publish(names[0], key, b"x", mandatory=True)
         if arrive == (0, 0):
-            assert peer.given(commands.Basic.Return).body == b"x"
+            assert peer.receive_message(commands.Basic.Return).body == b"x"
         assert (peer.purge(queue), peer.purge(other)) == arrive, key
     # What another key of its own bindings leads to is not the alternate's.
     peer.bind(queue, names[0], "two")
@@ -303,27 +303,27 @@ def test_an_alternate_exchange_takes_what_goes_nowhere(peer: Peer, name: str) ->
     assert (peer.purge(queue), peer.purge(other)) == (1, 0)
     peer.call(made(commands.Exchange.Delete, exchange=names[1]), 1, commands.Exchange.DeleteOk)
     peer.publish(names[0], "elsewhere", b"x", mandatory=True)
-    peer.given(commands.Basic.Return)
+    peer.receive_message(commands.Basic.Return)
     for each in names:
         peer.call(made(commands.Exchange.Delete, exchange=each), 1, commands.Exchange.DeleteOk)
 
 
-def test_the_default_exchange_is_no_alternate(peer: Peer, name: str) -> None:
+def test_the_default_exchange_is_no_alternate(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     peer.declare_exchange(name, "fanout", arguments={"alternate-exchange": ""})
     peer.publish(name, queue, b"x", mandatory=True)
-    peer.given(commands.Basic.Return)
+    peer.receive_message(commands.Basic.Return)
     assert peer.purge(queue) == 0
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_a_change_counts_for_the_next_message(talk: Talk, peer: Peer, name: str) -> None:
+def test_a_change_counts_for_the_next_message(talk: Talk, peer: RawClient, name: str) -> None:
     """The same publish again and again, while others change where it leads."""
     other = talk().connect().open()
     peer.declare_exchange(name, "fanout")
     first, second = peer.declare(exclusive=True), other.declare(exclusive=True)
     peer.publish(name, "k", b"x", mandatory=True)
-    peer.given(commands.Basic.Return)
+    peer.receive_message(commands.Basic.Return)
     peer.bind(first, name)
     peer.publish(name, "k", b"x")
     assert peer.purge(first) == 1
@@ -415,7 +415,7 @@ def test_many_wildcards_cost_no_more_than_their_words() -> None:
         ("*.*", "#", False),
     ],
 )
-def test_topics_on_the_wire(peer: Peer, name: str, pattern: str, key: str, arrives: bool) -> None:
+def test_topics_on_the_wire(peer: RawClient, name: str, pattern: str, key: str, arrives: bool) -> None:
     """The corners of `matches` above are RabbitMQ's."""
     assert matches(words(pattern), words(key)) == arrives
     queue = peer.declare(exclusive=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import Channel, Message
+from tests.support.blocking_client import Channel, Message
 from tests.support.dead_letters import dying
-from tests.support.inprocess import InProcess
-from tests.support.looks import holds
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
+from tests.support.queue_assertions import holds
 
 
 def dead_lettering(channel: Channel, **arguments: Any) -> tuple[str, str]:
@@ -23,7 +23,7 @@ def dead_lettering(channel: Channel, **arguments: Any) -> tuple[str, str]:
 # -- messages, at their exact time
 
 
-def test_a_message_dies_at_its_millisecond(timed: Channel, inprocess: InProcess) -> None:
+def test_a_message_dies_at_its_millisecond(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed)
     timed.publish(queue, b"x", expiration="1500")
     assert timed.ready(queue) == 1
@@ -38,7 +38,7 @@ def test_a_message_dies_at_its_millisecond(timed: Channel, inprocess: InProcess)
     [(1000, None, 1), (1000, "500", 0.5), (500, "1000", 0.5), (0, "9", 0)],
 )
 def test_the_smaller_ttl_wins(
-    timed: Channel, inprocess: InProcess, of_queue: int, of_message: str | None, seconds: float
+    timed: Channel, inprocess: InProcessBroker, of_queue: int, of_message: str | None, seconds: float
 ) -> None:
     queue, grave = dead_lettering(timed, x_message_ttl=of_queue)
     if of_message is None:
@@ -53,7 +53,7 @@ def test_the_smaller_ttl_wins(
     assert (timed.ready(queue), timed.ready(grave)) == (0, 1)
 
 
-def test_with_a_queue_ttl_each_dies_in_its_turn(timed: Channel, inprocess: InProcess) -> None:
+def test_with_a_queue_ttl_each_dies_in_its_turn(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed, x_message_ttl=1000)
     for number in range(5):
         timed.publish(queue, b"%d" % number)
@@ -66,7 +66,7 @@ def test_with_a_queue_ttl_each_dies_in_its_turn(timed: Channel, inprocess: InPro
     assert timed.drain(grave) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_longer_ttl_in_front_keeps_those_behind_it(timed: Channel, inprocess: InProcess) -> None:
+def test_a_longer_ttl_in_front_keeps_those_behind_it(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed)
     timed.publish(queue, b"long", expiration="5000")
     timed.publish(queue, b"short", expiration="1000")
@@ -79,7 +79,9 @@ def test_a_longer_ttl_in_front_keeps_those_behind_it(timed: Channel, inprocess: 
     assert timed.drain(queue) == [b"none"]
 
 
-def test_the_one_in_front_taken_away_frees_those_behind_it(timed: Channel, inprocess: InProcess) -> None:
+def test_the_one_in_front_taken_away_frees_those_behind_it(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     queue, grave = dead_lettering(timed)
     timed.publish(queue, b"none")
     timed.publish(queue, b"short", expiration="1000")
@@ -92,7 +94,9 @@ def test_the_one_in_front_taken_away_frees_those_behind_it(timed: Channel, inpro
     assert timed.drain(grave) == [b"short"]
 
 
-def test_the_one_in_front_driven_out_frees_those_behind_it(timed: Channel, inprocess: InProcess) -> None:
+def test_the_one_in_front_driven_out_frees_those_behind_it(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     queue, grave = dead_lettering(timed, x_max_length=3)
     for body, ttl in ((b"driven out", "9000"), (b"dead", "1000"), (b"dying", "2000")):
         timed.publish(queue, body, expiration=ttl)
@@ -105,7 +109,7 @@ def test_the_one_in_front_driven_out_frees_those_behind_it(timed: Channel, inpro
     assert timed.drain(grave) == [b"dying"]
 
 
-def test_a_purge_sets_the_clock_for_what_comes_after(timed: Channel, inprocess: InProcess) -> None:
+def test_a_purge_sets_the_clock_for_what_comes_after(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed)
     timed.publish(queue, b"purged", expiration="1000")
     assert timed.purge(queue) == 1
@@ -117,7 +121,7 @@ def test_a_purge_sets_the_clock_for_what_comes_after(timed: Channel, inprocess: 
     assert timed.drain(grave) == [b"long"]
 
 
-def test_a_requeue_keeps_the_time_of_death(timed: Channel, inprocess: InProcess) -> None:
+def test_a_requeue_keeps_the_time_of_death(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed, x_message_ttl=1000)
     timed.publish(queue, b"x")
     message = timed.get(queue)
@@ -130,7 +134,7 @@ def test_a_requeue_keeps_the_time_of_death(timed: Channel, inprocess: InProcess)
 
 
 def test_what_went_straight_to_a_consumer_keeps_its_time_of_death(
-    timed: Channel, inprocess: InProcess
+    timed: Channel, inprocess: InProcessBroker
 ) -> None:
     queue, grave = dead_lettering(timed)
     timed.qos(1)
@@ -144,7 +148,7 @@ def test_what_went_straight_to_a_consumer_keeps_its_time_of_death(
         assert timed.drain(grave) == [ttl.encode()]
 
 
-def test_what_is_requeued_too_late_dies_at_once(timed: Channel, inprocess: InProcess) -> None:
+def test_what_is_requeued_too_late_dies_at_once(timed: Channel, inprocess: InProcessBroker) -> None:
     queue, grave = dead_lettering(timed, x_message_ttl=1000)
     for body in (b"a", b"b"):
         timed.publish(queue, body)
@@ -161,10 +165,10 @@ def test_what_is_requeued_too_late_dies_at_once(timed: Channel, inprocess: InPro
     assert timed.delivered(queue) == []
 
 
-def test_the_dead_are_never_delivered(timed: Channel, inprocess: InProcess) -> None:
+def test_the_dead_are_never_delivered(timed: Channel, inprocess: InProcessBroker) -> None:
     """However many died in the same moment, what lives is what the next consumer gets."""
     queue = timed.declare(exclusive=True)
-    timed.connection.raw.send(
+    timed.connection.raw.send_bytes(
         b"".join(timed.encoded(queue, b"dead", expiration="1000") for _ in range(1600))
         + timed.encoded(queue, b"alive")
     )
@@ -175,7 +179,7 @@ def test_the_dead_are_never_delivered(timed: Channel, inprocess: InProcess) -> N
     assert found.body == b"alive"
 
 
-def test_the_dead_do_not_count_for_a_consumers_prefetch(timed: Channel, inprocess: InProcess) -> None:
+def test_the_dead_do_not_count_for_a_consumers_prefetch(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(exclusive=True)
     for number in range(10):
         timed.publish(queue, b"%d" % number, expiration="1000" if number % 2 else "9000")
@@ -186,7 +190,7 @@ def test_the_dead_do_not_count_for_a_consumers_prefetch(timed: Channel, inproces
     assert [message.body for message in timed.delivered(queue)] == [b"0", b"2", b"4"]
 
 
-def test_the_longest_ttl(timed: Channel, inprocess: InProcess) -> None:
+def test_the_longest_ttl(timed: Channel, inprocess: InProcessBroker) -> None:
     """Ten years: RabbitMQ's bound."""
     queue, grave = dead_lettering(timed, x_message_ttl=315_360_000_000)
     timed.publish(queue, b"x")
@@ -197,13 +201,13 @@ def test_the_longest_ttl(timed: Channel, inprocess: InProcess) -> None:
     assert timed.ready(grave) == 1
 
 
-def test_many_dead_are_taken_away_in_slices(timed: Channel, inprocess: InProcess) -> None:
+def test_many_dead_are_taken_away_in_slices(timed: Channel, inprocess: InProcessBroker) -> None:
     """A consumer, or who asks for one message, finds a long backlog that has died: the broker's loop stays free."""
     queue, grave = dead_lettering(timed)
     count = 10_000
     dying = timed.encoded(queue, b"dead", expiration="1000")
     for _ in range(20):
-        timed.connection.raw.send(dying * (count // 20))
+        timed.connection.raw.send_bytes(dying * (count // 20))
     timed.publish(queue, b"alive")
     assert timed.ready(queue) == count + 1
     inprocess.jump(2)
@@ -221,7 +225,7 @@ def test_many_dead_are_taken_away_in_slices(timed: Channel, inprocess: InProcess
 # -- queues, at their exact time
 
 
-def test_an_unused_queue_goes(timed: Channel, inprocess: InProcess) -> None:
+def test_an_unused_queue_goes(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(x_expires=1000)
     inprocess.advance(0.999)
     assert timed.exists(queue)
@@ -232,7 +236,7 @@ def test_an_unused_queue_goes(timed: Channel, inprocess: InProcess) -> None:
     assert not timed.exists(queue)
 
 
-def test_get_uses_a_queue_and_publishing_does_not(timed: Channel, inprocess: InProcess) -> None:
+def test_get_uses_a_queue_and_publishing_does_not(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(x_expires=1000)
     inprocess.advance(0.6)
     assert timed.get(queue) is None
@@ -246,7 +250,7 @@ def test_get_uses_a_queue_and_publishing_does_not(timed: Channel, inprocess: InP
     assert not timed.exists(queue)
 
 
-def test_a_consumer_keeps_its_queue(timed: Channel, inprocess: InProcess) -> None:
+def test_a_consumer_keeps_its_queue(timed: Channel, inprocess: InProcessBroker) -> None:
     queue = timed.declare(x_expires=1000)
     timed.consume(queue, "tag")
     inprocess.advance(100)
@@ -261,7 +265,9 @@ def test_a_consumer_keeps_its_queue(timed: Channel, inprocess: InProcess) -> Non
     assert not timed.exists(queue)
 
 
-def test_the_messages_of_an_unused_queue_are_not_dead_lettered(timed: Channel, inprocess: InProcess) -> None:
+def test_the_messages_of_an_unused_queue_are_not_dead_lettered(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     queue, grave = dead_lettering(timed, x_expires=1000)
     timed.publish(queue, b"x")
     timed.ready(queue)

@@ -21,8 +21,9 @@ from tests.support.frames import (
     BASIC_GET_EMPTY,
     BASIC_RETURN,
     EXCHANGE_DECLARE,
+    EXCHANGE_DECLARE_OK,
     QUEUE_BIND,
-    RawClient,
+    QUEUE_BIND_OK,
     confirm,
     delivery,
     long,
@@ -30,6 +31,7 @@ from tests.support.frames import (
     read_short,
     short,
 )
+from tests.support.raw_client import RawClient, raw_connection
 
 PATIENCE = 60.0
 """Seconds: the machine may be busy with other tests."""
@@ -54,8 +56,8 @@ def channel(amqp_url: str) -> Iterator[BlockingChannel]:
 
 @pytest.fixture
 def client(amqp_url: str) -> Iterator[RawClient]:
-    with RawClient(amqp_url) as connected:
-        connected.open_channel()
+    with raw_connection(amqp_url) as connected:
+        connected.open()
         yield connected
 
 
@@ -95,9 +97,13 @@ def test_pika_gets_a_mandatory_return(channel: BlockingChannel, name: str) -> No
 
 def test_frames_publish_with_confirms_and_consume(client: RawClient, name: str) -> None:
     bits = bytes([0b00100])
-    client.call(1, EXCHANGE_DECLARE, b"\0\0" + short(name) + short("direct") + bits + long(b""))
+    client.send_bytes(method(1, EXCHANGE_DECLARE, b"\0\0" + short(name) + short("direct") + bits + long(b"")))
+    client.expect_frame(EXCHANGE_DECLARE_OK)
     assert client.declare_queue(name, exclusive=True) == (name, 0, 0)
-    client.call(1, QUEUE_BIND, b"\0\0" + short(name) + short(name) + short("key") + b"\0" + long(b""))
+    client.send_bytes(
+        method(1, QUEUE_BIND, b"\0\0" + short(name) + short(name) + short("key") + b"\0" + long(b""))
+    )
+    client.expect_frame(QUEUE_BIND_OK)
     client.select_confirms()
     # The second body needs three frames, the third none.
     bodies = [b"small", bytes(range(256)) * 1100, b""]
@@ -105,7 +111,7 @@ def test_frames_publish_with_confirms_and_consume(client: RawClient, name: str) 
         client.publish(name, "key", body)
     settled = 0
     while settled < len(bodies):
-        tag, multiple = confirm(client.expect(BASIC_ACK))
+        tag, multiple = confirm(client.expect_frame(BASIC_ACK))
         assert tag > settled
         assert multiple or tag == settled + 1
         settled = tag
@@ -114,25 +120,25 @@ def test_frames_publish_with_confirms_and_consume(client: RawClient, name: str) 
     client.limit_prefetch(10)
     client.consume(name)
     for number, body in enumerate(bodies, start=1):
-        message = client.content(BASIC_DELIVER)
+        message = client.expect_content(BASIC_DELIVER)
         assert delivery(message.frame) == (number, False)
         assert message.body == body
     client.ack(3, multiple=True)
-    client.send(method(1, BASIC_GET, b"\0\0" + short(name) + b"\0"))
-    client.expect(BASIC_GET_EMPTY)
+    client.send_bytes(method(1, BASIC_GET, b"\0\0" + short(name) + b"\0"))
+    client.expect_frame(BASIC_GET_EMPTY)
 
 
 def test_frames_get_a_mandatory_return_before_its_confirm(client: RawClient, name: str) -> None:
     client.select_confirms()
     client.publish("", name, b"nobody wants it", mandatory=True)
-    returned = client.content(BASIC_RETURN)
+    returned = client.expect_content(BASIC_RETURN)
     (code,) = struct.unpack_from(">H", returned.frame.arguments)
     text, at = read_short(returned.frame.arguments, 2)
     exchange, at = read_short(returned.frame.arguments, at)
     key, _ = read_short(returned.frame.arguments, at)
     assert (code, text, exchange, key) == (312, "NO_ROUTE", "", name)
     assert returned.body == b"nobody wants it"
-    assert confirm(client.expect(BASIC_ACK)) == (1, False)
+    assert confirm(client.expect_frame(BASIC_ACK)) == (1, False)
 
 
 def test_what_is_not_acknowledged_comes_back_in_its_place(
@@ -141,13 +147,13 @@ def test_what_is_not_acknowledged_comes_back_in_its_place(
     client.declare_queue(name, auto_delete=False)
     for body in (b"one", b"two", b"three"):
         client.publish("", name, body)
-    with RawClient(amqp_url) as other:
-        other.open_channel()
+    with raw_connection(amqp_url) as other:
+        other.open()
         other.consume(name)
-        assert [other.content(BASIC_DELIVER).body for _ in range(3)] == [b"one", b"two", b"three"]
+        assert [other.expect_content(BASIC_DELIVER).body for _ in range(3)] == [b"one", b"two", b"three"]
         other.ack(2)
     client.consume(name)
-    again = [client.content(BASIC_DELIVER) for _ in range(2)]
+    again = [client.expect_content(BASIC_DELIVER) for _ in range(2)]
     assert [message.body for message in again] == [b"one", b"three"]
     assert [delivery(message.frame) for message in again] == [(1, True), (2, True)]
     client.ack(2, multiple=True)

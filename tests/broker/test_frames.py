@@ -13,10 +13,10 @@ from pamqp import commands, frame
 from pamqp.base import Frame as Method
 
 from tests.broker.conftest import Talk, stop_time
-from tests.support.behaviour import Behaviour
+from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer, Refusal, content, encoded, made
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.raw_client import RawClient, Refusal, content, encoded, made
 
 CLOSE = commands.Channel.Close(200, "", 0, 0)
 PUBLISH = encoded(commands.Basic.Publish())
@@ -118,7 +118,7 @@ def method(class_id: int, method_id: int, arguments: bytes = b"", channel: int =
     ],
 )  # fmt: skip
 def test_who_breaks_the_protocol_loses_the_connection(
-    peer: Peer, sent: bytes, code: int, text: str, failed: tuple[int, int]
+    peer: RawClient, sent: bytes, code: int, text: str, failed: tuple[int, int]
 ) -> None:
     assert peer.cut_off(sent) == Refusal("connection", code, text, failed)
 
@@ -168,7 +168,7 @@ def test_who_breaks_the_protocol_loses_the_connection(
     ids=["method", "class", "table", "table-type", "properties", "more-properties", "flags", "headers"],
 )
 def test_what_crashes_rabbitmq_is_refused_with_a_reason(
-    peer: Peer, server: Behaviour, sent: bytes, code: int, text: str, failed: tuple[int, int]
+    peer: RawClient, server: Behaviour, sent: bytes, code: int, text: str, failed: tuple[int, int]
 ) -> None:
     if server.explains_crashes:
         assert peer.cut_off(sent) == Refusal("connection", code, text, failed)
@@ -181,7 +181,7 @@ def test_what_crashes_rabbitmq_is_refused_with_a_reason(
     assert (found.scope, found.code) == ("connection", 541)
 
 
-def test_a_message_may_be_too_large(peer: Peer, server: Behaviour) -> None:
+def test_a_message_may_be_too_large(peer: RawClient, server: Behaviour) -> None:
     if not server.judges_headers_early:
         pytest.skip("this broker waits for the whole body first")
     for size in (16 * 1024 * 1024 + 1, 2**64 - 1):
@@ -192,7 +192,7 @@ def test_a_message_may_be_too_large(peer: Peer, server: Behaviour) -> None:
         peer.open()
 
 
-def test_a_body_may_be_longer_than_announced(peer: Peer, server: Behaviour) -> None:
+def test_a_body_may_be_longer_than_announced(peer: RawClient, server: Behaviour) -> None:
     if not server.judges_headers_early:
         pytest.skip("this broker waits for ever")
     text = "FRAME_ERROR - content body frame exceeds remaining content size"
@@ -201,16 +201,16 @@ def test_a_body_may_be_longer_than_announced(peer: Peer, server: Behaviour) -> N
     )
 
 
-def test_a_body_may_come_in_any_pieces(peer: Peer, name: str) -> None:
+def test_a_body_may_come_in_any_pieces(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     peer.send_bytes(encoded(made(commands.Basic.Publish, routing_key=name)) + HEADER)
     for piece in (b"", b"h", b"el", b"", b"lo"):
         peer.send_bytes(raw_frame(3, 1, piece))
     peer.send(made(commands.Basic.Get, queue=name, no_ack=True))
-    assert peer.given(commands.Basic.GetOk).body == b"hello"
+    assert peer.receive_message(commands.Basic.GetOk).body == b"hello"
 
 
-def test_channels_may_send_their_contents_interleaved(peer: Peer, name: str) -> None:
+def test_channels_may_send_their_contents_interleaved(peer: RawClient, name: str) -> None:
     peer.open(2)
     peer.declare(name, exclusive=True)
     first, second = (
@@ -228,14 +228,14 @@ def test_channels_may_send_their_contents_interleaved(peer: Peer, name: str) -> 
     bodies = []
     for _ in range(2):
         peer.send(made(commands.Basic.Get, queue=name, no_ack=True))
-        bodies.append(peer.given(commands.Basic.GetOk).body)
+        bodies.append(peer.receive_message(commands.Basic.GetOk).body)
     assert sorted(bodies) == [b"a" * 40, b"b" * 40]
 
 
 # -- a closed channel
 
 
-def test_a_channel_error_hurts_nothing_else(talk: Talk, peer: Peer, name: str) -> None:
+def test_a_channel_error_hurts_nothing_else(talk: Talk, peer: RawClient, name: str) -> None:
     other = talk().connect().open()
     peer.open(2)
     assert peer.refused(made(commands.Basic.Get, queue=name)).scope == "channel"
@@ -245,14 +245,14 @@ def test_a_channel_error_hurts_nothing_else(talk: Talk, peer: Peer, name: str) -
     peer.sync(1)
 
 
-def test_a_connection_error_hurts_no_other_connection(talk: Talk, peer: Peer, name: str) -> None:
+def test_a_connection_error_hurts_no_other_connection(talk: Talk, peer: RawClient, name: str) -> None:
     other = talk().connect().open()
     queue = other.declare(name, exclusive=True)
     peer.cut_off(raw_frame(7, 1, b""))
     assert other.purge(queue) == 0
 
 
-def test_a_closed_channel_discards_all_but_its_close(peer: Peer, name: str) -> None:
+def test_a_closed_channel_discards_all_but_its_close(peer: RawClient, name: str) -> None:
     peer.send(made(commands.Basic.Ack, delivery_tag=7))
     peer.send(made(commands.Queue.Declare, queue=name))
     peer.publish("", name, b"x" * 10)
@@ -265,13 +265,13 @@ def test_a_closed_channel_discards_all_but_its_close(peer: Peer, name: str) -> N
     assert peer.refused(made(commands.Queue.Declare, queue=name, passive=True)).code == 404
 
 
-def test_both_sides_may_close_a_channel_at_once(peer: Peer) -> None:
+def test_both_sides_may_close_a_channel_at_once(peer: RawClient) -> None:
     peer.send_bytes(encoded(commands.Basic.Ack(7)) + encoded(CLOSE) + encoded(commands.Channel.CloseOk()))
     peer.expect(commands.Channel.Close)
     peer.expect(commands.Channel.CloseOk)
 
 
-def test_a_channel_number_may_be_used_again(peer: Peer, name: str) -> None:
+def test_a_channel_number_may_be_used_again(peer: RawClient, name: str) -> None:
     for _ in range(20):
         peer.call(CLOSE, 1, commands.Channel.CloseOk)
         peer.open()
@@ -279,7 +279,7 @@ def test_a_channel_number_may_be_used_again(peer: Peer, name: str) -> None:
     peer.publish("", name, b"x")
     peer.call(made(commands.Basic.Consume, queue=name), 1, commands.Basic.ConsumeOk)
     # Delivery tags start anew with each channel.
-    assert dict(peer.given(commands.Basic.Deliver).carrier)["delivery_tag"] == 1
+    assert dict(peer.receive_message(commands.Basic.Deliver).carrier)["delivery_tag"] == 1
 
 
 def test_channels_are_counted(talk: Talk) -> None:
@@ -292,7 +292,7 @@ def test_channels_are_counted(talk: Talk) -> None:
     peer.open(1)
 
 
-def close_behind_other_frames(peer: Peer, name: str) -> None:
+def close_behind_other_frames(peer: RawClient, name: str) -> None:
     """What a publisher had on its way when it was closed does not keep its close-ok from being understood."""
     peer.send(commands.Basic.Qos(prefetch_size=1))
     for _ in range(50):
@@ -301,22 +301,22 @@ def close_behind_other_frames(peer: Peer, name: str) -> None:
     assert peer.at_end()
 
 
-def test_a_closing_connection_still_hears_the_answer_behind_other_frames(peer: Peer, name: str) -> None:
+def test_a_closing_connection_still_hears_the_answer_behind_other_frames(peer: RawClient, name: str) -> None:
     start = time.monotonic()
     close_behind_other_frames(peer, name)
     # Less than RabbitMQ waits for an answer, which are 30 seconds.
     assert time.monotonic() - start < 28
 
 
-def test_it_is_the_answer_that_ends_a_closing_connection(inprocess: InProcess, name: str) -> None:
+def test_it_is_the_answer_that_ends_a_closing_connection(inprocess: InProcessBroker, name: str) -> None:
     """Warren waits a few seconds for it; here they do not pass."""
-    with Peer(inprocess.url) as peer:
+    with RawClient(inprocess.url) as peer:
         peer.connect().open()
         stop_time(inprocess)
         close_behind_other_frames(peer, name)
 
 
-def test_closing_twice_gets_an_answer(peer: Peer, server: Behaviour) -> None:
+def test_closing_twice_gets_an_answer(peer: RawClient, server: Behaviour) -> None:
     if not server.is_warren:
         pytest.skip("this broker answers the second only after its own was answered")
     peer.send_bytes(
@@ -327,7 +327,7 @@ def test_closing_twice_gets_an_answer(peer: Peer, server: Behaviour) -> None:
     assert peer.at_end()
 
 
-def test_nowait_methods_have_no_answer(peer: Peer, name: str) -> None:
+def test_nowait_methods_have_no_answer(peer: RawClient, name: str) -> None:
     """Each kind of them, then one that is answered: its answer is the first that comes."""
     exchange, other = f"{name}-x", f"{name}-y"
     before: list[Method] = [
@@ -343,7 +343,7 @@ def test_nowait_methods_have_no_answer(peer: Peer, name: str) -> None:
     peer.publish(exchange, "", b"through both")
     peer.expect(commands.Basic.Ack)
     peer.send(made(commands.Basic.Consume, queue=name, consumer_tag="c", no_ack=True, nowait=True))
-    assert peer.given(commands.Basic.Deliver).body == b"through both"
+    assert peer.receive_message(commands.Basic.Deliver).body == b"through both"
     after: list[Method] = [
         made(commands.Exchange.Unbind, destination=other, source=exchange, nowait=True),
         made(commands.Basic.Cancel, consumer_tag="c", nowait=True),
@@ -360,13 +360,15 @@ def test_nowait_methods_have_no_answer(peer: Peer, name: str) -> None:
     assert (found.scope, found.code) == ("channel", 404)
 
 
-def test_an_error_text_is_cut_to_a_short_string(peer: Peer) -> None:
+def test_an_error_text_is_cut_to_a_short_string(peer: RawClient) -> None:
     name = "n" * 255
     found = peer.refused(made(commands.Queue.Purge, queue=name))
     assert found.text == f"NOT_FOUND - no queue '{name}'"[:252] + "..."
 
 
-def test_an_argument_of_any_length_and_bytes_can_be_quoted(peer: Peer, name: str, server: Behaviour) -> None:
+def test_an_argument_of_any_length_and_bytes_can_be_quoted(
+    peer: RawClient, name: str, server: Behaviour
+) -> None:
     """The text quotes what differs, cut to what fits, whatever bytes it is of."""
     if not server.is_warren:
         pytest.skip("RabbitMQ's connection crashes on texts that are no UTF-8")

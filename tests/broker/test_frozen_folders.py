@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.broker.frozen.write import ASIDE, LATER, MESSAGES, OLDEST, STREAM, Found, declare, write
-from tests.support.client import Channel, Connection, Message
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Channel, Connection, Message
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.streams import consume, seen
 
 FROZEN = Path(__file__).parent / "frozen"
@@ -38,7 +38,7 @@ def folder(name: str, tmp_path: Path, clean: bool) -> Path:
 
 @pytest.fixture
 def opened(folder: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Channel]:
-    with InProcess(folder) as broker, Connection(broker.url) as connection:
+    with InProcessBroker(folder) as broker, Connection(broker.url) as connection:
         yield connection.channel()
     assert "event=damage" not in caplog.text
 
@@ -89,7 +89,7 @@ def test_each_message_is_there(opened: Channel, name: str, clean: bool) -> None:
 
 
 def test_what_was_kept_aside_finds_its_target(folder: Path) -> None:
-    with InProcess(folder) as broker, Connection(broker.url) as connection:
+    with InProcessBroker(folder) as broker, Connection(broker.url) as connection:
         channel = connection.channel()
         assert channel.drain("narrow") == [b"fills it"]
         broker.advance(2)
@@ -98,7 +98,7 @@ def test_what_was_kept_aside_finds_its_target(folder: Path) -> None:
 
 
 def test_expiries_go_on(folder: Path) -> None:
-    with InProcess(folder) as broker, Connection(broker.url) as connection:
+    with InProcessBroker(folder) as broker, Connection(broker.url) as connection:
         channel = connection.channel()
         channel.drain("late")
         for body in (b"lives", b"lives on"):
@@ -110,7 +110,7 @@ def test_expiries_go_on(folder: Path) -> None:
 
 def test_it_is_gone_on_with(folder: Path, name: str, clean: bool) -> None:
     """Opened, added to, closed and opened again: what was there is there, and so is what is new."""
-    with InProcess(folder) as broker:
+    with InProcessBroker(folder) as broker:
         with Connection(broker.url) as connection:
             channel = connection.channel()
             channel.confirm()
@@ -125,5 +125,5 @@ def test_it_is_gone_on_with(folder: Path, name: str, clean: bool) -> None:
 
 def test_what_is_frozen_is_what_the_script_writes(tmp_path: Path) -> None:
     write(tmp_path / "data")
-    with InProcess(tmp_path / "data") as broker, Connection(broker.url) as connection:
+    with InProcessBroker(tmp_path / "data") as broker, Connection(broker.url) as connection:
         check(connection.channel(), clean=True)

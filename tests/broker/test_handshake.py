@@ -12,11 +12,10 @@ import pytest
 from pamqp import commands, heartbeat
 
 from tests.broker.conftest import Talk, pass_time
-from tests.support.behaviour import Behaviour
+from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
-from tests.support.inprocess import InProcess
-from tests.support.link import GREETING
-from tests.support.peer import Peer, Refusal, encoded, made
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.raw_client import PROTOCOL_HEADER, RawClient, Refusal, encoded, made
 from warren.broker import BrokerConfig
 
 REFUSED = (
@@ -33,11 +32,11 @@ REFUSED = (
 def test_another_protocol_is_told_ours_and_let_go(talk: Talk, header: bytes) -> None:
     peer = talk()
     peer.send_bytes(header)
-    assert peer.read_bytes(8) == GREETING
+    assert peer.read_bytes(8) == PROTOCOL_HEADER
     assert peer.at_end()
 
 
-@pytest.mark.parametrize("header", [GREETING, b"AMQP\x01\x01\x00\x09"], ids=["0-9-1", "0-9"])
+@pytest.mark.parametrize("header", [PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"], ids=["0-9-1", "0-9"])
 def test_both_headers_of_the_protocol_start_a_connection(talk: Talk, header: bytes) -> None:
     peer = talk()
     peer.send_bytes(header)
@@ -69,7 +68,7 @@ def test_the_server_says_what_it_can(talk: Talk) -> None:
 def test_bytes_may_come_one_by_one(talk: Talk, name: str) -> None:
     peer = talk()
     for part in (
-        GREETING,
+        PROTOCOL_HEADER,
         encoded(peer.start_ok(), 0),
         encoded(commands.Connection.TuneOk(100, 4096, 0), 0),
         encoded(commands.Connection.Open("/"), 0),
@@ -91,7 +90,7 @@ def test_bytes_may_come_one_by_one(talk: Talk, name: str) -> None:
 def test_the_whole_handshake_may_come_at_once(talk: Talk) -> None:
     peer = talk()
     peer.send_bytes(
-        GREETING
+        PROTOCOL_HEADER
         + encoded(peer.start_ok(), 0)
         + encoded(commands.Connection.TuneOk(2047, 131072, 60), 0)
         + encoded(commands.Connection.Open("/"), 0)
@@ -135,7 +134,7 @@ def test_amqplain_is_a_login(talk: Talk) -> None:
 
 def test_anonymous_is_a_login_where_somebody_is_named() -> None:
     config = BrokerConfig(mechanisms=("ANONYMOUS", "PLAIN"), anonymous_user="guest")
-    with InProcess(config=config) as broker, Peer(broker.url) as peer:
+    with InProcessBroker(config=config) as broker, RawClient(broker.url) as peer:
         assert peer.greet().mechanisms == "ANONYMOUS PLAIN"
         peer.send(peer.start_ok(mechanism="ANONYMOUS", response="whoever"), 0)
         peer.expect(commands.Connection.Tune)
@@ -276,10 +275,10 @@ def test_messages_leave_in_frames_that_the_client_takes(talk: Talk, name: str) -
 
 
 def test_a_handshake_has_its_time(caplog: pytest.LogCaptureFixture) -> None:
-    with InProcess(config=BrokerConfig(handshake_timeout=3600)) as broker:
-        silent, greeted, logged_in = Peer(broker.url), Peer(broker.url), Peer(broker.url)
+    with InProcessBroker(config=BrokerConfig(handshake_timeout=3600)) as broker:
+        silent, greeted, logged_in = RawClient(broker.url), RawClient(broker.url), RawClient(broker.url)
         greeted.greet()
-        done = Peer(broker.url).connect().open()
+        done = RawClient(broker.url).connect().open()
         pass_time(broker, 2400)
         logged_in.log_in()
         pass_time(broker, 1201)
@@ -322,7 +321,7 @@ def test_heartbeats_go_both_ways(talk: Talk) -> None:
     assert time.monotonic() - start > 1.5
 
 
-def test_without_heartbeats_none_come(talk: Talk, peer: Peer) -> None:
+def test_without_heartbeats_none_come(talk: Talk, peer: RawClient) -> None:
     beating = talk().connect(heartbeat=1)
     beating.read()
     peer.sync()
@@ -333,7 +332,7 @@ def test_without_heartbeats_none_come(talk: Talk, peer: Peer) -> None:
 # -- closing
 
 
-def test_exclusive_queues_are_gone_before_close_ok(talk: Talk, peer: Peer, name: str) -> None:
+def test_exclusive_queues_are_gone_before_close_ok(talk: Talk, peer: RawClient, name: str) -> None:
     other = talk().connect().open()
     other.declare(name, exclusive=True)
     other.send(commands.Connection.Close(200, "bye", 0, 0), 0)
@@ -342,9 +341,9 @@ def test_exclusive_queues_are_gone_before_close_ok(talk: Talk, peer: Peer, name:
 
 
 def test_a_stopping_broker_gives_the_reason() -> None:
-    with InProcess() as broker:
-        peers = [Peer(broker.url).connect() for _ in range(3)]
-        unfinished = Peer(broker.url)
+    with InProcessBroker() as broker:
+        peers = [RawClient(broker.url).connect() for _ in range(3)]
+        unfinished = RawClient(broker.url)
         unfinished.greet()
         broker.stop()
         for peer in peers:

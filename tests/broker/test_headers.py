@@ -11,7 +11,7 @@ import pytest
 from pamqp.commands import Exchange, Queue
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel, Message
+from tests.support.blocking_client import Channel, Message
 from tests.support.processes import wait_until
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pamqp import commands, frame
 
-from tests.support.client import Channel, Connection, Message
+from tests.support.blocking_client import Channel, Connection, Message
 from tests.support.frames import body_frames
-from tests.support.inprocess import InProcess
-from tests.support.peer import content, encoded, made
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.raw_client import content, encoded, made
 from warren.broker import BrokerConfig
 
 
@@ -18,7 +18,7 @@ def immediate(
     method = made(
         commands.Basic.Publish, exchange=exchange, routing_key=key, immediate=True, mandatory=mandatory
     )
-    channel.connection.raw.send(encoded(method, channel.number) + content(body, channel=channel.number))
+    channel.connection.raw.send_bytes(encoded(method, channel.number) + content(body, channel=channel.number))
 
 
 def returned(channel: Channel) -> tuple[int | None, str, bytes]:
@@ -29,7 +29,10 @@ def returned(channel: Channel) -> tuple[int | None, str, bytes]:
 
 
 def test_an_immediate_message_goes_to_consumers_only() -> None:
-    with InProcess(config=BrokerConfig(immediate="honour")) as broker, Connection(broker.url) as connection:
+    with (
+        InProcessBroker(config=BrokerConfig(immediate="honour")) as broker,
+        Connection(broker.url) as connection,
+    ):
         channel = connection.channel()
         queues = [channel.declare(exclusive=True) for _ in range(2)]
         for queue in queues:
@@ -55,7 +58,10 @@ def test_an_immediate_message_goes_to_consumers_only() -> None:
 
 @pytest.mark.parametrize(("mode", "kept"), [("missing", True), ("always", False)])
 def test_what_comes_in_is_stamped(mode: str, kept: bool) -> None:
-    with InProcess(config=BrokerConfig(timestamps=mode)) as broker, Connection(broker.url) as connection:
+    with (
+        InProcessBroker(config=BrokerConfig(timestamps=mode)) as broker,
+        Connection(broker.url) as connection,
+    ):
         channel = connection.channel()
         queue = channel.declare(exclusive=True)
         now = broker.clock.now()
@@ -63,7 +69,7 @@ def test_what_comes_in_is_stamped(mode: str, kept: bool) -> None:
         method = commands.Basic.Publish(exchange="", routing_key=queue)
         header = b"\x00\x3c\x00\x00" + (4).to_bytes(8) + b"\x20\x40" + (0).to_bytes(4) + (1234).to_bytes(8)
         head = b"\x02" + channel.number.to_bytes(2) + len(header).to_bytes(4) + header + b"\xce"
-        channel.connection.raw.send(
+        channel.connection.raw.send_bytes(
             frame.marshal(method, channel.number) + head + body_frames(channel.number, b"with", 1000)
         )
         first, second = channel.get(queue), channel.get(queue)

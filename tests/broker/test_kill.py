@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.frames import (
     BASIC_ACK,
     BASIC_DELIVER,
-    RawClient,
     confirm,
     delivery,
     publish_frames,
 )
+from tests.support.raw_client import RawClient, raw_connection
 
 pytestmark = pytest.mark.slow
 
@@ -28,8 +28,8 @@ class Load:
     """A publisher of numbered, persistent messages; it knows which of them were confirmed."""
 
     def __init__(self, url: str, label: str) -> None:
-        self.client = RawClient(url)
-        self.client.open_channel()
+        self.client = RawClient(url).connect()
+        self.client.open()
         self.client.select_confirms()
         self.label = label
         self.sent = 0
@@ -42,11 +42,13 @@ class Load:
             return
         numbers = range(self.sent + 1, self.sent + count + 1)
         bodies = (f"{self.label}:{number}".encode() for number in numbers)
-        self.client.send(b"".join(publish_frames(1, "", QUEUE, body, persistent=True) for body in bodies))
+        self.client.send_bytes(
+            b"".join(publish_frames(1, "", QUEUE, body, persistent=True) for body in bodies)
+        )
         self.sent += count
 
     def take_confirm(self) -> None:
-        tag, multiple = confirm(self.client.expect(BASIC_ACK))
+        tag, multiple = confirm(self.client.expect_frame(BASIC_ACK))
         if multiple:
             self.confirmed.update(range(self._low + 1, tag + 1))
             self._low = tag
@@ -69,13 +71,13 @@ class Load:
 
 def consume_all(url: str) -> list[tuple[str, bool]]:
     """Everything that stands in the queue, as body and `redelivered`, acknowledged."""
-    with RawClient(url) as client:
-        client.open_channel()
+    with raw_connection(url) as client:
+        client.open()
         _, count, _ = client.declare_queue(QUEUE, durable=True)
         client.consume(QUEUE)
         found = []
         for _ in range(count):
-            message = client.content(BASIC_DELIVER)
+            message = client.expect_content(BASIC_DELIVER)
             tag, redelivered = delivery(message.frame)
             found.append((message.body.decode(), redelivered))
         if found:
@@ -88,8 +90,8 @@ def test_every_confirmed_message_is_delivered_after_a_kill(broker: BrokerProcess
     """Ten kills of one broker on one folder, each at another moment of a load of 20,000 messages."""
     chance = random.Random(20_000)
     for number in range(ROUNDS):
-        with RawClient(broker.url) as client:
-            client.open_channel()
+        with raw_connection(broker.url) as client:
+            client.open()
             client.declare_queue(QUEUE, durable=True)
         load = Load(broker.url, f"round {number}")
         load.run_until(chance.randrange(MESSAGES))
@@ -111,8 +113,8 @@ def test_every_confirmed_message_is_delivered_after_a_kill(broker: BrokerProcess
 
 
 def test_order_survives_a_kill(broker: BrokerProcess) -> None:
-    with RawClient(broker.url) as client:
-        client.open_channel()
+    with raw_connection(broker.url) as client:
+        client.open()
         client.declare_queue(QUEUE, durable=True)
     load = Load(broker.url, "order")
     load.run_until(5_000)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.client import Channel
-from tests.support.looks import exactly, holds
+from tests.support.blocking_client import Channel
 from tests.support.processes import wait_until
+from tests.support.queue_assertions import holds, takes_exactly
 
 
 def fill(channel: Channel, queue: str, *bodies: bytes) -> None:
@@ -52,7 +52,7 @@ def test_a_queue_of_length_0_only_hands_on(channel: Channel, overflow: str) -> N
     channel.consume(queue)
     channel.publish(queue, b"2")
     expected = [b"2"] if overflow == "drop-head" else []
-    assert [message.body for message in exactly(channel, queue, len(expected))] == expected
+    assert [message.body for message in takes_exactly(channel, queue, len(expected))] == expected
 
 
 def test_only_what_is_ready_counts(channel: Channel) -> None:
@@ -60,17 +60,17 @@ def test_only_what_is_ready_counts(channel: Channel) -> None:
     channel.qos(2)
     channel.consume(queue)
     fill(channel, queue, b"1", b"2", b"3", b"4", b"5")
-    assert [message.body for message in exactly(channel, queue, 2)] == [b"1", b"2"]
+    assert [message.body for message in takes_exactly(channel, queue, 2)] == [b"1", b"2"]
     holds(channel, queue, 2)
     channel.ack(2, multiple=True)
-    assert [message.body for message in exactly(channel, queue, 2)] == [b"4", b"5"]
+    assert [message.body for message in takes_exactly(channel, queue, 2)] == [b"4", b"5"]
 
 
 def test_what_is_handed_straight_to_a_consumer_does_not_count(channel: Channel) -> None:
     queue = channel.declare(exclusive=True, x_max_length=1)
     channel.consume(queue)
     fill(channel, queue, *[b"%d" % number for number in range(10)])
-    exactly(channel, queue, 10)
+    takes_exactly(channel, queue, 10)
 
 
 def test_what_comes_back_to_a_full_queue_drives_out_the_oldest(channel: Channel) -> None:

@@ -8,14 +8,14 @@ import pytest
 from pamqp import commands
 
 from tests.broker.conftest import Talk
-from tests.support.behaviour import Behaviour
-from tests.support.client import Channel
-from tests.support.declaring import failed
+from tests.support.blocking_client import Channel
+from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import METHOD, method, short
-from tests.support.peer import Peer, Refusal, content, encoded, made
+from tests.support.queue_arguments import failed
+from tests.support.raw_client import RawClient, Refusal, content, encoded, made
 
 
-def test_a_client_of_amqp_0_8_gets_its_ticket(peer: Peer) -> None:
+def test_a_client_of_amqp_0_8_gets_its_ticket(peer: RawClient) -> None:
     peer.send_bytes(method(1, (30, 10), short("/data") + b"\x1f"))
     kind, channel, size = struct.unpack(">BHI", peer.read_bytes(7))
     assert (kind, channel) == (METHOD, 1)
@@ -33,20 +33,20 @@ def test_a_client_of_amqp_0_8_gets_its_ticket(peer: Peer) -> None:
     ids=["recover", "recover-async", "flow", "qos"],
 )
 def test_what_rabbitmq_does_not_implement(
-    peer: Peer, name: tuple[int, int], arguments: bytes, text: str
+    peer: RawClient, name: tuple[int, int], arguments: bytes, text: str
 ) -> None:
     peer.send_bytes(method(1, name, arguments))
     assert peer.refusal() == Refusal("connection", 540, f"NOT_IMPLEMENTED - {text}", name)
 
 
-def test_immediate_is_refused(peer: Peer, name: str) -> None:
+def test_immediate_is_refused(peer: RawClient, name: str) -> None:
     publish = made(commands.Basic.Publish, exchange="", routing_key=name, immediate=True)
     peer.send_bytes(encoded(publish) + content(b"x"))
     found = peer.refusal()
     assert found == Refusal("connection", 540, "NOT_IMPLEMENTED - immediate=true", (60, 40))
 
 
-def test_recovering_and_flow_go_on(peer: Peer) -> None:
+def test_recovering_and_flow_go_on(peer: RawClient) -> None:
     peer.call(commands.Basic.Recover(True), 1, commands.Basic.RecoverOk)
     peer.send_bytes(method(1, (60, 100), b"\1"))  # recover-async has no answer
     assert peer.call(commands.Channel.Flow(True), 1, commands.Channel.FlowOk).active is True
@@ -66,26 +66,26 @@ def test_a_consumer_tag_is_used_once(talk: Talk, name: str) -> None:
         name += "-"
 
 
-def test_with_a_single_active_consumer_none_is_exclusive(peer: Peer, name: str) -> None:
+def test_with_a_single_active_consumer_none_is_exclusive(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True, arguments={"x-single-active-consumer": True})
     found = peer.refused(made(commands.Basic.Consume, queue=name, exclusive=True))
     text = f"ACCESS_REFUSED - queue '{name}' in vhost '/' in exclusive use"
     assert found == Refusal("channel", 403, text, (60, 20))
 
 
-def test_an_offset_is_for_streams(peer: Peer, name: str) -> None:
+def test_an_offset_is_for_streams(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     found = peer.refused(made(commands.Basic.Consume, queue=name, arguments={"x-stream-offset": "first"}))
     text = f"invalid arg 'x-stream-offset' for queue '{name}' in vhost '/' of queue type rabbit_classic_queue"
     assert found == failed(406, text)._replace(method=(60, 20))
 
 
-def test_cancelling_who_is_not_there(peer: Peer) -> None:
+def test_cancelling_who_is_not_there(peer: RawClient) -> None:
     command = made(commands.Basic.Cancel, consumer_tag="nobody")
     assert peer.call(command, 1, commands.Basic.CancelOk).consumer_tag == "nobody"
 
 
-def test_the_name_that_the_server_makes_begins_as_asked(peer: Peer, server: Behaviour) -> None:
+def test_the_name_that_the_server_makes_begins_as_asked(peer: RawClient, server: Behaviour) -> None:
     if not server.is_warren:
         pytest.skip("of a RabbitMQ that is yet to come")
     assert peer.declare(exclusive=True).startswith("amq.gen-")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import Connection
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Connection
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
 from warren.broker import BrokerConfig
 from warren.broker.model.queue.queue import Queue
@@ -21,21 +21,21 @@ LITTLE = 16 * 1024 * 1024
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[InProcess]:
-    with InProcess(tmp_path / "data", config=BrokerConfig(memory_limit=LITTLE)) as running:
+def broker(tmp_path: Path) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path / "data", config=BrokerConfig(memory_limit=LITTLE)) as running:
         yield running
 
 
-def the_queue(broker: InProcess, name: str) -> Queue:
+def the_queue(broker: InProcessBroker, name: str) -> Queue:
     assert broker.broker is not None
     return broker.broker.virtual_hosts.declarations_of("/").vhost.queues[name.encode()]
 
 
-def in_memory(broker: InProcess, name: str) -> int:
+def in_memory(broker: InProcessBroker, name: str) -> int:
     return broker.call(lambda: the_queue(broker, name).ready.resident_totals()[1])
 
 
-def until_paged(broker: InProcess, name: str) -> None:
+def until_paged(broker: InProcessBroker, name: str) -> None:
     wait_until(lambda: in_memory(broker, name) < LITTLE // 2, "half of the memory")
 
 
@@ -56,7 +56,9 @@ def fill(
 
 
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "transient"])
-def test_what_does_not_fit_leaves_memory_and_comes_out_in_order(broker: InProcess, persistent: bool) -> None:
+def test_what_does_not_fit_leaves_memory_and_comes_out_in_order(
+    broker: InProcessBroker, persistent: bool
+) -> None:
     with Connection(broker.url) as connection:
         fill(connection, "long", persistent=persistent)
         until_paged(broker, "long")
@@ -65,7 +67,7 @@ def test_what_does_not_fit_leaves_memory_and_comes_out_in_order(broker: InProces
         assert [number(each.body) for each in channel.deliveries(COUNT)] == list(range(COUNT))
 
 
-def test_a_lazy_queue_keeps_nothing_in_memory(broker: InProcess) -> None:
+def test_a_lazy_queue_keeps_nothing_in_memory(broker: InProcessBroker) -> None:
     with Connection(broker.url) as connection:
         fill(connection, "lazy", persistent=False, count=500, x_queue_mode="lazy")
         wait_until(lambda: in_memory(broker, "lazy") == 0, "nothing in memory")
@@ -77,7 +79,7 @@ def test_a_lazy_queue_keeps_nothing_in_memory(broker: InProcess) -> None:
         assert [number(each.body) for each in channel.deliveries(499)] == list(range(1, 500))
 
 
-def test_the_highest_priority_comes_first_from_the_disk_too(broker: InProcess) -> None:
+def test_the_highest_priority_comes_first_from_the_disk_too(broker: InProcessBroker) -> None:
     with Connection(broker.url) as connection:
         fill(connection, "ranked", persistent=True, x_max_priority=2)
         until_paged(broker, "ranked")
@@ -87,7 +89,7 @@ def test_the_highest_priority_comes_first_from_the_disk_too(broker: InProcess) -
         assert [number(each.body) for each in channel.deliveries(COUNT)] == expected
 
 
-def test_what_is_not_acknowledged_leaves_memory_and_is_returned_whole(broker: InProcess) -> None:
+def test_what_is_not_acknowledged_leaves_memory_and_is_returned_whole(broker: InProcessBroker) -> None:
     with Connection(broker.url) as connection:
         fill(connection, "held", persistent=True)
         with Connection(broker.url) as other:
@@ -113,7 +115,7 @@ def test_what_is_not_acknowledged_leaves_memory_and_is_returned_whole(broker: In
         assert all(each.body.endswith(BODY) for each in back)
 
 
-def test_a_purge_ends_what_is_on_the_disk(broker: InProcess) -> None:
+def test_a_purge_ends_what_is_on_the_disk(broker: InProcessBroker) -> None:
     with Connection(broker.url) as connection:
         fill(connection, "purged", persistent=True, x_max_priority=2)
         until_paged(broker, "purged")
@@ -127,7 +129,7 @@ def test_a_purge_ends_what_is_on_the_disk(broker: InProcess) -> None:
         assert channel.ready("purged") == 2
 
 
-def test_a_backlog_is_not_read_into_memory_at_a_start(broker: InProcess) -> None:
+def test_a_backlog_is_not_read_into_memory_at_a_start(broker: InProcessBroker) -> None:
     with Connection(broker.url) as connection:
         fill(connection, "kept", persistent=True)
     broker.restart()
@@ -141,7 +143,7 @@ def test_a_backlog_is_not_read_into_memory_at_a_start(broker: InProcess) -> None
 
 
 @pytest.fixture
-def filled(broker: InProcess) -> Path:
+def filled(broker: InProcessBroker) -> Path:
     """The folder of a stopped broker whose queue `kept` waits in segments with indexes."""
     with Connection(broker.url) as connection:
         fill(connection, "kept", persistent=True)
@@ -153,7 +155,7 @@ def filled(broker: InProcess) -> Path:
     return folder
 
 
-def drained(broker: InProcess, count: int) -> list[int]:
+def drained(broker: InProcessBroker, count: int) -> list[int]:
     broker.start()
     with Connection(broker.url) as connection:
         channel = connection.channel()
@@ -162,7 +164,7 @@ def drained(broker: InProcess, count: int) -> list[int]:
 
 
 def test_a_damaged_record_costs_one_message(
-    broker: InProcess, filled: Path, caplog: pytest.LogCaptureFixture
+    broker: InProcessBroker, filled: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     segment = min(filled.glob("*.log"))
     data = bytearray(segment.read_bytes())
@@ -176,7 +178,7 @@ def test_a_damaged_record_costs_one_message(
 
 
 @pytest.mark.parametrize("how", ["missing", "cut", "header", "entries"])
-def test_a_damaged_index_costs_nothing(broker: InProcess, filled: Path, how: str) -> None:
+def test_a_damaged_index_costs_nothing(broker: InProcessBroker, filled: Path, how: str) -> None:
     for index in filled.glob("*.idx"):
         data = bytearray(index.read_bytes())
         if how == "missing":
@@ -189,7 +191,7 @@ def test_a_damaged_index_costs_nothing(broker: InProcess, filled: Path, how: str
     assert drained(broker, COUNT) == list(range(COUNT))
 
 
-def test_a_segment_that_is_gone_costs_what_stood_in_it(broker: InProcess, filled: Path) -> None:
+def test_a_segment_that_is_gone_costs_what_stood_in_it(broker: InProcessBroker, filled: Path) -> None:
     lost = min(filled.glob("*.log"))
     lost.unlink()
     broker.start()
@@ -202,7 +204,7 @@ def test_a_segment_that_is_gone_costs_what_stood_in_it(broker: InProcess, filled
 
 
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
-def test_what_an_exchange_holds_back_leaves_memory_too(broker: InProcess, durable: bool) -> None:
+def test_what_an_exchange_holds_back_leaves_memory_too(broker: InProcessBroker, durable: bool) -> None:
     """And comes in the order of its times, which is not that of its arrival; after a restart as well."""
 
     def resident() -> int:

@@ -14,12 +14,12 @@ import pytest
 from pamqp import base, commands
 from pamqp.commands import Basic, Exchange, Queue
 
-from tests.support.behaviour import behaviour
+from tests.support.broker_behaviour import behaviour
+from tests.support.broker_definitions import broker_with_definitions, definitions
 from tests.support.frames import frame
-from tests.support.peer import Peer, Refusal, made
-from tests.support.prepared import definitions, prepared
 from tests.support.processes import wait_until
 from tests.support.rabbitmq import installed
+from tests.support.raw_client import RawClient, Refusal, made
 
 PREPARED = definitions(
     users=[
@@ -45,7 +45,7 @@ PREPARED = definitions(
     vhost_limits={"small": {"max-connections": 2, "max-queues": 1}, "shut": {"max-connections": 0}},
 )
 
-As = Callable[..., Peer]
+As = Callable[..., RawClient]
 Told = Callable[[Refusal], Refusal]
 
 
@@ -53,7 +53,7 @@ Told = Callable[[Refusal], Refusal]
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "rabbitmq" and not installed():
         pytest.skip("rabbitmq-server is not installed")
-    with prepared(request.param, PREPARED) as url, Peer(url) as peer:
+    with broker_with_definitions(request.param, PREPARED) as url, RawClient(url) as peer:
         peer.connect().open()
         for queue in ("r-queue", "w-queue", "queue"):
             peer.declare(queue, durable=True)
@@ -65,7 +65,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def told(url: str) -> Told:
     """A refusal of a permission as this broker words it."""
-    with Peer(url) as peer:
+    with RawClient(url) as peer:
         peer.greet()
         names = behaviour(peer.server).names_the_permission
     return lambda refusal: (
@@ -76,12 +76,12 @@ def told(url: str) -> Told:
 @pytest.fixture
 def login(url: str) -> Iterator[As]:
     """Logs in as a user, with channel 1 open."""
-    opened: list[Peer] = []
+    opened: list[RawClient] = []
 
-    def login(user: str, vhost: str = "/", password: str | None = None) -> Peer:
+    def login(user: str, vhost: str = "/", password: str | None = None) -> RawClient:
         parts = urlsplit(url)
         secret = password or ("guest" if user == "guest" else user[0])
-        peer = Peer(f"amqp://{user}:{secret}@{parts.hostname}:{parts.port}/{quote(vhost, safe='')}")
+        peer = RawClient(f"amqp://{user}:{secret}@{parts.hostname}:{parts.port}/{quote(vhost, safe='')}")
         opened.append(peer)
         return peer
 
@@ -91,7 +91,7 @@ def login(url: str) -> Iterator[As]:
 
 
 @pytest.fixture
-def ann(login: As) -> Peer:
+def ann(login: As) -> RawClient:
     return login("ann").connect().open()
 
 
@@ -166,13 +166,13 @@ def exchange(name: str, **arguments: object) -> base.Frame:
     ],
     ids=lambda value: value.name if isinstance(value, base.Frame) else "",
 )
-def test_what_a_method_needs(ann: Peer, told: Told, command: base.Frame, refusal: Refusal) -> None:
+def test_what_a_method_needs(ann: RawClient, told: Told, command: base.Frame, refusal: Refusal) -> None:
     assert ann.refused(command) == told(refusal)
     # Its channel is closed, and nothing else.
     ann.open(2).sync(2)
 
 
-def test_what_is_allowed_works(ann: Peer) -> None:
+def test_what_is_allowed_works(ann: RawClient) -> None:
     assert ann.declare("c-readable", exclusive=True, arguments=args(x_dead_letter_exchange="w-exchange"))
     assert ann.declare("", exclusive=True).startswith("amq.gen-")
     ann.declare_exchange("c-readable", arguments=args(alternate_exchange="w-exchange"))
@@ -199,7 +199,7 @@ def test_a_name_that_the_server_makes_is_looked_at(login: As, told: Told) -> Non
 
 
 @pytest.mark.parametrize("name", ["exchange", "missing"])
-def test_publishing_needs_write(ann: Peer, told: Told, name: str) -> None:
+def test_publishing_needs_write(ann: RawClient, told: Told, name: str) -> None:
     """Whether the exchange is there is said only to who may write to it."""
     ann.publish(name, "k")
     assert ann.refusal() == told(refused("write", "exchange", name, (60, 40)))
@@ -248,7 +248,7 @@ def test_a_user_id_is_the_users_own_or_anybodys_to_an_impersonator(login: As) ->
 # -- limits
 
 
-def open_refused(peer: Peer) -> Refusal:
+def open_refused(peer: RawClient) -> Refusal:
     peer.log_in()
     peer.tune()
     return peer.refused(made(commands.Connection.Open, virtual_host=peer.virtual_host), 0)
@@ -269,9 +269,9 @@ def test_who_is_not_let_in(login: As, user: str, vhost: str, text: str) -> None:
     assert peer.at_end()
 
 
-def entered(login: As, user: str, vhost: str = "/") -> Peer:
+def entered(login: As, user: str, vhost: str = "/") -> RawClient:
     """Let in, though RabbitMQ may count connections of tests before that have ended, for a moment."""
-    found: list[Peer] = []
+    found: list[RawClient] = []
 
     def let_in() -> bool:
         peer = login(user, vhost)
@@ -333,7 +333,7 @@ def test_a_new_secret_is_taken(login: As) -> None:
     peer.sync()
 
 
-def test_an_access_ticket_is_given(ann: Peer) -> None:
+def test_an_access_ticket_is_given(ann: RawClient) -> None:
     """access.request of AMQP 0-8: a realm and five bits, answered with a ticket that means nothing."""
     ann.send_bytes(frame(1, 1, struct.pack(">HH", 30, 10) + b"\x05/data" + b"\x1f"))
     head = ann.read_bytes(7)

@@ -12,9 +12,9 @@ import pytest
 from pamqp import base, commands
 from pamqp.commands import Basic, Channel, Exchange, Queue
 
-from tests.support.peer import Peer, content, encoded, made
-from tests.support.prepared import definitions, prepared
+from tests.support.broker_definitions import broker_with_definitions, definitions
 from tests.support.rabbitmq import installed
+from tests.support.raw_client import RawClient, content, encoded, made
 
 pytestmark = pytest.mark.slow
 
@@ -103,12 +103,12 @@ def some_command(chance: random.Random) -> base.Frame:
 def play(url: str, script: list[tuple[str, base.Frame]]) -> list[Answer]:
     """What each user is answered; its channel is new each time."""
     parts = urlsplit(url)
-    peers: dict[str, Peer] = {}
+    peers: dict[str, RawClient] = {}
     answers = []
     try:
         for user, command in script:
             if user not in peers:
-                peers[user] = Peer(f"amqp://{user}:p@{parts.hostname}:{parts.port}/").connect()
+                peers[user] = RawClient(f"amqp://{user}:p@{parts.hostname}:{parts.port}/").connect()
             peer = peers[user].open()
             peer.send(command)
             if isinstance(command, Basic.Publish):
@@ -120,7 +120,7 @@ def play(url: str, script: list[tuple[str, base.Frame]]) -> list[Answer]:
     return answers
 
 
-def answer(peer: Peer) -> Answer:
+def answer(peer: RawClient) -> Answer:
     _, found = peer.read_method()
     if isinstance(found, Channel.Close):
         peer.send(Channel.CloseOk())
@@ -138,9 +138,9 @@ def test_random_users_are_answered_as_rabbitmq_answers_them() -> None:
     chance = random.Random(3)
     what = some_definitions(chance)
     script = [(chance.choice(USERS), some_command(chance)) for _ in range(STEPS)]
-    with prepared("warren-3.10", what) as url:
+    with broker_with_definitions("warren-3.10", what) as url:
         ours = play(url, script)
-    with prepared("rabbitmq", what) as url:
+    with broker_with_definitions("rabbitmq", what) as url:
         theirs = play(url, script)
     for step, (own, other) in enumerate(zip(ours, theirs, strict=True)):
         user, command = script[step]

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 from pamqp import base, commands
 
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer, made
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.raw_client import RawClient, made
 from warren.broker import BrokerConfig
 from warren.broker.model.compat_checks import PORTABILITY_RULES
 from warren.wire.reply_codes import Reply, reply_text
@@ -42,8 +42,8 @@ ASKED: dict[str, tuple[base.Frame, tuple[object, ...]]] = {
 
 
 @contextmanager
-def broker(*, strict: bool) -> Iterator[InProcess]:
-    with InProcess(config=BrokerConfig(strict=strict)) as running:
+def broker(*, strict: bool) -> Iterator[InProcessBroker]:
+    with InProcessBroker(config=BrokerConfig(strict=strict)) as running:
         yield running
 
 
@@ -67,7 +67,7 @@ def test_strict_refuses_what_rabbitmq_refuses(name: str) -> None:
     command, about = ASKED[name]
     row = PORTABILITY_RULES[name]
     assert row.code is not None
-    with broker(strict=True) as running, Peer(running.url) as peer:
+    with broker(strict=True) as running, RawClient(running.url) as peer:
         refusal = peer.connect().open().refused(command)
         assert (refusal.code, refusal.text) == (row.code, reply_text(row.code, row.text.format(*about)))
         assert refusal.scope == ("channel" if row.code is Reply.PRECONDITION_FAILED else "connection")
@@ -86,7 +86,7 @@ def test_otherwise_it_works_and_is_logged_once(
     name: str, strict: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     command, _ = ASKED[name]
-    with broker(strict=strict) as running, Peer(running.url) as peer:
+    with broker(strict=strict) as running, RawClient(running.url) as peer:
         peer.connect().open()
         for _ in range(2):
             peer.send(command)
@@ -96,8 +96,8 @@ def test_otherwise_it_works_and_is_logged_once(
 
 
 def test_strict_refuses_small_frames(caplog: pytest.LogCaptureFixture) -> None:
-    tuned: Callable[[Peer], None] = lambda peer: peer.tune(frame_max=4096)  # noqa: E731
-    with broker(strict=True) as running, Peer(running.url) as peer:
+    tuned: Callable[[RawClient], None] = lambda peer: peer.tune(frame_max=4096)  # noqa: E731
+    with broker(strict=True) as running, RawClient(running.url) as peer:
         peer.log_in()
         tuned(peer)
         assert peer.refusal(0)[:3] == (
@@ -105,13 +105,13 @@ def test_strict_refuses_small_frames(caplog: pytest.LogCaptureFixture) -> None:
             530,
             "NOT_ALLOWED - negotiated frame_max = 4096 is lower than the minimum allowed value (8192)",
         )
-    with broker(strict=False) as running, Peer(running.url) as peer:
+    with broker(strict=False) as running, RawClient(running.url) as peer:
         peer.connect(frame_max=4096).open()
     assert len(warnings(caplog)) == 2  # one a broker
 
 
 def test_strict_counts_a_shared_prefetch_for_each_consumer() -> None:
-    with broker(strict=True) as running, Peer(running.url) as peer:
+    with broker(strict=True) as running, RawClient(running.url) as peer:
         peer.connect().open().declare("q", exclusive=True)
         peer.call(commands.Basic.Qos(prefetch_count=1, global_=True), 1, commands.Basic.QosOk)
         for tag in ("a", "b"):
@@ -119,13 +119,13 @@ def test_strict_counts_a_shared_prefetch_for_each_consumer() -> None:
             peer.call(consume, 1, commands.Basic.ConsumeOk)
         for body in (b"1", b"2", b"3"):
             peer.publish("", "q", body)
-        given = [peer.given(commands.Basic.Deliver).body for _ in range(2)]
+        given = [peer.receive_message(commands.Basic.Deliver).body for _ in range(2)]
         assert given == [b"1", b"2"]
         assert peer.purge("q") == 1
 
 
 def test_what_is_portable_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    with broker(strict=True) as running, Peer(running.url) as peer:
+    with broker(strict=True) as running, RawClient(running.url) as peer:
         peer.connect().open()
         for command, answer in (
             (queue(), commands.Queue.DeclareOk),

@@ -9,9 +9,9 @@ import pytest
 from pamqp.commands import Queue
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel, Connection
-from tests.support.inprocess import InProcess
-from tests.support.looks import holds
+from tests.support.blocking_client import Channel, Connection
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.queue_assertions import holds
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_quorum_queue_has_no_levels(channel: Channel, name: str) -> None:
     )
 
 
-def test_each_level_expires_by_its_own_head(inprocess: InProcess) -> None:
+def test_each_level_expires_by_its_own_head(inprocess: InProcessBroker) -> None:
     with Connection(inprocess.url) as connection:
         channel = connection.channel()
         queue = channel.declare(x_max_priority=10)
@@ -118,7 +118,7 @@ def test_each_level_expires_by_its_own_head(inprocess: InProcess) -> None:
 
 
 def test_priorities_survive_a_restart(tmp_path: Path) -> None:
-    with InProcess(tmp_path / "data") as broker:
+    with InProcessBroker(tmp_path / "data") as broker:
         with Connection(broker.url) as connection:
             channel = connection.channel()
             queue = channel.declare("levels", durable=True, x_max_priority=10)

@@ -15,9 +15,8 @@ import pytest
 from pamqp import commands
 
 from tests.support.certificates import Authority
-from tests.support.inprocess import InProcess
-from tests.support.link import GREETING
-from tests.support.peer import Peer
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.raw_client import PROTOCOL_HEADER, RawClient
 from warren.broker import BrokerConfig
 from warren.broker.connection.proxy_protocol import SIGNATURE
 from warren.broker.connection.tls import TlsConfig
@@ -42,7 +41,7 @@ def tcp6(client: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with InProcess(config=BrokerConfig(proxy_protocol=True)) as broker:
+    with InProcessBroker(config=BrokerConfig(proxy_protocol=True)) as broker:
         yield broker.url
 
 
@@ -60,7 +59,7 @@ def url() -> Iterator[str]:
     ids=["v1", "v1-6", "v1-unknown", "v2", "v2-extension", "v2-6", "v2-local"],
 )
 def test_a_client_behind_a_proxy(url: str, header: bytes) -> None:
-    with Peer(url) as peer:
+    with RawClient(url) as peer:
         peer.send_bytes(header)
         peer.connect().open().sync()
 
@@ -68,7 +67,7 @@ def test_a_client_behind_a_proxy(url: str, header: bytes) -> None:
 @pytest.mark.parametrize("header", [AWAY, tcp4("10.1.2.3"), tcp6("2001:db8::1")], ids=["v1", "v2", "v2-6"])
 def test_the_address_of_the_client_is_what_counts(url: str, header: bytes) -> None:
     """`guest` may come from this machine only, wherever its proxy stands; RabbitMQ 3.10 looks at the proxy's."""
-    with Peer(url) as peer:
+    with RawClient(url) as peer:
         peer.send_bytes(header)
         peer.greet()
         peer.send(peer.start_ok(), 0)
@@ -78,7 +77,7 @@ def test_the_address_of_the_client_is_what_counts(url: str, header: bytes) -> No
 @pytest.mark.parametrize(
     "header",
     [
-        GREETING + b"\0" * 8,
+        PROTOCOL_HEADER + b"\0" * 8,
         b"PROXY TCP4 127.0.0.1\r\n",
         b"PROXY TCP4 nowhere 127.0.0.1 1 2\r\n",
         b"PROXY UDP4 127.0.0.1 127.0.0.1 1 2\r\n",
@@ -89,25 +88,25 @@ def test_the_address_of_the_client_is_what_counts(url: str, header: bytes) -> No
     ids=["none", "v1-short", "v1-address", "v1-protocol", "v1-endless", "v2-version", "v2-short"],
 )
 def test_who_sends_no_header_is_let_go(header: bytes) -> None:
-    with InProcess(config=BrokerConfig(proxy_protocol=True)) as broker:
-        with Peer(broker.url) as peer:
+    with InProcessBroker(config=BrokerConfig(proxy_protocol=True)) as broker:
+        with RawClient(broker.url) as peer:
             peer.send_bytes(header)
             assert peer.at_end()
-        with Peer(broker.url) as peer:
+        with RawClient(broker.url) as peer:
             peer.send_bytes(HERE)
             peer.connect()
 
 
 def test_whoever_never_ends_its_header_is_let_go() -> None:
     config = BrokerConfig(proxy_protocol=True, handshake_timeout=0.2)
-    with InProcess(config=config) as broker, Peer(broker.url) as peer:
+    with InProcessBroker(config=config) as broker, RawClient(broker.url) as peer:
         peer.send_bytes(b"PROXY TCP4 127.0")
         assert peer.at_end()
 
 
 def test_a_stop_waits_for_nobody_who_has_sent_no_header() -> None:
-    with InProcess(config=BrokerConfig(proxy_protocol=True)) as broker:
-        peer = Peer(broker.url)
+    with InProcessBroker(config=BrokerConfig(proxy_protocol=True)) as broker:
+        peer = RawClient(broker.url)
     assert peer.at_end()
     peer.abort()
 
@@ -117,10 +116,10 @@ def test_the_header_stands_before_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("server", "/CN=localhost")
     tls = TlsConfig(listeners=("0",), certificate=certificate, key=key)
-    with InProcess(config=BrokerConfig(listeners=(), tls=tls, proxy_protocol=True)) as broker:
+    with InProcessBroker(config=BrokerConfig(listeners=(), tls=tls, proxy_protocol=True)) as broker:
         parts = urlsplit(broker.url)
         for header, answer in ((HERE, commands.Connection.Tune), (AWAY, commands.Connection.Close)):
-            with Peer(broker.url) as peer:
+            with RawClient(broker.url) as peer:
                 assert (peer._socket.getpeername()[1], parts.scheme) == (parts.port, "amqps")
                 peer.send_bytes(header)
                 peer.secure(authority.client())

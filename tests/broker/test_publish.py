@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pamqp import commands
 
-from tests.support.peer import Peer, Refusal, made
+from tests.support.raw_client import RawClient, Refusal, made
 
 # -- returns
 
 
-def test_what_goes_nowhere_comes_back_if_it_must_not(peer: Peer, name: str) -> None:
+def test_what_goes_nowhere_comes_back_if_it_must_not(peer: RawClient, name: str) -> None:
     properties = commands.Basic.Properties(message_id="m1", headers={"n": 1}, delivery_mode=2)
     for body in (b"", b"x", b"y" * 300_000):
         peer.publish("amq.topic", name, body, properties, mandatory=True)
-        returned = peer.given(commands.Basic.Return)
+        returned = peer.receive_message(commands.Basic.Return)
         assert dict(returned.carrier) == {
             "reply_code": 312,
             "reply_text": "NO_ROUTE",
@@ -33,7 +33,7 @@ def test_what_goes_nowhere_comes_back_if_it_must_not(peer: Peer, name: str) -> N
 # -- refusals
 
 
-def test_an_exchange_has_to_be_there(peer: Peer, name: str) -> None:
+def test_an_exchange_has_to_be_there(peer: RawClient, name: str) -> None:
     peer.publish(name, "k", b"x")
     expected = Refusal("channel", 404, f"NOT_FOUND - no exchange '{name}' in vhost '/'", (60, 40))
     assert peer.refusal() == expected
@@ -43,7 +43,7 @@ def test_an_exchange_has_to_be_there(peer: Peer, name: str) -> None:
     assert peer.refusal()[:2] == ("channel", 404)
 
 
-def test_an_internal_exchange_takes_nothing_from_clients(peer: Peer, name: str) -> None:
+def test_an_internal_exchange_takes_nothing_from_clients(peer: RawClient, name: str) -> None:
     queue = peer.declare(exclusive=True)
     peer.declare_exchange(name, "fanout", internal=True)
     peer.declare_exchange(f"{name}-source", "fanout", auto_delete=True)
@@ -58,7 +58,7 @@ def test_an_internal_exchange_takes_nothing_from_clients(peer: Peer, name: str) 
     peer.call(made(commands.Exchange.Delete, exchange=name), 1, commands.Exchange.DeleteOk)
 
 
-def test_a_user_id_is_the_publishers_own(peer: Peer, name: str) -> None:
+def test_a_user_id_is_the_publishers_own(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     peer.publish("", name, b"x", commands.Basic.Properties(user_id="guest"))
     assert peer.purge(name) == 1

@@ -7,8 +7,8 @@ import struct
 import pytest
 from pamqp import commands
 
-from tests.support.behaviour import Behaviour
-from tests.support.declaring import (
+from tests.support.broker_behaviour import Behaviour
+from tests.support.queue_arguments import (
     AUTO_DELETE,
     DURABLE,
     EXCLUSIVE,
@@ -21,7 +21,7 @@ from tests.support.declaring import (
     long,
     text,
 )
-from tests.support.peer import Peer, made
+from tests.support.raw_client import RawClient, made
 
 # -- arguments
 
@@ -38,7 +38,9 @@ from tests.support.peer import Peer, made
         (integer(100), None),
     ],
 )
-def test_limits_are_integers(peer: Peer, name: str, which: str, value: bytes, reason: str | None) -> None:
+def test_limits_are_integers(
+    peer: RawClient, name: str, which: str, value: bytes, reason: str | None
+) -> None:
     found = declare(peer, name, (which, value))
     if reason is None:
         assert found == name
@@ -67,14 +69,16 @@ def test_limits_are_integers(peer: Peer, name: str, which: str, value: bytes, re
         ("x-queue-type", integer(5), "{unacceptable_type,signedint}"),
     ],
 )
-def test_what_an_argument_cannot_be(peer: Peer, name: str, which: str, value: bytes, reason: str) -> None:
+def test_what_an_argument_cannot_be(
+    peer: RawClient, name: str, which: str, value: bytes, reason: str
+) -> None:
     expected = failed(406, f"invalid arg '{which}' for queue '{name}' in vhost '/': {reason}")
     assert declare(peer, name, (which, value)) == expected
     # Nothing was made.
     assert peer.refused(made(commands.Queue.Declare, queue=name, passive=True)).code == 404
 
 
-def test_the_first_fault_in_rabbitmqs_order_is_named(peer: Peer, name: str) -> None:
+def test_the_first_fault_in_rabbitmqs_order_is_named(peer: RawClient, name: str) -> None:
     described = f"queue '{name}' in vhost '/'"
     found = declare(peer, name, (TTL, integer(-1)), ("x-expires", integer(0)))
     assert found == failed(406, f"invalid arg 'x-expires' for {described}: {{value_zero,0}}")
@@ -82,7 +86,7 @@ def test_the_first_fault_in_rabbitmqs_order_is_named(peer: Peer, name: str) -> N
     assert found == failed(406, f"invalid arg '{TTL}' for {described}: {{value_negative,-1}}")
 
 
-def test_a_dead_letter_exchange_is_a_string(peer: Peer, name: str) -> None:
+def test_a_dead_letter_exchange_is_a_string(peer: RawClient, name: str) -> None:
     found = declare(peer, name, ("x-dead-letter-exchange", integer(5)))
     assert found == failed(
         406, f"invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue '{name}' in vhost '/'"
@@ -90,7 +94,7 @@ def test_a_dead_letter_exchange_is_a_string(peer: Peer, name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [b"B\5", b"s\0\5", b"u\0\5", b"i\0\0\0\5", b"L" + bytes(7) + b"\5"])
-def test_integers_may_be_of_any_width(peer: Peer, name: str, value: bytes) -> None:
+def test_integers_may_be_of_any_width(peer: RawClient, name: str, value: bytes) -> None:
     assert declare(peer, name, (TTL, value)) == name
     assert declare(peer, name, (TTL, integer(5))) == name
 
@@ -108,11 +112,11 @@ def test_integers_may_be_of_any_width(peer: Peer, name: str, value: bytes) -> No
         ("x-nobody-knows", integer(5)),
     ],
 )
-def test_what_a_classic_queue_takes(peer: Peer, name: str, field: Field) -> None:
+def test_what_a_classic_queue_takes(peer: RawClient, name: str, field: Field) -> None:
     assert declare(peer, name, field) == name
 
 
-def test_the_mode_of_a_queue_stays(peer: Peer, name: str) -> None:
+def test_the_mode_of_a_queue_stays(peer: RawClient, name: str) -> None:
     assert declare(peer, name, ("x-queue-mode", text("lazy"))) == name
     inequivalent = f"inequivalent arg 'x-queue-mode' for queue '{name}' in vhost '/': received"
     current = "none but current is the value 'lazy' of type 'longstr'"
@@ -123,7 +127,7 @@ def test_the_mode_of_a_queue_stays(peer: Peer, name: str) -> None:
     assert declare(peer, name, ("x-queue-mode", text("lazy")), ("x-ha-policy", text("all"))) == name
 
 
-def test_values_are_judged_before_names(peer: Peer, name: str) -> None:
+def test_values_are_judged_before_names(peer: RawClient, name: str) -> None:
     """And of several arguments that belong elsewhere the first is named."""
     described = f"queue '{name}' in vhost '/'"
     found = declare(peer, name, ("x-max-age", text("5")), (TTL, integer(-1)))
@@ -133,14 +137,14 @@ def test_values_are_judged_before_names(peer: Peer, name: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["x-max-age", "x-quorum-initial-group-size"])
-def test_arguments_of_another_queue_type_are_refused(peer: Peer, name: str, which: str) -> None:
+def test_arguments_of_another_queue_type_are_refused(peer: RawClient, name: str, which: str) -> None:
     found = declare(peer, name, (which, integer(5)))
     assert found == failed(
         406, f"invalid arg '{which}' for queue '{name}' in vhost '/' of queue type rabbit_classic_queue"
     )
 
 
-def test_a_delivery_limit_is_for_every_queue(peer: Peer, name: str, server: Behaviour) -> None:
+def test_a_delivery_limit_is_for_every_queue(peer: RawClient, name: str, server: Behaviour) -> None:
     """Warren goes further than RabbitMQ, whose classic queues have none."""
     found = declare(peer, name, ("x-delivery-limit", integer(5)))
     if server.is_warren:
@@ -164,12 +168,12 @@ def test_a_delivery_limit_is_for_every_queue(peer: Peer, name: str, server: Beha
         (DURABLE | AUTO_DELETE, "auto-delete"),
     ],
 )
-def test_what_a_quorum_queue_cannot_be(peer: Peer, name: str, flags: int, what: str) -> None:
+def test_what_a_quorum_queue_cannot_be(peer: RawClient, name: str, flags: int, what: str) -> None:
     found = declare(peer, name, QUORUM, flags=flags)
     assert found == failed(406, f"invalid property '{what}' for queue '{name}' in vhost '/'")
 
 
-def test_a_quorum_queue_has_a_name(peer: Peer) -> None:
+def test_a_quorum_queue_has_a_name(peer: RawClient) -> None:
     text = "Cannot declare a server-named queue for type rabbit_quorum_queue"
     assert declare(peer, "", QUORUM, flags=DURABLE) == failed(406, text)
     text = "queue name 'amq.q' contains reserved prefix 'amq.*'"
@@ -201,7 +205,7 @@ def test_a_quorum_queue_has_a_name(peer: Peer) -> None:
         (("x-unknown", integer(1)), None),
     ],
 )
-def test_arguments_of_a_quorum_queue(peer: Peer, name: str, field: Field, reason: str | None) -> None:
+def test_arguments_of_a_quorum_queue(peer: RawClient, name: str, field: Field, reason: str | None) -> None:
     found = declare(peer, name, QUORUM, field, flags=DURABLE)
     if reason is not None:
         assert found == failed(406, f"invalid arg '{field[0]}' for queue '{name}' in vhost '/'{reason}")
@@ -210,7 +214,7 @@ def test_arguments_of_a_quorum_queue(peer: Peer, name: str, field: Field, reason
     peer.call(made(commands.Queue.Delete, queue=name), 1, commands.Queue.DeleteOk)
 
 
-def test_the_type_of_a_queue_stays(peer: Peer, name: str) -> None:
+def test_the_type_of_a_queue_stays(peer: RawClient, name: str) -> None:
     assert declare(peer, name, QUORUM, flags=DURABLE) == name
     inequivalent = f"inequivalent arg 'x-queue-type' for queue '{name}' in vhost '/': received"
     assert declare(peer, name, flags=DURABLE) == failed(

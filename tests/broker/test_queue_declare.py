@@ -9,8 +9,8 @@ import pytest
 from pamqp import commands
 
 from tests.broker.conftest import Talk
-from tests.support.behaviour import Behaviour
-from tests.support.declaring import (
+from tests.support.broker_behaviour import Behaviour
+from tests.support.queue_arguments import (
     AUTO_DELETE,
     DURABLE,
     EXCLUSIVE,
@@ -23,12 +23,12 @@ from tests.support.declaring import (
     long,
     text,
 )
-from tests.support.peer import Peer, Refusal, made
+from tests.support.raw_client import RawClient, Refusal, made
 
 # -- names
 
 
-def test_a_queue_without_a_name_gets_one(peer: Peer, server: Behaviour) -> None:
+def test_a_queue_without_a_name_gets_one(peer: RawClient, server: Behaviour) -> None:
     names = {peer.declare(exclusive=True) for _ in range(10)}
     assert len(names) == 10
     for name in names:
@@ -38,20 +38,20 @@ def test_a_queue_without_a_name_gets_one(peer: Peer, server: Behaviour) -> None:
             assert peer.declare(name, exclusive=True) == name
 
 
-def test_names_that_begin_with_amq_are_reserved(peer: Peer) -> None:
+def test_names_that_begin_with_amq_are_reserved(peer: RawClient) -> None:
     assert declare(peer, "amq.mine") == failed(403, "queue name 'amq.mine' contains reserved prefix 'amq.*'")
     passive = made(commands.Queue.Declare, queue="amq.mine", passive=True)
     assert peer.refused(passive) == failed(404, "no queue 'amq.mine' in vhost '/'")
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "spaces and 'quotes'", "\u00fcml\u00e4ut\u2603", "a/b:c#*"])
-def test_names_may_be_of_any_characters(peer: Peer, name: str) -> None:
+def test_names_may_be_of_any_characters(peer: RawClient, name: str) -> None:
     assert peer.declare(name, exclusive=True) == name
     peer.publish("", name, b"x")
     assert peer.purge(name) == 1
 
 
-def test_line_ends_are_taken_out_of_names(peer: Peer, name: str) -> None:
+def test_line_ends_are_taken_out_of_names(peer: RawClient, name: str) -> None:
     """As RabbitMQ does for queues and exchanges where they are declared, bound and deleted, and nowhere else."""
     assert peer.declare(f"{name}\r\n", exclusive=True) == name
     peer.declare_exchange(f"\n{name}", "fanout", auto_delete=True)
@@ -67,7 +67,7 @@ def test_line_ends_are_taken_out_of_names(peer: Peer, name: str) -> None:
     assert peer.refused(made(commands.Queue.Purge, queue=name)).code == 404
 
 
-def test_an_empty_name_is_the_last_declared_queue(peer: Peer, name: str) -> None:
+def test_an_empty_name_is_the_last_declared_queue(peer: RawClient, name: str) -> None:
     for command in (
         made(commands.Queue.Bind, exchange="amq.direct", routing_key="x"),
         made(commands.Queue.Unbind, exchange="amq.direct", routing_key="x"),
@@ -97,7 +97,7 @@ def test_an_empty_name_is_the_last_declared_queue(peer: Peer, name: str) -> None
 # -- declaring again
 
 
-def put(peer: Peer, name: str, count: int) -> None:
+def put(peer: RawClient, name: str, count: int) -> None:
     """RabbitMQ tells a queue's state before it looks at what was published to it and not confirmed yet."""
     peer.open(2)
     peer.call(made(commands.Confirm.Select), 2, commands.Confirm.SelectOk)
@@ -107,7 +107,7 @@ def put(peer: Peer, name: str, count: int) -> None:
         pass
 
 
-def test_a_passive_declare_looks_only(peer: Peer, name: str) -> None:
+def test_a_passive_declare_looks_only(peer: RawClient, name: str) -> None:
     passive = made(commands.Queue.Declare, queue=name, passive=True, durable=True)
     assert peer.refused(passive) == failed(404, f"no queue '{name}' in vhost '/'")
     peer.open()
@@ -117,12 +117,12 @@ def test_a_passive_declare_looks_only(peer: Peer, name: str) -> None:
     assert (answer.queue, answer.message_count, answer.consumer_count) == (name, 1, 0)
 
 
-def test_counts_are_of_ready_messages_and_consumers(peer: Peer, name: str) -> None:
+def test_counts_are_of_ready_messages_and_consumers(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     put(peer, name, 3)
     peer.call(made(commands.Basic.Qos, prefetch_count=1), 1, commands.Basic.QosOk)
     peer.call(made(commands.Basic.Consume, queue=name), 1, commands.Basic.ConsumeOk)
-    peer.given(commands.Basic.Deliver)
+    peer.receive_message(commands.Basic.Deliver)
     answer = peer.call(made(commands.Queue.Declare, queue=name, exclusive=True), 1, commands.Queue.DeclareOk)
     assert (answer.message_count, answer.consumer_count) == (2, 1)
 
@@ -137,7 +137,7 @@ def test_counts_are_of_ready_messages_and_consumers(peer: Peer, name: str) -> No
     ],
 )
 def test_flags_have_to_be_the_same(
-    peer: Peer, name: str, first: int, second: int, which: str, received: str, current: str
+    peer: RawClient, name: str, first: int, second: int, which: str, received: str, current: str
 ) -> None:
     assert declare(peer, name, flags=first) == name
     found = declare(peer, name, (TTL, integer(5)), flags=second)
@@ -148,12 +148,12 @@ def test_flags_have_to_be_the_same(
     peer.call(made(commands.Queue.Delete, queue=name), 1, commands.Queue.DeleteOk)
 
 
-def test_an_exclusive_queue_is_never_durable(peer: Peer, name: str) -> None:
+def test_an_exclusive_queue_is_never_durable(peer: RawClient, name: str) -> None:
     assert declare(peer, name, flags=EXCLUSIVE) == name
     assert declare(peer, name, flags=EXCLUSIVE | DURABLE) == name
 
 
-def test_an_exclusive_queue_belongs_to_its_connection(talk: Talk, peer: Peer, name: str) -> None:
+def test_an_exclusive_queue_belongs_to_its_connection(talk: Talk, peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     peer.open(2)
     # Any channel of it, but not as a queue that is not exclusive.
@@ -186,7 +186,7 @@ def test_an_exclusive_queue_belongs_to_its_connection(talk: Talk, peer: Peer, na
     assert peer.purge(name) == 1
 
 
-def test_what_is_not_exclusive_cannot_become_it(peer: Peer, name: str) -> None:
+def test_what_is_not_exclusive_cannot_become_it(peer: RawClient, name: str) -> None:
     assert declare(peer, name, flags=AUTO_DELETE) == name
     assert declare(peer, name, flags=AUTO_DELETE | EXCLUSIVE) == failed(405, locked(name))
     peer.call(made(commands.Queue.Delete, queue=name), 1, commands.Queue.DeleteOk)
@@ -236,7 +236,7 @@ def test_what_is_not_exclusive_cannot_become_it(peer: Peer, name: str) -> None:
     ],
 )
 def test_arguments_have_to_be_the_same(
-    peer: Peer, name: str, before: list[Field], after: list[Field], difference: str | None
+    peer: RawClient, name: str, before: list[Field], after: list[Field], difference: str | None
 ) -> None:
     assert declare(peer, name, *before) == name
     found = declare(peer, name, *after)
@@ -250,12 +250,12 @@ def test_arguments_have_to_be_the_same(
 # -- purging and deleting
 
 
-def test_purging_spares_what_is_unacknowledged(peer: Peer, name: str) -> None:
+def test_purging_spares_what_is_unacknowledged(peer: RawClient, name: str) -> None:
     peer.declare(name, exclusive=True)
     for _ in range(3):
         peer.publish("", name, b"x")
     peer.send(made(commands.Basic.Get, queue=name))
-    peer.given(commands.Basic.GetOk)
+    peer.receive_message(commands.Basic.GetOk)
     assert peer.purge(name) == 2
     peer.send(commands.Basic.Nack(1, False, True))
     assert peer.purge(name) == 1
@@ -263,7 +263,7 @@ def test_purging_spares_what_is_unacknowledged(peer: Peer, name: str) -> None:
     assert found == Refusal("channel", 404, "NOT_FOUND - no queue 'missing' in vhost '/'", (50, 30))
 
 
-def test_deleting(peer: Peer, name: str) -> None:
+def test_deleting(peer: RawClient, name: str) -> None:
     delete = made(commands.Queue.Delete, queue=name)
     assert peer.call(delete, 1, commands.Queue.DeleteOk).message_count == 0
     peer.declare(name)
@@ -273,7 +273,7 @@ def test_deleting(peer: Peer, name: str) -> None:
     assert found == Refusal("channel", 406, text, (50, 40))
     peer.open()
     peer.call(made(commands.Basic.Consume, queue=name, consumer_tag="c"), 1, commands.Basic.ConsumeOk)
-    peer.given(commands.Basic.Deliver)
+    peer.receive_message(commands.Basic.Deliver)
     found = peer.refused(made(commands.Queue.Delete, queue=name, if_unused=True))
     text = f"PRECONDITION_FAILED - queue '{name}' in vhost '/' in use"
     assert found == Refusal("channel", 406, text, (50, 40))
@@ -283,12 +283,12 @@ def test_deleting(peer: Peer, name: str) -> None:
     assert peer.call(unused, 1, commands.Queue.DeleteOk).message_count == 1
 
 
-def test_a_consumer_hears_that_its_queue_is_gone(talk: Talk, peer: Peer, name: str) -> None:
+def test_a_consumer_hears_that_its_queue_is_gone(talk: Talk, peer: RawClient, name: str) -> None:
     other = talk().connect().open()
     peer.declare(name)
     peer.publish("", name, b"x")
     peer.call(made(commands.Basic.Consume, queue=name, consumer_tag="c"), 1, commands.Basic.ConsumeOk)
-    peer.given(commands.Basic.Deliver)
+    peer.receive_message(commands.Basic.Deliver)
     assert other.call(made(commands.Queue.Delete, queue=name), 1, commands.Queue.DeleteOk).message_count == 0
     cancelled = peer.expect(commands.Basic.Cancel)
     assert (cancelled.consumer_tag, cancelled.nowait) == ("c", True)
@@ -297,7 +297,7 @@ def test_a_consumer_hears_that_its_queue_is_gone(talk: Talk, peer: Peer, name: s
     peer.sync()
 
 
-def test_an_auto_delete_queue_goes_with_its_last_consumer(talk: Talk, peer: Peer, name: str) -> None:
+def test_an_auto_delete_queue_goes_with_its_last_consumer(talk: Talk, peer: RawClient, name: str) -> None:
     other = talk().connect().open()
     peer.declare(name, auto_delete=True)
     passive = made(commands.Queue.Declare, queue=name, passive=True)

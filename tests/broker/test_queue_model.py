@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.client import Channel, Connection, Message
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Channel, Connection, Message
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.tiers import examples
 
 # Some hundred syncs, one after the other.
@@ -53,7 +53,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.broker = InProcess(self.folder / "data")
+        self.broker = InProcessBroker(self.folder / "data")
         self.broker.start()
         self.published = 0
         self.started = 0

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pamqp.commands import Basic
 
-from tests.support.broker import READY, BrokerProcess
-from tests.support.client import Channel, Connection
+from tests.support.blocking_client import Channel, Connection
+from tests.support.broker_process import READY, BrokerProcess
 from tests.support.processes import Child, wait_until
 from tests.support.restarts import PERSISTENT
 

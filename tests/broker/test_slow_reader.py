@@ -8,8 +8,8 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel, Connection
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Channel, Connection
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
 
 SIZE = 65536
@@ -19,7 +19,7 @@ IN_BUFFERS = 200
 
 
 def publish(channel: Channel, queue: str, first: int, last: int) -> None:
-    channel.connection.raw.send(
+    channel.connection.raw.send_bytes(
         b"".join(
             channel.encoded(queue, b"%06d" % number + bytes(SIZE - 6)) for number in range(first, last + 1)
         )
@@ -31,7 +31,7 @@ def numbers(channel: Channel, count: int) -> list[int]:
 
 
 @pytest.fixture
-def amqp_url(inprocess: InProcess) -> str:
+def amqp_url(inprocess: InProcessBroker) -> str:
     """Warren's broker only: RabbitMQ lets a client have far more in its buffers."""
     return inprocess.url
 
@@ -89,7 +89,7 @@ def test_who_is_sent_returns_and_does_not_read_has_to_wait(amqp_url: str, name: 
         slow = connection.channel()
         size, count = 1024 * 1024, 64
         data = slow.encoded(f"{name}-nowhere", bytes(size), mandatory=True)
-        sending = threading.Thread(target=slow.connection.raw.send, args=(data * count,))
+        sending = threading.Thread(target=slow.connection.raw.send_bytes, args=(data * count,))
         sending.start()
         sending.join(1)
         assert sending.is_alive()

@@ -9,8 +9,8 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel, Connection
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Channel, Connection
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
 from warren.broker.configuration.config import BrokerConfig
 
@@ -20,7 +20,7 @@ COUNT = 200
 
 
 @pytest.fixture
-def amqp_url(inprocess: InProcess) -> str:
+def amqp_url(inprocess: InProcessBroker) -> str:
     """The other tests' server may be RabbitMQ, or on a loop that knows nothing of this."""
     return inprocess.url
 
@@ -56,7 +56,7 @@ def arrive_whole(url: str, frame_max: int) -> None:
 
         def publish() -> None:
             for at in range(0, len(data), 100_003):
-                connection.raw.send(data[at : at + 100_003])
+                connection.raw.send_bytes(data[at : at + 100_003])
 
         publishing = Thread(target=publish)
         publishing.start()
@@ -69,7 +69,7 @@ def test_bodies_of_all_sizes_arrive_whole(amqp_url: str) -> None:
 
 
 def test_bodies_arrive_whole_in_larger_frames() -> None:
-    with InProcess(config=BrokerConfig(frame_max=500_000)) as broker:
+    with InProcessBroker(config=BrokerConfig(frame_max=500_000)) as broker:
         arrive_whole(broker.url, 500_000)
 
 
@@ -94,7 +94,11 @@ def test_who_is_gone_gives_back_what_was_not_acknowledged(
 
 
 def test_an_error_in_one_write_ends_that_connection_alone(
-    connect: Connect, channel: Channel, name: str, inprocess: InProcess, caplog: pytest.LogCaptureFixture
+    connect: Connect,
+    channel: Channel,
+    name: str,
+    inprocess: InProcessBroker,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     queue = channel.declare(name)
     assert inprocess.broker is not None

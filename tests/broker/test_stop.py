@@ -9,15 +9,15 @@ from pathlib import Path
 from pamqp.commands import Connection as ConnectionClass
 
 from tests.broker.conftest import stop_time
-from tests.support.client import Connection
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer
+from tests.support.blocking_client import Connection
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
+from tests.support.raw_client import RawClient
 from tests.support.restarts import PERSISTENT
 
 
 def test_no_timer_of_a_stopped_broker_deletes_a_queue(tmp_path: Path) -> None:
-    with InProcess(tmp_path / "data") as broker:
+    with InProcessBroker(tmp_path / "data") as broker:
         with Connection(broker.url) as connection:
             connection.channel().declare("short", durable=True, x_expires=1000)
         broker.stop()
@@ -28,7 +28,7 @@ def test_no_timer_of_a_stopped_broker_deletes_a_queue(tmp_path: Path) -> None:
 
 
 def test_a_stopped_broker_does_not_retry_its_dead_letters(tmp_path: Path) -> None:
-    with InProcess(tmp_path / "data") as broker:
+    with InProcessBroker(tmp_path / "data") as broker:
         with Connection(broker.url) as connection:
             channel = connection.channel()
             queue = channel.declare(
@@ -50,7 +50,7 @@ def test_a_stopped_broker_does_not_retry_its_dead_letters(tmp_path: Path) -> Non
         assert broker.clock.timers == 0
 
 
-def test_who_never_reads_is_let_go_of_after_a_close(inprocess: InProcess) -> None:
+def test_who_never_reads_is_let_go_of_after_a_close(inprocess: InProcessBroker) -> None:
     """Its unread output, and the socket, would else stay for ever."""
     with Connection(inprocess.url) as connection:
         channel = connection.channel()
@@ -59,7 +59,7 @@ def test_who_never_reads_is_let_go_of_after_a_close(inprocess: InProcess) -> Non
         assert broker is not None
         listener = broker._listener
         assert listener is not None
-        with Peer(inprocess.url) as peer:
+        with RawClient(inprocess.url) as peer:
             peer.connect().open()
             peer._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             for _ in range(16):
@@ -70,7 +70,7 @@ def test_who_never_reads_is_let_go_of_after_a_close(inprocess: InProcess) -> Non
 
 def test_who_is_publishing_reads_why_it_ends() -> None:
     """A socket that is closed with something unread in it is reset, and takes the reason along."""
-    with InProcess() as broker, Peer(broker.url) as peer:
+    with InProcessBroker() as broker, RawClient(broker.url) as peer:
         peer.connect().open()
         # Who is silent for a moment is let go, and threads that write and read may be given no time for that long.
         stop_time(broker)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.client import Channel
-from tests.support.declaring import AUTO_DELETE, DURABLE, EXCLUSIVE, declare, failed, long, text
-from tests.support.peer import Peer
+from tests.support.blocking_client import Channel
+from tests.support.queue_arguments import AUTO_DELETE, DURABLE, EXCLUSIVE, declare, failed, long, text
+from tests.support.raw_client import RawClient
 from tests.support.streams import declare_stream
 
 STREAM = ("x-queue-type", text("stream"))
@@ -26,18 +26,18 @@ def stream(channel: Channel, name: str) -> str:
         (EXCLUSIVE | AUTO_DELETE, "auto-delete"),
     ],
 )
-def test_a_stream_outlives_its_users(peer: Peer, name: str, flags: int, what: str) -> None:
+def test_a_stream_outlives_its_users(peer: RawClient, name: str, flags: int, what: str) -> None:
     answer = declare(peer, name, STREAM, flags=flags)
     assert answer == failed(406, f"invalid property '{what}' for queue '{name}' in vhost '/'")
 
 
-def test_a_stream_has_a_name(peer: Peer) -> None:
+def test_a_stream_has_a_name(peer: RawClient) -> None:
     answer = declare(peer, "", STREAM, flags=DURABLE)
     assert answer == failed(406, "Cannot declare a server-named queue for type rabbit_stream_queue")
 
 
 @pytest.mark.parametrize("age", ["1Y", "2M", "3D", "4h", "5m", "6s", "9999999999999999999s"])
-def test_an_age_is_a_number_and_a_unit(peer: Peer, name: str, age: str) -> None:
+def test_an_age_is_a_number_and_a_unit(peer: RawClient, name: str, age: str) -> None:
     assert declare(peer, name, STREAM, ("x-max-age", text(age)), flags=DURABLE) == name
 
 
@@ -56,12 +56,12 @@ def test_an_age_is_a_number_and_a_unit(peer: Peer, name: str, age: str) -> None:
         ("x-queue-leader-locator", text("zz"), "invalid_queue_locator_arg"),
     ],
 )
-def test_invalid_arguments(peer: Peer, name: str, argument: str, value: bytes, reason: str) -> None:
+def test_invalid_arguments(peer: RawClient, name: str, argument: str, value: bytes, reason: str) -> None:
     answer = declare(peer, name, STREAM, (argument, value), flags=DURABLE)
     assert answer == failed(406, f"invalid arg '{argument}' for queue '{name}' in vhost '/': {reason}")
 
 
-def test_a_segment_has_a_largest_size(peer: Peer, name: str) -> None:
+def test_a_segment_has_a_largest_size(peer: RawClient, name: str) -> None:
     size = ("x-stream-max-segment-size-bytes", long(3_000_000_001))
     answer = declare(peer, name, STREAM, size, flags=DURABLE)
     assert answer == failed(406, "Exceeded max value for x-stream-max-segment-size-bytes")
@@ -82,7 +82,7 @@ def test_a_segment_has_a_largest_size(peer: Peer, name: str) -> None:
         ("x-delivery-limit", long(5)),
     ],
 )
-def test_arguments_of_other_types_of_queues(peer: Peer, name: str, argument: str, value: bytes) -> None:
+def test_arguments_of_other_types_of_queues(peer: RawClient, name: str, argument: str, value: bytes) -> None:
     answer = declare(peer, name, STREAM, (argument, value), flags=DURABLE)
     described = f"queue '{name}' in vhost '/'"
     assert answer == failed(
@@ -90,7 +90,7 @@ def test_arguments_of_other_types_of_queues(peer: Peer, name: str, argument: str
     )
 
 
-def test_other_types_of_queues_have_no_age(peer: Peer, name: str) -> None:
+def test_other_types_of_queues_have_no_age(peer: RawClient, name: str) -> None:
     answer = declare(peer, name, ("x-max-age", text("1h")))
     described = f"queue '{name}' in vhost '/'"
     assert answer == failed(
@@ -98,7 +98,7 @@ def test_other_types_of_queues_have_no_age(peer: Peer, name: str) -> None:
     )
 
 
-def test_declaring_again_needs_the_same_arguments(channel: Channel, peer: Peer, stream: str) -> None:
+def test_declaring_again_needs_the_same_arguments(channel: Channel, peer: RawClient, stream: str) -> None:
     assert declare_stream(channel, stream) == stream
     described = f"queue '{stream}' in vhost '/'"
     answer = declare(peer, stream, STREAM, ("x-max-age", text("1h")), flags=DURABLE)

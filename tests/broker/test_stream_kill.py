@@ -7,8 +7,8 @@ import random
 import pytest
 from pamqp.commands import Basic
 
-from tests.support.broker import BrokerProcess
-from tests.support.client import Channel, Connection
+from tests.support.blocking_client import Channel, Connection
+from tests.support.broker_process import BrokerProcess
 from tests.support.streams import consume, declare_stream, offset_of, seen
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,9 @@ class Publisher:
         while self.confirmed < confirmed:
             count = WINDOW - (self.sent - self.confirmed)
             numbers = range(self.sent, self.sent + count)
-            self.connection.raw.send(b"".join(self.channel.encoded(STREAM, self.body(n)) for n in numbers))
+            self.connection.raw.send_bytes(
+                b"".join(self.channel.encoded(STREAM, self.body(n)) for n in numbers)
+            )
             self.sent += count
             self.confirmed = self.channel.next_method(Basic.Ack).delivery_tag or 0
 

@@ -11,11 +11,11 @@ import pytest
 from pamqp.commands import Basic, Queue, Tx
 
 from tests.broker.conftest import Connect
-from tests.support.client import Channel, Closed
-from tests.support.declaring import long
+from tests.support.blocking_client import Channel, Closed
 from tests.support.frames import frame as raw_frame
-from tests.support.peer import Peer
 from tests.support.processes import wait_until
+from tests.support.queue_arguments import long
+from tests.support.raw_client import RawClient
 from tests.support.streams import (
     PREFETCH,
     bodies,
@@ -109,7 +109,7 @@ def test_a_time_after_all(channel: Channel, ten: str) -> None:
 
 
 @pytest.mark.parametrize("field", [long(2**63 - 1), b"T" + b"\xff" * 8])
-def test_a_beginning_that_nobody_will_see(peer: Peer, channel: Channel, ten: str, field: bytes) -> None:
+def test_a_beginning_that_nobody_will_see(peer: RawClient, channel: Channel, ten: str, field: bytes) -> None:
     """An offset, or a time, as large as the wire can carry."""
     peer.send(Basic.Qos(prefetch_count=1))
     assert isinstance(peer.read_method()[1], Basic.QosOk)

@@ -14,10 +14,10 @@ from pamqp.commands import Basic, Tx
 from pamqp.commands import Connection as ConnectionClass
 
 from tests.broker.test_disk_faults import Disk
-from tests.support.client import Channel, Closed, Connection
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Channel, Closed, Connection
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
-from tests.support.restarts import ENDS, Session, end
+from tests.support.restarts import ENDS, RestartableSession, end
 from tests.support.streams import (
     bodies,
     consume,
@@ -32,7 +32,7 @@ from warren.broker.model.policy.policies import Policy
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_stream_outlives_the_broker(session: Session, how: str) -> None:
+def test_a_stream_outlives_the_broker(session: RestartableSession, how: str) -> None:
     declare_stream(session.channel, "s")
     publish(session.channel, "s", *bodies(0, 9))
     publish_at_once(session.channel, "s", *bodies(10, 99))
@@ -44,14 +44,14 @@ def test_a_stream_outlives_the_broker(session: Session, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_an_empty_stream_outlives_the_broker(session: Session, how: str) -> None:
+def test_an_empty_stream_outlives_the_broker(session: RestartableSession, how: str) -> None:
     declare_stream(session.channel, "s", x_max_age="1h")
     end(session, how)
     with pytest.raises(Closed, match="inequivalent arg 'x-max-age'"):
         session.connection.channel().declare("s", durable=True, x_queue_type="stream")
 
 
-def test_transient_messages_are_kept_as_well(session: Session) -> None:
+def test_transient_messages_are_kept_as_well(session: RestartableSession) -> None:
     declare_stream(session.channel, "s")
     publish(session.channel, "s", b"0", delivery_mode=1)
     session.crash()
@@ -59,7 +59,7 @@ def test_transient_messages_are_kept_as_well(session: Session) -> None:
     assert seen(session.channel, 1) == numbered(0, 0)
 
 
-def test_the_segments_of_a_deleted_stream_are_removed(session: Session) -> None:
+def test_the_segments_of_a_deleted_stream_are_removed(session: RestartableSession) -> None:
     folder = session.broker.data_dir
     assert folder is not None
     declare_stream(session.channel, "s")
@@ -73,7 +73,7 @@ def test_the_segments_of_a_deleted_stream_are_removed(session: Session) -> None:
     assert seen(session.channel, 1) == numbered(0, 0)
 
 
-def test_a_dead_letter_outlives_a_crash_in_a_stream(session: Session) -> None:
+def test_a_dead_letter_outlives_a_crash_in_a_stream(session: RestartableSession) -> None:
     channel = session.channel
     declare_stream(channel, "s")
     channel.declare("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="s")
@@ -89,7 +89,7 @@ def test_a_dead_letter_outlives_a_crash_in_a_stream(session: Session) -> None:
     assert session.channel.ready("q") == 0
 
 
-def test_a_committed_transaction_outlives_a_crash(session: Session) -> None:
+def test_a_committed_transaction_outlives_a_crash(session: RestartableSession) -> None:
     declare_stream(session.channel, "s")
     channel = session.connection.channel()
     channel.call(Tx.Select(), Tx.SelectOk)
@@ -110,12 +110,12 @@ def disk() -> Disk:
 
 
 @pytest.fixture
-def stored(tmp_path: Path, disk: Disk) -> Iterator[InProcess]:
-    with InProcess(tmp_path / "data", files=disk) as broker:
+def stored(tmp_path: Path, disk: Disk) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path / "data", files=disk) as broker:
         yield broker
 
 
-def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcess, disk: Disk) -> None:
+def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcessBroker, disk: Disk) -> None:
     with Connection(stored.url) as connection, Connection(stored.url) as watching:
         channel = connection.channel()
         declare_stream(channel, "s")
@@ -136,7 +136,9 @@ def test_a_full_disk_blocks_publishers_and_loses_nothing(stored: InProcess, disk
         assert isinstance(connection.event(), ConnectionClass.Unblocked)
 
 
-def test_what_waits_for_a_disk_that_fails_is_refused_and_not_shown(stored: InProcess, disk: Disk) -> None:
+def test_what_waits_for_a_disk_that_fails_is_refused_and_not_shown(
+    stored: InProcessBroker, disk: Disk
+) -> None:
     connection = Connection(stored.url)
     channel = connection.channel()
     declare_stream(channel, "s")
@@ -162,7 +164,7 @@ def follow(channel: Channel, tag: str, start: object = "first") -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_consumer_goes_on_behind_what_it_acknowledged(session: Session, how: str) -> None:
+def test_a_consumer_goes_on_behind_what_it_acknowledged(session: RestartableSession, how: str) -> None:
     declare_stream(session.channel, "s")
     publish(session.channel, "s", *bodies(0, 9))
     follow(session.channel, "auditor")
@@ -178,7 +180,7 @@ def test_a_consumer_goes_on_behind_what_it_acknowledged(session: Session, how: s
     assert seen(session.channel, 10) == numbered(0, 9)
 
 
-def test_a_gap_that_closes_moves_the_place_behind_all(session: Session) -> None:
+def test_a_gap_that_closes_moves_the_place_behind_all(session: RestartableSession) -> None:
     declare_stream(session.channel, "s")
     publish(session.channel, "s", *bodies(0, 4))
     follow(session.channel, "auditor")
@@ -190,13 +192,13 @@ def test_a_gap_that_closes_moves_the_place_behind_all(session: Session) -> None:
     assert seen(session.channel, 1) == numbered(5, 5)
 
 
-def test_a_place_needs_a_name(session: Session) -> None:
+def test_a_place_needs_a_name(session: RestartableSession) -> None:
     declare_stream(session.channel, "s")
     with pytest.raises(Closed, match="the offset is stored under the consumer tag, which has to be given"):
         follow(session.channel, "")
 
 
-def test_a_negative_offset_counts_from_the_end(session: Session) -> None:
+def test_a_negative_offset_counts_from_the_end(session: RestartableSession) -> None:
     declare_stream(session.channel, "s")
     publish(session.channel, "s", *bodies(0, 9))
     consume(session.channel, "s", -3, "a")
@@ -235,7 +237,7 @@ def size(folder: Path) -> int:
     return found
 
 
-def test_bytes_are_bounded(session: Session) -> None:
+def test_bytes_are_bounded(session: RestartableSession) -> None:
     small(session.channel, x_max_length_bytes=20_000)
     publish(session.channel, "s", *kilobytes(0, 99))
     first, last = offsets(session.channel)
@@ -266,7 +268,7 @@ class Held(Disk):
 def test_bytes_are_bounded_as_soon_as_all_is_on_the_disk(tmp_path: Path) -> None:
     """While the first batch is written the second one begins its segments: what could not go with the first goes then."""
     disk = Held()
-    with InProcess(tmp_path / "data", files=disk) as broker, Connection(broker.url) as connection:
+    with InProcessBroker(tmp_path / "data", files=disk) as broker, Connection(broker.url) as connection:
         channel = connection.channel()
         bounds = {"x_max_length_bytes": 1_000_000, "x_stream_max_segment_size_bytes": 300_000}
         declare_stream(channel, "s", **bounds)
@@ -285,7 +287,7 @@ def test_bytes_are_bounded_as_soon_as_all_is_on_the_disk(tmp_path: Path) -> None
         assert channel.state("s")[0] <= 130
 
 
-def test_age_is_bounded(session: Session) -> None:
+def test_age_is_bounded(session: RestartableSession) -> None:
     """Whole segments go, when their last message is too old; no publish is needed for that."""
     channel = session.channel
     small(channel, x_max_age="1h")
@@ -303,7 +305,7 @@ def test_age_is_bounded(session: Session) -> None:
     assert 15 <= first <= 18, "the last segment stays"
 
 
-def test_a_reader_that_is_overtaken_goes_on_with_what_is_left(session: Session) -> None:
+def test_a_reader_that_is_overtaken_goes_on_with_what_is_left(session: RestartableSession) -> None:
     channel = session.channel
     small(channel, x_max_length_bytes=20_000)
     publish(channel, "s", *kilobytes(0, 9))
@@ -339,7 +341,7 @@ def test_a_stream_in_memory_is_read_alike(memory: Channel) -> None:
     assert memory.state("s") == (51, 0)
 
 
-def test_a_stream_in_memory_has_an_end(timed: Channel, inprocess: InProcess) -> None:
+def test_a_stream_in_memory_has_an_end(timed: Channel, inprocess: InProcessBroker) -> None:
     small(timed, x_max_length_bytes=20_000)
     publish(timed, "s", *kilobytes(0, 99))
     first, last = offsets(timed)
@@ -349,7 +351,7 @@ def test_a_stream_in_memory_has_an_end(timed: Channel, inprocess: InProcess) -> 
     assert timed.state("s") == (0, 0)
 
 
-def test_times_go_by_the_brokers_clock(memory: Channel, inprocess: InProcess) -> None:
+def test_times_go_by_the_brokers_clock(memory: Channel, inprocess: InProcessBroker) -> None:
     publish(memory, "s", b"0")
     inprocess.advance(3600)
     publish(memory, "s", b"1")
@@ -360,7 +362,7 @@ def test_times_go_by_the_brokers_clock(memory: Channel, inprocess: InProcess) ->
     assert seen(memory, 2) == numbered(0, 1)
 
 
-def test_a_policy_bounds_a_live_stream(timed: Channel, inprocess: InProcess) -> None:
+def test_a_policy_bounds_a_live_stream(timed: Channel, inprocess: InProcessBroker) -> None:
     small(timed)
     publish(timed, "s", *kilobytes(0, 49))
     broker = inprocess.broker

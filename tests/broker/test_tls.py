@@ -18,12 +18,12 @@ import pika
 import pytest
 from pamqp import commands
 
+from tests.support.broker_definitions import definitions, load
 from tests.support.certificates import Authority
-from tests.support.inprocess import InProcess
-from tests.support.peer import Peer
-from tests.support.prepared import definitions, load
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import free_port
 from tests.support.rabbitmq import installed, rabbitmq_server
+from tests.support.raw_client import RawClient
 from warren.broker import BrokerConfig
 from warren.broker.connection.tls import TlsConfig, TlsError, distinguished_name
 
@@ -74,17 +74,17 @@ def certificates(starts_processes: None, tmp_path_factory: pytest.TempPathFactor
     )
 
 
-Start = Callable[..., InProcess]
+Start = Callable[..., InProcessBroker]
 
 
 @pytest.fixture
 def start(certificates: Certificates) -> Iterator[Start]:
     """Starts a broker of the test's own with TLS."""
-    started: list[InProcess] = []
+    started: list[InProcessBroker] = []
 
-    def start(*, mechanisms: tuple[str, ...] = ("PLAIN", "EXTERNAL"), **changes: object) -> InProcess:
+    def start(*, mechanisms: tuple[str, ...] = ("PLAIN", "EXTERNAL"), **changes: object) -> InProcessBroker:
         config = BrokerConfig(listeners=(), tls=certificates.config(**changes), mechanisms=mechanisms)
-        broker = InProcess(config=config)
+        broker = InProcessBroker(config=config)
         started.append(broker)
         broker.__enter__()
         broker.call(lambda: load(broker, PREPARED))
@@ -95,7 +95,7 @@ def start(certificates: Certificates) -> Iterator[Start]:
         broker.__exit__(None, None, None)
 
 
-def log_in_by_certificate(peer: Peer) -> Peer:
+def log_in_by_certificate(peer: RawClient) -> RawClient:
     peer.greet()
     peer.send(peer.start_ok(mechanism="EXTERNAL", response=""), 0)
     return peer
@@ -135,7 +135,7 @@ def test_a_certificate_is_a_login(certificates: Certificates, start: Start, kind
 
 
 def talk_by_certificate(url: str, certificates: Certificates) -> None:
-    with Peer(url, tls=certificates.by_certificate(certificates.client)) as peer:
+    with RawClient(url, tls=certificates.by_certificate(certificates.client)) as peer:
         assert set(peer.greet().mechanisms.split()) == {"PLAIN", "EXTERNAL"}
         peer.send(peer.start_ok(mechanism="EXTERNAL", response=""), 0)
         peer.expect(commands.Connection.Tune)
@@ -145,18 +145,18 @@ def talk_by_certificate(url: str, certificates: Certificates) -> None:
         # It is the user that its certificate says, and nobody else.
         peer.publish("amq.fanout", "", b"", commands.Basic.Properties(user_id=ANN))
         peer.sync()
-    with Peer(url, tls=certificates.by_certificate()) as peer:
+    with RawClient(url, tls=certificates.by_certificate()) as peer:
         text = (
             "Login was refused using authentication mechanism EXTERNAL. For details see the broker logfile."
         )
         assert log_in_by_certificate(peer).refusal(0).text == f"ACCESS_REFUSED - {text}"
-    with Peer(url, tls=certificates.by_certificate()) as peer:
+    with RawClient(url, tls=certificates.by_certificate()) as peer:
         peer.connect().open().sync()
 
 
 def test_the_common_name_may_be_the_user(certificates: Certificates, start: Start) -> None:
     broker = start(login_from="common_name")
-    with Peer(broker.url, tls=certificates.by_certificate(certificates.client)) as peer:
+    with RawClient(broker.url, tls=certificates.by_certificate(certificates.client)) as peer:
         log_in_by_certificate(peer).expect(commands.Connection.Tune)
         peer.tune()
         peer.call(commands.Connection.Open("/"), 0, commands.Connection.OpenOk)
@@ -174,19 +174,19 @@ def test_who_has_no_good_certificate_is_let_go_in_the_handshake(
     # TLS 1.3 tells the client with its first read.
     with (
         pytest.raises((ssl.SSLError, ConnectionError)),
-        Peer(broker.url, tls=certificates.by_certificate(shown)) as peer,
+        RawClient(broker.url, tls=certificates.by_certificate(shown)) as peer,
     ):
         peer.greet()
-    with Peer(broker.url, tls=certificates.by_certificate(certificates.client)) as peer:
+    with RawClient(broker.url, tls=certificates.by_certificate(certificates.client)) as peer:
         peer.connect().open().sync()
 
 
 def test_external_is_not_offered_without_tls(certificates: Certificates) -> None:
     config = BrokerConfig(mechanisms=("PLAIN", "EXTERNAL"), tls=certificates.config())
-    with InProcess(config=config) as broker:
+    with InProcessBroker(config=config) as broker:
         assert broker.broker is not None
         assert [where.scheme for where in broker.broker.bound] == ["amqp", "amqps"]
-        with Peer(broker.url) as peer:
+        with RawClient(broker.url) as peer:
             assert peer.greet().mechanisms == "PLAIN"
             peer.send(peer.start_ok(mechanism="EXTERNAL", response=""), 0)
             assert peer.at_end()
@@ -197,13 +197,13 @@ def test_several_listeners(certificates: Certificates) -> None:
         listeners=("127.0.0.1:0", "[::1]:0") if socket.has_ipv6 else ("127.0.0.1:0", "0"),
         tls=certificates.config(listeners=("127.0.0.1:0", "localhost:0")),
     )
-    with InProcess(config=config) as broker:
+    with InProcessBroker(config=config) as broker:
         assert broker.broker is not None
         bound = broker.broker.bound
         assert len({where.address.port for where in bound}) == 4
         for where in bound:
             tls = certificates.by_certificate() if where.scheme == "amqps" else None
-            with Peer(f"{where.scheme}://guest:guest@{where.address}/", tls=tls) as peer:
+            with RawClient(f"{where.scheme}://guest:guest@{where.address}/", tls=tls) as peer:
                 peer.connect().open().sync()
 
 
@@ -217,14 +217,14 @@ def test_only_the_versions_that_are_configured(certificates: Certificates, start
             assert secured.cipher() is not None
             assert (secured.cipher() or ("",))[0] == "ECDHE-ECDSA-AES256-GCM-SHA384"
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with pytest.raises(ssl.SSLError), Peer(broker.url, tls=context):
+    with pytest.raises(ssl.SSLError), RawClient(broker.url, tls=context):
         pass
 
 
 def test_whoever_speaks_no_tls_harms_nobody(certificates: Certificates, start: Start) -> None:
     broker = start()
     parts = urlsplit(broker.url)
-    with Peer(broker.url, tls=certificates.by_certificate()) as peer:
+    with RawClient(broker.url, tls=certificates.by_certificate()) as peer:
         peer.connect().open()
         for hello in (b"AMQP\x00\x00\x09\x01", b"\x16\x03\x01", b"GET / HTTP/1.0\r\n\r\n"):
             with socket.create_connection((parts.hostname, parts.port or 0), 60) as sock:
@@ -234,15 +234,15 @@ def test_whoever_speaks_no_tls_harms_nobody(certificates: Certificates, start: S
 
 def test_a_large_message_goes_both_ways(certificates: Certificates, start: Start) -> None:
     body = bytes(range(256)) * 4096 * 4
-    with Peer(start().url, tls=certificates.by_certificate()) as peer:
+    with RawClient(start().url, tls=certificates.by_certificate()) as peer:
         peer.connect().open()
         queue = peer.declare(exclusive=True)
         peer.publish("", queue, body)
         peer.publish("", queue, b"small")
         peer.send(commands.Basic.Consume(queue=queue, no_ack=True))
         peer.expect(commands.Basic.ConsumeOk)
-        assert peer.given(commands.Basic.Deliver).body == body
-        assert peer.given(commands.Basic.Deliver).body == b"small"
+        assert peer.receive_message(commands.Basic.Deliver).body == body
+        assert peer.receive_message(commands.Basic.Deliver).body == b"small"
 
 
 async def test_aio_pika_over_tls(certificates: Certificates, start: Start) -> None:
@@ -291,11 +291,11 @@ def test_a_renewed_certificate_counts_from_the_next_connection_on(
     assert secured is not None
 
     def subject() -> object:
-        with Peer(broker.url, tls=certificates.by_certificate()) as peer:
+        with RawClient(broker.url, tls=certificates.by_certificate()) as peer:
             assert isinstance(peer._socket, ssl.SSLSocket)
             return (peer._socket.getpeercert() or {})["subject"]
 
-    with Peer(broker.url, tls=certificates.by_certificate()) as before:
+    with RawClient(broker.url, tls=certificates.by_certificate()) as before:
         before.connect().open()
         assert subject() == ((("commonName", "old"),),)
         served[0].write_bytes(new[0].read_bytes())
@@ -315,7 +315,7 @@ def test_a_renewed_certificate_counts_from_the_next_connection_on(
 def test_a_key_may_have_a_password(certificates: Certificates, start: Start) -> None:
     certificate, key = certificates.authority.issue("secret", "/CN=localhost", password="opensesame")
     broker = start(certificate=certificate, key=key, key_password="opensesame")
-    with Peer(broker.url, tls=certificates.by_certificate()) as peer:
+    with RawClient(broker.url, tls=certificates.by_certificate()) as peer:
         peer.connect()
     with pytest.raises(TlsError, match=r"tls_certificate .* cannot be used"):
         certificates.config(certificate=certificate, key=key, key_password="wrong").context()

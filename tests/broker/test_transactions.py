@@ -9,10 +9,10 @@ import pytest
 from pamqp.commands import Basic, Confirm, Tx
 
 from tests.broker.conftest import Connect
-from tests.support.broker import BrokerProcess
-from tests.support.client import Channel, Connection, Message
-from tests.support.looks import holds
-from tests.support.restarts import Session
+from tests.support.blocking_client import Channel, Connection, Message
+from tests.support.broker_process import BrokerProcess
+from tests.support.queue_assertions import holds
+from tests.support.restarts import RestartableSession
 
 
 @pytest.fixture
@@ -205,7 +205,9 @@ def test_what_is_committed_survives_a_kill_and_what_is_not_leaves_nothing(broker
 
 
 @pytest.mark.parametrize("requeue", [None, True, False])
-def test_a_commit_of_what_ended_with_its_queue_is_answered(session: Session, requeue: bool | None) -> None:
+def test_a_commit_of_what_ended_with_its_queue_is_answered(
+    session: RestartableSession, requeue: bool | None
+) -> None:
     """Nothing of it goes to the disk any more, so that there is nothing to wait for."""
     channel = session.connection.channel()
     queue = channel.declare("gone", durable=True)

@@ -13,8 +13,8 @@ import pika
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
-from tests.support.client import Channel, Connection
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Channel, Connection
+from tests.support.in_process_broker import InProcessBroker
 from warren.broker import Broker, VirtualClock
 from warren.broker.model.virtual_clock import Unsettled
 
@@ -143,7 +143,7 @@ async def test_one_at_a_time() -> None:
 
 
 def test_what_another_thread_has_sent_counts_before_the_time_goes_on(
-    timed: Channel, inprocess: InProcess
+    timed: Channel, inprocess: InProcessBroker
 ) -> None:
     """No answer was waited for: the publishes are on their way when the clock is moved."""
     grave = timed.declare(exclusive=True)
@@ -156,7 +156,9 @@ def test_what_another_thread_has_sent_counts_before_the_time_goes_on(
     assert (timed.ready(queue), timed.ready(grave)) == (0, 100)
 
 
-def test_a_client_that_waits_for_the_test_holds_up_nothing(timed: Channel, inprocess: InProcess) -> None:
+def test_a_client_that_waits_for_the_test_holds_up_nothing(
+    timed: Channel, inprocess: InProcessBroker
+) -> None:
     """It has deliveries that it does not read before the clock has moved."""
     queue = timed.declare(exclusive=True)
     timed.consume(queue, "tag")
@@ -166,7 +168,7 @@ def test_a_client_that_waits_for_the_test_holds_up_nothing(timed: Channel, inpro
     assert [delivery.body for delivery in timed.deliveries(50)] == [b"%d" % number for number in range(50)]
 
 
-def test_a_blocking_client(inprocess: InProcess) -> None:
+def test_a_blocking_client(inprocess: InProcessBroker) -> None:
     parameters = pika.URLParameters(inprocess.url)
     parameters.socket_timeout = parameters.stack_timeout = PATIENCE
     connection = pika.BlockingConnection(parameters)
@@ -188,7 +190,7 @@ def test_a_blocking_client(inprocess: InProcess) -> None:
     connection.close()
 
 
-def test_a_stopped_broker_is_not_waited_for(inprocess: InProcess) -> None:
+def test_a_stopped_broker_is_not_waited_for(inprocess: InProcessBroker) -> None:
     with Connection(inprocess.url) as connection:
         connection.channel().declare("q")
     inprocess.restart()

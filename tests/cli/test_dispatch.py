@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command, Module
-from tests.support.blocking import connected
-from tests.support.broker import warren as command
+from tests.support.broker_process import warren as command
+from tests.support.pika_connection import pika_connection
 from tests.support.processes import Child, wait_until
 from warren.cli.dispatch import GROUP
 
@@ -61,7 +61,7 @@ def test_an_interrupted_command_says_nothing_and_ends_with_130(
     module: Module, tmp_path: Path, amqp_url: str, name: str
 ) -> None:
     target = module(REQUEST.format(name=name))
-    connection = connected(amqp_url)
+    connection = pika_connection(amqp_url)
     channel = connection.channel()
     channel.queue_declare(f"{name}.never", durable=True)
 

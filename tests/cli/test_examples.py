@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.support.blocking import connected
-from tests.support.broker import BrokerProcess
-from tests.support.examples import EXAMPLES, run
+from tests.support.broker_process import BrokerProcess
+from tests.support.example_programs import EXAMPLES, run
+from tests.support.pika_connection import pika_connection
 from tests.support.processes import wait_until
 from tests.support.rabbitmq import RabbitMQ
 
@@ -85,7 +85,7 @@ def test_the_move_to_rabbitmq(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "16 as declared, 0 missing, 0 different" in done.stdout
-    with closing(connected(f"{rabbitmq.url}moved")) as connection:
+    with closing(pika_connection(f"{rabbitmq.url}moved")) as connection:
         asking = connection.channel()
         billed = done.stdout.count("billed 42")
         wait_until(

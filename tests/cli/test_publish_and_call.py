@@ -12,8 +12,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.cli.conftest import Command, Module
-from tests.support.blocking import connected
-from tests.support.broker import warren as command
+from tests.support.broker_process import warren as command
+from tests.support.pika_connection import pika_connection
 from tests.support.processes import Child
 
 SHOP = """
@@ -52,7 +52,7 @@ async def quote(request: GetQuote) -> Quote:
 
 @pytest.fixture
 def channel(amqp_url: str, name: str) -> Iterator[BlockingChannel]:
-    connection = connected(amqp_url)
+    connection = pika_connection(amqp_url)
     channel = connection.channel()
     yield channel
     for queue in ("billing", "quotes", "plain", "north", "south"):

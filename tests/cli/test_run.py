@@ -15,8 +15,8 @@ import pika
 import pytest
 
 from tests.cli.conftest import Command, Module
-from tests.support.blocking import connected
-from tests.support.broker import warren as command
+from tests.support.broker_process import warren as command
+from tests.support.pika_connection import pika_connection
 from tests.support.processes import Child, free_port, wait_until
 
 WORKER = """
@@ -56,7 +56,7 @@ class Service:
         return Child(words, cwd=self.folder, env=environment)
 
     def put(self, body: bytes = b"{}", times: int = 1) -> None:
-        connection = connected(self.url)
+        connection = pika_connection(self.url)
         channel = connection.channel()
         channel.confirm_delivery()
         for _ in range(times):

@@ -15,7 +15,7 @@ import pytest
 from aio_pika.abc import AbstractChannel
 
 from tests.cli.conftest import Command, Module
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.rabbitmq import RabbitMQ
 from warren.cli.import_target import load
 from warren.sdk import App, Binding, Exchange, Queue

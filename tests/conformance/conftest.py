@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.inprocess import InProcess
+from tests.support.in_process_broker import InProcessBroker
 from warren.broker import BrokerConfig
 
 
 @pytest.fixture(scope="session")
-def warren() -> Iterator[InProcess]:
+def warren() -> Iterator[InProcessBroker]:
     """A Warren that does as RabbitMQ 3.10 does."""
-    with InProcess(config=BrokerConfig(compat="3.10")) as broker:
+    with InProcessBroker(config=BrokerConfig(compat="3.10")) as broker:
         yield broker

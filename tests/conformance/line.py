@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pamqp import base, body, commands, frame, header
 
 from tests.support.frames import HEADER
-from tests.support.peer import Peer, content, encoded
+from tests.support.raw_client import RawClient, content, encoded
 
 CARRIERS = (commands.Basic.Deliver, commands.Basic.GetOk, commands.Basic.Return)
 
@@ -45,20 +45,20 @@ class Line:
     def __init__(self, url: str) -> None:
         self.url = url
         self.channels: dict[int, Channel] = {}
-        self._peer: Peer | None = None
+        self._peer: RawClient | None = None
 
     @property
     def connected(self) -> bool:
         return self._peer is not None
 
     @property
-    def peer(self) -> Peer:
+    def peer(self) -> RawClient:
         if self._peer is None:
-            self._peer = Peer(self.url).connect()
+            self._peer = RawClient(self.url).connect()
         return self._peer
 
     def waits(self, seconds: float = 0.0) -> bool:
-        return self._peer is not None and self._peer.waits(seconds)
+        return self._peer is not None and self._peer.has_input(seconds)
 
     def lost(self) -> None:
         """The connection is at its end, and the broker knows it: what is looked at next is what came of that."""

@@ -17,7 +17,7 @@ from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 
 from tests.conformance.duel import Duel
 from tests.conformance.steps import Leave, Publish, Say, Settle
-from tests.support.peer import made
+from tests.support.raw_client import made
 
 QUEUES = ["q1", "q2", "q3", "q4"]
 EXCHANGES = ["x1", "x2", "x3"]

@@ -13,7 +13,7 @@ from copy import copy
 from pamqp import base, commands
 from pamqp.common import FieldTable, FieldValue
 
-from tests.support.peer import made
+from tests.support.raw_client import made
 
 NEUTRAL = b"script--"
 NAMED = ("queue", "exchange", "destination", "source", "routing_key", "consumer_tag")

@@ -8,7 +8,7 @@ from pamqp import commands
 from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 
 from tests.conformance.steps import Leave, Pass, Publish, Say, Script, Settle
-from tests.support.peer import made
+from tests.support.raw_client import made
 
 
 def queue(

@@ -12,7 +12,7 @@ from tests.conformance.line import Channel, Heard, Line
 from tests.conformance.names import Names
 from tests.conformance.observation import Content, Delivery, Observation, comparable
 from tests.conformance.steps import Leave, Pass, Publish, Say, Settle, Step
-from tests.support.peer import described, made
+from tests.support.raw_client import described, made
 
 FENCE = 99
 LOOK = 100

@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.conformance.duel import Duel
 from tests.conformance.machine import Conversation
-from tests.support.inprocess import InProcess
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.rabbitmq import RabbitMQ
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,9 @@ STEPS = 40
 @pytest.mark.parametrize(
     ("timed", "share", "few"), [(False, 1, 8), (True, 4, 2)], ids=["lasting", "expiring"]
 )
-def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcess, timed: bool, share: int, few: int) -> None:
+def test_both_say_the_same(
+    rabbitmq: RabbitMQ, warren: InProcessBroker, timed: bool, share: int, few: int
+) -> None:
     class Script(Conversation):
         pass
 

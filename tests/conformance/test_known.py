@@ -11,7 +11,7 @@ from tests.conformance.known import KNOWN, Difference, as_markdown, portability_
 from tests.conformance.observation import Observation
 from tests.conformance.scripts import EXCHANGES, QUEUES
 from tests.conformance.side import Side
-from tests.support.inprocess import InProcess
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.rabbitmq import RabbitMQ
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ LONG = 60.0
 
 
 @pytest.mark.parametrize("known", [one for one in KNOWN if one.script], ids=lambda one: str(one.what))
-def test_a_known_difference_shows(rabbitmq: RabbitMQ, warren: InProcess, known: Difference) -> None:
+def test_a_known_difference_shows(rabbitmq: RabbitMQ, warren: InProcessBroker, known: Difference) -> None:
     judge = Side(rabbitmq.url, QUEUES, EXCHANGES)
     judged = Side(warren.url, QUEUES, EXCHANGES, warren.advance)
     try:

@@ -6,14 +6,14 @@ import pytest
 
 from tests.conformance.duel import Duel
 from tests.conformance.scripts import EXCHANGES, QUEUES, SCRIPTS
-from tests.support.inprocess import InProcess
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.rabbitmq import RabbitMQ
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcess, name: str) -> None:
+def test_both_say_the_same(rabbitmq: RabbitMQ, warren: InProcessBroker, name: str) -> None:
     duel = Duel(rabbitmq.url, warren.url, QUEUES, EXCHANGES, warren.advance)
     try:
         duel.play_all(SCRIPTS[name])

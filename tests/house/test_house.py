@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.examples import run
+from tests.support.example_programs import run
 
 ROOT = Path(__file__).parents[2]
 FOREIGN = [

@@ -14,7 +14,7 @@ from tests.support.postgres import postgres_server
 from tests.support.processes import Child
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers, worker_host
+from tests.support.worker_processes import Workers, worker_host
 
 pytestmark = pytest.mark.processes
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from warren.patterns import CatchAll, ParkingLot
 from warren.patterns.dead_letters import replay
 from warren.sdk import Delivery, Event
@@ -57,7 +57,7 @@ async def test_without_an_alert_it_is_counted_and_kept(new_app: NewApp, amqp_url
     async with app:
         await app.publish(b"1", exchange=f"{name}.orders", key="nobody")
         await eventually(lambda: orders.unrouted == 1, "it is counted")
-        assert (await fetch(amqp_url, orders.queue.name)).routing_key == "nobody"
+        assert (await take_one(amqp_url, orders.queue.name)).routing_key == "nobody"
 
 
 async def test_an_alert_that_fails_takes_nothing_away(new_app: NewApp, amqp_url: str, name: str) -> None:
@@ -70,4 +70,4 @@ async def test_an_alert_that_fails_takes_nothing_away(new_app: NewApp, amqp_url:
         await app.publish(b"1", exchange=f"{name}.orders", key="nobody")
         alerts = f"{name}.orders.unrouted.alerts"
         await eventually(lambda: app.statistics().handlers[alerts].dropped == 1, "the alert is given up")
-        assert (await fetch(amqp_url, orders.queue.name)).body == b"1"
+        assert (await take_one(amqp_url, orders.queue.name)).body == b"1"

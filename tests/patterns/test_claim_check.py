@@ -14,8 +14,8 @@ import pytest
 from aiobotocore.config import AioConfig
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from tests.support.s3 import s3_server
 from warren.core.errors import UsageError
 from warren.patterns.claim_check import (
@@ -113,7 +113,7 @@ async def test_what_is_large_travels_beside_the_broker(new_app: NewApp, name: st
         await post.has_taken("small", LARGE)
         assert sending.statistics.checked == 1
         await sender.publish(post.letter(text=LARGE), exchange="", key=f"{post.queue}.dead")
-        message = await fetch(sender.url or "", f"{post.queue}.dead")
+        message = await take_one(sender.url or "", f"{post.queue}.dead")
     assert len(message.body) < 200
     assert (message.content_type, message.content_encoding, message.type) == (
         "application/json",
@@ -151,7 +151,7 @@ async def test_a_body_that_is_gone_or_changed_is_a_dead_letter(
         (kept,) = (tmp_path / "b").glob("*/*")
         harm(kept)
         async with post.app as app:
-            dead = await fetch(app.url or "", f"{post.queue}.dead")
+            dead = await take_one(app.url or "", f"{post.queue}.dead")
         assert reason in str(dead.headers["warren-dead-error"])
     assert check.statistics.lost == 3
 
@@ -173,7 +173,7 @@ async def test_a_claim_names_nothing_but_a_digest(new_app: NewApp, name: str, tm
             (f"{'a' * 64};10", "is gone"),
         ):
             await forger.publish(post.letter(text="x"), headers={"warren-claim": claim})
-            dead = await fetch(forger.url or "", f"{post.queue}.dead")
+            dead = await take_one(forger.url or "", f"{post.queue}.dead")
             assert reason in str(dead.headers["warren-dead-error"])
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from tests.support.proxy import Proxy
 from warren.patterns.dead_letters import (
     REPLAYED,
@@ -275,7 +275,7 @@ async def test_what_cannot_be_published_stays_and_says_why(new_app: NewApp, amqp
         ((letter, error),) = settled.failed
         assert (settled.done, letter.message_id) == (0, "m1")
         assert "no queue takes" in str(error)
-        await fetch(amqp_url, f"{name}.dead")
+        await take_one(amqp_url, f"{name}.dead")
 
 
 async def test_a_letter_comes_while_the_broker_is_asked_for_more(

@@ -14,8 +14,8 @@ import pytest
 from tests.patterns import tidy
 from tests.patterns.conftest import PATIENCE, NewApp, OpenStore
 from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore, SqliteStore, Store, StoreUnavailable
 from warren.patterns.deadline.deadline import _halves, _step
 from warren.patterns.stores import SwapResult
@@ -332,7 +332,7 @@ async def test_a_store_that_lost_its_record_leaves_a_dead_letter_with_the_reason
         await store.close()
         (tmp_path / "decisions.sqlite").unlink()
         await shop.due.resume()
-        dead = await fetch(str(shop.app.url), f"{name}.unpaid.due.dead")
+        dead = await take_one(str(shop.app.url), f"{name}.unpaid.due.dead")
         assert "knows nothing of '42'" in str(dead.headers)
     assert not shop.cancelled
 

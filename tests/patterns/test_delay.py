@@ -9,8 +9,8 @@ import aio_pika
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from warren.patterns import BinaryDelayQueues, Delay, DelayedExchange, wait_queue
 from warren.patterns.delay import DelayStrategy
 from warren.sdk import App, Command, ConfigError, Declarable, Event, Queue, TopologyMismatch
@@ -150,12 +150,12 @@ async def test_what_has_no_target_any_more_is_kept(
             await delay.after(b"{}", timedelta(milliseconds=100), key=f"{name}.nobody")
         # The way there stands, and its time is longer than what follows takes.
         await delay.after(b"first", timedelta(milliseconds=50), key=f"{name}.target")
-        assert (await fetch(amqp_url, f"{name}.target")).body == b"first"
+        assert (await take_one(amqp_url, f"{name}.target")).body == b"first"
         connection = await aio_pika.connect(amqp_url)
         async with connection:
             await (await connection.channel()).queue_delete(f"{name}.target")
         await delay.after(b"{}", timedelta(milliseconds=300), key=f"{name}.target")
-        lost = await fetch(
+        lost = await take_one(
             amqp_url,
             f"{name}.delay.10x50ms.lost" if isinstance(way, BinaryDelayQueues) else f"{name}.delay.lost",
         )
@@ -171,7 +171,7 @@ async def test_a_constant_delay_is_one_queue(new_app: NewApp, name: str) -> None
     async with app:
         began = datetime.now(UTC)
         await app.publish(b"{}", key=waiting.name)
-        await fetch(str(app.url), target.name)
+        await take_one(str(app.url), target.name)
         assert datetime.now(UTC) - began >= timedelta(milliseconds=190)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.patterns.conftest import NewApp, OpenStore
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from warren.patterns import BinaryDelayQueues, Cancellation, Delay, SqliteStore
 from warren.patterns.stores import ListingStore
 from warren.sdk import App, Command, Event, Queue, Subscription
@@ -160,7 +160,7 @@ async def test_what_comes_later_than_its_record_is_kept_is_a_dead_letter(
         assert await alarms.delay.cancel("k") is Cancellation.CANCELLED
         await forget(store, name)
         await alarms.due.resume()
-        dead = await fetch(amqp_url, f"{name}.delay.due.dead")
+        dead = await take_one(amqp_url, f"{name}.delay.due.dead")
         assert "nobody knows any more whether it was cancelled" in str(dead.headers["warren-dead-error"])
         assert (dead.headers["warren-key"], alarms.rung) == (f"{name}.bell", [])
         statistics = alarms.delay.statistics
@@ -176,6 +176,6 @@ async def test_what_has_no_target_any_more_says_so(
     app.declare(Queue(f"{name}.target"))
     async with app:
         await delay.after(b"{}", SOON, exchange=f"{name}.nowhere", key="k", cancel_key="k")
-        dead = await fetch(amqp_url, f"{name}.delay.due.dead")
+        dead = await take_one(amqp_url, f"{name}.delay.due.dead")
     assert str(dead.headers["warren-dead-error"]).startswith(("Unroutable", "PublishError"))
     assert (dead.headers["warren-exchange"], dead.headers["warren-key"]) == (f"{name}.nowhere", "k")

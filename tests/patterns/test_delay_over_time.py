@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from warren.patterns import (
     Cancellation,
     CatchAll,

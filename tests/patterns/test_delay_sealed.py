@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from warren.patterns import BinaryDelayQueues, Delay, ParkingLot, SqliteStore
 from warren.patterns.dead_letters import replay
 from warren.patterns.protection import Encryption
@@ -41,7 +41,7 @@ async def test_a_sealed_message_is_delayed_retried_parked_and_replayed(
 
     async with app:
         await delay.after(Tell(secret="xyzzy"), timedelta(milliseconds=100), cancel_key="k")
-        dead = await fetch(amqp_url, f"{name}.dead")
+        dead = await take_one(amqp_url, f"{name}.dead")
         assert b"xyzzy" not in dead.body
         assert heard == [("xyzzy", 1), ("xyzzy", 2)]
         await delay.after(Tell(secret="plugh"), timedelta(milliseconds=50))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.fetch import fetch
+from tests.support.async_client import take_one
 from warren.cli.dlq import main
 from warren.core.errors import ExitStatus, UsageError
 from warren.sdk import App, Queue
@@ -90,7 +90,7 @@ async def test_letters_are_replayed_and_discarded(
     assert capsys.readouterr().out == f"3 of 3 letters in {name}.dead would be replayed\n"
     assert await dlq("replay", f"{name}.dead", "--id", "m1", "--rate", "1000") == ExitStatus.SUCCESS
     assert capsys.readouterr().out == f"1 of 3 letters in {name}.dead replayed\n"
-    assert (await fetch(amqp_url, name)).message_id == "m1"
+    assert (await take_one(amqp_url, name)).message_id == "m1"
     with pytest.raises(UsageError, match="say --yes"):
         await dlq("discard", f"{name}.dead")
     assert await dlq("discard", f"{name}.dead", "--yes", "--json") == ExitStatus.SUCCESS

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import BrokerProcess
-from tests.support.examples import EXAMPLES, run
+from tests.support.broker_process import BrokerProcess
+from tests.support.example_programs import EXAMPLES, run
 
 pytestmark = pytest.mark.slow
 

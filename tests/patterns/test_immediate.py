@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from warren.patterns import Immediate, NoConsumer
 from warren.sdk import App, ConfigError, DeadLetter, Message
 
@@ -87,13 +87,13 @@ async def test_what_dies_in_a_handler_is_a_dead_letter_like_any_other(
     async with house.app:
         async with street.app:
             await street.bell.publish(Ring(number=-1), message_id="m1")
-            dead = await fetch(amqp_url, f"{name}.bell.dead")
+            dead = await take_one(amqp_url, f"{name}.bell.dead")
             assert (dead.message_id, dead.headers["warren-dead-error"]) == ("m1", "DeadLetter: not so loud")
             house.open.clear()
             await street.bell.publish(Ring(number=-2), message_id="m2")
         # Its publisher has gone: it is no less dead.
         house.open.set()
-        assert (await fetch(amqp_url, f"{name}.bell.dead")).message_id == "m2"
+        assert (await take_one(amqp_url, f"{name}.bell.dead")).message_id == "m2"
 
 
 async def test_a_pattern_that_no_app_includes_says_so(name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import warren.sdk
 from tests.patterns import tidy
-from tests.support.examples import EXAMPLES
+from tests.support.example_programs import EXAMPLES
 from warren.sdk import App
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from opentelemetry import metrics
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.databases import Sessions, sessions_of, sqlite_url
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from warren.core.errors import UsageError
 from warren.patterns import Outbox, TransactionalOnce
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
@@ -118,7 +118,7 @@ async def test_what_the_broker_refuses_holds_back_its_own_order_only(
         await shop.app.declare_now(Queue(missing))
         await shop.sees(2)
         assert shop.seen == [("b", 3), ("a", 2)]
-        assert (await fetch(amqp_url, missing)).body == b"1"
+        assert (await take_one(amqp_url, missing)).body == b"1"
 
 
 async def test_an_order_without_a_name_is_an_order(sessions: Sessions, new_app: NewApp, name: str) -> None:

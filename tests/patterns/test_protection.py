@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.patterns.capture import publish_captured
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from warren.patterns.protection import Encryption, Signing
 from warren.sdk import App, Command, ConfigError, Queue, Request
 
@@ -80,13 +80,13 @@ class Road:
         sender.declare(Queue(self.box))
         async with sender as app:
             await app.publish(self.pay(amount=100), exchange="", key=self.box, **address)
-            return await fetch(app.url or "", self.box)
+            return await take_one(app.url or "", self.box)
 
     async def arrive(self, message: AbstractIncomingMessage, **changed: Any) -> None:
         await publish_captured(self.app.url or "", self.queue, message, **changed)
 
     async def refused(self) -> str:
-        dead = await fetch(self.app.url or "", f"{self.queue}.dead")
+        dead = await take_one(self.app.url or "", f"{self.queue}.dead")
         return str(dead.headers["warren-dead-error"])
 
 
@@ -230,7 +230,7 @@ async def test_a_dead_letter_stays_encrypted(new_app: NewApp, name: str) -> None
 
     async with road.app as app:
         await app.publish(Odd(amount="secret"))
-        dead = await fetch(app.url or "", f"{road.queue}.dead")
+        dead = await take_one(app.url or "", f"{road.queue}.dead")
     assert dead.headers["warren-dead-reason"] == "undecodable"
     assert b"secret" not in dead.body
     assert "secret" not in str(dead.headers)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.patterns.conftest import NewApp, OpenStore
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from tests.support.proxy import Proxy
 from warren.patterns import SqliteStore, Store
 from warren.patterns.resequencer import Resequencer, SequenceNumbers
@@ -210,7 +210,7 @@ async def test_numbers_count_for_each_key_over_processes(
         await eventually(lambda: len(told) == 6, "all are told")
         assert told == [(f"{turn}", turn + 1) for turn in range(6)]
         await app.publish(Told(text="without a number"))
-        dead = await fetch(app.url or "", f"{name}.told.dead")
+        dead = await take_one(app.url or "", f"{name}.told.dead")
     assert "the message has no number" in str(dead.headers["warren-dead-error"])
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.patterns.fetch import fetch
 from tests.patterns.trip import Trip
+from tests.support.async_client import take_one
 from warren.patterns.routing_slip import RoutingSlipEnded, RoutingSlips
 from warren.sdk import Command, ConfigError, DeadLetter
 
@@ -105,10 +105,10 @@ async def test_a_message_without_a_slip_is_a_dead_letter(new_app: NewApp, name: 
     trip = Trip(new_app(), name)
     async with trip.app as app:
         await app.publish(trip.flight(to="Rome"))
-        dead = await fetch(app.url or "", f"{name}.flight.dead")
+        dead = await take_one(app.url or "", f"{name}.flight.dead")
         assert "carries no routing slip" in str(dead.headers["warren-dead-error"])
         await app.publish(trip.flight(to="Rome"), headers={"warren-slip": "[1,2]"})
-        dead = await fetch(app.url or "", f"{name}.flight.dead")
+        dead = await take_one(app.url or "", f"{name}.flight.dead")
         assert "cannot be read" in str(dead.headers["warren-dead-error"])
     assert trip.did == []
 

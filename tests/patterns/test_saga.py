@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from tests.patterns.checkout import At, Checkout
 from tests.patterns.conftest import NewApp, OpenStore
-from tests.patterns.fetch import fetch
 from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
+from tests.support.async_client import take_one
 from warren.patterns import SqliteStore, Store
 from warren.patterns.saga import COMPENSATED, COMPENSATING, COMPLETED, Saga, TransitionTo
 from warren.patterns.stores import ListingStore
@@ -120,12 +120,12 @@ async def test_a_message_without_a_transition_ends_as_a_dead_letter_with_the_rea
     checkout = shop(new_app, one_store, name, early_attempts=1)
     async with checkout.app as app:
         await app.publish(checkout.charged(order_id="43"))
-        dead = await fetch(amqp_url, f"{name}.saga.dead")
+        dead = await take_one(amqp_url, f"{name}.saga.dead")
         assert "of '43' has not begun: no transition for charged" in str(dead.headers["warren-dead-error"])
         await app.publish(checkout.placed(order_id="42"))
         await checkout.is_at("42", At.PAYING)
         await app.publish(checkout.placed(order_id="42"))
-        dead = await fetch(amqp_url, f"{name}.saga.dead")
+        dead = await take_one(amqp_url, f"{name}.saga.dead")
         assert "is in state paying: no transition for placed" in str(dead.headers["warren-dead-error"])
         assert dead.type == "placed"
         assert checkout.saga.statistics.unexpected == 2
@@ -241,7 +241,7 @@ async def test_wrong_use_is_said_in_one_line(new_app: NewApp, one_store: Listing
     app.include(saga)
     async with app:
         await app.publish(Begun(key="42"))
-        dead = await fetch(app.url or "", f"{name}.saga.dead")
+        dead = await take_one(app.url or "", f"{name}.saga.dead")
     assert "sends a Told, which is not named in sends=[...]" in str(dead.headers["warren-dead-error"])
     other = Saga(f"{name}.other", Data, store=one_store, key="key")
     other.starts(Asked)(lambda message: TransitionTo("waiting", Data()))

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.sdk.foreign import Foreign, foreign_client
 from tests.sdk.recording import Recorded
+from tests.support.async_client import AsyncClient, async_client
 from tests.support.proxy import Proxy
 from warren.sdk import DEAD_LETTER_EXCHANGE, App, Exchange, Queue
 from warren.wire.amqp_url import parse_url
@@ -47,8 +47,8 @@ def name() -> str:
 
 
 @pytest.fixture
-async def foreign(amqp_url: str) -> AsyncIterator[Foreign]:
-    async with foreign_client(amqp_url) as client:
+async def amqp_client(amqp_url: str) -> AsyncIterator[AsyncClient]:
+    async with async_client(amqp_url) as client:
         yield client
 
 
@@ -70,7 +70,7 @@ async def make_app(amqp_url: str) -> AsyncIterator[MakeApp]:
         return app
 
     yield make
-    async with foreign_client(amqp_url) as client:
+    async with async_client(amqp_url) as client:
         for app in made:
             for item in app.topology:
                 if isinstance(item, Queue):

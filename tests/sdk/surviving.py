@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from tests.sdk.foreign import foreign_client
 from tests.sdk.waiting import until
+from tests.support.async_client import async_client
 from tests.support.proxy import Proxy
-from tests.support.steps import Fault, Step
+from tests.support.proxy_faults import Fault, FrameTrigger
 from warren.sdk import (
     App,
     CallTimeout,
@@ -95,7 +95,7 @@ async def survive(url: str, direction: str, frame: str, fault: Fault, nth: int =
     try:
         async with Proxy(url) as proxy:
             lane = proxy.to_server if direction == "to server" else proxy.to_client
-            with Step(lane, frame, fault, nth=nth) as step:
+            with FrameTrigger(lane, frame, fault, nth=nth) as step:
                 async with asyncio.timeout(DEADLINE):
                     live = _live_fully if (direction, frame) in RARER else _live
                     await live(App(proxy.url, longest_retry=0.05, grace=2, connect_timeout=60), name)
@@ -103,7 +103,7 @@ async def survive(url: str, direction: str, frame: str, fault: Fault, nth: int =
                 await until(lambda: proxy.connections == 0, "its connections are closed")
         await until(lambda: not asyncio.all_tasks() - before, "its tasks have ended")
     finally:
-        async with foreign_client(url) as client:
+        async with async_client(url) as client:
             for queue in (name, *(f"{name}.{part}" for part in PARTS)):
                 await client.channel.queue_delete(queue)
             await client.channel.exchange_delete(name)

@@ -15,8 +15,8 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from warren.sdk import App, Command, ConfigError, Delivery, Queue, Request, State
 from warren.sdk.transport.session import aiormq_url
 
@@ -48,7 +48,7 @@ async def test_a_url_means_to_aiormq_what_it_means_to_the_broker(
 
 
 async def test_the_environment_names_the_broker(
-    amqp_url: str, monkeypatch: pytest.MonkeyPatch, foreign: Foreign, name: str
+    amqp_url: str, monkeypatch: pytest.MonkeyPatch, amqp_client: AsyncClient, name: str
 ) -> None:
     monkeypatch.setenv("AMQP_URL", amqp_url)
     app = App()
@@ -56,8 +56,8 @@ async def test_the_environment_names_the_broker(
     async with app:
         await app.publish(b"1", key=name)
         assert app.url == amqp_url
-    await foreign.take(name)
-    await foreign.channel.queue_delete(name)
+    await amqp_client.take(name)
+    await amqp_client.channel.queue_delete(name)
 
 
 async def test_without_a_url_the_broker_is_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,9 @@ async def test_an_app_says_when_it_is_called_from_another_loop(make_app: MakeApp
             await asyncio.to_thread(elsewhere)
 
 
-async def test_trace_context_travels_with_the_message(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_trace_context_travels_with_the_message(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     class Ping(Command, queue=name):
         pass
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from warren.sdk import (
     Ack,
     App,
@@ -56,7 +56,7 @@ async def test_a_batch_is_closed_by_count_and_by_time(
 
 
 async def test_each_message_of_a_batch_has_its_own_end(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(retry=Retry(2, first_wait="1ms"))
     batches: list[list[bytes]] = []
@@ -78,7 +78,8 @@ async def test_each_message_of_a_batch_has_its_own_end(
     async with app:
         await app.publish_many([b"done", b"ack", b"dead", b"fail", b"again"], key=name)
         dead = {
-            message.body: message.headers for message in [await foreign.take(f"{name}.dead") for _ in "12"]
+            message.body: message.headers
+            for message in [await amqp_client.take(f"{name}.dead") for _ in "12"]
         }
         await until(lambda: app.statistics().handlers[name].handled == 3, "the others are done")
         statistics = app.statistics()
@@ -94,7 +95,7 @@ class Unexpected(BaseException):
 
 @pytest.mark.parametrize("error", [Unexpected(), BaseExceptionGroup("both", [Unexpected(), OSError()])])
 async def test_no_exception_of_a_handler_of_batches_hangs_its_messages(
-    make_app: MakeApp, foreign: Foreign, name: str, error: BaseException
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, error: BaseException
 ) -> None:
     app = make_app()
 
@@ -105,14 +106,14 @@ async def test_no_exception_of_a_handler_of_batches_hangs_its_messages(
 
     async with app:
         await app.publish_many([b"1", b"2"], key=name)
-        assert sorted([(await foreign.take(f"{name}.dead")).body for _ in range(2)]) == [b"1", b"2"]
+        assert sorted([(await amqp_client.take(f"{name}.dead")).body for _ in range(2)]) == [b"1", b"2"]
         await app.publish(b"3", key=name)
         await until(lambda: app.statistics().handlers[name].handled == 1, "the next batch is stored")
 
 
 @pytest.mark.parametrize("how", ["raise", "wrong length", "no list"])
 async def test_a_batch_that_fails_fails_each_of_its_messages(
-    make_app: MakeApp, foreign: Foreign, name: str, how: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, how: str
 ) -> None:
     app = make_app(retry=Retry(1))
 
@@ -124,14 +125,14 @@ async def test_a_batch_that_fails_fails_each_of_its_messages(
     app.handle.batch(bytes, queue=name, size=2, within="30ms")(store)
     async with app:
         await app.publish_many([b"1", b"2"], key=name)
-        dead = [await foreign.take(f"{name}.dead") for _ in range(2)]
+        dead = [await amqp_client.take(f"{name}.dead") for _ in range(2)]
     assert sorted(message.body for message in dead) == [b"1", b"2"]
     error = "OSError: " if how == "raise" else "TypeError: a handler of batches returns None, an outcome, or"
     assert all(str(message.headers["warren-dead-error"]).startswith(error) for message in dead)
 
 
 async def test_so_many_batches_at_a_time_and_what_cannot_be_read_is_in_none(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Row(Command, queue=name):
         number: int
@@ -155,9 +156,9 @@ async def test_so_many_batches_at_a_time_and_what_cannot_be_read_is_in_none(
         running -= 1
 
     async with app:
-        await foreign.put(name, b"{", content_type="application/json")
+        await amqp_client.put(name, b"{", content_type="application/json")
         await app.publish_many([Row(number=n) for n in range(12)])
-        assert (await foreign.take(f"{name}.dead")).headers["warren-dead-reason"] == "undecodable"
+        assert (await amqp_client.take(f"{name}.dead")).headers["warren-dead-reason"] == "undecodable"
         await until(lambda: most == 2, "two run")
         finish.set()
         await until(lambda: app.statistics().handlers[name].handled == 12, "all are stored")
@@ -167,7 +168,7 @@ async def test_so_many_batches_at_a_time_and_what_cannot_be_read_is_in_none(
 
 
 async def test_a_batch_that_outlives_the_grace_period_goes_back(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(grace=0.1)
     started, cancelled = asyncio.Event(), asyncio.Event()
@@ -185,7 +186,7 @@ async def test_a_batch_that_outlives_the_grace_period_goes_back(
         await app.publish_many([b"1", b"2"], key=name)
         await started.wait()
     await asyncio.wait_for(cancelled.wait(), 60)
-    await foreign.holds(name, 2)
+    await amqp_client.holds(name, 2)
 
 
 class Measured(Event, exchange="measures", key="measured"):

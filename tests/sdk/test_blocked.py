@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sdk.waiting import until
-from tests.support.broker import PATIENT, BrokerProcess
+from tests.support.broker_process import PATIENT, BrokerProcess
 from warren.sdk import App, PublishTimeout, Queue, State
 
 

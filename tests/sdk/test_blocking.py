@@ -12,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
+from tests.support.async_client import AsyncClient
 from warren.sdk import App, Command, ConfigError, Queue, Request, TransportUnavailable, Unroutable
 
 
-async def test_a_thread_publishes_calls_and_gets(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_a_thread_publishes_calls_and_gets(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     class Twice(Request[int], queue=f"{name}.twice"):
         number: int
 
@@ -50,10 +52,10 @@ async def test_a_thread_publishes_calls_and_gets(make_app: MakeApp, foreign: For
     assert (confirmed, got, answer) == (2, b"1", 42)
     assert app.state.value == "closed"
     assert not [thread for thread in threading.enumerate() if thread.name == "warren app.sync"]
-    await foreign.holds(name, 1)
+    await amqp_client.holds(name, 1)
 
 
-async def test_many_threads_share_one_app(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_many_threads_share_one_app(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     class Note(Command, queue=name):
         number: int
 
@@ -67,7 +69,7 @@ async def test_many_threads_share_one_app(make_app: MakeApp, foreign: Foreign, n
             app.sync.close()
 
     await asyncio.to_thread(work)
-    await foreign.holds(name, 80)
+    await amqp_client.holds(name, 80)
     async with make_app() as other:
         held = await other.get(name)
         assert held is not None

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from tests.support.proxy import Proxy
 from warren.sdk import (
     CallTimeout,
@@ -78,7 +78,7 @@ async def test_the_request_is_acknowledged_after_the_reply_was_confirmed(
         await until(lambda: server.statistics().subscriptions[name].acknowledged == 1, "it is acknowledged")
 
 
-async def test_an_error_is_a_reply(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_an_error_is_a_reply(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     class Ask(Request[int], queue=name):
         how: str
 
@@ -103,7 +103,7 @@ async def test_an_error_is_a_reply(make_app: MakeApp, foreign: Foreign, name: st
     assert (unexpected.value.code, unexpected.value.retryable) == ("KeyError", False)
     assert tried == ["chosen", "unexpected", "unexpected", "unexpected"]
     for queue in (name, f"{name}.dead"):
-        await foreign.holds(queue, 0)
+        await amqp_client.holds(queue, 0)
 
 
 async def test_nobody_serves_is_said_at_once(make_app: MakeApp, name: str) -> None:
@@ -117,7 +117,7 @@ async def test_nobody_serves_is_said_at_once(make_app: MakeApp, name: str) -> No
 
 
 async def test_a_silent_server_is_a_timeout_and_the_request_expires(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ask(Request[int], queue=name):
         pass
@@ -127,7 +127,7 @@ async def test_a_silent_server_is_a_timeout_and_the_request_expires(
     async with app:
         with pytest.raises(CallTimeout, match="no reply from queue") as caught:
             await app.call(Ask(), timeout=0.2)
-        expired = await foreign.take(f"{name}.dead")
+        expired = await amqp_client.take(f"{name}.dead")
         assert app.statistics().calls.in_flight == 0
     assert (caught.value.outcome, caught.value.retryable) == ("unknown", True)
     assert expired.headers["x-death"][0]["reason"] == "expired"  # type: ignore[index, call-overload]
@@ -207,7 +207,7 @@ async def test_a_lost_connection_fails_the_calls_in_flight(
 
 
 async def test_a_reply_that_is_not_what_the_request_says_is_an_error(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ask(Request[int], queue=name):
         pass
@@ -216,9 +216,9 @@ async def test_a_reply_that_is_not_what_the_request_says_is_an_error(
     app.declare(*Ask.required_topology())
     async with app:
         call = asyncio.create_task(app.call(Ask()))
-        request = await foreign.take(name)
+        request = await amqp_client.take(name)
         assert request.reply_to is not None
-        await foreign.put(request.reply_to, b'"many"', correlation_id=request.correlation_id)
+        await amqp_client.put(request.reply_to, b'"many"', correlation_id=request.correlation_id)
         with pytest.raises(RemoteError, match="the reply is not what the request says"):
             await call
 
@@ -241,7 +241,7 @@ async def test_a_handler_may_call_its_own_queue_at_concurrency_1(make_app: MakeA
 
 
 async def test_a_handler_that_calls_publishes_and_declares_does_not_wait_for_itself(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Double(Request[int], queue=f"{name}.double"):
         n: int
@@ -271,11 +271,11 @@ async def test_a_handler_that_calls_publishes_and_declares_does_not_wait_for_its
         assert await asyncio.gather(*(app.call(Outer(n=n), timeout=240) for n in range(20))) == [
             1 + 2 * n for n in range(20)
         ]
-        await foreign.holds(f"{name}.log", 0)
+        await amqp_client.holds(f"{name}.log", 0)
 
 
 async def test_a_request_that_is_handled_twice_gets_one_reply(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     """At least once: the second reply finds nobody, and is counted."""
 
@@ -287,7 +287,7 @@ async def test_a_request_that_is_handled_twice_gets_one_reply(
     @server.handle(Ask)
     async def ask(request: Ask, delivery: Delivery) -> int:
         properties = delivery.properties
-        await foreign.put(properties["reply_to"], b"1", correlation_id=properties["correlation_id"])
+        await amqp_client.put(properties["reply_to"], b"1", correlation_id=properties["correlation_id"])
         return 1
 
     async with server, client:
@@ -343,7 +343,7 @@ async def test_a_cancelled_call_leaves_nothing_behind(make_app: MakeApp, name: s
 
 
 async def test_a_request_that_waited_for_the_connection_expires_with_its_caller(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ask(Request[int], queue=name):
         pass
@@ -358,18 +358,18 @@ async def test_a_request_that_waited_for_the_connection_expires_with_its_caller(
         await asyncio.sleep(0)  # its time has begun
         await asyncio.sleep(0.05)
         proxy.accept()
-        request = await foreign.take(name)
+        request = await amqp_client.take(name)
         assert isinstance(request.expiration, int | float)
         assert request.expiration <= 59.95
         assert request.reply_to is not None
         if app.statistics().calls.in_flight and not request.reply_to.startswith("amq."):
-            await foreign.put(request.reply_to, b"7", correlation_id=request.correlation_id)
+            await amqp_client.put(request.reply_to, b"7", correlation_id=request.correlation_id)
             assert await calling == 7
         calling.cancel()
 
 
 async def test_a_request_that_waited_for_room_expires_with_its_caller(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ask(Request[int], queue=name):
         pass
@@ -385,7 +385,7 @@ async def test_a_request_that_waited_for_room_expires_with_its_caller(
         await asyncio.sleep(0.05)
         assert not confirm.done()
         proxy.to_client.release()
-        request = await foreign.take(name)
+        request = await amqp_client.take(name)
         assert isinstance(request.expiration, int | float)
         assert request.expiration <= 59.95
         calling.cancel()

@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
-from tests.support.blocking import connected
+from tests.support.async_client import AsyncClient
+from tests.support.pika_connection import pika_connection
 from warren.sdk import RemoteError, ReplyMode, Request
 
 
@@ -37,7 +37,7 @@ async def test_a_pika_client_is_answered(make_app: MakeApp, amqp_url: str, name:
 
     def ask() -> tuple[str | None, bytes]:
         """As RabbitMQ's tutorial 6 does it, or with direct reply-to."""
-        with connected(amqp_url) as connection:
+        with pika_connection(amqp_url) as connection:
             channel = connection.channel()
             replies = "amq.rabbitmq.reply-to"
             if not direct:
@@ -86,7 +86,7 @@ async def test_a_pika_server_is_called(
 @contextmanager
 def pika_server(url: str, queue: str) -> Iterator[None]:
     """Answers `{"n": ...}` with a Fibonacci number, as RabbitMQ's tutorial 6 does."""
-    connection = connected(url)
+    connection = pika_connection(url)
     channel = connection.channel()
 
     def fibonacci(n: int) -> int:
@@ -110,7 +110,9 @@ def pika_server(url: str, queue: str) -> Iterator[None]:
         connection.close()
 
 
-async def test_a_client_of_another_kind_is_answered(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_a_client_of_another_kind_is_answered(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     """The wire form of requests and replies, frozen."""
 
     class GetQuote(Request[Quote], queue=name):
@@ -125,13 +127,13 @@ async def test_a_client_of_another_kind_is_answered(make_app: MakeApp, foreign: 
         return Quote(sku=request.sku, cents=5)
 
     async with app:
-        replies = await foreign.channel.declare_queue(exclusive=True)
-        await foreign.put(name, b'{"sku":"x"}', reply_to=replies.name, correlation_id="c1")
-        good = await foreign.take(replies.name)
-        await foreign.put(name, b'{"sku":"bad"}', reply_to=replies.name, correlation_id="c2")
-        bad = await foreign.take(replies.name)
-        await foreign.put(name, b'{"sku":', reply_to=replies.name, correlation_id="c3")
-        unread = await foreign.take(replies.name)
+        replies = await amqp_client.channel.declare_queue(exclusive=True)
+        await amqp_client.put(name, b'{"sku":"x"}', reply_to=replies.name, correlation_id="c1")
+        good = await amqp_client.take(replies.name)
+        await amqp_client.put(name, b'{"sku":"bad"}', reply_to=replies.name, correlation_id="c2")
+        bad = await amqp_client.take(replies.name)
+        await amqp_client.put(name, b'{"sku":', reply_to=replies.name, correlation_id="c3")
+        unread = await amqp_client.take(replies.name)
     assert (good.body, good.correlation_id, good.type) == (b'{"sku":"x","cents":5}', "c1", None)
     assert (good.content_type, good.delivery_mode) == ("application/json", 1)
     assert (bad.correlation_id, bad.type) == ("c2", "warren.error")

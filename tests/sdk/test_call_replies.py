@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
+from tests.support.async_client import AsyncClient
 from warren.sdk import ConfigError, Fault, Outgoing, Queue, RemoteError, Request
 from warren.sdk.rpc.reply_types import reply_codec
 
@@ -41,7 +41,7 @@ class Closed(Fault[None], code="closed"):
 
 
 async def test_a_reply_is_the_member_of_the_union_that_the_server_returned(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class GetPrice(Request[Quote | Estimate | None], queue=name):
         sku: str
@@ -57,14 +57,14 @@ async def test_a_reply_is_the_member_of_the_union_that_the_server_returned(
         assert await app.call(GetPrice(sku="quote")) == Quote(cents=1)
         assert await app.call(GetPrice(sku="estimate")) == Estimate(cents=1)
         assert await app.call(GetPrice(sku="neither")) is None
-        replies = await foreign.channel.declare_queue(exclusive=True)
-        await foreign.put(name, b'{"sku":"estimate"}', reply_to=replies.name, correlation_id="c1")
-        seen = await foreign.take(replies.name)
+        replies = await amqp_client.channel.declare_queue(exclusive=True)
+        await amqp_client.put(name, b'{"sku":"estimate"}', reply_to=replies.name, correlation_id="c1")
+        seen = await amqp_client.take(replies.name)
     assert (seen.type, seen.body) == ("estimate", b'{"cents":1}')
 
 
 async def test_a_union_of_replies_from_a_server_that_names_no_type(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class GetStock(Request[Quote | Stock], queue=name):
         pass
@@ -73,9 +73,9 @@ async def test_a_union_of_replies_from_a_server_that_names_no_type(
     app.declare(*GetStock.required_topology())
     async with app:
         call = asyncio.create_task(app.call(GetStock()))
-        request = await foreign.take(name)
+        request = await amqp_client.take(name)
         assert request.reply_to is not None
-        await foreign.put(
+        await amqp_client.put(
             request.reply_to, b'{"left":1,"price":"2.5"}', correlation_id=request.correlation_id
         )
         assert await call == Stock(left=1, price=Decimal("2.5"))
@@ -164,7 +164,7 @@ def test_mistakes_in_replies_are_said_at_once() -> None:
 
 @pytest.mark.parametrize("small", [True, False])
 async def test_a_reply_that_is_refused_for_good_is_not_made_again_and_again(
-    make_app: MakeApp, foreign: Foreign, name: str, small: bool
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, small: bool
 ) -> None:
     class Fetch(Request[str], queue=name):
         pass
@@ -190,15 +190,15 @@ async def test_a_reply_that_is_refused_for_good_is_not_made_again_and_again(
             with pytest.raises(RemoteError, match="reply_refused: the message is too large"):
                 await app.call(Fetch(), timeout=60)
         else:
-            replies = await foreign.channel.declare_queue(exclusive=True)
-            await foreign.put(name, b"{}", reply_to=replies.name, correlation_id="c1")
-            dead = await foreign.take(f"{name}.dead")
+            replies = await amqp_client.channel.declare_queue(exclusive=True)
+            await amqp_client.put(name, b"{}", reply_to=replies.name, correlation_id="c1")
+            dead = await amqp_client.take(f"{name}.dead")
             assert dead.headers["warren-dead-reason"] == "reply_refused"
         assert len(handled) == 1
 
 
 async def test_a_reply_that_cannot_be_read_is_not_shown(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Fetch(Request[int], queue=name):
         pass
@@ -208,9 +208,9 @@ async def test_a_reply_that_cannot_be_read_is_not_shown(
 
     async with app:
         calling = asyncio.create_task(app.call(Fetch(), timeout=60))
-        request = await foreign.take(name)
+        request = await amqp_client.take(name)
         assert request.reply_to is not None
-        await foreign.put(request.reply_to, b'"secret"', correlation_id=request.correlation_id)
+        await amqp_client.put(request.reply_to, b'"secret"', correlation_id=request.correlation_id)
         with pytest.raises(RemoteError, match="Input should be a valid integer") as caught:
             await calling
     assert caught.value.code == "undecodable_reply"

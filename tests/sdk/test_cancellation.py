@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
-from tests.support.cancelling import cancellations
+from tests.support.async_client import AsyncClient
+from tests.support.cancellation import cancellations
 from tests.support.proxy import Proxy
 from warren.sdk import App, Command, Delivery, Queue, Request, WarrenError
 
@@ -163,7 +163,7 @@ async def test_a_cancelled_start_leaves_nothing_and_another_one_works(
 
 
 async def test_a_cancelled_stop_has_stopped(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url, grace=0.2)
     started: asyncio.Queue[None] = asyncio.Queue()
@@ -191,12 +191,14 @@ async def test_a_cancelled_stop_has_stopped(
         while not started.empty():
             started.get_nowait()
         await until(lambda: proxy.connections == 0, "its connections are closed")
-    assert (await foreign.take(name)).body == b"1", "the message that was being handled came back each time"
+    assert (await amqp_client.take(name)).body == b"1", (
+        "the message that was being handled came back each time"
+    )
     await until(lambda: len(asyncio.all_tasks()) <= before, "no task is left")
 
 
 async def test_a_cancelled_block_of_a_transaction_is_rolled_back(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Queue(name), Queue(f"{name}.from"))
@@ -217,8 +219,8 @@ async def test_a_cancelled_block_of_a_transaction_is_rolled_back(
                 outcome,
             )
         # What it took comes back when its channel is closed; nothing else takes it meanwhile.
-        await foreign.holds(f"{name}.from", 1)
-        await foreign.holds(name, 0)
+        await amqp_client.holds(f"{name}.from", 1)
+        await amqp_client.holds(name, 0)
         assert app.statistics().reconnects == 0
 
 

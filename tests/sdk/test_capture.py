@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
-from tests.support.client import Connection
-from tests.support.events import Reading, names, of
+from tests.support.async_client import AsyncClient
+from tests.support.blocking_client import Connection
+from tests.support.capture_reader import CaptureReader, names, of
 from tests.support.proxy import Proxy
 from warren.sdk import (
     App,
@@ -36,9 +36,9 @@ def stream(amqp_url: str, name: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def reading(amqp_url: str, stream: str) -> Iterator[list[Reading]]:
+def reading(amqp_url: str, stream: str) -> Iterator[list[CaptureReader]]:
     """Closes what a test has opened by `read`."""
-    opened: list[Reading] = []
+    opened: list[CaptureReader] = []
     yield opened
     for one in opened:
         one.close()
@@ -50,15 +50,15 @@ def statistics(app: App) -> CaptureStatistics:
     return found
 
 
-async def read(reading: list[Reading], url: str, stream: str) -> Reading:
+async def read(reading: list[CaptureReader], url: str, stream: str) -> CaptureReader:
     """All that the App, now stopped, has told."""
-    opened = Reading(url, stream)
+    opened = CaptureReader(url, stream)
     reading.append(opened)
     return await asyncio.to_thread(opened.stopped)
 
 
 async def test_every_step_of_a_life_is_told_once_and_in_order(
-    make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], name: str
+    make_app: MakeApp, amqp_url: str, stream: str, reading: list[CaptureReader], name: str
 ) -> None:
     class Job(Command, queue=name):
         what: str
@@ -134,7 +134,7 @@ async def test_every_step_of_a_life_is_told_once_and_in_order(
 
 
 async def test_a_consumer_of_a_stream_says_that_it_is_one(
-    make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], name: str
+    make_app: MakeApp, amqp_url: str, stream: str, reading: list[CaptureReader], name: str
 ) -> None:
     class Line(Command, queue=Queue(f"{name}.log", type="stream")):
         what: str
@@ -168,12 +168,17 @@ async def test_a_consumer_of_a_stream_says_that_it_is_one(
 
 
 async def test_a_transaction_tells_what_the_commit_made_true(
-    make_app: MakeApp, foreign: Foreign, amqp_url: str, stream: str, reading: list[Reading], name: str
+    make_app: MakeApp,
+    amqp_client: AsyncClient,
+    amqp_url: str,
+    stream: str,
+    reading: list[CaptureReader],
+    name: str,
 ) -> None:
     app = make_app(capture=Capture(stream=stream))
     app.declare(Queue(name))
     async with app:
-        await foreign.put(name, b"old", message_id="old")
+        await amqp_client.put(name, b"old", message_id="old")
         async with app.transaction() as tx:
             await tx.publish(b"new", key=name, message_id="new")
             while (taken := await tx.get(name)) is None:
@@ -200,7 +205,7 @@ async def rolled_back(app: App, queue: str) -> None:
 
 
 async def test_nothing_is_missing_after_lost_connections(
-    make_app: MakeApp, proxy: Proxy, amqp_url: str, stream: str, reading: list[Reading], name: str
+    make_app: MakeApp, proxy: Proxy, amqp_url: str, stream: str, reading: list[CaptureReader], name: str
 ) -> None:
     app = make_app(proxy.url, capture=Capture(stream=stream, batch=20, within=0.02))
     app.declare(Queue(name, type="classic", dead_letter_exchange=None))
@@ -224,7 +229,7 @@ async def test_nothing_is_missing_after_lost_connections(
 
 
 async def test_what_cannot_be_written_is_dropped_and_seen_and_stops_nobody(
-    make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], name: str
+    make_app: MakeApp, amqp_url: str, stream: str, reading: list[CaptureReader], name: str
 ) -> None:
     capture = Capture(stream=stream, batch=1, buffer=20)
     with Connection(amqp_url) as connection:
@@ -252,7 +257,7 @@ async def test_what_cannot_be_written_is_dropped_and_seen_and_stops_nobody(
 
 @pytest.mark.parametrize("character", ["n", "é", "日"])
 async def test_an_application_may_have_a_long_name(
-    make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], character: str
+    make_app: MakeApp, amqp_url: str, stream: str, reading: list[CaptureReader], character: str
 ) -> None:
     """A property holds 255 bytes, whatever the characters."""
     app = make_app(name=character * 256, capture=Capture(stream=stream, within=0.01))
@@ -275,7 +280,7 @@ async def test_a_batch_that_can_never_be_written_is_dropped(
 
 
 async def test_a_stream_that_is_deleted_is_made_again(
-    make_app: MakeApp, amqp_url: str, stream: str, reading: list[Reading], name: str
+    make_app: MakeApp, amqp_url: str, stream: str, reading: list[CaptureReader], name: str
 ) -> None:
     app = make_app(capture=Capture(stream=stream, within=0.01))
     with Connection(amqp_url) as connection:
@@ -306,7 +311,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def test_a_killed_process_leaves_no_gap_but_says_no_end(
-    foreign: Foreign, amqp_url: str, stream: str, name: str
+    amqp_client: AsyncClient, amqp_url: str, stream: str, name: str
 ) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SCRIPT, amqp_url, stream, name, stdout=asyncio.subprocess.PIPE
@@ -318,7 +323,7 @@ async def test_a_killed_process_leaves_no_gap_but_says_no_end(
     finally:
         process.kill()
         await process.communicate()
-    reading = Reading(amqp_url, stream)
+    reading = CaptureReader(amqp_url, stream)
     try:
         await asyncio.to_thread(reading.until, lambda found: len(of(found.events, "published")) >= 10)
     finally:
@@ -326,7 +331,7 @@ async def test_a_killed_process_leaves_no_gap_but_says_no_end(
     assert names(reading.events)[0] == "started"
     assert "stopped" not in names(reading.events)
     assert reading.missing() == 0
-    await foreign.channel.queue_delete(name)
+    await amqp_client.channel.queue_delete(name)
 
 
 async def test_without_capture_there_is_no_connection_for_it(

@@ -12,8 +12,8 @@ from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import ChannelClosed
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import foreign_client
 from tests.sdk.waiting import until
+from tests.support.async_client import async_client
 from tests.support.processes import closed_port
 from tests.support.proxy import Proxy
 from warren.sdk import App, ConfigError, HealthProbe, Queue, State, TopologyMismatch, TransportUnavailable
@@ -202,7 +202,7 @@ async def test_what_another_connection_still_holds_is_waited_for(
     @app.handle(bytes, queue=Queue(name, exclusive=True))
     async def take(body: bytes) -> None: ...
 
-    async with foreign_client(amqp_url) as holder:
+    async with async_client(amqp_url) as holder:
         if reconnect:
             await app.start()
             proxy.refuse()
@@ -241,7 +241,7 @@ async def test_what_stays_locked_ends_the_start_at_its_deadline(
 ) -> None:
     app = make_app(connect_timeout=15)
     app.declare(Queue(name, exclusive=True))
-    async with foreign_client(amqp_url) as holder:
+    async with async_client(amqp_url) as holder:
         await holder.channel.declare_queue(name, exclusive=True)
         with pytest.raises(TopologyMismatch, match="RESOURCE_LOCKED") as locked:
             await app.start()

@@ -7,8 +7,8 @@ from collections import defaultdict
 from functools import partial
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from tests.support.proxy import Proxy
 from warren.sdk import App, CircuitBreaker, Command, Queue, Retry
 from warren.sdk.topology.queue import UNLIMITED_DELIVERIES
@@ -19,7 +19,7 @@ CUTS = 6
 
 
 async def test_order_by_key_and_batches_survive_lost_connections(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     class Step(Command, queue=Queue(f"{name}.steps", delivery_limit=None)):
         key: int
@@ -64,14 +64,14 @@ async def test_order_by_key_and_batches_survive_lost_connections(
             proxy.refuse()
             proxy.cut()
             for queue in (f"{name}.steps", f"{name}.rows"):
-                await foreign.has_consumers(queue, 0)
+                await amqp_client.has_consumers(queue, 0)
             proxy.accept()
             await until(partial(back, cut), "it is back")
         await until(lambda: sum(map(len, first.values())) == MESSAGES, "every step is handled")
         await until(lambda: len(stored) == MESSAGES, "every row is stored")
         # What was handled, but not acknowledged in time, comes again once the broker knows that its connection is lost.
         for queue in (f"{name}.steps", f"{name}.rows"):
-            await foreign.has_consumers(queue, 1)
+            await amqp_client.has_consumers(queue, 1)
         # Behind it comes what is published now.
         await publisher.publish(Step(key=KEYS, number=MESSAGES))
         await publisher.publish(Row(number=MESSAGES))
@@ -79,13 +79,13 @@ async def test_order_by_key_and_batches_survive_lost_connections(
         for queue in (f"{name}.steps", f"{name}.rows"):
             await until(partial(_resting, app, queue), "nothing is left to do")
     for queue in (f"{name}.steps", f"{name}.rows", f"{name}.steps.dead", f"{name}.rows.dead"):
-        await foreign.holds(queue, 0)
+        await amqp_client.holds(queue, 0)
     for key in range(KEYS):
         assert first[key] == list(range(key, MESSAGES, KEYS)), "first handled in their order"
 
 
 async def test_an_open_circuit_outlives_its_connection(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url, retry=Retry(1))
     broken = True
@@ -108,7 +108,7 @@ async def test_an_open_circuit_outlives_its_connection(
         broken = False
         await until(lambda: seen == [b"1"], "it is tried, and handled")
         await until(lambda: app.subscriptions[name].active, "it consumes")
-    await foreign.holds(f"{name}.dead", 0)
+    await amqp_client.holds(f"{name}.dead", 0)
 
 
 def _resting(app: App, queue: str) -> bool:

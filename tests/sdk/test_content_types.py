@@ -12,11 +12,13 @@ import msgpack
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
+from tests.support.async_client import AsyncClient
 from warren.sdk import Command, ConfigError, Request
 
 
-async def test_a_message_travels_as_its_class_says(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_a_message_travels_as_its_class_says(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     class Sample(Command, queue=name, content_type="application/msgpack"):
         identity: UUID
         total: Decimal
@@ -37,7 +39,7 @@ async def test_a_message_travels_as_its_class_says(make_app: MakeApp, foreign: F
         await app.publish(sample)
         assert await asyncio.wait_for(seen.get(), 60) == sample
         await app.publish(sample, exchange="", key=f"{name}.dead")
-        wire = await foreign.take(f"{name}.dead")
+        wire = await amqp_client.take(f"{name}.dead")
         assert wire.content_type == "application/msgpack"
         assert msgpack.unpackb(wire.body)["total"] == "9.90"
 
@@ -67,7 +69,7 @@ async def test_a_request_may_travel_as_messagepack(make_app: MakeApp, name: str)
     ],
 )
 async def test_what_says_the_same_is_read_alike(
-    make_app: MakeApp, foreign: Foreign, name: str, content_type: str | None, body: bytes
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, content_type: str | None, body: bytes
 ) -> None:
     class Ping(Command, queue=name):
         number: int
@@ -80,7 +82,7 @@ async def test_what_says_the_same_is_read_alike(
         seen.put_nowait(message)
 
     async with app:
-        await foreign.put(name, body, content_type=content_type)
+        await amqp_client.put(name, body, content_type=content_type)
         assert await asyncio.wait_for(seen.get(), 60) == Ping(number=1)
 
 
@@ -95,7 +97,7 @@ async def test_what_says_the_same_is_read_alike(
     ],
 )
 async def test_what_cannot_be_read_is_dead_with_the_reason(
-    make_app: MakeApp, foreign: Foreign, name: str, content_type: str, body: bytes, reason: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, content_type: str, body: bytes, reason: str
 ) -> None:
     class Ping(Command, queue=name):
         number: int
@@ -107,12 +109,14 @@ async def test_what_cannot_be_read_is_dead_with_the_reason(
         pytest.fail("it was not readable")
 
     async with app:
-        await foreign.put(name, body, content_type=content_type)
-        dead = await foreign.take(f"{name}.dead")
+        await amqp_client.put(name, body, content_type=content_type)
+        dead = await amqp_client.take(f"{name}.dead")
     assert (dead.body, dead.content_type, dead.headers["warren-dead-reason"]) == (body, content_type, reason)
 
 
-async def test_bytes_are_taken_whatever_they_are(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_bytes_are_taken_whatever_they_are(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     app = make_app()
     seen: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -121,7 +125,7 @@ async def test_bytes_are_taken_whatever_they_are(make_app: MakeApp, foreign: For
         seen.put_nowait(body)
 
     async with app:
-        await foreign.put(name, b"<x/>", content_type="application/xml")
+        await amqp_client.put(name, b"<x/>", content_type="application/xml")
         assert await asyncio.wait_for(seen.get(), 60) == b"<x/>"
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from warren.sdk import App, Command, ConfigError, Delivery, Depends, Header, Retry
 
 
@@ -95,7 +95,7 @@ async def test_one_message_shares_what_it_depends_on_and_the_next_gets_its_own(
     assert seen[0][0] is not seen[1][0]
 
 
-async def test_context_comes_by_its_type(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_context_comes_by_its_type(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     class Ping(Command, queue=name):
         number: int
 
@@ -121,11 +121,11 @@ async def test_context_comes_by_its_type(make_app: MakeApp, foreign: Foreign, na
         await app.publish(Ping(number=1), message_id="m", headers={"tenant": "a"})
         assert (await asyncio.wait_for(seen.get(), 60))[3] == 7
         await app.publish(Ping(number=1))
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
         assert dead.headers["warren-dead-reason"] == "undecodable"
         assert dead.headers["warren-dead-error"] == "ValueError: the message has no header 'tenant'"
         await app.publish(Ping(number=1), headers={"tenant": "a", "x-retries": "many"})
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
         assert "the header 'x-retries' is not" in str(dead.headers["warren-dead-error"])
 
 
@@ -156,7 +156,7 @@ async def test_a_failure_reaches_the_clean_up_and_each_attempt_gets_its_own(
 
 
 async def test_a_clean_up_that_fails_fails_the_message(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(retry=Retry(1))
 
@@ -169,7 +169,7 @@ async def test_a_clean_up_that_fails_fails_the_message(
 
     async with app:
         await app.publish(b"1", key=name)
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
     assert dead.headers["warren-dead-error"] == "OSError: the commit failed"
 
 

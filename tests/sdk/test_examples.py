@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.examples import run
+from tests.support.example_programs import run
 
 pytestmark = pytest.mark.processes
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from tests.support.proxy import Proxy
 from warren.broker import Broker, BrokerConfig, VirtualClock
 from warren.patterns import Delay
@@ -74,7 +74,7 @@ async def test_a_broker_that_refuses_what_rabbitmq_4_3_refuses_takes_all_that_an
 
 
 async def test_a_message_that_costs_every_consumer_its_connection_ends_as_a_dead_letter(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     class Poison(Command, queue=Queue(name, delivery_limit=2)):
         number: int
@@ -89,8 +89,8 @@ async def test_a_message_that_costs_every_consumer_its_connection_ends_as_a_dead
         await until(lambda: not app.ready, "the connection is lost")
 
     async with app:
-        await foreign.put(name, b'{"number": 1}')
-        dead = await foreign.take(f"{name}.dead")
+        await amqp_client.put(name, b'{"number": 1}')
+        dead = await amqp_client.take(f"{name}.dead")
     assert Poison.model_validate_json(dead.body) == Poison(number=1)
     assert runs == [1, 1, 1]
 
@@ -116,7 +116,7 @@ async def test_what_is_given_back_does_not_wait_for_its_delay_again(warren: Warr
 
 
 async def test_a_deleted_dead_letter_queue_makes_no_message_go_round(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
         number: int
@@ -130,7 +130,7 @@ async def test_a_deleted_dead_letter_queue_makes_no_message_go_round(
             raise LookupError
 
     async with app:
-        await foreign.channel.queue_delete(f"{name}.dead")
+        await amqp_client.channel.queue_delete(f"{name}.dead")
         for number in range(6):
             await app.publish(Ping(number=number))
         await until(lambda: runs[-1:] == [5], "all others are handled")

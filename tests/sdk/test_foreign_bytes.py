@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from tests.support.frames import (
     BASIC_GET,
     BASIC_GET_OK,
@@ -17,12 +17,12 @@ from tests.support.frames import (
     BODY,
     HEADER,
     Content,
-    RawClient,
     frame,
     long,
     method,
     short,
 )
+from tests.support.raw_client import raw_connection
 from warren.sdk import Binding, Delivery, Exchange, Queue, Request
 
 NO_TEXT = b"caf\xe9 \xff"
@@ -42,10 +42,10 @@ def raw(data: bytes) -> bytes:
 
 
 def send(url: str, exchange: str, key: bytes, body: bytes, flags: int = 0, properties: bytes = b"") -> None:
-    with RawClient(url) as client:
-        client.open_channel()
+    with raw_connection(url) as client:
+        client.open()
         header = struct.pack(">HHQH", 60, 0, len(body), flags) + properties
-        client.send(
+        client.send_bytes(
             method(1, BASIC_PUBLISH, b"\0\0" + short(exchange) + raw(key) + b"\0")
             + frame(HEADER, 1, header)
             + frame(BODY, 1, body)
@@ -54,16 +54,16 @@ def send(url: str, exchange: str, key: bytes, body: bytes, flags: int = 0, prope
 
 def take(url: str, queue: str) -> Content:
     """The next message of the queue as it stands on the wire."""
-    with RawClient(url) as client:
-        client.open_channel()
-        client.send(method(1, BASIC_GET, b"\0\0" + short(queue) + b"\1"))
-        return client.content(BASIC_GET_OK)
+    with raw_connection(url) as client:
+        client.open()
+        client.send_bytes(method(1, BASIC_GET, b"\0\0" + short(queue) + b"\1"))
+        return client.expect_content(BASIC_GET_OK)
 
 
 @pytest.mark.parametrize("name_of", [*FLAGS, "routing_key"])
 async def test_a_string_that_is_no_text_is_dead_with_the_reason_and_its_neighbours_are_handled(
     make_app: MakeApp,
-    foreign: Foreign,
+    amqp_client: AsyncClient,
     amqp_url: str,
     name: str,
     name_of: str,
@@ -119,7 +119,7 @@ async def test_the_dead_letter_of_a_custom_exchange_keeps_a_routing_key_of_any_b
 
 
 async def test_headers_of_any_bytes_are_there_for_who_asks(
-    make_app: MakeApp, foreign: Foreign, amqp_url: str, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, amqp_url: str, name: str
 ) -> None:
     """A long string is bytes by the specification (AMQP 0-9-1 section 4.2.5.3): no reason to refuse a message."""
     app = make_app()

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
+from tests.support.async_client import AsyncClient
 from warren.sdk import App, BatchError, Command, DeadLetter, Delivery, Event, Queue, Unroutable
 
 
@@ -19,7 +19,7 @@ def forwarding(app: App, source: str, target: str) -> None:
 
 
 async def test_what_is_forwarded_is_the_same_message_elsewhere(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Queue(f"{name}.on"))
@@ -37,8 +37,8 @@ async def test_what_is_forwarded_is_the_same_message_elsewhere(
                 "CC": [name + ".on"],
             },
         )
-        copied = await foreign.take(f"{name}.on")
-        forwarded = await foreign.take(f"{name}.on")
+        copied = await amqp_client.take(f"{name}.on")
+        forwarded = await amqp_client.take(f"{name}.on")
     if copied.headers.get("added") is not None:
         copied, forwarded = forwarded, copied
     assert (forwarded.message_id, forwarded.body, forwarded.content_type) == (
@@ -49,11 +49,11 @@ async def test_what_is_forwarded_is_the_same_message_elsewhere(
     assert forwarded.expiration is None
     assert (forwarded.headers["kept"], forwarded.headers["added"]) == ("x", 1)
     assert not {"removed", "x-death", "CC"} & set(forwarded.headers)
-    await foreign.holds(f"{name}.on", 0)
+    await amqp_client.holds(f"{name}.on", 0)
 
 
 async def test_a_dead_letter_says_where_it_was_published(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Rang(Event, exchange=f"{name}.bells", key="bell.rang", audience=[name]):
         pass
@@ -66,12 +66,14 @@ async def test_a_dead_letter_says_where_it_was_published(
 
     async with app:
         await app.publish(Rang(), headers={"warren-deaths": 2, "warren-dead-first-time": 17})
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
     assert (dead.headers["warren-exchange"], dead.headers["warren-key"]) == (f"{name}.bells", "bell.rang")
     assert (dead.headers["warren-deaths"], dead.headers["warren-dead-first-time"]) == (3, 17)
 
 
-async def test_an_origin_that_is_known_is_kept(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_an_origin_that_is_known_is_kept(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     class Ping(Command, queue=name):
         pass
 
@@ -83,7 +85,7 @@ async def test_an_origin_that_is_known_is_kept(make_app: MakeApp, foreign: Forei
 
     async with app:
         await app.publish(Ping(), headers={"warren-exchange": "first", "warren-key": "a.b"})
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
     assert (dead.headers["warren-exchange"], dead.headers["warren-key"]) == ("first", "a.b")
     assert dead.headers["warren-deaths"] == 1
     assert dead.headers["warren-dead-first-time"] == dead.headers["warren-dead-time"]

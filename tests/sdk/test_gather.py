@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from tests.support.proxy import Proxy
 from warren.sdk import App, Delivery, Fault, NoServer, ReplyMode, Request, Scatter
 from warren.sdk.publish.outgoing import Outgoing
@@ -127,7 +127,7 @@ async def test_replies_can_be_seen_as_they_come(make_app: MakeApp, name: str) ->
 
 
 async def test_one_server_counts_once_however_often_it_answers(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     ask = market(name, ["a", "b"])
     app = make_app()
@@ -135,10 +135,10 @@ async def test_one_server_counts_once_however_often_it_answers(
     async with app:
         gathering = asyncio.ensure_future(app.gather(ask(), timeout=60))
         for one, copies in {"a": 2, "b": 1}.items():
-            request = await foreign.take(f"{name}.{one}")
+            request = await amqp_client.take(f"{name}.{one}")
             assert request.reply_to is not None
             for _ in range(copies):
-                await foreign.put(
+                await amqp_client.put(
                     request.reply_to, b"7", correlation_id=request.correlation_id,
                     headers={"warren-queue": f"{name}.{one}"},
                 )  # fmt: skip
@@ -147,23 +147,23 @@ async def test_one_server_counts_once_however_often_it_answers(
 
 
 async def test_a_request_can_be_scattered_over_an_exchange_of_others(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
-    """Foreign servers say not who they are; so many replies are awaited."""
+    """AsyncClient servers say not who they are; so many replies are awaited."""
 
     class Ping(Request[str], queue=name):
         pass
 
-    exchange = await foreign.channel.declare_exchange(name, "fanout", auto_delete=True)
-    queues = [await foreign.channel.declare_queue(exclusive=True) for _ in range(2)]
+    exchange = await amqp_client.channel.declare_exchange(name, "fanout", auto_delete=True)
+    queues = [await amqp_client.channel.declare_queue(exclusive=True) for _ in range(2)]
     for queue in queues:
         await queue.bind(exchange)
     async with make_app() as app:
         gathering = asyncio.ensure_future(app.gather(Ping(), replies=2, timeout=60, exchange=name))
         for queue in queues:
-            request = await foreign.take(queue.name)
+            request = await amqp_client.take(queue.name)
             assert request.reply_to is not None
-            await foreign.put(request.reply_to, b'"pong"', correlation_id=request.correlation_id)
+            await amqp_client.put(request.reply_to, b'"pong"', correlation_id=request.correlation_id)
         gathered = await gathering
     assert gathered.values == ["pong", "pong"]
     assert [reply.queue for reply in gathered.replies] == [None, None]

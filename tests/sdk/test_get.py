@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
+from tests.support.async_client import AsyncClient
 from tests.support.proxy import Proxy
 from warren.sdk import (
     App,
@@ -20,7 +20,7 @@ from warren.sdk import (
 )
 
 
-async def test_one_message_or_none(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_one_message_or_none(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     class Parked(Command, queue=name):
         number: int
 
@@ -39,7 +39,7 @@ async def test_one_message_or_none(make_app: MakeApp, foreign: Foreign, name: st
         await held.ack()
         with pytest.raises(ConfigError, match="settled already"):
             await held.requeue()
-    await foreign.holds(name, 0)
+    await amqp_client.holds(name, 0)
 
 
 async def test_it_waits_for_a_message_as_long_as_it_is_told(make_app: MakeApp, name: str) -> None:
@@ -56,7 +56,9 @@ async def test_it_waits_for_a_message_as_long_as_it_is_told(make_app: MakeApp, n
         assert await app.get(name, timeout=0.05) is None
 
 
-async def test_a_message_may_go_back_or_to_the_dead(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_a_message_may_go_back_or_to_the_dead(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     app = make_app()
     app.declare(Queue(name), Queue(f"{name}.plain", dead_letter_exchange=None))
     async with app:
@@ -68,7 +70,7 @@ async def test_a_message_may_go_back_or_to_the_dead(make_app: MakeApp, foreign: 
         assert again is not None
         assert again.redelivered
         await again.dead_letter("nobody wants it")
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
         assert (dead.body, dead.headers["warren-dead-reason"]) == (b"1", "rejected")
         assert dead.headers["warren-dead-error"] == "DeadLetter: nobody wants it"
 
@@ -77,11 +79,13 @@ async def test_a_message_may_go_back_or_to_the_dead(make_app: MakeApp, foreign: 
         assert plain is not None
         with pytest.raises(ConfigError, match="has no dead letter exchange"):
             await plain.dead_letter("no")
-        await foreign.holds(f"{name}.plain", 1)
-    await foreign.holds(name, 0)
+        await amqp_client.holds(f"{name}.plain", 1)
+    await amqp_client.holds(name, 0)
 
 
-async def test_a_block_acknowledges_or_gives_back(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_a_block_acknowledges_or_gives_back(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     app = make_app()
     app.declare(Queue(name))
     async with app:
@@ -100,12 +104,14 @@ async def test_a_block_acknowledges_or_gives_back(make_app: MakeApp, foreign: Fo
         await app.publish(b"2", key=name)
         unsettled = await app.get(name)
         assert unsettled is not None
-    await foreign.holds(name, 1)
+    await amqp_client.holds(name, 1)
     with pytest.raises(TransportUnavailable, match="delivered again"):
         await unsettled.ack()
 
 
-async def test_who_gives_up_waiting_takes_nothing(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_who_gives_up_waiting_takes_nothing(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     app = make_app()
     app.declare(Queue(name))
     async with app:
@@ -121,11 +127,11 @@ async def test_who_gives_up_waiting_takes_nothing(make_app: MakeApp, foreign: Fo
             held = await app.get(name, timeout=60)
             assert held is not None
             await held.ack()
-    await foreign.holds(name, 0)
+    await amqp_client.holds(name, 0)
 
 
 async def test_what_cannot_be_got_is_said(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
     app.declare(Queue(name))
@@ -133,7 +139,7 @@ async def test_what_cannot_be_got_is_said(
         with pytest.raises(TopologyMismatch, match="NOT_FOUND"):
             await app.get(f"{name}.missing")
         waiting = asyncio.create_task(app.get(name, timeout=240))
-        await foreign.has_consumers(name, 1)
+        await amqp_client.has_consumers(name, 1)
         proxy.cut()
         with pytest.raises(TransportUnavailable):
             await waiting

@@ -13,8 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from warren.sdk import (
     App,
     Binding,
@@ -33,7 +33,7 @@ from warren.sdk import (
 
 
 async def test_a_handled_message_is_acknowledged_after_the_handler_returned(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
         number: int
@@ -58,7 +58,7 @@ async def test_a_handled_message_is_acknowledged_after_the_handler_returned(
             lambda: app.statistics().subscriptions[name].acknowledged == 1, "the message is acknowledged"
         )
     assert seen == [Ping(number=7)]
-    await foreign.holds(name, 0)
+    await amqp_client.holds(name, 0)
 
 
 async def test_a_decorated_function_stays_what_it_was(make_app: MakeApp, name: str) -> None:
@@ -108,7 +108,7 @@ async def test_the_delivery_is_there_for_who_asks(make_app: MakeApp, name: str) 
 
 
 async def test_a_failing_handler_is_tried_three_times_then_the_message_is_dead_with_the_reason(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
         number: int
@@ -123,7 +123,7 @@ async def test_a_failing_handler_is_tried_three_times_then_the_message_is_dead_w
 
     async with app:
         await app.publish(Ping(number=1), message_id="m1", expiration=timedelta(hours=1))
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
         await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "the copy is confirmed")
         statistics = app.statistics().handlers[name]
     assert tried == [1, 1, 1]
@@ -132,7 +132,7 @@ async def test_a_failing_handler_is_tried_three_times_then_the_message_is_dead_w
     assert dead.headers["warren-dead-error"] == "ZeroDivisionError: cannot divide"
     assert isinstance(dead.headers["warren-dead-time"], int)
     assert (statistics.dead_lettered, statistics.failed_attempts, statistics.handled) == (1, 3, 0)
-    await foreign.holds(name, 0)
+    await amqp_client.holds(name, 0)
 
 
 async def test_a_handler_that_succeeds_in_the_end_is_a_success(make_app: MakeApp, name: str) -> None:
@@ -155,7 +155,9 @@ async def test_a_handler_that_succeeds_in_the_end_is_a_success(make_app: MakeApp
     assert len(tried) == 3
 
 
-async def test_what_cannot_be_read_is_dead_at_once(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_what_cannot_be_read_is_dead_at_once(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     class Ping(Command, queue=name):
         number: int
 
@@ -167,12 +169,12 @@ async def test_what_cannot_be_read_is_dead_at_once(make_app: MakeApp, foreign: F
 
     async with app:
         for body in (b"{", b'{"number":"many"}', b"\xff"):
-            await foreign.put(name, body)
-            dead = await foreign.take(f"{name}.dead")
+            await amqp_client.put(name, body)
+            dead = await amqp_client.take(f"{name}.dead")
             assert (dead.body, dead.headers["warren-dead-reason"]) == (body, "undecodable")
 
 
-async def test_a_handler_may_choose_the_end(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_a_handler_may_choose_the_end(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     class Ping(Command, queue=name):
         number: int
 
@@ -188,7 +190,7 @@ async def test_a_handler_may_choose_the_end(make_app: MakeApp, foreign: Foreign,
 
     async with app:
         await app.publish(Ping(number=1))
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
     assert seen == [False, True]
     assert (dead.headers["warren-dead-reason"], dead.headers["warren-dead-error"]) == (
         "rejected",
@@ -212,7 +214,7 @@ async def test_without_a_dead_letter_exchange_a_failure_is_counted_as_dropped(
 
 
 async def test_two_types_share_a_queue_and_a_third_is_dead(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Opened(Event, exchange=f"{name}.x", key="opened"):
         pass
@@ -235,8 +237,8 @@ async def test_two_types_share_a_queue_and_a_third_is_dead(
         await app.publish(Closed())
         await app.publish(Opened())
         assert {await seen.get(), await seen.get()} == {Opened(), Closed()}
-        await foreign.put(name, b"{}", type="burnt_down")
-        assert (await foreign.take(f"{name}.dead")).headers["warren-dead-reason"] == "unknown_type"
+        await amqp_client.put(name, b"{}", type="burnt_down")
+        assert (await amqp_client.take(f"{name}.dead")).headers["warren-dead-reason"] == "unknown_type"
 
 
 @pytest.mark.parametrize(
@@ -287,7 +289,7 @@ async def test_no_more_handlers_run_than_the_concurrency_allows(make_app: MakeAp
 
 
 async def test_a_handler_publishes_calls_and_declares_at_concurrency_one(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ask(Request[int], queue=f"{name}.ask"):
         number: int
@@ -364,7 +366,7 @@ def test_a_handler_that_does_not_fit_is_refused() -> None:
 
 
 async def test_a_dead_letter_queue_that_is_gone_is_made_again(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
 
@@ -373,15 +375,15 @@ async def test_a_dead_letter_queue_that_is_gone_is_made_again(
         raise DeadLetter("no")
 
     async with app:
-        await foreign.channel.queue_delete(f"{name}.dead")
+        await amqp_client.channel.queue_delete(f"{name}.dead")
         await app.publish(b"1", key=name)
         await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
     assert (dead.body, dead.headers["warren-dead-reason"]) == (b"1", "rejected")
 
 
 async def test_a_dead_letter_that_no_queue_takes_is_counted_as_dropped(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Exchange(f"{name}.dlx", type="fanout"))
@@ -413,7 +415,7 @@ class Account:
 @pytest.mark.parametrize("content_type", ["application/json", "application/msgpack"])
 async def test_content_that_cannot_be_read_is_shown_nowhere(
     make_app: MakeApp,
-    foreign: Foreign,
+    amqp_client: AsyncClient,
     name: str,
     kind: Any,
     content_type: str,
@@ -428,8 +430,8 @@ async def test_content_that_cannot_be_read_is_shown_nowhere(
     body = {"number": SECRET}
     async with app:
         packed = json.dumps(body).encode() if content_type.endswith("json") else msgpack.packb(body)
-        await foreign.put(name, packed, content_type=content_type)
-        dead = await foreign.take(f"{name}.dead")
+        await amqp_client.put(name, packed, content_type=content_type)
+        dead = await amqp_client.take(f"{name}.dead")
     assert dead.headers["warren-dead-reason"] == "undecodable"
     assert str(dead.headers["warren-dead-error"]).startswith("ValueError: number: Input should be")
     assert "number: Input should be" in caplog.text

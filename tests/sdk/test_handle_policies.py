@@ -9,7 +9,7 @@ from typing import Any
 from tenacity import AsyncRetrying, stop_after_attempt
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
+from tests.support.async_client import AsyncClient
 from warren.sdk import (
     App,
     Clock,
@@ -86,7 +86,7 @@ class Later:
 
 
 async def test_a_policy_may_delay_before_the_message_is_dead(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     apps: list[App] = []
     later = Later(lambda: apps[0])
@@ -99,7 +99,7 @@ async def test_a_policy_may_delay_before_the_message_is_dead(
 
     async with app:
         await app.publish(b"1", key=name)
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
     assert later.asked == [(name, timedelta(seconds=5))] * 2
     assert dead.headers["warren-attempt"] == 3
     assert app.state.value == "closed"

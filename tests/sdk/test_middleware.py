@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from warren.sdk import (
     App,
     BatchError,
@@ -50,7 +50,7 @@ def reverse(app: App, tag: str, order: list[str], *, opens: str = "") -> None:
 
 
 async def test_both_sides_change_the_message_from_the_user_to_the_wire_and_back(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
         number: int
@@ -69,7 +69,7 @@ async def test_both_sides_change_the_message_from_the_user_to_the_wire_and_back(
         await app.publish(Ping(number=1), headers={"tenant": "x"})
         message, delivery, current = await asyncio.wait_for(seen.get(), 60)
         await app.publish(b"plain", key=f"{name}.dead")
-        wire = await foreign.take(f"{name}.dead")
+        wire = await amqp_client.take(f"{name}.dead")
     assert message == Ping(number=1)
     assert (delivery.properties["app_id"], current) == ("opened", delivery)
     assert {"sealed-a": True, "sealed-b": True, "tenant": "x"}.items() <= delivery.headers.items()
@@ -79,7 +79,7 @@ async def test_both_sides_change_the_message_from_the_user_to_the_wire_and_back(
 
 
 async def test_a_middleware_dead_letters_the_message_as_it_came(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     reverse(app, "a", [])
@@ -89,13 +89,15 @@ async def test_a_middleware_dead_letters_the_message_as_it_came(
         pytest.fail("it was not sealed")
 
     async with app:
-        await foreign.put(name, b"forged")
-        dead = await foreign.take(f"{name}.dead")
+        await amqp_client.put(name, b"forged")
+        dead = await amqp_client.take(f"{name}.dead")
     assert (dead.body, dead.headers["warren-dead-reason"]) == (b"forged", "rejected")
     assert dead.headers["warren-dead-error"] == "DeadLetter: it is not sealed"
 
 
-async def test_a_dead_letter_is_not_sealed_twice(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_a_dead_letter_is_not_sealed_twice(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     app = make_app()
     reverse(app, "a", [])
 
@@ -106,10 +108,12 @@ async def test_a_dead_letter_is_not_sealed_twice(make_app: MakeApp, foreign: For
 
     async with app:
         await app.publish(b"12", key=name)
-        assert (await foreign.take(f"{name}.dead")).body == b"21a"
+        assert (await amqp_client.take(f"{name}.dead")).body == b"21a"
 
 
-async def test_what_is_forwarded_goes_as_it_came(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_what_is_forwarded_goes_as_it_came(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     app = make_app()
     reverse(app, "a", [])
     app.declare(*_queue(f"{name}.further"))
@@ -120,7 +124,7 @@ async def test_what_is_forwarded_goes_as_it_came(make_app: MakeApp, foreign: For
 
     async with app:
         await app.publish(b"12", key=name)
-        assert (await foreign.take(f"{name}.further")).body == b"21a"
+        assert (await amqp_client.take(f"{name}.further")).body == b"21a"
 
 
 async def test_requests_and_replies_pass_on_both_sides(make_app: MakeApp, name: str) -> None:
@@ -194,7 +198,7 @@ async def test_what_a_middleware_keeps_to_itself_is_acknowledged(make_app: MakeA
 
 
 async def test_many_publishes_keep_their_order_though_a_middleware_waits(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     released = asyncio.Event()
@@ -215,7 +219,7 @@ async def test_many_publishes_keep_their_order_though_a_middleware_waits(
         with pytest.raises(BatchError, match="a middleware failed: ValueError: not this one") as caught:
             await publishing
         assert [failure.index for failure in caught.value.report.failures] == [3]
-        assert [(await foreign.take(name)).body for _ in range(4)] == [b"0", b"1", b"2", b"4"]
+        assert [(await amqp_client.take(name)).body for _ in range(4)] == [b"0", b"1", b"2", b"4"]
         with pytest.raises(ValueError, match="not this one"):
             await app.publish(b"3", key=name)
 

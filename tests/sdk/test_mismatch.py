@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
+from tests.support.async_client import AsyncClient
 from warren.sdk import Command, Event, Exchange, Queue, TopologyMismatch
 from warren.sdk.topology.declarations import Declaration
 from warren.sdk.topology.mismatch import Difference, read_mismatch
@@ -20,7 +20,7 @@ def found(error: pytest.ExceptionInfo[TopologyMismatch]) -> dict[str, tuple[Any,
 
 
 async def test_every_argument_that_differs_is_named_with_both_values(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     there: dict[str, Any] = {
         "x-queue-type": "quorum",
@@ -29,7 +29,7 @@ async def test_every_argument_that_differs_is_named_with_both_values(
         "x-overflow": "drop-head",
         "x-single-active-consumer": True,
     }
-    await foreign.channel.declare_queue(name, durable=True, arguments=there)
+    await amqp_client.channel.declare_queue(name, durable=True, arguments=there)
     app = make_app()
     app.declare(Queue(name, message_ttl=timedelta(seconds=1), dead_letter_exchange="it's", max_length=5))
     with pytest.raises(TopologyMismatch) as caught:
@@ -48,10 +48,10 @@ async def test_every_argument_that_differs_is_named_with_both_values(
 
 
 async def test_properties_that_differ_are_named_as_well(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     exchange = f"{name}.x"
-    await foreign.channel.declare_exchange(
+    await amqp_client.channel.declare_exchange(
         exchange, "fanout", durable=False, auto_delete=True, arguments={"alternate-exchange": "lost"}
     )
     app = make_app()
@@ -67,21 +67,21 @@ async def test_properties_that_differ_are_named_as_well(
 
 
 async def test_adopt_takes_it_as_it_is_and_says_so(
-    make_app: MakeApp, foreign: Foreign, name: str, caplog: pytest.LogCaptureFixture
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await foreign.channel.declare_queue(name, durable=True, arguments={"x-max-length": 7})
+    await amqp_client.channel.declare_queue(name, durable=True, arguments={"x-max-length": 7})
     app = make_app(mismatch="adopt")
     app.declare(Queue(name))
     with caplog.at_level(logging.WARNING, "warren.sdk"):
         async with app:
             await app.publish(b"1", exchange="", key=name)
-    await foreign.holds(name, 1)
+    await amqp_client.holds(name, 1)
     assert f"event=topology.mismatch_adopted item=queue '{name}'" in caplog.text
     assert "x-max-length is 7 on the broker and none here" in caplog.text
 
 
 async def test_what_an_app_publishes_is_declared_at_its_start(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Placed(Event, exchange=f"{name}.orders", key="placed", audience=[f"{name}.billing"]):
         pass
@@ -92,9 +92,9 @@ async def test_what_an_app_publishes_is_declared_at_its_start(
     app = make_app()
     app.publishes(Placed, Cancel)
     async with app:
-        assert await foreign.count(f"{name}.billing") == await foreign.count(f"{name}.cancel") == 0
+        assert await amqp_client.count(f"{name}.billing") == await amqp_client.count(f"{name}.cancel") == 0
         await app.publish(Placed())
-        await foreign.holds(f"{name}.billing", 1)
+        await amqp_client.holds(f"{name}.billing", 1)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from warren.sdk import App, Command, ConfigError, Delivery
 
 
@@ -65,7 +65,7 @@ async def test_the_key_may_be_a_header(make_app: MakeApp, name: str) -> None:
 
 
 async def test_what_has_no_readable_key_ends_like_any_other(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Step(Command, queue=name):
         number: int
@@ -81,9 +81,9 @@ async def test_what_has_no_readable_key_ends_like_any_other(
         seen.append(message.number)
 
     async with app:
-        await foreign.put(name, b"{", content_type="application/json")
+        await amqp_client.put(name, b"{", content_type="application/json")
         await app.publish_many([Step(number=0), Step(number=1), Step(number=2)])
-        assert (await foreign.take(f"{name}.dead")).headers["warren-dead-reason"] == "undecodable"
+        assert (await amqp_client.take(f"{name}.dead")).headers["warren-dead-reason"] == "undecodable"
         await until(lambda: sorted(seen) == [0, 1, 2], "the others are handled")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from warren.sdk import (
     Ack,
     App,
@@ -53,7 +53,7 @@ class Straight:
 
 @pytest.mark.parametrize("how", ["returned", "raised"])
 async def test_outcomes_are_values_and_exceptions(
-    make_app: MakeApp, foreign: Foreign, name: str, how: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, how: str
 ) -> None:
     delays = Straight()
     app = make_app(delay=delays)
@@ -78,7 +78,7 @@ async def test_outcomes_are_values_and_exceptions(
     async with app:
         for body in outcomes:
             await app.publish(body, key=name)
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
         await until(lambda: app.statistics().handlers[name].handled == 3, "all have come to their end")
         await until(lambda: app.statistics().handlers[name].dead_lettered == 1, "the copy is confirmed")
         statistics = app.statistics()
@@ -90,7 +90,7 @@ async def test_outcomes_are_values_and_exceptions(
 
 
 async def test_a_policy_tries_here_then_delays_then_gives_up(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     delays = Straight()
     app = make_app(delay=delays)
@@ -106,7 +106,7 @@ async def test_a_policy_tries_here_then_delays_then_gives_up(
     assert Queue(f"{name}.wait", dead_letter_exchange=None) in app.topology
     async with app:
         await app.publish(b"1", key=name)
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
     assert tried == [1, 1, 2, 2, 3, 3]
     assert delays.asked == [(1, timedelta(seconds=5)), (2, timedelta(minutes=1))]
     assert dead.headers["warren-dead-reason"] == "failed"
@@ -118,7 +118,7 @@ async def test_a_policy_tries_here_then_delays_then_gives_up(
     ("error", "tries"), [(KeyError, 1), (TimeoutError, 1), (ConnectionError, 2), (OSError, 2)]
 )
 async def test_a_policy_looks_at_the_class_of_the_error(
-    make_app: MakeApp, foreign: Foreign, name: str, error: type[Exception], tries: int
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, error: type[Exception], tries: int
 ) -> None:
     app = make_app(delay=Straight())
     tried: list[None] = []
@@ -130,12 +130,12 @@ async def test_a_policy_looks_at_the_class_of_the_error(
 
     async with app:
         await app.publish(b"1", key=name)
-        await foreign.take(f"{name}.dead")
+        await amqp_client.take(f"{name}.dead")
     assert len(tried) == tries
 
 
 async def test_retry_later_takes_the_policys_delays_to_their_end(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     delays = Straight()
     app = make_app(delay=delays)
@@ -146,13 +146,13 @@ async def test_retry_later_takes_the_policys_delays_to_their_end(
 
     async with app:
         await app.publish(b"1", key=name)
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
     assert [after for _, after in delays.asked] == [timedelta(seconds=5), timedelta(minutes=1)]
     assert dead.headers["warren-dead-error"] == "RetryLater: the handler asked for a later retry"
 
 
 async def test_without_a_backend_a_delay_is_a_queue_on_the_broker(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     tried: list[int] = []
@@ -167,7 +167,7 @@ async def test_without_a_backend_a_delay_is_a_queue_on_the_broker(
     }
     async with app:
         await app.publish(b"1", key=name)
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
     assert tried == [1, 2, 3]
     assert (dead.headers["warren-dead-reason"], dead.headers["warren-attempt"]) == ("failed", 3)
 

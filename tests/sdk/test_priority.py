@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
+from tests.support.async_client import AsyncClient
 from warren.sdk import ConfigError, Queue
 
 
-async def test_what_is_urgent_overtakes_what_waits(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_what_is_urgent_overtakes_what_waits(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     app = make_app()
     app.declare(Queue(name, max_priority=10))
     async with app:
@@ -17,7 +19,7 @@ async def test_what_is_urgent_overtakes_what_waits(make_app: MakeApp, foreign: F
             await app.publish(str(priority), key=name, priority=priority)
         with pytest.raises(ConfigError, match="from 0 to 255"):
             await app.publish(b"", key=name, priority=256)
-        taken = [await foreign.take(name) for _ in range(4)]
+        taken = [await amqp_client.take(name) for _ in range(4)]
     assert [(message.body, message.priority) for message in taken] == [
         (b"99", 99),
         (b"5", 5),

@@ -9,11 +9,11 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from tests.support.processes import closed_port
 from tests.support.proxy import Proxy
-from tests.support.steps import Fault, Step
+from tests.support.proxy_faults import Fault, FrameTrigger
 from warren.sdk import (
     BatchError,
     Binding,
@@ -31,14 +31,14 @@ from warren.sdk import (
 
 
 async def test_a_confirmed_message_is_in_its_queue_as_the_wire_form_says(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class OrderPlaced(Event, exchange=f"{name}.orders", key="order.placed", audience=[f"{name}.billing"]):
         order_id: str
 
     async with make_app() as app:
         await app.publish(OrderPlaced(order_id="42"), headers={"tenant": "a"})
-        message = await foreign.take(f"{name}.billing")
+        message = await amqp_client.take(f"{name}.billing")
     assert message.body == b'{"order_id":"42"}'
     message.headers.pop("x-delivery-count", None)  # the broker's own, of quorum queues
     assert message.headers == {"tenant": "a"}
@@ -101,7 +101,7 @@ async def test_a_full_queue_refuses(make_app: MakeApp, name: str) -> None:
 
 
 async def test_a_silent_broker_ends_in_a_timeout_whose_outcome_is_unknown(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
     app.declare(Queue(name))
@@ -110,12 +110,12 @@ async def test_a_silent_broker_ends_in_a_timeout_whose_outcome_is_unknown(
         with pytest.raises(PublishTimeout) as caught:
             await app.publish(b"1", key=name, timeout=0.2)
         assert (caught.value.outcome, caught.value.retryable) == ("unknown", True)
-        await foreign.take(name)
+        await amqp_client.take(name)
         proxy.to_client.release()
 
 
 async def test_a_full_window_ends_in_a_timeout_and_nothing_was_sent(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url, window=2)
     app.declare(Queue(name))
@@ -129,7 +129,7 @@ async def test_a_full_window_ends_in_a_timeout_and_nothing_was_sent(
         proxy.to_client.release()
         await asyncio.gather(*first)
         await app.publish(b"3", key=name)
-    assert [(await foreign.take(name)).body for _ in range(3)] == [b"1", b"1", b"3"]
+    assert [(await amqp_client.take(name)).body for _ in range(3)] == [b"1", b"1", b"3"]
 
 
 async def test_without_a_connection_a_publish_waits_and_then_says_that_it_was_not_sent(
@@ -164,15 +164,15 @@ async def test_a_wrong_password_is_said_at_once(make_app: MakeApp, amqp_url: str
     assert not caught.value.retryable
 
 
-async def test_a_batch_says_which_failed(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_a_batch_says_which_failed(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     class Note(Command, queue=f"{name}.notes"):
         number: int
 
     async with make_app(window=50) as app:
         report = await app.publish_many(Note(number=number) for number in range(200))
         assert (report.total, report.confirmed, report.failures) == (200, 200, ())
-        await foreign.holds(f"{name}.notes", 200)
-        await foreign.channel.queue_delete(f"{name}.notes")
+        await amqp_client.holds(f"{name}.notes", 200)
+        await amqp_client.channel.queue_delete(f"{name}.notes")
         with pytest.raises(BatchError, match="2 of 2 messages were not confirmed") as caught:
             await app.publish_many([Note(number=1), Note(number=2)])
         assert [failure.index for failure in caught.value.report.failures] == [0, 1]
@@ -181,7 +181,7 @@ async def test_a_batch_says_which_failed(make_app: MakeApp, foreign: Foreign, na
 
 
 async def test_a_missing_exchange_ends_only_what_went_there(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Queue(name))
@@ -195,11 +195,11 @@ async def test_a_missing_exchange_ends_only_what_went_there(
         assert [result for result in results if result is not None] == [results[20]]
         assert isinstance(results[20], PublishError)
         assert f"no exchange '{name}.missing'" in str(results[20])
-        assert (await foreign.drain(name)).count(b"good") >= 40
+        assert (await amqp_client.drain(name)).count(b"good") >= 40
 
 
 async def test_a_return_of_a_lost_connection_says_nothing_of_the_next_attempt(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
     returned: list[Unroutable] = []
@@ -209,50 +209,52 @@ async def test_a_return_of_a_lost_connection_says_nothing_of_the_next_attempt(
         app.declare(Queue(name))  # Here, since the next attempt may be a millisecond away.
 
     # The return has come and its confirm has not.
-    with Step(proxy.to_client, "header", Fault.CUT_AFTER) as step:
+    with FrameTrigger(proxy.to_client, "header", Fault.CUT_AFTER) as step:
         async with app:
             app.on_return(declare)
             await app.publish(b"", key=name)
     assert step.hit
     assert len(returned) == 1
-    assert (await foreign.take(name)).headers["warren-republished"]
+    assert (await amqp_client.take(name)).headers["warren-republished"]
 
 
 async def test_whoever_finds_no_room_for_its_bytes_keeps_its_place(
-    make_app: MakeApp, foreign: Foreign, name: str, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("warren.sdk.publish.publisher_confirms.WINDOW_BYTES", 4)
     app = make_app()
     app.declare(Queue(name))
     async with app:
         await asyncio.gather(*(app.publish(b"%04d" % number, key=name) for number in range(20)))
-    assert [(await foreign.take(name)).body for _ in range(20)] == [b"%04d" % number for number in range(20)]
+    assert [(await amqp_client.take(name)).body for _ in range(20)] == [
+        b"%04d" % number for number in range(20)
+    ]
 
 
-async def test_at_most_once_awaits_nothing(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_at_most_once_awaits_nothing(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     app = make_app()
     app.declare(Queue(name))
     async with app:
         await app.publish(b"1", key=name, reliability="at_most_once")
-        message = await foreign.take(name)
+        message = await amqp_client.take(name)
         assert message.delivery_mode == 1
         await app.publish(b"nowhere", key=f"{name}.missing", reliability="at_most_once")
 
 
 @pytest.mark.parametrize("size", [0, 1, 131_063, 131_064, 131_065, 1_000_000])
 async def test_bodies_of_every_size_arrive_whole(
-    make_app: MakeApp, foreign: Foreign, name: str, size: int
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, size: int
 ) -> None:
     app = make_app()
     app.declare(Queue(name))
     body = bytes(number % 251 for number in range(size))
     async with app:
         await app.publish(body, key=name)
-    assert (await foreign.take(name)).body == body
+    assert (await amqp_client.take(name)).body == body
 
 
 async def test_what_cannot_be_written_is_said_and_harms_nobody(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Queue(name))
@@ -262,7 +264,7 @@ async def test_what_cannot_be_written_is_said_and_harms_nobody(
         with pytest.raises(ConfigError, match="cannot be written as JSON"):
             await app.publish({"a": object()}, key=name)
         await app.publish(b"2", key=name)
-    assert (await foreign.take(name)).body == b"2"
+    assert (await amqp_client.take(name)).body == b"2"
 
 
 async def test_a_cancelled_publish_leaves_no_trace(make_app: MakeApp, proxy: Proxy, name: str) -> None:
@@ -282,7 +284,7 @@ async def test_a_cancelled_publish_leaves_no_trace(make_app: MakeApp, proxy: Pro
 
 
 async def test_what_is_cut_off_is_published_again_marked_and_under_its_own_id(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     """The broker got the messages, the confirms were lost: each comes a second time, and says so."""
     app = make_app(proxy.url)
@@ -293,11 +295,11 @@ async def test_what_is_cut_off_is_published_again_marked_and_under_its_own_id(
             asyncio.create_task(app.publish(str(n), key=name, message_id=f"id{n}", timeout=240))
             for n in range(50)
         ]
-        first = [await foreign.take(name) for _ in range(50)]
+        first = [await amqp_client.take(name) for _ in range(50)]
         proxy.cut()
         proxy.to_client.release()
         await asyncio.gather(*tasks)
-        second = [await foreign.take(name) for _ in range(50)]
+        second = [await amqp_client.take(name) for _ in range(50)]
 
     assert [m.headers.get("warren-republished") for m in first] == [None] * 50
     assert [m.headers.get("warren-republished") for m in second] == [True] * 50
@@ -312,7 +314,7 @@ def identity(message: AbstractIncomingMessage) -> tuple[Any, ...]:
 # Two hundred confirms one after the other, each when the disk has its message.
 @pytest.mark.timeout(900)
 async def test_nothing_is_lost_when_connections_are_cut_in_the_middle_of_publishing(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
     app.declare(Queue(name))
@@ -326,7 +328,7 @@ async def test_nothing_is_lost_when_connections_are_cut_in_the_middle_of_publish
             proxy.to_server.cut_after(20_000 + 1_111 * cut)
             await asyncio.gather(*(publish(part) for part in range(cut * 10, cut * 10 + 10)))
         assert app.statistics().reconnects >= 5
-    bodies = set(await foreign.drain(name))
+    bodies = set(await amqp_client.drain(name))
     assert len(bodies) == 5 * 10 * 40
 
 

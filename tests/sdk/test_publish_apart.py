@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from tests.support.proxy import Proxy
 from warren.sdk import ConfigError, PublishError, Queue, Unroutable
 
@@ -46,7 +46,7 @@ async def test_headers_that_fit_no_frame_are_refused_before_the_connection_is_lo
 
 
 async def test_at_most_once_needs_no_place_in_the_window(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url, window=1)
     app.declare(Queue(name))
@@ -60,11 +60,11 @@ async def test_at_most_once_needs_no_place_in_the_window(
         proxy.accept()
         async with asyncio.timeout(60):
             await publishing
-        assert [(await foreign.take(name)).body for _ in range(3)] == [b"0", b"1", b"2"]
+        assert [(await amqp_client.take(name)).body for _ in range(3)] == [b"0", b"1", b"2"]
 
 
 async def test_who_gives_up_when_its_turn_comes_lets_the_next_one_go(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url, window=1)
     app.declare(Queue(name))
@@ -83,11 +83,11 @@ async def test_who_gives_up_when_its_turn_comes_lets_the_next_one_go(
         async with asyncio.timeout(60):
             await asyncio.gather(first, waiting[1])
         assert waiting[0].cancelled()
-        assert [(await foreign.take(name)).body for _ in range(2)] == [b"first", b"third"]
+        assert [(await amqp_client.take(name)).body for _ in range(2)] == [b"first", b"third"]
 
 
 async def test_at_most_once_that_the_broker_refuses_ends_no_publish_that_is_awaited(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
     app.declare(Queue(name))
@@ -104,7 +104,7 @@ async def test_at_most_once_that_the_broker_refuses_ends_no_publish_that_is_awai
 
 
 async def test_a_message_that_closes_the_channel_ends_alone_and_those_beside_it_are_confirmed(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Queue(name))
@@ -124,5 +124,5 @@ async def test_a_message_that_closes_the_channel_ends_alone_and_those_beside_it_
             assert error.outcome == "refused"
         assert app.statistics().reconnects == 0, "the connection stays; only the channel is a new one"
         await app.publish(b"after", key=name)
-    bodies = await foreign.drain(name)
+    bodies = await amqp_client.drain(name)
     assert {*bodies} == {b"after", *(b"good%d" % n for n in range(40))}

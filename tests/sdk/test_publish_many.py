@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from tests.support.proxy import Proxy
 from warren.sdk import (
     App,
@@ -34,7 +34,7 @@ def full(name: str, length: int) -> Queue:
 
 
 async def test_a_message_is_submitted_and_its_confirm_awaited_later(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(full(name, 2))
@@ -45,10 +45,10 @@ async def test_a_message_is_submitted_and_its_confirm_awaited_later(
             await (await app.submit("2", key=name))
         with pytest.raises(Unroutable):
             await (await app.submit("2", key=f"{name}.none"))
-    assert [(await foreign.take(name)).message_id for _ in range(2)] == ["m0", "m1"]
+    assert [(await amqp_client.take(name)).message_id for _ in range(2)] == ["m0", "m1"]
 
 
-async def test_batches_close_by_count(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_batches_close_by_count(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     app = make_app()
     app.declare(Queue(name))
     async with app:
@@ -60,7 +60,7 @@ async def test_batches_close_by_count(make_app: MakeApp, foreign: Foreign, name:
         ]
         assert reports == [PublishReport(10, ()), PublishReport(10, ()), PublishReport(5, ())]
         assert [r async for r in app.publish_batches([], key=name)] == []
-    assert [(await foreign.take(name)).body for _ in range(25)] == [str(n).encode() for n in range(25)]
+    assert [(await amqp_client.take(name)).body for _ in range(25)] == [str(n).encode() for n in range(25)]
 
 
 async def test_batches_close_by_time_while_the_source_has_no_more(make_app: MakeApp, name: str) -> None:
@@ -103,7 +103,7 @@ async def test_a_batch_that_nothing_closes_is_refused(
 
 
 async def test_only_what_is_not_confirmed_is_published_again(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(full(name, 3))
@@ -111,11 +111,11 @@ async def test_only_what_is_not_confirmed_is_published_again(
         report = await app.publish_many([str(n) for n in range(5)], key=name, on_error="report")
         assert [failure.index for failure in report.failures] == [3, 4]
         ids = [failure.outgoing.message_id for failure in report.failures if failure.outgoing]
-        taken = [await foreign.take(name) for _ in range(3)]
+        taken = [await amqp_client.take(name) for _ in range(3)]
         assert [message.headers.get("warren-republished") for message in taken] == [None] * 3
         again = await app.publish_again(report)
         assert (again.total, again.failures) == (2, ())
-    messages = [await foreign.take(name) for _ in range(2)]
+    messages = [await amqp_client.take(name) for _ in range(2)]
     assert [(m.body, m.message_id, m.headers["warren-republished"]) for m in messages] == [
         (b"3", ids[0], True),
         (b"4", ids[1], True),
@@ -134,7 +134,7 @@ async def test_what_cannot_be_sent_at_all_stays_a_failure(make_app: MakeApp, nam
 
 
 async def test_attempts_publish_again_until_there_is_room(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(full(name, 2))
@@ -142,7 +142,7 @@ async def test_attempts_publish_again_until_there_is_room(
         publishing = asyncio.create_task(
             app.publish_many([str(n) for n in range(4)], key=name, attempts=50, on_error="report")
         )
-        bodies = [(await foreign.take(name)).body for _ in range(4)]
+        bodies = [(await amqp_client.take(name)).body for _ in range(4)]
         assert (await publishing).failures == ()
         with pytest.raises(BatchError, match="1 of 1"):
             await app.publish_many([b"never"], key=f"{name}.none", attempts=50)
@@ -152,7 +152,7 @@ async def test_attempts_publish_again_until_there_is_room(
 
 
 async def test_in_order_nothing_overtakes_what_was_refused(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(window=1)
     app.declare(full(name, 3))
@@ -160,13 +160,13 @@ async def test_in_order_nothing_overtakes_what_was_refused(
         publishing = asyncio.create_task(
             app.publish_many([str(n) for n in range(20)], key=name, ordered=True, attempts=500)
         )
-        bodies = [(await foreign.take(name)).body for _ in range(20)]
+        bodies = [(await amqp_client.take(name)).body for _ in range(20)]
         await publishing
     assert bodies == [str(n).encode() for n in range(20)]
 
 
 async def test_in_order_the_first_that_stays_refused_ends_it(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(window=4)
     app.declare(full(name, 3))
@@ -181,17 +181,17 @@ async def test_in_order_the_first_that_stays_refused_ends_it(
         assert isinstance(errors[3], Nacked)
         assert "not sent, because an earlier" in str(errors[19])
         assert all(isinstance(error, PublishError) and error.retryable for error in errors.values())
-        await foreign.holds(name, 3)
+        await amqp_client.holds(name, 3)
         # Taken up again where it ended, the order is whole.
         for _ in range(3):
-            await foreign.take(name)
+            await amqp_client.take(name)
         rest = await app.publish_again(report, on_error="report")
         assert [failure.index for failure in rest.failures] == list(range(rest.failures[0].index, 20))
         assert rest.failures[0].index in (5, 6)
 
 
 async def test_in_order_across_lost_connections(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url, window=20)
     app.declare(Queue(name))
@@ -208,13 +208,13 @@ async def test_in_order_across_lost_connections(
             )
             proxy.cut()
         await publishing
-        seen += map(int, await foreign.drain(name))
+        seen += map(int, await amqp_client.drain(name))
     first = list(dict.fromkeys(seen))
     assert first == list(range(400)), "the first copies are in order; a copy of a lost confirm may come again"
 
 
 async def test_what_passed_the_middlewares_does_not_pass_again(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app: App = make_app()
     app.declare(full(name, 1))
@@ -229,9 +229,9 @@ async def test_what_passed_the_middlewares_does_not_pass_again(
     app.middleware(publish=seal)
     async with app:
         report = await app.publish_many([b"1", b"2"], key=name, on_error="report")
-        await foreign.take(name)
+        await amqp_client.take(name)
         await app.publish_again(report)
-    assert ((await foreign.take(name)).body, passed) == (b"sealed 2", 2)
+    assert ((await amqp_client.take(name)).body, passed) == (b"sealed 2", 2)
 
 
 async def test_a_long_source_is_not_kept_in_memory(make_app: MakeApp, name: str) -> None:

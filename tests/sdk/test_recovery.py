@@ -8,9 +8,9 @@ import pytest
 from aiormq.exceptions import ChannelPreconditionFailed
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign, foreign_client
 from tests.sdk.waiting import until
-from tests.support.broker import BrokerProcess
+from tests.support.async_client import AsyncClient, async_client
+from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from warren.sdk import App, Command, Event, Queue, State, TopologyMismatch, TransportUnavailable
 from warren.sdk.consume.subscription import Subscription
@@ -58,7 +58,7 @@ async def test_the_first_retry_comes_at_once(make_app: MakeApp, proxy: Proxy, na
 
 
 async def test_a_delivery_that_was_being_handled_comes_again_and_its_old_settlement_harms_nobody(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
     finish = asyncio.Event()
@@ -80,11 +80,11 @@ async def test_a_delivery_that_was_being_handled_comes_again_and_its_old_settlem
         )
         await until(lambda: app.statistics().subscriptions[name].stale == 1, "the first is stale")
         await until(lambda: app.ready, "it is ready")
-    await foreign.holds(name, 0)
+    await amqp_client.holds(name, 0)
 
 
 async def test_a_queue_deleted_under_its_consumer_is_made_again(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Happened(Event, exchange=f"{name}.x", key="k"):
         pass
@@ -98,7 +98,7 @@ async def test_a_queue_deleted_under_its_consumer_is_made_again(
 
     async with app:
         for _ in range(2):
-            await foreign.channel.queue_delete(name)
+            await amqp_client.channel.queue_delete(name)
             await until(lambda: not app.ready, "the consumer is gone")
             await until(lambda: app.ready, "the consumer is back")
             await app.publish(Happened())
@@ -106,7 +106,7 @@ async def test_a_queue_deleted_under_its_consumer_is_made_again(
 
 
 async def test_topology_is_there_again_after_the_broker_lost_it(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     class Happened(Event, exchange=f"{name}.x", key="k", audience=[f"{name}.audience"]):
         pass
@@ -117,14 +117,14 @@ async def test_topology_is_there_again_after_the_broker_lost_it(
         await app.publish(Happened())
         proxy.refuse()
         proxy.cut()
-        await foreign.channel.queue_delete(name)
-        await foreign.channel.queue_delete(f"{name}.audience")
-        await foreign.channel.exchange_delete(f"{name}.x")
+        await amqp_client.channel.queue_delete(name)
+        await amqp_client.channel.queue_delete(f"{name}.audience")
+        await amqp_client.channel.exchange_delete(f"{name}.x")
         proxy.accept()
         await app.publish(Happened())
         await app.publish(b"1", key=name)
-        assert (await foreign.take(name)).body == b"1"
-        assert (await foreign.take(f"{name}.audience")).body == b"{}"
+        assert (await amqp_client.take(name)).body == b"1"
+        assert (await amqp_client.take(f"{name}.audience")).body == b"{}"
 
 
 async def test_stopping_while_there_is_no_broker_takes_no_time(
@@ -227,7 +227,7 @@ async def test_why_a_queue_cannot_be_brought_back_is_said(
     async with app:
         subscription = app.subscriptions[name]
         for _ in range(50):
-            async with foreign_client(amqp_url) as client:
+            async with async_client(amqp_url) as client:
                 await client.channel.queue_delete(name)
                 try:
                     await client.channel.declare_queue(name, durable=True)
@@ -237,7 +237,7 @@ async def test_why_a_queue_cannot_be_brought_back_is_said(
         # A consumer that finds no queue is a mismatch as well, but no reason why there is none.
         await until(lambda: _refused(subscription), "it says why")
         assert f"event=topology.redeclare_failed queue={name} error=" in caplog.text
-        async with foreign_client(amqp_url) as client:
+        async with async_client(amqp_url) as client:
             await client.channel.queue_delete(name)
         await until(lambda: app.ready and subscription.error is None, "it is back")
 

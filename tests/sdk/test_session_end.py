@@ -10,7 +10,7 @@ import pytest
 
 from tests.sdk.conftest import MakeApp
 from tests.sdk.waiting import until
-from tests.support.inprocess import InProcess
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.proxy import Proxy
 from warren.sdk import App, Queue
 from warren.sdk.errors import TransactionError, TransportUnavailable
@@ -113,7 +113,7 @@ async def test_a_channel_too_many_is_said_at_once(
     name: str, act: Callable[[App, str, int], Awaitable[None]]
 ) -> None:
     """The broker ends the connection over it: once more would end the next one."""
-    with InProcess() as broker:
+    with InProcessBroker() as broker:
         assert broker.broker is not None
         node = broker.broker._node
         assert node is not None

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.recording import Recorded
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from warren.sdk import App, Command, DeadLetter, Delivery, Request, Requeue, Unroutable
 
 
-async def test_what_happened_is_counted(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_what_happened_is_counted(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     class Charge(Command, queue=name):
         how: str = ""
 

@@ -8,13 +8,13 @@ import contextlib
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from warren.sdk import App, Command, Queue
 
 
 async def test_stopping_finishes_what_has_started_and_requeues_the_rest(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
         number: int
@@ -38,14 +38,14 @@ async def test_stopping_finishes_what_has_started_and_requeues_the_rest(
     finish.set()
     await stopping
     assert done == [0]
-    await foreign.holds(name, 9)
-    await foreign.holds(f"{name}.dead", 1)
-    rest = [await foreign.take(name) for _ in range(9)]
+    await amqp_client.holds(name, 9)
+    await amqp_client.holds(f"{name}.dead", 1)
+    rest = [await amqp_client.take(name) for _ in range(9)]
     assert sorted(message.body for message in rest) == [f'{{"number":{n}}}'.encode() for n in range(1, 10)]
 
 
 async def test_a_handler_that_outlives_the_grace_period_is_cancelled_and_requeued(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     class Ping(Command, queue=name):
         pass
@@ -66,12 +66,12 @@ async def test_a_handler_that_outlives_the_grace_period_is_cancelled_and_requeue
         await app.publish(Ping())
         await started.wait()
     assert cancelled.is_set()
-    assert (await foreign.take(name)).redelivered
-    await foreign.holds(f"{name}.dead", 0)
+    assert (await amqp_client.take(name)).redelivered
+    await amqp_client.holds(f"{name}.dead", 0)
 
 
 async def test_a_handler_that_cancels_itself_has_failed(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
 
@@ -81,13 +81,13 @@ async def test_a_handler_that_cancels_itself_has_failed(
 
     async with app:
         await app.publish(b"1", key=name)
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
         assert dead.headers["warren-dead-reason"] == "failed"
         assert app.ready
 
 
 async def test_a_handler_that_catches_its_cancellation_and_returns_does_not_keep_the_app_from_stopping(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(grace=0.1)
     started = asyncio.Event()
@@ -103,11 +103,11 @@ async def test_a_handler_that_catches_its_cancellation_and_returns_does_not_keep
     await started.wait()
     async with asyncio.timeout(60):
         await app.stop()
-    await foreign.holds(name, 0)
+    await amqp_client.holds(name, 0)
 
 
 async def test_no_exception_of_a_handler_costs_its_queue_a_worker(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
 
@@ -118,7 +118,7 @@ async def test_no_exception_of_a_handler_costs_its_queue_a_worker(
 
     async with app:
         await app.publish_many([b"1", b"2"], key=name)
-        assert (await foreign.take(f"{name}.dead")).body == b"1"
+        assert (await amqp_client.take(f"{name}.dead")).body == b"1"
         await until(lambda: app.statistics().subscriptions[name].acknowledged == 1, "the next is handled")
 
 
@@ -128,7 +128,7 @@ class Unexpected(BaseException):
 
 @pytest.mark.parametrize("how", ["raise", "cancel", "cancel and return"])
 async def test_whatever_a_handler_does_to_its_task_the_next_message_is_handled(
-    make_app: MakeApp, foreign: Foreign, name: str, how: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, how: str
 ) -> None:
     app = make_app()
     seen: list[bytes] = []
@@ -151,7 +151,7 @@ async def test_whatever_a_handler_does_to_its_task_the_next_message_is_handled(
         await app.publish_many([b"1", b"2", b"2"], key=name)
         failed = how != "cancel and return"
         if failed:
-            assert (await foreign.take(f"{name}.dead")).body == b"1"
+            assert (await amqp_client.take(f"{name}.dead")).body == b"1"
         statistics = app.subscriptions[name].statistics
         await until(lambda: statistics.acknowledged == (2 if failed else 3), "the next are handled")
     assert seen == [b"1", b"2", b"2"]

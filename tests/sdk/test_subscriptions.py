@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from tests.support.proxy import Proxy
 from warren.sdk import App, CircuitBreaker, ConfigError, Delivery, Mode, Queue, Retry, Timer
 
 
 async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     seen: list[bytes] = []
@@ -34,7 +34,7 @@ async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(
         await until(lambda: subscription.statistics.delivered == 5, "the prefetch is used")
         await subscription.pause()
         assert (subscription.mode, subscription.active, app.ready) == (Mode.PAUSED, False, True)
-        await foreign.holds(name, 7)
+        await amqp_client.holds(name, 7)
         finish.set()
         await until(lambda: subscription.statistics.acknowledged == 1, "what ran went on, on its channel")
         await subscription.pause()
@@ -46,7 +46,9 @@ async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(
     assert seen == [b"%d" % number for number in range(8)], "in their order"
 
 
-async def test_a_cancelled_subscription_is_over(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_a_cancelled_subscription_is_over(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     app = make_app()
 
     @app.handle(bytes, queue=name)
@@ -61,7 +63,7 @@ async def test_a_cancelled_subscription_is_over(make_app: MakeApp, foreign: Fore
         with pytest.raises(ConfigError, match="is cancelled"):
             await app.subscriptions[name].pause()
         assert app.ready
-    await foreign.holds(name, 1)
+    await amqp_client.holds(name, 1)
 
 
 async def test_a_reconnect_does_not_resume(make_app: MakeApp, proxy: Proxy, name: str) -> None:
@@ -83,7 +85,9 @@ async def test_a_reconnect_does_not_resume(make_app: MakeApp, proxy: Proxy, name
         await until(lambda: seen == [b"1"], "it is handled")
 
 
-async def test_switching_to_and_fro_loses_nothing(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_switching_to_and_fro_loses_nothing(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     app = make_app()
     seen: set[bytes] = set()
 
@@ -106,7 +110,7 @@ async def test_switching_to_and_fro_loses_nothing(make_app: MakeApp, foreign: Fo
             lambda: subscription.snapshot().waiting == subscription.snapshot().running == 0, "it rests"
         )
         assert subscription.active
-    await foreign.holds(name, 0)
+    await amqp_client.holds(name, 0)
 
 
 class Switched:
@@ -128,7 +132,7 @@ class Switched:
 
 
 async def test_a_circuit_opens_is_tried_with_one_message_and_closes(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(retry=Retry(1))
     clock = Switched(app)
@@ -152,12 +156,12 @@ async def test_a_circuit_opens_is_tried_with_one_message_and_closes(
         await until(lambda: subscription.mode is Mode.TRIPPED, "the third failure opens the circuit")
         await until(lambda: subscription.snapshot().waiting == 0, "the rest is given back")
         assert tried == [b"0", b"bad", b"1", b"2"]
-        await foreign.holds(f"{name}.dead", 3)
-        await foreign.holds(name, 3)
+        await amqp_client.holds(f"{name}.dead", 3)
+        await amqp_client.holds(name, 3)
         for _ in range(2):
             clock.timers.pop()()
             await until(lambda: subscription.mode is Mode.TRIPPED and bool(clock.timers), "the trial failed")
-            await foreign.holds(name, 3)
+            await amqp_client.holds(name, 3)
         assert tried[4:] == [b"2", b"2"], "one message is tried, and is not lost over it"
         broken = False
         clock.timers.pop()()
@@ -205,7 +209,7 @@ async def test_a_subscription_is_there_while_the_app_runs(make_app: MakeApp, nam
 
 @pytest.mark.parametrize("mode", [Mode.PAUSED, Mode.CANCELLED, None])
 async def test_a_circuit_does_not_undo_what_was_chosen_by_hand(
-    make_app: MakeApp, foreign: Foreign, name: str, mode: Mode | None
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, mode: Mode | None
 ) -> None:
     app = make_app(retry=Retry(1))
     clock = Switched(app)
@@ -233,4 +237,4 @@ async def test_a_circuit_does_not_undo_what_was_chosen_by_hand(
     assert (clock.timers, subscription.statistics.tripped) == ([], 0)
     assert mode is None or subscription.mode is mode
     await (stopping or app.stop())
-    await foreign.holds(name, 1)
+    await amqp_client.holds(name, 1)

@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.recording import Recorded, handled, id_of, linked, of
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from warren.sdk import (
     Command,
     DeadLetter,
@@ -60,14 +60,14 @@ async def test_publish(traced: MakeApp, recorded: Recorded, server: Mapping[str,
 async def test_publish_names_its_destination(
     traced: MakeApp,
     recorded: Recorded,
-    foreign: Foreign,
+    amqp_client: AsyncClient,
     name: str,
     exchange: str,
     key: str,
     destination: str,
 ) -> None:
-    fanout = await foreign.channel.declare_exchange(name, "fanout", auto_delete=True)
-    queue = await foreign.channel.declare_queue(f"{name}.q", exclusive=True)
+    fanout = await amqp_client.channel.declare_exchange(name, "fanout", auto_delete=True)
+    queue = await amqp_client.channel.declare_queue(f"{name}.q", exclusive=True)
     await queue.bind(fanout)
     async with traced() as app:
         await app.publish(b"x", exchange=exchange.format(x=name), key=key.format(x=name))

@@ -12,8 +12,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.trace import SpanKind
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.recording import Recorded, handled, id_of, linked, of
+from tests.support.async_client import AsyncClient
 from warren.sdk import (
     Binding,
     Command,
@@ -27,13 +27,13 @@ from warren.sdk.app.runtime import Runtime
 
 
 async def test_context_travels_as_w3c_headers(
-    traced: MakeApp, recorded: Recorded, foreign: Foreign, name: str
+    traced: MakeApp, recorded: Recorded, amqp_client: AsyncClient, name: str
 ) -> None:
     app = traced()
     app.declare(Queue(name))
     async with app:
         await app.publish(b"x", key=name)
-        message = await foreign.take(name)
+        message = await amqp_client.take(name)
     context = recorded.span("publish").context
     assert context is not None
     assert str(message.headers["traceparent"]).startswith(
@@ -53,7 +53,7 @@ async def test_the_span_of_the_user_is_the_parent(traced: MakeApp, recorded: Rec
 
 
 async def test_a_creation_context_of_the_user_is_not_overwritten(
-    traced: MakeApp, recorded: Recorded, foreign: Foreign, name: str
+    traced: MakeApp, recorded: Recorded, amqp_client: AsyncClient, name: str
 ) -> None:
     app = traced()
     app.declare(Queue(name))
@@ -62,14 +62,14 @@ async def test_a_creation_context_of_the_user_is_not_overwritten(
     propagate.inject(headers, trace.set_span_in_context(theirs))
     async with app:
         await app.publish(b"x", key=name, headers=headers)
-        message = await foreign.take(name)
+        message = await amqp_client.take(name)
     span = recorded.span("publish")
     assert message.headers["traceparent"] == headers["traceparent"]
     assert (span.kind, linked(span)) == (SpanKind.CLIENT, [theirs.get_span_context().span_id])
 
 
 async def test_a_dead_letter_keeps_where_it_was_created(
-    traced: MakeApp, recorded: Recorded, foreign: Foreign, name: str
+    traced: MakeApp, recorded: Recorded, amqp_client: AsyncClient, name: str
 ) -> None:
     class Charge(Command, queue=name):
         pass
@@ -83,7 +83,7 @@ async def test_a_dead_letter_keeps_where_it_was_created(
     async with app:
         await app.publish(Charge())
         await handled(app, name)
-        dead = await foreign.take(f"{name}.dead")
+        dead = await amqp_client.take(f"{name}.dead")
     first, copy = sorted(recorded.spans("publish"), key=lambda span: span.start_time or 0)
     assert f"{id_of(first):016x}" in str(dead.headers["traceparent"])
     assert linked(copy) == [id_of(first)]
@@ -223,12 +223,12 @@ async def test_receive(traced: MakeApp, recorded: Recorded, server: Mapping[str,
 
 
 async def test_a_publish_of_a_transaction(
-    traced: MakeApp, recorded: Recorded, foreign: Foreign, name: str
+    traced: MakeApp, recorded: Recorded, amqp_client: AsyncClient, name: str
 ) -> None:
     app = traced()
     app.declare(Queue(name, type="classic"))
     async with app:
         async with app.transaction() as transaction:
             await transaction.publish(b"x", key=name)
-        message = await foreign.take(name)
+        message = await amqp_client.take(name)
     assert f"{id_of(recorded.span('publish')):016x}" in str(message.headers["traceparent"])

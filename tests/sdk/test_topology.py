@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
-from tests.support.inprocess import InProcess
+from tests.support.async_client import AsyncClient
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.proxy import Proxy
 from warren.broker import BrokerConfig
 from warren.sdk import (
@@ -136,9 +136,9 @@ def test_two_meanings_of_one_name_are_refused() -> None:
 
 
 async def test_a_queue_that_differs_on_the_broker_is_said_at_start(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
-    await foreign.channel.declare_queue(name, durable=True)
+    await amqp_client.channel.declare_queue(name, durable=True)
     app = make_app()
     app.declare(Queue(name))
     with pytest.raises(
@@ -167,14 +167,16 @@ async def test_declare_never_only_checks_and_says_what_is_missing(make_app: Make
         assert careful.ready
 
 
-async def test_declare_now_stands_when_it_returns(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_declare_now_stands_when_it_returns(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     app = make_app()
     async with app:
         await app.declare_now(
             Exchange(f"{name}.x"), Queue(f"{name}.q"), Binding(f"{name}.x", f"{name}.q", "#")
         )
         await app.publish(b"1", exchange=f"{name}.x", key="any")
-        await foreign.holds(f"{name}.q", 1)
+        await amqp_client.holds(f"{name}.q", 1)
         with pytest.raises(TopologyMismatch, match="PRECONDITION_FAILED"):
             await app.declare_now(Exchange("amq.topic", type="fanout"))
         assert Exchange("amq.topic", type="fanout") not in app.topology
@@ -243,7 +245,7 @@ async def test_the_largest_arguments_that_fit_are_declared(make_app: MakeApp, na
 
 async def test_what_the_broker_ends_the_connection_over_is_said_and_forgotten(name: str) -> None:
     """RabbitMQ before 4.0 does over a type that it does not know."""
-    with InProcess(config=BrokerConfig(compat="3.10")) as broker:
+    with InProcessBroker(config=BrokerConfig(compat="3.10")) as broker:
         early = App(broker.url)
         early.declare(Exchange(name, type="x-unknown"))
         with pytest.raises(TransportUnavailable, match=f"cannot declare exchange '{name}': COMMAND_INVALID"):

@@ -9,8 +9,8 @@ import asyncio
 import pytest
 
 from tests.sdk.conftest import MakeApp
-from tests.sdk.foreign import Foreign
 from tests.sdk.waiting import until
+from tests.support.async_client import AsyncClient
 from tests.support.proxy import Proxy
 from warren.sdk import (
     BatchError,
@@ -26,7 +26,9 @@ from warren.sdk import (
 )
 
 
-async def test_nothing_is_published_before_the_commit(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_nothing_is_published_before_the_commit(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
     class Ping(Command, queue=name):
         number: int
 
@@ -35,15 +37,15 @@ async def test_nothing_is_published_before_the_commit(make_app: MakeApp, foreign
             async with app.transaction() as tx:
                 for number in range(first, first + 3):
                     await tx.publish(Ping(number=number), headers={"h": number})
-                await foreign.holds(name, 0)
-            messages = [await foreign.take(name) for _ in range(3)]
+                await amqp_client.holds(name, 0)
+            messages = [await amqp_client.take(name) for _ in range(3)]
             assert [message.headers["h"] for message in messages] == list(range(first, first + 3))
             assert [message.delivery_mode for message in messages] == [2, 2, 2]
         assert app.statistics().publisher.confirmed == 6
 
 
 async def test_an_error_rolls_back_and_the_next_transaction_works(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Queue(name))
@@ -54,12 +56,12 @@ async def test_an_error_rolls_back_and_the_next_transaction_works(
                 raise ZeroDivisionError
         async with app.transaction() as tx:
             await tx.publish(b"2", key=name)
-        assert (await foreign.take(name)).body == b"2"
-        await foreign.holds(name, 0)
+        assert (await amqp_client.take(name)).body == b"2"
+        await amqp_client.holds(name, 0)
 
 
 async def test_what_is_taken_is_acknowledged_by_the_commit_and_given_back_by_a_rollback(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Queue(name), Queue(f"{name}.to"))
@@ -70,7 +72,7 @@ async def test_what_is_taken_is_acknowledged_by_the_commit_and_given_back_by_a_r
             async with app.transaction() as tx:
                 assert await tx.get(name) is not None
                 raise ZeroDivisionError
-        await foreign.holds(name, 3)
+        await amqp_client.holds(name, 3)
         async with app.transaction() as tx:
             moved = [await tx.get(name) for _ in range(4)]
             assert [m.body if m else None for m in moved] == [b"0", b"1", b"2", None]
@@ -79,15 +81,15 @@ async def test_what_is_taken_is_acknowledged_by_the_commit_and_given_back_by_a_r
             for message in moved[:3]:
                 assert message is not None
                 await tx.publish(message.body, key=f"{name}.to", message_id=message.message_id)
-        await foreign.holds(name, 0)
-        await foreign.holds(f"{name}.to", 3)
+        await amqp_client.holds(name, 0)
+        await amqp_client.holds(f"{name}.to", 3)
         async with app.transaction() as tx:  # on the same channel, whose delivery tags go on
             assert (await tx.get(f"{name}.to") or moved[0]).body == b"0"
-        await foreign.holds(f"{name}.to", 2)
+        await amqp_client.holds(f"{name}.to", 2)
 
 
 async def test_what_no_queue_takes_is_reported_after_the_commit(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Queue(name))
@@ -101,11 +103,11 @@ async def test_what_no_queue_takes_is_reported_after_the_commit(
         assert [failure.index for failure in caught.value.report.failures] == [1, 3]
         assert caught.value.report.total == 4
         assert len(returned) == 2
-        await foreign.holds(name, 2)
+        await amqp_client.holds(name, 2)
 
 
 async def test_an_error_of_the_broker_is_nothing_committed(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Queue(name))
@@ -127,13 +129,13 @@ async def test_an_error_of_the_broker_is_nothing_committed(
                 await tx.publish(b"1", key=name, headers={"h": object()})
         async with app.transaction() as tx:
             await tx.publish(b"3", key=name)
-        assert (await foreign.take(name)).body == b"3"
-        await foreign.holds(name, 0)
+        assert (await amqp_client.take(name)).body == b"3"
+        await amqp_client.holds(name, 0)
         assert app.statistics().reconnects == 0
 
 
 async def test_a_connection_lost_before_the_commit_is_nothing_committed(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
     app.declare(Queue(name))
@@ -146,12 +148,12 @@ async def test_a_connection_lost_before_the_commit_is_nothing_committed(
                 await until(lambda: "publisher" in app.health().waiting, "the loss is noticed")
         async with app.transaction() as tx:
             await tx.publish(b"2", key=name)
-        assert (await foreign.take(name)).body == b"2"
+        assert (await amqp_client.take(name)).body == b"2"
 
 
 @pytest.mark.parametrize("lost", ["cut", "silent"])
 async def test_a_commit_without_its_answer_is_unknown_and_not_repeated(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str, lost: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str, lost: str
 ) -> None:
     app = make_app(proxy.url)
     app.declare(Queue(name))
@@ -165,7 +167,7 @@ async def test_a_commit_without_its_answer_is_unknown_and_not_repeated(
                 proxy.to_client.hold()
 
         committing = asyncio.create_task(commit())
-        await foreign.holds(name, 1)
+        await amqp_client.holds(name, 1)
         if lost == "cut":
             proxy.cut()
         with pytest.raises(TransactionUnknown) as caught:
@@ -174,10 +176,10 @@ async def test_a_commit_without_its_answer_is_unknown_and_not_repeated(
         proxy.to_client.release()
         async with app.transaction() as tx:
             await tx.publish(b"2", key=name)
-        await foreign.holds(name, 2)
+        await amqp_client.holds(name, 2)
 
 
-async def test_a_partial_commit_is_unknown(make_app: MakeApp, foreign: Foreign, name: str) -> None:
+async def test_a_partial_commit_is_unknown(make_app: MakeApp, amqp_client: AsyncClient, name: str) -> None:
     app = make_app()
     app.declare(
         Queue(name, type="classic", dead_letter_exchange=None, max_length=1, overflow="reject-publish")
@@ -187,7 +189,7 @@ async def test_a_partial_commit_is_unknown(make_app: MakeApp, foreign: Foreign, 
             async with app.transaction() as tx:
                 await tx.publish(b"1", key=name)
                 await tx.publish(b"2", key=name)
-        await foreign.holds(name, 1)
+        await amqp_client.holds(name, 1)
 
 
 async def test_no_transaction_without_a_connection(make_app: MakeApp, proxy: Proxy, name: str) -> None:
@@ -215,7 +217,7 @@ async def test_no_transaction_without_a_connection(make_app: MakeApp, proxy: Pro
 
 
 async def test_large_transactions_are_bounded_by_the_socket(
-    make_app: MakeApp, foreign: Foreign, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app()
     app.declare(Queue(name))
@@ -223,11 +225,11 @@ async def test_large_transactions_are_bounded_by_the_socket(
         async with app.transaction() as tx:
             for _ in range(20):
                 await tx.publish(bytes(300_000), key=name)
-        await foreign.holds(name, 20)
+        await amqp_client.holds(name, 20)
 
 
 async def test_what_a_cancelled_get_was_asked_for_is_not_the_answer_to_the_next(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
     app.declare(Queue(f"{name}.a"), Queue(f"{name}.b"))
@@ -243,12 +245,12 @@ async def test_what_a_cancelled_get_was_asked_for_is_not_the_answer_to_the_next(
             got = await getting
             assert got is not None
             assert (got.body, got.queue) == (b"b", f"{name}.b")
-        await foreign.holds(f"{name}.a", 1)
-        await foreign.holds(f"{name}.b", 0)
+        await amqp_client.holds(f"{name}.a", 1)
+        await amqp_client.holds(f"{name}.b", 0)
 
 
 async def test_a_get_that_is_given_up_right_before_the_commit_keeps_nothing(
-    make_app: MakeApp, proxy: Proxy, foreign: Foreign, name: str
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
     app = make_app(proxy.url)
     app.declare(Queue(name))
@@ -258,7 +260,7 @@ async def test_a_get_that_is_given_up_right_before_the_commit_keeps_nothing(
             proxy.to_client.hold()
             await give_up(tx, name)
             asyncio.get_running_loop().call_later(0.05, proxy.to_client.release)
-        await foreign.holds(name, 1)
+        await amqp_client.holds(name, 1)
 
 
 async def give_up(tx: Transaction, queue: str) -> None:

@@ -12,12 +12,12 @@ import time
 from typing import Any
 
 from tests.spark.captured import Source, published
-from tests.support.blocking import connected
+from tests.support.pika_connection import pika_connection
 
 
 def main(url: str, queue: str, stream: str, count: int, then: str) -> None:
     source = Source(app="automatic")
-    with connected(url) as connection:
+    with pika_connection(url) as connection:
         taking, telling = connection.channel(), connection.channel()
         telling.confirm_delivery()
 

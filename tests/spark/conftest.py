@@ -12,7 +12,7 @@ import pika
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.blocking import connected
+from tests.support.pika_connection import pika_connection
 from warren.pipeline import register
 from warren.pipeline.spark_session import spark_session
 
@@ -86,7 +86,7 @@ class Audit:
 
 @contextmanager
 def channel(url: str) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
-    connection = connected(url)
+    connection = pika_connection(url)
     try:
         yield connection.channel()
     finally:

@@ -18,7 +18,7 @@ from tests.spark.letters import NOON, Death
 from tests.spark.orders import expected, generated, story
 from tests.spark.test_stream_source import Stream, declared
 from tests.support.processes import Child
-from tests.support.pythons import python_elsewhere
+from tests.support.python_environments import python_elsewhere
 from tests.support.spark_cluster import SparkCluster
 from warren.pipeline.jobs.registry import JOBS
 from warren.pipeline.version_check import own_version

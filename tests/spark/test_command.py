@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Audit
 from tests.spark.orders import generated, story
-from tests.support.broker import warren
+from tests.support.broker_process import warren
 from warren.cli.dispatch import main as warren_main
 from warren.cli.pipeline import main
 from warren.core.errors import ExitStatus, UsageError

@@ -21,7 +21,7 @@ from tests.spark.jobs import run_job
 from tests.spark.orders import Order, fact, from_file, generated, story
 from tests.spark.test_order_timeouts import agrees
 from tests.spark.test_stream_source import Stream, declared
-from tests.support.broker import BrokerProcess, warren
+from tests.support.broker_process import BrokerProcess, warren
 from tests.support.processes import wait_until
 from warren.cli.pipeline import parse, run
 from warren.core.errors import UsageError

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.conftest import channel
 from tests.spark.queries import PATIENCE, ended
 from tests.spark.test_stream_source import Stream, declared
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import wait_until
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError

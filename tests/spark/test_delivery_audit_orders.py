@@ -19,7 +19,7 @@ from tests.spark.captured import Source, batches, published
 from tests.spark.conftest import channel
 from tests.spark.deliveries import SECOND, quantile
 from tests.spark.jobs import run_job
-from tests.support.events import Reading
+from tests.support.capture_reader import CaptureReader
 from warren.sdk import App, Capture, Command, DeadLetter, Queue
 
 pytestmark = [
@@ -129,7 +129,7 @@ async def carried(url: str, name: str, orders: pd.DataFrame) -> None:
 
 def raw(url: str, stream: str) -> list[dict[str, Any]]:
     """What the two applications told, read without the pipeline; then somebody tells that time has passed."""
-    reading = Reading(url, stream)
+    reading = CaptureReader(url, stream)
     try:
         told = reading.stopped(2).events
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.spark.conftest import Audit, Message
 from tests.spark.test_stream_source import declared
-from tests.support.examples import EXAMPLES, run
+from tests.support.example_programs import EXAMPLES, run
 
 pytestmark = pytest.mark.processes
 

@@ -20,8 +20,8 @@ from tests.spark.conftest import Audit, channel
 from tests.spark.flows import Queue, at_seconds, held, simulated, sources, table, trend
 from tests.spark.jobs import run_job
 from tests.spark.orders import Order, from_file, generated, story
-from tests.support.broker import BrokerProcess
-from tests.support.events import Event, Reading
+from tests.support.broker_process import BrokerProcess
+from tests.support.capture_reader import CaptureReader, Event
 from tests.support.processes import wait_until
 from warren.cli.pipeline import parse
 from warren.core.errors import UsageError
@@ -232,7 +232,7 @@ def test_a_broker_tells_everything_of_its_queues(spark: SparkSession, tmp_path: 
         kinds = ("rejected", "purged", "published")
         wait_until(lambda: told_by(stream, kinds), "the events are in the stream")
         summary = run_job("flow", broker.url, tmp_path / "once", "--stream", "told", "--limit", "1MB")
-        with closing(Reading(broker.url, "told")) as raw:
+        with closing(CaptureReader(broker.url, "told")) as raw:
             raw.until(lambda found: any(map(is_last, found.events)))
         onwards = ("--stream", "told", "--limit", "1MB", "--continuous", "--available-now")
         on = run_job("flow", broker.url, tmp_path / "on", *onwards)
@@ -328,7 +328,7 @@ def orders_agree(queues: Mapping[str, Counted], file: list[Order], raw: pd.DataF
 
 def told_by(stream: Audit, kinds: Sequence[str]) -> bool:
     """Whether the stream has the last events of the test: `after` went to the queue that had been purged."""
-    with closing(Reading(stream.url, stream.name)) as reading:
+    with closing(CaptureReader(stream.url, stream.name)) as reading:
         reading.until(lambda found: any(map(is_last, found.events)))
         return {each["event"] for each in reading.events} >= set(kinds)
 

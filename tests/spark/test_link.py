@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.conftest import Audit, Message
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority
 from tests.support.processes import closed_port, free_port, wait_until
 from warren.core.blocking_connection import BlockingConnection

@@ -18,10 +18,10 @@ from tests.sdk.waiting import until
 from tests.spark.captured import Source, batches, published
 from tests.spark.conftest import channel
 from tests.spark.jobs import run_job
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import Child, wait_until
 from tests.support.proxy import Proxy
-from tests.support.tampering import Tampering
+from tests.support.proxy_tampering import Tampering
 from warren.sdk import App, Capture, Command, Queue
 
 pytestmark = pytest.mark.timeout(600)

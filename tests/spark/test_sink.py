@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Audit, Message, audit_queue, channel
 from tests.spark.queries import ended
-from tests.support.broker import BrokerProcess
-from tests.support.inprocess import InProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
 from warren.broker.process_memory import LEAST
 from warren.pipeline.datasource import source_errors
@@ -285,7 +285,7 @@ def test_a_full_queue_is_waited_for(spark: SparkSession, audit: Audit) -> None:
 
 
 def test_a_broker_that_blocks_publishers_says_why(spark: SparkSession, tmp_path: Path) -> None:
-    with InProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
+    with InProcessBroker(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
 
         def limit(memory: int) -> None:
             assert broker.broker is not None

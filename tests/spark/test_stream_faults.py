@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.spark.conftest import Message, channel
 from tests.spark.test_stream_source import Stream, declared
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import wait_until
 from warren.pipeline.broker_connection import Address
 from warren.pipeline.errors import PipelineError

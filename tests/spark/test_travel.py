@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from tests.support.pythons import python_elsewhere
+from tests.support.python_environments import python_elsewhere
 from warren.pipeline.datasource import AmqpDataSource
 from warren.pipeline.version_check import own_version
 

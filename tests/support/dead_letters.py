@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.client import Channel, Message
+from tests.support.blocking_client import Channel, Message
 from tests.support.processes import wait_until
 
 

@@ -1,15 +1,9 @@
-"""An AMQP 0-9-1 client of hand-written frames over a plain socket: the standard library, and no Warren code.
-
-What a test says with it is what stands in the specification; so it judges `warren.wire` too.
-"""
+"""AMQP frames encoded by hand from the specification, without Warren code or a library: they test `warren.wire` too."""
 
 from __future__ import annotations
 
 import struct
-from types import TracebackType
 from typing import NamedTuple
-
-from tests.support.link import GREETING, Link
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 END = 0xCE
@@ -36,7 +30,7 @@ CONFIRM_SELECT, CONFIRM_SELECT_OK = (85, 10), (85, 11)
 
 
 class Frame(NamedTuple):
-    """One frame as it stands on the wire."""
+    """A frame as it is on the wire."""
 
     kind: int
     channel: int
@@ -44,7 +38,7 @@ class Frame(NamedTuple):
 
     @property
     def method(self) -> tuple[int, int]:
-        """Class and method of a method frame."""
+        """Class id and method id of a method frame."""
         assert self.kind == METHOD, self
         class_id, method_id = struct.unpack_from(">HH", self.payload)
         return class_id, method_id
@@ -55,7 +49,7 @@ class Frame(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A method that carries a message (deliver, get-ok, return), its raw header payload and its body."""
+    """A message as it is on the wire: the frame of its method (deliver, get-ok, return), its header payload and its body."""
 
     frame: Frame
     header: bytes
@@ -63,32 +57,34 @@ class Content(NamedTuple):
 
 
 def frame(kind: int, channel: int, payload: bytes, end: int = END) -> bytes:
+    """Return a frame, which `end` may break."""
     return struct.pack(">BHL", kind, channel, len(payload)) + payload + bytes([end])
 
 
 def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
-    """A body, cut into frames of at most `frame_max` bytes."""
+    """Return a body as frames of at most `frame_max` bytes."""
     room = frame_max - 8
     return b"".join(frame(BODY, channel, body[at : at + room]) for at in range(0, len(body), room))
 
 
 def method(channel: int, name: tuple[int, int], arguments: bytes = b"") -> bytes:
+    """Return a method frame."""
     return frame(METHOD, channel, struct.pack(">HH", *name) + arguments)
 
 
 def short(text: str) -> bytes:
-    """A short string."""
+    """Return a short string."""
     data = text.encode()
     return bytes([len(data)]) + data
 
 
 def long(data: bytes) -> bytes:
-    """A long string, or a table that is already encoded."""
+    """Return a long string, or a table whose fields are encoded already."""
     return struct.pack(">L", len(data)) + data
 
 
 def read_short(data: bytes, position: int) -> tuple[str, int]:
-    """The short string at `position`, and the position after it."""
+    """Return the short string at `position`, and the position after it."""
     end = position + 1 + data[position]
     return data[position + 1 : end].decode(), end
 
@@ -103,7 +99,7 @@ def publish_frames(
     persistent: bool = False,
     frame_max: int = 131072,
 ) -> bytes:
-    """basic.publish, its header and its body, cut into frames of at most `frame_max` bytes."""
+    """Return basic.publish, its header and its body as frames of at most `frame_max` bytes."""
     flags, properties = (0x1000, b"\x02") if persistent else (0, b"")
     head = struct.pack(">HHQH", 60, 0, len(body), flags) + properties
     arguments = b"\0\0" + short(exchange) + short(key) + bytes([mandatory])
@@ -111,163 +107,14 @@ def publish_frames(
     return opening + body_frames(channel, body, frame_max)
 
 
-class RawClient(Link):
-    """A blocking connection with one frame after another; every wait has a deadline of `timeout` seconds."""
-
-    def __init__(
-        self, url: str, *, heartbeat: int = 0, timeout: float = 60.0, properties: bytes = b""
-    ) -> None:
-        """:param properties: the client's properties, an encoded table without its length"""
-        super().__init__(url, timeout=timeout)
-        self.frame_max = 131072
-        self.properties = properties
-        self._handshake(heartbeat)
-
-    def _handshake(self, heartbeat: int) -> None:
-        self.send(GREETING)
-        self.start = self.expect(CONNECTION_START)
-        login = f"\0{self.user}\0{self.password}".encode()
-        self.send(
-            method(
-                0, CONNECTION_START_OK, long(self.properties) + short("PLAIN") + long(login) + short("en_US")
-            )
-        )
-        channel_max, frame_max, _ = struct.unpack(">HLH", self.expect(CONNECTION_TUNE).arguments)
-        self.frame_max = frame_max or self.frame_max
-        self.send(method(0, CONNECTION_TUNE_OK, struct.pack(">HLH", channel_max, self.frame_max, heartbeat)))
-        self.send(method(0, CONNECTION_OPEN, short(self.virtual_host) + short("") + b"\0"))
-        self.expect(CONNECTION_OPEN_OK)
-
-    def send(self, data: bytes) -> None:
-        self.send_bytes(data)
-
-    def call(self, channel: int, name: tuple[int, int], arguments: bytes = b"") -> Frame:
-        """Send a method and return its `-ok`, which has the next method number."""
-        self.send(method(channel, name, arguments))
-        return self.expect((name[0], name[1] + 1))
-
-    def read(self) -> Frame:
-        """The next frame.
-
-        :raises ConnectionError: if the peer has closed
-        :raises TimeoutError: if none comes in time
-        """
-        kind, channel, size = struct.unpack(">BHL", self.read_bytes(7))
-        payload = self.read_bytes(size)
-        assert self.read_bytes(1) == bytes([END]), "a frame does not end in 0xCE"
-        return Frame(kind, channel, payload)
-
-    def expect(self, *names: tuple[int, int]) -> Frame:
-        """The next frame but heartbeats, which must be one of these methods."""
-        found = self.read()
-        while found.kind == HEARTBEAT:
-            found = self.read()
-        assert found.method in names, f"expected {names}, found {found.method}: {found.arguments!r}"
-        return found
-
-    def content(self, *names: tuple[int, int]) -> Content:
-        """The next message: its method, which must be one of `names`, header and whole body."""
-        carrier = self.expect(*names)
-        head = self.read()
-        assert head.kind == HEADER, head
-        size: int = struct.unpack_from(">Q", head.payload, 4)[0]
-        body = b""
-        while len(body) < size:
-            piece = self.read()
-            assert piece.kind == BODY, piece
-            body += piece.payload
-        return Content(carrier, head.payload, body)
-
-    def open_channel(self, channel: int = 1) -> None:
-        self.call(channel, CHANNEL_OPEN, short(""))
-
-    def declare_queue(
-        self,
-        name: str,
-        *,
-        durable: bool = False,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        channel: int = 1,
-    ) -> tuple[str, int, int]:
-        """queue.declare: the name, the count of messages, the count of consumers that the broker answers."""
-        flags = durable << 1 | exclusive << 2 | auto_delete << 3
-        reply = self.call(channel, QUEUE_DECLARE, b"\0\0" + short(name) + bytes([flags]) + long(b""))
-        answered, at = read_short(reply.arguments, 0)
-        messages, consumers = struct.unpack_from(">LL", reply.arguments, at)
-        return answered, messages, consumers
-
-    def delete_queue(self, name: str, *, channel: int = 1) -> None:
-        self.call(channel, QUEUE_DELETE, b"\0\0" + short(name) + b"\0")
-
-    def select_confirms(self, channel: int = 1) -> None:
-        self.call(channel, CONFIRM_SELECT, b"\0")
-
-    def limit_prefetch(self, count: int, channel: int = 1) -> None:
-        self.call(channel, BASIC_QOS, struct.pack(">LHB", 0, count, 0))
-
-    def consume(self, queue: str, *, tag: str = "tag", no_ack: bool = False, channel: int = 1) -> None:
-        self.call(
-            channel, BASIC_CONSUME, b"\0\0" + short(queue) + short(tag) + bytes([no_ack << 1]) + long(b"")
-        )
-
-    def publish(
-        self,
-        exchange: str,
-        key: str,
-        body: bytes,
-        *,
-        mandatory: bool = False,
-        persistent: bool = False,
-        channel: int = 1,
-    ) -> None:
-        self.send(
-            publish_frames(
-                channel,
-                exchange,
-                key,
-                body,
-                mandatory=mandatory,
-                persistent=persistent,
-                frame_max=self.frame_max,
-            )
-        )
-
-    def ack(self, delivery_tag: int, *, multiple: bool = False, channel: int = 1) -> None:
-        self.send(method(channel, BASIC_ACK, struct.pack(">QB", delivery_tag, multiple)))
-
-    def close(self) -> None:
-        """connection.close with its -ok; what else arrives meanwhile is dropped."""
-        self.send(method(0, CONNECTION_CLOSE, struct.pack(">H", 200) + short("bye") + b"\0\0\0\0"))
-        while True:
-            found = self.read()
-            if found.kind == METHOD and found.method == CONNECTION_CLOSE_OK:
-                break
-        self.abort()
-
-    def __enter__(self) -> RawClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort()
-
-
 def confirm(found: Frame) -> tuple[int, bool]:
-    """Delivery tag and `multiple` of a basic.ack (or nack) frame."""
+    """Return delivery tag and `multiple` of a basic.ack or basic.nack frame."""
     tag, flags = struct.unpack_from(">QB", found.arguments)
     return tag, bool(flags & 1)
 
 
 def delivery(found: Frame) -> tuple[int, bool]:
-    """Delivery tag and `redelivered` of a basic.deliver frame."""
+    """Return delivery tag and `redelivered` of a basic.deliver frame."""
     _, at = read_short(found.arguments, 0)
     tag, redelivered = struct.unpack_from(">QB", found.arguments, at)
     return tag, bool(redelivered & 1)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.client import Channel, Connection
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Channel, Connection
+from tests.support.in_process_broker import InProcessBroker
 
 PERSISTENT: dict[str, Any] = {"delivery_mode": 2}
 
 
-class Session:
+class RestartableSession:
     """A channel, anew after each restart."""
 
-    def __init__(self, broker: InProcess) -> None:
+    def __init__(self, broker: InProcessBroker) -> None:
         self.broker = broker
         self.connect()
 
@@ -52,7 +52,7 @@ ENDS = ("restart", "crash")
 """Both ways to end: what is promised holds for each."""
 
 
-def end(session: Session, how: str) -> None:
+def end(session: RestartableSession, how: str) -> None:
     getattr(session, how)()
 
 

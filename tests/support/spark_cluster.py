@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pyspark
 
 from tests.support.processes import Child, free_port, wait_until
-from tests.support.pythons import warren_roots
+from tests.support.python_environments import warren_roots
 
 HOME = Path(pyspark.__file__).parent
 WORKERS = 2

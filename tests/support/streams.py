@@ -6,7 +6,7 @@ from typing import Any
 
 from pamqp.commands import Basic
 
-from tests.support.client import Channel, Message
+from tests.support.blocking_client import Channel, Message
 
 PREFETCH = 100
 
@@ -30,7 +30,7 @@ def publish_at_once(channel: Channel, stream: str, *bodies: bytes) -> None:
     """Publish all, then wait for the confirms."""
     confirming = channel.connection.channel()
     confirming.confirm()
-    confirming.connection.raw.send(b"".join(confirming.encoded(stream, body) for body in bodies))
+    confirming.connection.raw.send_bytes(b"".join(confirming.encoded(stream, body) for body in bodies))
     confirming.settled(len(bodies))
     confirming.close()
 

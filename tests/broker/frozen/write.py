@@ -20,10 +20,10 @@ from unittest import mock
 
 from pamqp.commands import Exchange, Queue, Tx
 
-from tests.support.client import Channel
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Channel
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
-from tests.support.restarts import PERSISTENT, Session
+from tests.support.restarts import PERSISTENT, RestartableSession
 from warren.broker.store.log.log import Log
 
 LARGE = bytes(range(256)) * 280
@@ -148,7 +148,7 @@ def declare(channel: Channel) -> None:
         channel.declare(name, durable=True, **arguments)
 
 
-def fill(session: Session) -> None:
+def fill(session: RestartableSession) -> None:
     """Publish, consume and acknowledge until the queues hold `MESSAGES`."""
     channel = session.channel
     declare(channel)
@@ -178,7 +178,7 @@ def fill(session: Session) -> None:
     _churn(session)
 
 
-def _plain(session: Session) -> None:
+def _plain(session: RestartableSession) -> None:
     channel = session.channel
     session.publish("plain", b"acknowledged", b"unacknowledged", b"requeued", b"acknowledged later")
     for _ in range(4):
@@ -191,7 +191,7 @@ def _plain(session: Session) -> None:
     session.publish("a.b", b"by topic", exchange="topic")
 
 
-def _quorum(session: Session) -> None:
+def _quorum(session: RestartableSession) -> None:
     channel = session.channel
     session.publish("quorum", b"came back", b"untouched")
     for _ in range(3):
@@ -201,7 +201,7 @@ def _quorum(session: Session) -> None:
     assert channel.ready("quorum") == 2
 
 
-def _dead_letters(session: Session) -> None:
+def _dead_letters(session: RestartableSession) -> None:
     channel = session.channel
     session.publish("short", b"1", b"2", b"3", b"4")
     session.publish("rejecting", b"refused", b"kept")
@@ -214,7 +214,7 @@ def _dead_letters(session: Session) -> None:
     assert (channel.ready("careful"), channel.ready("narrow")) == (0, 1)
 
 
-def _fan_out(session: Session) -> None:
+def _fan_out(session: RestartableSession) -> None:
     channel = session.channel
     session.publish("key", b"for three", exchange="front")
     session.publish("nobody", b"by the alternate", exchange="topic")
@@ -222,7 +222,7 @@ def _fan_out(session: Session) -> None:
     assert channel.get("right") is not None
 
 
-def _deleted(session: Session) -> None:
+def _deleted(session: RestartableSession) -> None:
     channel = session.channel
     for body in (b"old", b"new"):
         channel.declare("deleted", durable=True)
@@ -235,7 +235,7 @@ def _deleted(session: Session) -> None:
     channel.delete_exchange("gone")
 
 
-def _transaction(session: Session) -> None:
+def _transaction(session: RestartableSession) -> None:
     channel = session.connection.channel()
     channel.call(Tx.Select(), Tx.SelectOk)
     channel.publish("committed", b"commit 1", **PERSISTENT)
@@ -244,7 +244,7 @@ def _transaction(session: Session) -> None:
     channel.publish("committed", b"not committed", **PERSISTENT)
 
 
-def _lazy(session: Session) -> None:
+def _lazy(session: RestartableSession) -> None:
     channel = session.channel
     session.publish("lazy", b"lazy 1", b"acknowledged", LARGE)
     session.publish("lazy", b"lost: transient, and on the disk all the same", delivery_mode=1)
@@ -255,7 +255,7 @@ def _lazy(session: Session) -> None:
     channel.ack(taken.tag)
 
 
-def _churn(session: Session) -> None:
+def _churn(session: RestartableSession) -> None:
     """Until the log was compacted: its first segments are gone, what lived in them has moved."""
     session.publish("churn", *[b"x" * 500] * 1000)
     data_dir = session.broker.data_dir
@@ -278,8 +278,8 @@ def small_log() -> Callable[..., Log]:
 
 def write(path: Path) -> None:
     """A folder at `path`, of a broker that was stopped cleanly, started again and stopped."""
-    with mock.patch("warren.broker.broker.Log", small_log()), InProcess(path) as broker:
-        session = Session(broker)
+    with mock.patch("warren.broker.broker.Log", small_log()), InProcessBroker(path) as broker:
+        session = RestartableSession(broker)
         fill(session)
         session.connection.abort()
         # What was closed by then has an index now.

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.support.broker import BrokerProcess
-from tests.support.client import Channel, Closed, Connection
-from tests.support.inprocess import InProcess
-from tests.support.operator import Operator, Said, warren_ctl
+from tests.support.blocking_client import Channel, Closed, Connection
+from tests.support.broker_process import BrokerProcess
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.operator_cli import CommandResult, Operator, warren_ctl
 from tests.support.rabbitmq import RabbitMQ
 
 SetPolicy: TypeAlias = Callable[..., str]
@@ -27,9 +27,9 @@ def warren(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def rabbit(rabbitmq: RabbitMQ) -> Operator:
-    def run(*words: str) -> Said:
+    def run(*words: str) -> CommandResult:
         done = rabbitmq.run(*words)
-        return Said(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     return Operator(run, rabbitmq.url, is_warren=False)
 
@@ -76,7 +76,7 @@ def set_policy(operator: Operator) -> Iterator[SetPolicy]:
 
 
 @pytest.fixture
-def timed(tmp_path: Path) -> Iterator[InProcess]:
+def timed(tmp_path: Path) -> Iterator[InProcessBroker]:
     """Start a broker in this process whose clock the test advances."""
-    with InProcess(tmp_path / "data") as broker:
+    with InProcessBroker(tmp_path / "data") as broker:
         yield broker

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.broker.conftest import pass_time
-from tests.support.broker import BrokerProcess
-from tests.support.inprocess import InProcess
-from tests.support.operator import Operator, warren_ctl
+from tests.support.broker_process import BrokerProcess
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.processes import wait_until
 from warren.broker.management import control_socket
 from warren.broker.management.management import VERBS
@@ -22,13 +22,13 @@ from warren.cli.ctl import verbs
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[InProcess]:
-    with InProcess(tmp_path / "data") as broker:
+def broker(tmp_path: Path) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path / "data") as broker:
         yield broker
 
 
 @pytest.fixture
-def path(broker: InProcess) -> Path:
+def path(broker: InProcessBroker) -> Path:
     assert broker.data_dir is not None
     return broker.data_dir / "control.sock"
 
@@ -100,7 +100,7 @@ def test_a_request_may_arrive_in_parts_and_several_at_once(path: Path) -> None:
 
 def test_a_request_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(control_socket, "REQUEST_LIMIT", 1000)
-    with InProcess(tmp_path / "data"), Line(tmp_path / "data" / "control.sock") as line:
+    with InProcessBroker(tmp_path / "data"), Line(tmp_path / "data" / "control.sock") as line:
         reply = line.say(b"x" * 3000 + b"\n")
         assert reply == {"error": "the request is larger than the limit of 1000 bytes", "status": 2}
         assert line.at_end()
@@ -108,7 +108,7 @@ def test_a_request_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch,
 
 def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(control_socket, "MAX_CONNECTIONS", 2)
-    with InProcess(tmp_path / "data") as broker:
+    with InProcessBroker(tmp_path / "data") as broker:
         path = tmp_path / "data" / "control.sock"
         with Line(path) as first, Line(path) as second:
             assert second.say(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}
@@ -121,7 +121,7 @@ def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             assert warren_ctl(tmp_path / "data")("ping").output == "Ping succeeded\n"
 
 
-def test_a_connection_that_is_cut_affects_no_other(path: Path, broker: InProcess) -> None:
+def test_a_connection_that_is_cut_affects_no_other(path: Path, broker: InProcessBroker) -> None:
     for data in (b"", b'{"verb":', b'{"verb":"list_queues"}\n'):
         with Line(path) as line:
             line.socket.sendall(data)
@@ -129,7 +129,7 @@ def test_a_connection_that_is_cut_affects_no_other(path: Path, broker: InProcess
     assert warren_ctl(broker.data_dir)("-q", "ping").output == "Ping succeeded\n"
 
 
-def test_a_client_that_does_not_read_does_not_block_the_broker(path: Path, broker: InProcess) -> None:
+def test_a_client_that_does_not_read_does_not_block_the_broker(path: Path, broker: InProcessBroker) -> None:
     assert broker.data_dir is not None
     queues = [{"vhost": "/", "name": f"{number}-" + "x" * 200, "durable": False} for number in range(3000)]
     request = {"verb": "import_definitions", "arguments": {"definitions": {"queues": queues}}}
@@ -141,7 +141,7 @@ def test_a_client_that_does_not_read_does_not_block_the_broker(path: Path, broke
         broker.stop()
 
 
-def test_the_socket_closes_with_the_broker(path: Path, broker: InProcess) -> None:
+def test_the_socket_closes_with_the_broker(path: Path, broker: InProcessBroker) -> None:
     with Line(path) as line:
         assert line.say(b'{"verb":"ping"}\n') == {"result": "Ping succeeded"}
         broker.stop()
@@ -161,7 +161,7 @@ def test_the_socket_of_a_killed_broker_is_replaced(tmp_path: Path) -> None:
 
 def test_a_data_folder_may_have_a_long_path(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120) / "data"
-    with InProcess(folder):
+    with InProcessBroker(folder):
         assert warren_ctl(folder)("-q", "ping").output == "Ping succeeded\n"
 
 

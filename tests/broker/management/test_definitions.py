@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import Channel, Closed, Connection
-from tests.support.inprocess import InProcess
-from tests.support.operator import Operator, warren_ctl
+from tests.support.blocking_client import Channel, Closed, Connection
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from warren.broker import BrokerConfig
 from warren.broker.management.boot_definitions import DefinitionsError
@@ -26,13 +26,13 @@ Definitions = dict[str, Any]
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[InProcess]:
-    with InProcess(tmp_path / "data") as broker:
+def broker(tmp_path: Path) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path / "data") as broker:
         yield broker
 
 
 @pytest.fixture
-def operator(broker: InProcess) -> Operator:
+def operator(broker: InProcessBroker) -> Operator:
     assert broker.data_dir is not None
     return Operator(warren_ctl(broker.data_dir), broker.url, is_warren=True)
 
@@ -162,7 +162,7 @@ def test_an_export_contains_every_object(operator: Operator) -> None:
 def test_imported_definitions_are_exported_again(operator: Operator, tmp_path: Path) -> None:
     build(operator)
     found = export(operator)
-    with InProcess(tmp_path / "second") as second:
+    with InProcessBroker(tmp_path / "second") as second:
         other = Operator(warren_ctl(tmp_path / "second"), second.url, is_warren=True)
         load(other, tmp_path, found)
         assert export(other) == found
@@ -200,7 +200,7 @@ def test_rabbitmq_imports_what_warren_exports_and_the_reverse(
     assert comparable(theirs) == comparable(ours)
     with Connection(fresh_rabbitmq.url.replace("guest:guest", "ann:sesame")) as connection:
         connection.channel()
-    with InProcess(tmp_path / "second") as second:
+    with InProcessBroker(tmp_path / "second") as second:
         other = Operator(warren_ctl(tmp_path / "second"), second.url, is_warren=True)
         load(other, tmp_path, theirs)
         assert comparable(export(other)) == comparable(theirs)
@@ -309,7 +309,7 @@ def test_a_file_that_has_no_definitions(operator: Operator, tmp_path: Path) -> N
 
 
 def test_definitions_have_their_own_command(
-    operator: Operator, broker: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    operator: Operator, broker: InProcessBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, folder = str(tmp_path / "all.json"), str(broker.data_dir)
     assert definitions_command(["export", file, "--data-dir", folder]) == 0
@@ -321,7 +321,7 @@ def test_definitions_have_their_own_command(
         definitions_command(["exprot", "all.json"])
 
 
-def test_the_reader_of_an_export_may_close_the_pipe(operator: Operator, broker: InProcess) -> None:
+def test_the_reader_of_an_export_may_close_the_pipe(operator: Operator, broker: InProcessBroker) -> None:
     command = [sys.executable, "-m", "warren.cli.dispatch", "definitions", "export", "-"]
     reader, writer = os.pipe()
     os.close(reader)
@@ -366,7 +366,7 @@ def test_definitions_are_loaded_at_every_start(tmp_path: Path) -> None:
     (folder / "1.json").write_text(json.dumps({"users": [user], "permissions": [permission]}))
     (folder / "2.json").write_text(json.dumps({"queues": [{"vhost": "/", "name": "work"}]}))
     config = BrokerConfig(load_definitions=folder)
-    with InProcess(tmp_path / "data", config=config) as broker:
+    with InProcessBroker(tmp_path / "data", config=config) as broker:
         operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
         # The users are those of the file; the default user with its known password is not added.
         assert operator("list_users") == ["user\ttags", "bob\t[administrator]"]
@@ -381,7 +381,7 @@ def test_definitions_are_loaded_at_every_start(tmp_path: Path) -> None:
 def test_a_broker_in_memory_may_have_a_socket_and_definitions(tmp_path: Path) -> None:
     (tmp_path / "queues.json").write_text(json.dumps({"queues": [{"vhost": "/", "name": "work"}]}))
     config = BrokerConfig(control_socket=tmp_path / "here.sock", load_definitions=tmp_path / "queues.json")
-    with InProcess(config=config) as broker, Connection(broker.url) as connection:
+    with InProcessBroker(config=config) as broker, Connection(broker.url) as connection:
         assert connection.channel().ready("work") == 0
         output = subprocess.run(
             [sys.executable, "-c", CTL, "--socket", str(tmp_path / "here.sock"), "-q", "list_queues"],
@@ -413,6 +413,6 @@ def test_a_broker_does_not_start_with_invalid_definitions(
     if content is not None:
         file.write_text(content)
     config = BrokerConfig(load_definitions=file)
-    with pytest.raises(DefinitionsError) as refused, InProcess(tmp_path / "data", config=config):
+    with pytest.raises(DefinitionsError) as refused, InProcessBroker(tmp_path / "data", config=config):
         pass
     assert str(refused.value).startswith(text.format(file=file))

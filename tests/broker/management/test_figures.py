@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from tests.support.client import Channel, Connection
-from tests.support.inprocess import InProcess
-from tests.support.operator import Operator, warren_ctl
+from tests.support.blocking_client import Channel, Connection
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.tiers import examples
 
 # Some hundred syncs, one after the other.
@@ -61,8 +61,8 @@ class Expected:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
-    with InProcess(tmp_path_factory.mktemp("figures") / "data") as broker:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("figures") / "data") as broker:
         yield broker
 
 
@@ -81,7 +81,7 @@ STEPS = st.lists(
 )
 @given(steps=STEPS, durable=st.booleans(), priorities=st.booleans())
 def test_list_queues_counts_match_the_model(
-    broker: InProcess, steps: list[tuple[object, ...]], durable: bool, priorities: bool
+    broker: InProcessBroker, steps: list[tuple[object, ...]], durable: bool, priorities: bool
 ) -> None:
     assert broker.data_dir is not None
     operator = Operator(warren_ctl(broker.data_dir), broker.url, is_warren=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import BrokerProcess
-from tests.support.inprocess import InProcess
-from tests.support.operator import Operator, warren_ctl
+from tests.support.broker_process import BrokerProcess
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.operator_cli import Operator, warren_ctl
 
 
 @pytest.fixture
-def operator(timed: InProcess) -> Operator:
+def operator(timed: InProcessBroker) -> Operator:
     assert timed.data_dir is not None
     return Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
 
@@ -30,7 +30,7 @@ def test_a_healthy_broker_passes_all_checks(operator: Operator) -> None:
     assert "Cluster name: warren@localhost" in operator("cluster_status")
 
 
-def test_an_alarm_fails_the_check(operator: Operator, timed: InProcess) -> None:
+def test_an_alarm_fails_the_check(operator: Operator, timed: InProcessBroker) -> None:
     assert timed.broker is not None
     node = timed.broker._running
     timed.call(lambda: node.set_alarm("test", "disk", True))

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import Channel, Closed, Connection
-from tests.support.inprocess import InProcess
-from tests.support.operator import Operator, warren_ctl
+from tests.support.blocking_client import Channel, Closed, Connection
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.processes import wait_until
 from warren.broker.management import consumer_utilisation
 
@@ -380,7 +380,7 @@ def test_the_command_starts_fast(warren: Operator, request: pytest.FixtureReques
 
 def test_utilisation_falls_while_consumers_are_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(consumer_utilisation, "INTERVAL", 0.01)
-    with InProcess(tmp_path / "data") as broker, Connection(broker.url) as connection:
+    with InProcessBroker(tmp_path / "data") as broker, Connection(broker.url) as connection:
         operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
         channel = connection.channel()
         channel.declare("busy", exclusive=True)
@@ -405,12 +405,12 @@ def test_utilisation_falls_while_consumers_are_busy(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def paging(tmp_path: Path) -> Iterator[InProcess]:
-    with InProcess(tmp_path / "data") as broker:
+def paging(tmp_path: Path) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path / "data") as broker:
         yield broker
 
 
-def test_messages_that_are_only_on_disk_are_counted(paging: InProcess) -> None:
+def test_messages_that_are_only_on_disk_are_counted(paging: InProcessBroker) -> None:
     assert paging.data_dir is not None
     operator = Operator(warren_ctl(paging.data_dir), paging.url, is_warren=True)
     with Connection(paging.url) as connection:

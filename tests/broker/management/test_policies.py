@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.broker.management.conftest import SetPolicy
-from tests.support.client import Channel, Connection
+from tests.support.blocking_client import Channel, Connection
 from tests.support.dead_letters import arrived, reasons
-from tests.support.inprocess import InProcess
-from tests.support.operator import Operator, warren_ctl
+from tests.support.in_process_broker import InProcessBroker
+from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.processes import wait_until
 from tests.support.restarts import ENDS
 from warren.broker import BrokerConfig
@@ -262,7 +262,7 @@ def test_policies_for_one_type_of_queue(warren: Operator) -> None:
         warren("clear_policy", "classic")
 
 
-def test_a_policy_sets_the_delivery_limit(timed: InProcess) -> None:
+def test_a_policy_sets_the_delivery_limit(timed: InProcessBroker) -> None:
     assert timed.data_dir is not None
     operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
     with Connection(timed.url) as connection:
@@ -286,7 +286,7 @@ def test_a_policy_sets_the_delivery_limit(timed: InProcess) -> None:
         assert channel.ready("safe") == 1
 
 
-def test_ttl_and_expiry_of_a_policy_follow_the_clock(timed: InProcess) -> None:
+def test_ttl_and_expiry_of_a_policy_follow_the_clock(timed: InProcessBroker) -> None:
     assert timed.data_dir is not None
     operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
     with Connection(timed.url) as connection:
@@ -311,7 +311,7 @@ def test_ttl_and_expiry_of_a_policy_follow_the_clock(timed: InProcess) -> None:
 def test_settings_that_rabbitmq_lacks_are_logged_or_refused(
     tmp_path: Path, strict: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with InProcess(tmp_path / "data", config=BrokerConfig(strict=strict)) as broker:
+    with InProcessBroker(tmp_path / "data", config=BrokerConfig(strict=strict)) as broker:
         operator = Operator(warren_ctl(tmp_path / "data"), broker.url, is_warren=True)
         mirrors = ("set_policy", "ha", ".*", '{"ha-mode":"all"}')
         if strict:
@@ -335,7 +335,7 @@ def test_settings_that_rabbitmq_lacks_are_logged_or_refused(
     assert len(told) == 2
 
 
-def test_a_policy_sets_the_acknowledgement_timeout(timed: InProcess) -> None:
+def test_a_policy_sets_the_acknowledgement_timeout(timed: InProcessBroker) -> None:
     assert timed.data_dir is not None
     operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
     with Connection(timed.url) as connection:
@@ -355,7 +355,7 @@ def test_a_policy_sets_the_acknowledgement_timeout(timed: InProcess) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_policies_survive_a_restart(timed: InProcess, how: str) -> None:
+def test_policies_survive_a_restart(timed: InProcessBroker, how: str) -> None:
     assert timed.data_dir is not None
     operator = Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)
     with Connection(timed.url) as connection:

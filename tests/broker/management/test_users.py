@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 from pamqp import commands
 
-from tests.support.operator import Operator
-from tests.support.peer import Peer, made
+from tests.support.operator_cli import Operator
+from tests.support.raw_client import RawClient, made
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,9 @@ def tidy(request: pytest.FixtureRequest) -> Iterator[None]:
         warren.run("delete_vhost", "other")
 
 
-def peer(operator: Operator, credentials: str, vhost: str = "/") -> Peer:
+def peer(operator: Operator, credentials: str, vhost: str = "/") -> RawClient:
     host = operator.url.rpartition("@")[2].removeprefix("amqp://").rstrip("/")
-    return Peer(f"amqp://{credentials}@{host}/{quote(vhost, safe='')}")
+    return RawClient(f"amqp://{credentials}@{host}/{quote(vhost, safe='')}")
 
 
 def accepted(operator: Operator, credentials: str, vhost: str = "/") -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.conformance.suites.clients import SUITES
 from tests.conformance.suites.suite import Missing, Target, play
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority
 from tests.support.processes import free_port
 from tests.support.rabbitmq import rabbitmq_server

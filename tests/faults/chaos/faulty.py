@@ -14,7 +14,7 @@ from unittest import mock
 from pamqp.commands import Basic, Tx
 
 from tests.faults.chaos.definitions import failure
-from tests.support.client import Channel, Connection
+from tests.support.blocking_client import Channel, Connection
 from tests.support.restarts import PERSISTENT
 from tests.support.streams import consume
 from tests.unit.store.simulated_disk import Disk

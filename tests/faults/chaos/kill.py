@@ -9,7 +9,7 @@ from random import Random
 
 from tests.faults.chaos.history import What
 from tests.faults.chaos.rounds import Broken
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import Child
 from warren.broker.process_memory import LEAST
 from warren.core.errors import ExitStatus

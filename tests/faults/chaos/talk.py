@@ -17,7 +17,7 @@ from pamqp.commands import Connection as ConnectionClass
 from pamqp.common import FieldTable
 from pamqp.header import ContentHeader
 
-from tests.support.link import GREETING
+from tests.support.raw_client import PROTOCOL_HEADER
 
 Reply = TypeVar("Reply", bound=Method)
 _HEAD = struct.Struct(">BHL")
@@ -169,7 +169,7 @@ async def connect(url: str) -> Talk:
         Talk, parts.hostname or "127.0.0.1", parts.port or 5672
     )
     try:
-        talk.send(GREETING)
+        talk.send(PROTOCOL_HEADER)
         await talk._next(ConnectionClass.Start)
         login = f"\0{unquote(parts.username or 'guest')}\0{unquote(parts.password or 'guest')}"
         capabilities: FieldTable = {"capabilities": {"basic.nack": True, "connection.blocked": True}}

@@ -15,8 +15,8 @@ from unittest import mock
 import pytest
 
 from tests.faults.chaos.faulty import Conversation, FaultyDatabase, FaultyDisk, Refused, Told, found
-from tests.support.client import Closed
-from tests.support.inprocess import InProcess
+from tests.support.blocking_client import Closed
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
 from tests.unit.store.simulated_disk import Disk
 from warren.broker.store.data_folder import DataFolder
@@ -54,7 +54,7 @@ class Case:
 
     def run(self) -> Case:
         DataFolder.open(self.path).close()
-        with quick(), self.database(), InProcess(self.path, files=self.disk) as broker:
+        with quick(), self.database(), InProcessBroker(self.path, files=self.disk) as broker:
             running = broker.broker
             assert running is not None
             failure = running.failure
@@ -77,7 +77,7 @@ class Case:
 
     def check(self, disk: Disk) -> None:
         """A broker on what is left holds to what was told."""
-        with InProcess(self.path, files=disk) as broker:
+        with InProcessBroker(self.path, files=disk) as broker:
             left = found(broker.url)
         assert set(self.told.declared) <= set(left)
         self.told.check({queue: left.get(queue, []) for queue in ("plain", "source", "grave", *left)})

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.faults.fuzz.run import run
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 
 GROWTH_KIB = 16 * 1024
 """How much the broker may grow once it is warm, over any number of cases."""

@@ -15,8 +15,7 @@ from pamqp import base, commands
 
 from tests.faults.fuzz.mutation import conversation, mutated
 from tests.support.frames import BODY, HEADER, HEARTBEAT, METHOD, frame, long, method, short
-from tests.support.link import GREETING
-from tests.support.peer import content, encoded, made
+from tests.support.raw_client import PROTOCOL_HEADER, content, encoded, made
 
 FRAME_MAX = 131072
 NOTHING = b""
@@ -39,7 +38,7 @@ def start_ok(
 
 
 START_OK = start_ok()
-HANDSHAKE = GREETING + START_OK + TUNE_OK + OPEN + CHANNEL
+HANDSHAKE = PROTOCOL_HEADER + START_OK + TUNE_OK + OPEN + CHANNEL
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ ANY = f"ok|gone|501|502|503|504|505|530|540|{CHANNEL_CODES}"
 
 
 def wrong_greeting(chance: random.Random) -> tuple[bytes, str]:
-    header = bytearray(GREETING)
+    header = bytearray(PROTOCOL_HEADER)
     header[chance.randrange(8)] ^= 1 << chance.randrange(8)
     return bytes(header), "gone"
 
@@ -73,59 +72,63 @@ def noise(chance: random.Random) -> tuple[bytes, str]:
 
 
 def noise_after_greeting(chance: random.Random) -> tuple[bytes, str]:
-    return GREETING + frame(
+    return PROTOCOL_HEADER + frame(
         chance.choice((1, 2, 3, 8, 9)), 0, chance.randbytes(chance.randrange(100))
     ), "gone"
 
 
 def first_frame_too_large(chance: random.Random) -> tuple[bytes, str]:
-    return GREETING + struct.pack(">BHI", METHOD, 0, chance.randrange(8193, 2**32)) + bytes(100), "gone"
+    return PROTOCOL_HEADER + struct.pack(">BHI", METHOD, 0, chance.randrange(8193, 2**32)) + bytes(
+        100
+    ), "gone"
 
 
 def out_of_turn(chance: random.Random) -> tuple[bytes, str]:
     """Steps of the handshake in a wrong order."""
     steps = [START_OK, TUNE_OK, OPEN, CHANNEL, CLOSE]
     first = chance.choice([TUNE_OK, OPEN, CHANNEL, DECLARE])
-    return GREETING + first + b"".join(chance.sample(steps, 2)), "gone"
+    return PROTOCOL_HEADER + first + b"".join(chance.sample(steps, 2)), "gone"
 
 
 def out_of_turn_later(chance: random.Random) -> tuple[bytes, str]:
     wrong = chance.choice([START_OK, OPEN])
-    return GREETING + START_OK + wrong, "504"
+    return PROTOCOL_HEADER + START_OK + wrong, "504"
 
 
 def channel_too_early(chance: random.Random) -> tuple[bytes, str]:
-    return GREETING + START_OK + chance.choice([TUNE_OK, NOTHING]) + chance.choice([CHANNEL, DECLARE]), "505"
+    return PROTOCOL_HEADER + START_OK + chance.choice([TUNE_OK, NOTHING]) + chance.choice(
+        [CHANNEL, DECLARE]
+    ), "505"
 
 
 def wrong_password(chance: random.Random) -> tuple[bytes, str]:
     login = (
         b"\0" + chance.choice([b"guest", b"nobody", b"", chance.randbytes(20)]) + b"\0" + chance.randbytes(8)
     )
-    return GREETING + start_ok(login), "403"
+    return PROTOCOL_HEADER + start_ok(login), "403"
 
 
 def strange_login(chance: random.Random) -> tuple[bytes, str]:
-    return GREETING + start_ok(chance.randbytes(chance.randrange(40)).replace(b"\0", b"")), "403"
+    return PROTOCOL_HEADER + start_ok(chance.randbytes(chance.randrange(40)).replace(b"\0", b"")), "403"
 
 
 def wrong_mechanism(chance: random.Random) -> tuple[bytes, str]:
-    return GREETING + start_ok(mechanism=chance.choice(["", "plain", "X" * 255, "CRAM-MD5"])), "gone"
+    return PROTOCOL_HEADER + start_ok(mechanism=chance.choice(["", "plain", "X" * 255, "CRAM-MD5"])), "gone"
 
 
 def broken_client_properties(chance: random.Random) -> tuple[bytes, str]:
-    return GREETING + start_ok(properties=broken_table(chance)), "gone"
+    return PROTOCOL_HEADER + start_ok(properties=broken_table(chance)), "gone"
 
 
 def wrong_tuning(chance: random.Random) -> tuple[bytes, str]:
     bounds = chance.choice([(65535, FRAME_MAX), (0, FRAME_MAX), (2047, 1), (2047, 2**32 - 1), (2047, 0)])
     tuned = struct.pack(">HIH", *bounds, chance.randrange(65536))
-    return GREETING + START_OK + method(0, (10, 31), tuned), "530"
+    return PROTOCOL_HEADER + START_OK + method(0, (10, 31), tuned), "530"
 
 
 def unknown_virtual_host(chance: random.Random) -> tuple[bytes, str]:
     name = chance.choice(["", "nowhere", "/" * 200, "a" * 255])
-    return GREETING + START_OK + TUNE_OK + encoded(
+    return PROTOCOL_HEADER + START_OK + TUNE_OK + encoded(
         made(commands.Connection.Open, virtual_host=name), 0
     ), "530"
 

@@ -7,7 +7,7 @@ import struct
 
 from pamqp import base, commands
 
-from tests.support.peer import content, encoded, made
+from tests.support.raw_client import content, encoded, made
 
 PROPERTIES = commands.Basic.Properties(
     content_type="text/plain",

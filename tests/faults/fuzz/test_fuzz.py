@@ -15,8 +15,8 @@ from pamqp import commands
 from tests.faults.fuzz.cases import GREETED, HANDSHAKE, OPENED, Case, make_case
 from tests.faults.fuzz.mutation import conversation
 from tests.faults.fuzz.run import run
-from tests.support.broker import PATIENT, BrokerProcess
-from tests.support.peer import Peer, encoded
+from tests.support.broker_process import PATIENT, BrokerProcess
+from tests.support.raw_client import RawClient, encoded
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def test_the_conversation_itself_is_sound(target: BrokerProcess) -> None:
-    with Peer(target.url) as peer:
+    with RawClient(target.url) as peer:
         peer.connect().open()
         peer.send_bytes(b"".join(conversation()) + encoded(commands.Connection.Close(200, "", 0, 0), 0))
         found: list[object] = []

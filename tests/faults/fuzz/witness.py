@@ -7,7 +7,7 @@ import time
 
 from pamqp import commands
 
-from tests.support.peer import Peer, made
+from tests.support.raw_client import RawClient, made
 
 PATIENCE = 60.0
 """Seconds after which the witness says that it was affected."""
@@ -17,7 +17,7 @@ class Witness:
     """A connection with confirms and a consumer, in a thread of its own, as long as the `with` block lasts."""
 
     def __init__(self, url: str) -> None:
-        self._peer = Peer(url, timeout=PATIENCE)
+        self._peer = RawClient(url, timeout=PATIENCE)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="witness")
         self.confirmed = 0

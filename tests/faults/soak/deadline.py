@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 from tests.faults.soak.load import all_empty, processor_seconds
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers, worker_host
+from tests.support.worker_processes import Workers, worker_host
 from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore
 from warren.sdk import App, Command, Event
 

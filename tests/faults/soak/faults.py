@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 
 from tests.sdk.surviving import RARER, STEPS, survive
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.proxy_faults import Fault
 from tests.support.rabbitmq import installed, rabbitmq_server
-from tests.support.steps import Fault
 
 LATER = 4
 """The frame of its kind that meets the fault in the second round, where there are so many."""

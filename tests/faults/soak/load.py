@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from tests.support.operator import Operator, warren_ctl
+from tests.support.operator_cli import Operator, warren_ctl
 
 
 async def left(data_dir: Path, queue: str, *, at_most: int, seconds: float) -> None:

@@ -20,11 +20,11 @@ from sqlalchemy import text
 
 from tests.faults.soak.load import left, processor_seconds
 from tests.patterns.databases import Sessions, sessions_of
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
-from tests.support.workers import Worker, Workers, worker_host
+from tests.support.worker_processes import Worker, Workers, worker_host
 from warren.patterns import Once, RedisStore, TransactionalOnce, current_session
 from warren.sdk import App, Command
 from warren.sdk.protocols import Once as AnyOnce

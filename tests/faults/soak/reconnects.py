@@ -12,7 +12,7 @@ from random import Random
 from aiormq.abc import AbstractChannel, AbstractConnection
 
 from tests.sdk.waiting import until
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from warren.sdk import App, Command, Queue
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from random import Random
 
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers, worker_host
+from tests.support.worker_processes import Workers, worker_host
 from warren.patterns.dead_letters import ParkingLot, replay
 from warren.patterns.dead_letters.parking_lot import count_messages
 from warren.patterns.dead_letters.replay import IN_FLIGHT

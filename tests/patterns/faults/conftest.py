@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import BrokerProcess
-from tests.support.workers import Workers, worker_host
+from tests.support.broker_process import BrokerProcess
+from tests.support.worker_processes import Workers, worker_host
 
 
 @pytest.fixture(scope="session")

@@ -14,12 +14,12 @@ from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers
+from tests.support.worker_processes import Workers
 from warren.patterns import Deadline, DeadlineOutcome, Once, RedisStore, Store
 from warren.patterns.stores import SwapResult
 from warren.sdk import App, Command, Subscription

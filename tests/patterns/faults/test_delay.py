@@ -12,12 +12,12 @@ from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers
+from tests.support.worker_processes import Workers
 from warren.patterns import BinaryDelayQueues, Cancellation, Delay, RedisStore
 from warren.patterns.delay import delay as delay_module
 from warren.sdk import App, Command, Subscription

@@ -8,12 +8,12 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.async_client import take_one
+from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers
+from tests.support.worker_processes import Workers
 from warren.patterns import Immediate, NoConsumer
 from warren.sdk import App, Message, PublishTimeout
 
@@ -80,7 +80,7 @@ async def test_the_consumer_dies(
         await street.bell.publish(Ring(number=1), message_id="m1")
         await workers.hear("here")
         doomed.kill()
-        assert (await fetch(amqp_url, f"{name}.dead")).message_id == "m1"
+        assert (await take_one(amqp_url, f"{name}.dead")).message_id == "m1"
         with pytest.raises(NoConsumer):
             await street.bell.publish(Ring(number=2))
 
@@ -108,7 +108,7 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, new_app: NewApp, name:
             await deaf.wait()
             proxy.refuse()
             proxy.cut()
-            assert (await fetch(amqp_url, f"{name}.dead")).message_id == "m1"
+            assert (await take_one(amqp_url, f"{name}.dead")).message_id == "m1"
             proxy.accept()
             proxy.to_server.release()
             await eventually(lambda: home.app.ready, "somebody is at home again")
@@ -165,7 +165,7 @@ async def test_the_broker_is_killed(mortal_broker: BrokerProcess, name: str) -> 
         await street.bell.publish(Ring(number=1), message_id="m1")
         await asyncio.to_thread(mortal_broker.kill)
         await asyncio.to_thread(mortal_broker.start)
-        assert (await fetch(mortal_broker.url, f"{name}.dead")).message_id == "m1"
+        assert (await take_one(mortal_broker.url, f"{name}.dead")).message_id == "m1"
         go_on.set()
         await eventually(lambda: home.app.ready and street.app.ready, "all are there again")
         await street.bell.publish(Ring(number=2))

@@ -9,12 +9,12 @@ from typing import Any
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.async_client import take_one
+from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers
+from tests.support.worker_processes import Workers
 from warren.patterns import DelayLadder, Once, SqliteStore
 from warren.sdk import App, Delivery, Message
 
@@ -76,7 +76,7 @@ def times_waited(delivery: Delivery) -> int:
 
 async def waits(url: str, name: str) -> str | None:
     """The id of the first message that waits on the longest step."""
-    return (await fetch(url, f"{name}.{NOT_IN_THIS_TEST}.wait.3600000")).message_id
+    return (await take_one(url, f"{name}.{NOT_IN_THIS_TEST}.wait.3600000")).message_id
 
 
 async def stairs(voice: Voice, url: str, queue: str, stop: str) -> None:

@@ -17,11 +17,11 @@ from tests.patterns.databases import Sessions, sessions_of
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.postgres import PostgreSQL
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers
+from tests.support.worker_processes import Workers
 from warren.patterns import Outbox, TransactionalOnce
 from warren.sdk import App, Command, Delivery
 

@@ -10,12 +10,12 @@ from tests.patterns.capture import publish_captured
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.async_client import take_one
+from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers
+from tests.support.worker_processes import Workers
 from warren.patterns import Once, RedisStore
 from warren.patterns.protection import Encryption, Signing
 from warren.sdk import App, Command
@@ -155,12 +155,12 @@ async def test_a_captured_message_is_published_again(redis_url: str, new_app: Ne
     queue, url = f"{name}.pay", vault.app.url or ""
     async with vault.app as app:
         await app.publish(vault.pay(amount=1), exchange="", key=f"{queue}.dead")
-        captured = await fetch(url, f"{queue}.dead")
+        captured = await take_one(url, f"{queue}.dead")
         await publish_captured(url, queue, captured)
         await publish_captured(url, queue, captured)
         await eventually(lambda: once.statistics.duplicates == 1, "the copy is known")
         await publish_captured(url, queue, captured, message_id="another")
-        dead = await fetch(url, f"{queue}.dead")
+        dead = await take_one(url, f"{queue}.dead")
     assert vault.taken == [1]
     assert "it was changed on its way" in str(dead.headers["warren-dead-error"])
 
@@ -186,6 +186,6 @@ async def test_the_clock_of_the_sender_is_wrong(amqp_url: str, new_app: NewApp, 
         for minutes in (4, -10):
             async with protected(App(amqp_url, clock=SkewedClock(60.0 * minutes))) as sender:
                 await sender.publish(vault.pay(amount=minutes))
-        dead = await fetch(amqp_url, f"{name}.pay.dead")
+        dead = await take_one(amqp_url, f"{name}.pay.dead")
         await eventually(lambda: vault.taken == [4], "one is taken")
     assert "more than 0:05:00 away from now" in str(dead.headers["warren-dead-error"])

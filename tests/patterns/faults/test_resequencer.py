@@ -11,14 +11,14 @@ from typing import Any
 from tests.patterns.conftest import PATIENCE, NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.async_client import take_one
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import closed_port, free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers
+from tests.support.worker_processes import Workers
 from warren.patterns import RedisStore
 from warren.patterns.resequencer import Resequencer
 from warren.sdk import App, Command, Queue
@@ -192,7 +192,7 @@ async def test_a_number_comes_after_it_was_given_up(
         await stairs.send(app, 3)
         await stairs.has_taken(1, 3)
         await stairs.send(app, 2)
-        dead = await fetch(amqp_url, f"{name}.dead")
+        dead = await take_one(amqp_url, f"{name}.dead")
     assert "after it had been given up" in str(dead.headers["warren-dead-error"])
     assert stairs.taken == [1, 3]
 

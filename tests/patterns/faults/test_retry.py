@@ -12,12 +12,12 @@ import pytest
 from tests.patterns import tidy
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.async_client import take_one
+from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers
+from tests.support.worker_processes import Workers
 from warren.patterns import BinaryDelayQueues, Delay, WaitQueues, backoff
 from warren.sdk import App, Command, ConfigError, Delivery, Retry
 
@@ -91,7 +91,7 @@ async def test_it_comes_back_and_then_is_parked_with_its_origin(
     here = Till(App(amqp_url, delay=delays), name, fails=9)
     async with here.app:
         await place(here.app, name)
-        dead = await fetch(amqp_url, f"{name}.dead")
+        dead = await take_one(amqp_url, f"{name}.dead")
     await tidy.delete(amqp_url, [here.app], name)
     assert here.attempts == [("42", 1), ("42", 2), ("42", 3)]
     assert (dead.message_id, dead.headers["warren-attempt"]) == ("42", 3)
@@ -136,7 +136,7 @@ async def test_the_original_is_not_acknowledged(new_till: Any, amqp_url: str, na
             await place(here.app, name)
             await eventually(lambda: here.attempts.count(("42", 1)) >= 2, "the original comes again")
             await eventually(lambda: here.attempts.count(("42", 2)) >= 2, "and both copies")
-            first, second = await fetch(amqp_url, f"{name}.dead"), await fetch(amqp_url, f"{name}.dead")
+            first, second = await take_one(amqp_url, f"{name}.dead"), await take_one(amqp_url, f"{name}.dead")
     assert first.message_id == second.message_id == "42"
 
 

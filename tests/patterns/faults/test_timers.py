@@ -13,12 +13,12 @@ from tests.patterns.faults.matrix import Fault, Matrix
 from tests.patterns.faults.skew import SkewedClock
 from tests.patterns.flaky_store import FlakyStore
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis import redis_server
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers
+from tests.support.worker_processes import Workers
 from warren.patterns import Once, RedisStore
 from warren.patterns.timers import DateSchedule, IntervalSchedule, Schedule, Timers
 from warren.sdk import App, Command, Delivery

@@ -8,12 +8,12 @@ import pytest
 
 from tests.patterns.conftest import NewApp
 from tests.patterns.faults.matrix import Fault, Matrix
-from tests.patterns.fetch import fetch
 from tests.patterns.waiting import eventually
-from tests.support.broker import BrokerProcess
+from tests.support.async_client import take_one
+from tests.support.broker_process import BrokerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_host import Voice
-from tests.support.workers import Workers
+from tests.support.worker_processes import Workers
 from warren.patterns import ParkingLot
 from warren.sdk import App, Queue, TransactionFailed, TransactionUnknown
 
@@ -60,7 +60,7 @@ async def test_the_process_dies_before_the_commit(
         doomed = await workers.start(clerk, url=amqp_url, queue=name, stop="before")
         await workers.hear("booked")
         doomed.kill()
-        assert (await fetch(amqp_url, name)).body == b"10"
+        assert (await take_one(amqp_url, name)).body == b"10"
         await both(amqp_url, name, 0)
 
 
@@ -114,7 +114,7 @@ async def test_a_caller_repeats(amqp_url: str, new_app: NewApp, name: str) -> No
         for _ in range(2):
             async with app.transaction() as tx:
                 await tx.publish(b"10", key=f"{name}.debit", message_id="transfer 7")
-        ids = {(await fetch(amqp_url, f"{name}.debit")).message_id for _ in range(2)}
+        ids = {(await take_one(amqp_url, f"{name}.debit")).message_id for _ in range(2)}
     assert ids == {"transfer 7"}
 
 
@@ -127,7 +127,7 @@ async def test_order_is_kept(amqp_url: str, new_app: NewApp, name: str) -> None:
             await tx.publish(b"2", key=f"{name}.debit")
             await app.publish(b"1", key=f"{name}.debit")
             await tx.publish(b"3", key=f"{name}.debit")
-        bodies = [(await fetch(amqp_url, f"{name}.debit")).body for _ in range(3)]
+        bodies = [(await take_one(amqp_url, f"{name}.debit")).body for _ in range(3)]
     assert bodies == [b"1", b"2", b"3"]
 
 

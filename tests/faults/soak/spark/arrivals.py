@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import closing
 
-from tests.support.blocking import connected
+from tests.support.pika_connection import pika_connection
 from warren.sdk import App
 
 TICK = 0.1
@@ -21,7 +21,7 @@ AHEAD = 4.0
 def declare(url: str, kind: str, number: int) -> list[str]:
     """New durable queues of that type."""
     names = [f"{kind}.{uuid.uuid4().hex[:8]}" for _ in range(number)]
-    with closing(connected(url)) as connection:
+    with closing(pika_connection(url)) as connection:
         for name in names:
             connection.channel().queue_declare(name, durable=True, arguments={"x-queue-type": kind})
     return names
@@ -29,7 +29,7 @@ def declare(url: str, kind: str, number: int) -> list[str]:
 
 def held(url: str, queue: str) -> int:
     """How many messages the queue or stream counts, once nobody consumes it."""
-    with closing(connected(url)) as connection:
+    with closing(pika_connection(url)) as connection:
         return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
 
 

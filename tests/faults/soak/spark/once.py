@@ -9,7 +9,7 @@ from random import Random
 from tests.faults.soak.spark.arrivals import Arrivals, declare, held
 from tests.faults.soak.spark.committed import count, once_in_order
 from tests.faults.soak.spark.kills import PATIENCE, Query, amounts, survive
-from tests.support.broker import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.processes import wait_until
 from tests.support.spark_cluster import SparkCluster
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.client import Connection
+from tests.support.blocking_client import Connection
 from tests.support.streams import consume
 
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedBatch:
     """A batch."""
 
     message_id: str
@@ -28,16 +28,16 @@ class Captured:
     events: tuple[Event, ...]
 
 
-class Reading:
+class CaptureReader:
     """All batches of a stream so far: read on until something is there."""
 
     def __init__(self, url: str, stream: str) -> None:
         self._connection = Connection(url)
         self._channel = self._connection.channel()
         consume(self._channel, stream, "first", prefetch=1000)
-        self.batches: list[Captured] = []
+        self.batches: list[CapturedBatch] = []
 
-    def until(self, done: Callable[[Reading], bool], seconds: float = 60.0) -> Reading:
+    def until(self, done: Callable[[CaptureReader], bool], seconds: float = 60.0) -> CaptureReader:
         deadline = time.monotonic() + seconds
         while not done(self):
             assert time.monotonic() < deadline, [event["event"] for event in self.events]
@@ -47,7 +47,7 @@ class Reading:
             assert properties.message_type == "warren.events"
             assert properties.content_type == "application/json"
             self.batches.append(
-                Captured(
+                CapturedBatch(
                     str(properties.message_id),
                     str(properties.app_id),
                     headers["source"],
@@ -59,14 +59,14 @@ class Reading:
             )
         return self
 
-    def stopped(self, sources: int = 1) -> Reading:
+    def stopped(self, sources: int = 1) -> CaptureReader:
         """Read on until so many sources have said that they end."""
         return self.until(lambda found: sum(one["event"] == "stopped" for one in found.events) == sources)
 
     @property
     def events(self) -> list[Event]:
         """Each once, in the order of their sources' sequences."""
-        by_source: dict[str, dict[int, Captured]] = defaultdict(dict)
+        by_source: dict[str, dict[int, CapturedBatch]] = defaultdict(dict)
         for batch in self.batches:
             by_source[batch.source][batch.sequence] = batch
         return [

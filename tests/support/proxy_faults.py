@@ -1,4 +1,4 @@
-"""Faults at a step of the protocol: what a proxy does when a certain frame passes."""
+"""Faults of the proxy at a certain frame of the protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEAD = struct.Struct(">BHI")
 
 
 class Fault(Enum):
-    """What happens to the connection whose frame it is."""
+    """Fault of the connection that carries the frame."""
 
     CUT_BEFORE = "cut before"
     CUT_WITHIN = "cut within"
@@ -25,14 +25,14 @@ class Fault(Enum):
     THROTTLED = "throttled"
 
 
-class Frames:
-    """One direction of one connection: where frames begin and end in what is fed piece by piece."""
+class FrameSplitter:
+    """Frame boundaries in one direction of one connection, whose bytes arrive in pieces."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[str, int, int]]:
-        """The frames that end in `data`: their name (`basic.publish`, `header`), begin and end as offsets in it."""
+        """Yield the frames that end in `data`: name (`basic.publish`, `header`), begin and end as offsets in it."""
         before, whole = len(self._rest), self._rest + data
         position = 0
         while len(whole) - position >= 8:
@@ -50,8 +50,11 @@ class Frames:
         self._rest = whole[position:]
 
 
-class Step:
-    """`with Step(lane, "basic.publish", Fault.CUT_WITHIN, nth=3) as step:`; it happens once, and says so in `hit`."""
+class FrameTrigger:
+    """A fault at the n-th frame of a kind: `with FrameTrigger(lane, "basic.publish", Fault.CUT_WITHIN, nth=3) as trigger:`.
+
+    :ivar hit: the fault has happened. It happens once.
+    """
 
     def __init__(self, lane: Lane, frame: str, fault: Fault, *, nth: int = 1) -> None:
         self.hit = False
@@ -60,7 +63,7 @@ class Step:
         self._fault = fault
         self._left = nth
 
-    def __enter__(self) -> Step:
+    def __enter__(self) -> FrameTrigger:
         self._lane.watch = self._watch
         return self
 
@@ -70,7 +73,7 @@ class Step:
         self._lane.release()
 
     def _watch(self) -> Watch:
-        frames = Frames()
+        frames = FrameSplitter()
 
         def look(data: bytes) -> tuple[int, Callable[[], End | None]] | None:
             due: tuple[int, Callable[[], End | None]] | None = None

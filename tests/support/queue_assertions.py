@@ -5,7 +5,7 @@ They answer how much they hold before they look at what was published, acknowled
 
 from __future__ import annotations
 
-from tests.support.client import Channel, Message
+from tests.support.blocking_client import Channel, Message
 from tests.support.processes import wait_until
 
 
@@ -17,7 +17,7 @@ def holds(channel: Channel, queue: str, count: int) -> None:
         assert channel.ready(queue) == count
 
 
-def exactly(channel: Channel, queue: str, count: int) -> list[Message]:
+def takes_exactly(channel: Channel, queue: str, count: int) -> list[Message]:
     """So many messages are delivered next, and no more of this queue: what they are."""
     found = channel.deliveries(count)
     assert channel.delivered(queue) == []

@@ -13,7 +13,7 @@ from warren.cli.ctl.main import main
 from warren.core.errors import UsageError
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """What one command said."""
 
     status: int
@@ -25,7 +25,7 @@ class Said(NamedTuple):
         return self.output.splitlines()
 
 
-Run: TypeAlias = Callable[..., Said]
+Run: TypeAlias = Callable[..., CommandResult]
 
 
 class Operator:
@@ -64,7 +64,7 @@ class Operator:
 def warren_ctl(data_dir: Path) -> Run:
     """`warren ctl` in this process, which is as good as its own and starts faster."""
 
-    def run(*words: str) -> Said:
+    def run(*words: str) -> CommandResult:
         output, errors = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             try:
@@ -72,6 +72,6 @@ def warren_ctl(data_dir: Path) -> Run:
             except UsageError as error:
                 status = 2
                 errors.write(f"warren ctl: {error}\n")
-        return Said(int(status), output.getvalue(), errors.getvalue())
+        return CommandResult(int(status), output.getvalue(), errors.getvalue())
 
     return run

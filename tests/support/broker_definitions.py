@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.support.inprocess import InProcess
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.rabbitmq import rabbitmq_server
 from warren.broker import BrokerConfig
 
@@ -44,18 +44,18 @@ def definitions(
 
 
 @contextmanager
-def prepared(kind: str, what: dict[str, Any]) -> Iterator[str]:
+def broker_with_definitions(kind: str, what: dict[str, Any]) -> Iterator[str]:
     """The URL of a broker with these definitions: `rabbitmq`, `warren`, or `warren-3.10`, which follows that version."""
     if kind == "rabbitmq":
         with rabbitmq_server(definitions=what) as server:
             yield server.url
         return
-    with InProcess(config=BrokerConfig(compat=kind.partition("-")[2] or "4")) as broker:
+    with InProcessBroker(config=BrokerConfig(compat=kind.partition("-")[2] or "4")) as broker:
         broker.call(lambda: load(broker, what))
         yield broker.url
 
 
-def load(inprocess: InProcess, what: dict[str, Any]) -> None:
+def load(inprocess: InProcessBroker, what: dict[str, Any]) -> None:
     """Make all of it through the API, as definitions say it."""
     broker = inprocess.broker
     assert broker is not None

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterable
 
 from tests.support.frames import BASIC_ACK, BASIC_PUBLISH, BODY, HEADER, METHOD
-from tests.support.link import GREETING
+from tests.support.raw_client import PROTOCOL_HEADER
 
 
 class Tampering:
@@ -50,7 +50,7 @@ class Stream:
         data = self._rest + data
         at, passed = 0, []
         if not self._begun:
-            self._begun, at = True, len(GREETING)
+            self._begun, at = True, len(PROTOCOL_HEADER)
             passed.append(data[:at])
         while len(data) - at >= 8:
             kind, channel, size = struct.unpack_from(">BHL", data, at)

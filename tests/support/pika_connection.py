@@ -7,7 +7,7 @@ import pika
 SECONDS = 60.0
 
 
-def connected(url: str) -> pika.BlockingConnection:
+def pika_connection(url: str) -> pika.BlockingConnection:
     """Without heartbeats: nobody sends them between a test's questions, however long those are apart."""
     parameters = pika.URLParameters(url)
     parameters.heartbeat = 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from pamqp import commands, encode, frame
+from pamqp import commands, frame
 from pamqp.base import Frame as Method
 from pamqp.commands import Basic, Confirm, Exchange, Queue
 from pamqp.commands import Channel as ChannelClass
@@ -22,19 +22,12 @@ from pamqp.commands import Connection as ConnectionClass
 from pamqp.header import ContentHeader
 
 from tests.support import frames
-from tests.support.frames import RawClient, body_frames, publish_frames
+from tests.support.frames import body_frames, publish_frames
+from tests.support.raw_client import RawClient
 
 Table: TypeAlias = dict[str, Any]
 Reply = TypeVar("Reply", bound=Method)
 
-CAPABILITIES: Table = {
-    "capabilities": {
-        "consumer_cancel_notify": True,
-        "connection.blocked": True,
-        "basic.nack": True,
-        "publisher_confirms": True,
-    }
-}
 CARRIERS = (Basic.Deliver, Basic.GetOk, Basic.Return)
 
 
@@ -86,10 +79,8 @@ class Connection:
     """A connection whose channels keep what arrives until a test asks for it."""
 
     def __init__(self, url: str, *, timeout: float = 60.0) -> None:
-        self.raw = RawClient(url, timeout=timeout, properties=encode.field_table(CAPABILITIES)[4:])
-        start = _method(self.raw.start)
-        assert isinstance(start, ConnectionClass.Start)
-        self.server = dict(start.server_properties or {})
+        self.raw = RawClient(url, timeout=timeout).connect()
+        self.server = dict(self.raw.server)
         self.channels: dict[int, Channel] = {}
         self.events: deque[Method] = deque()
         """What came for the connection itself: blocked, unblocked."""
@@ -110,30 +101,30 @@ class Connection:
 
         :raises Closed: if it closes the channel or the connection.
         """
-        found = self.raw.read()
+        found = self.raw.read_frame()
         while found.kind == frames.HEARTBEAT:
-            found = self.raw.read()
+            found = self.raw.read_frame()
         method = _method(found)
         if isinstance(method, ConnectionClass.Close):
-            self.raw.send(frame.marshal(ConnectionClass.CloseOk(), 0))
+            self.raw.send_bytes(frame.marshal(ConnectionClass.CloseOk(), 0))
             raise _closed(method)
         if found.channel == 0:
             self.events.append(method)
             return
         channel = self.channels[found.channel]
         if isinstance(method, ChannelClass.Close):
-            self.raw.send(frame.marshal(ChannelClass.CloseOk(), found.channel))
+            self.raw.send_bytes(frame.marshal(ChannelClass.CloseOk(), found.channel))
             raise _closed(method)
         channel.events.append(self._content(method) if isinstance(method, CARRIERS) else method)
 
     def _content(self, carrier: Basic.Deliver | Basic.GetOk | Basic.Return) -> Message:
-        head = self.raw.read()
+        head = self.raw.read_frame()
         data = frames.frame(head.kind, head.channel, head.payload)
         header = frame.unmarshal(data)[2]
         assert isinstance(header, ContentHeader), header
         body = b""
         while len(body) < header.body_size:
-            piece = self.raw.read()
+            piece = self.raw.read_frame()
             assert piece.kind == frames.BODY, piece
             body += piece.payload
         return Message(carrier, head.payload, header.properties, body)
@@ -178,7 +169,7 @@ class Channel:
     # -- any method
 
     def send(self, *methods: Method) -> None:
-        self.connection.raw.send(b"".join(frame.marshal(method, self.number) for method in methods))
+        self.connection.raw.send_bytes(b"".join(frame.marshal(method, self.number) for method in methods))
 
     def call(self, method: Method, reply: type[Reply]) -> Reply:
         self.send(method)
@@ -322,7 +313,7 @@ class Channel:
         **properties: Any,
     ) -> None:
         """Publish; by default to the queue of that name. `properties` are those of pamqp's Basic.Properties."""
-        self.connection.raw.send(self.encoded(queue, body, exchange, mandatory, **properties))
+        self.connection.raw.send_bytes(self.encoded(queue, body, exchange, mandatory, **properties))
 
     def encoded(
         self,

@@ -53,7 +53,7 @@ class Pauses:
         self.spans.sort(reverse=True)
 
 
-class InProcess:
+class InProcessBroker:
     """`Broker` with a virtual clock. Leaving the `with` block stops it cleanly."""
 
     def __init__(
@@ -138,7 +138,7 @@ class InProcess:
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
-    def __enter__(self) -> InProcess:
+    def __enter__(self) -> InProcessBroker:
         self.start()
         return self
 

@@ -7,7 +7,7 @@ import struct
 from pamqp import commands
 
 from tests.support.frames import frame as raw_frame
-from tests.support.peer import Peer, Refusal
+from tests.support.raw_client import RawClient, Refusal
 
 DURABLE, EXCLUSIVE, AUTO_DELETE = 2, 4, 8
 Field = tuple[str, bytes]
@@ -29,7 +29,7 @@ QUORUM = ("x-queue-type", text("quorum"))
 TTL = "x-message-ttl"
 
 
-def declare(peer: Peer, name: str, *fields: Field, flags: int = EXCLUSIVE) -> str | Refusal:
+def declare(peer: RawClient, name: str, *fields: Field, flags: int = EXCLUSIVE) -> str | Refusal:
     """queue.declare with fields of any type: the name in its answer, or why not."""
     table = b"".join(bytes([len(key)]) + key.encode() + raw for key, raw in fields)
     payload = struct.pack(">HHH", 50, 10, 0) + bytes([len(name)]) + name.encode() + bytes([flags])
