@@ -12,7 +12,7 @@ Clients of the broker under test, none of which uses Warren's code:
 Brokers:
 
 - `in_process_broker`: Warren in this process, with a clock that tests move; `restarts`: stop or crash it and connect again.
-- `broker_process`: `warren broker` as a child process; `rabbitmq`: RabbitMQ; `broker_behaviour`: intended differences of the two.
+- `broker_process`: `warren broker` as a child process; `rabbitmq`: RabbitMQ; `broker_behaviour`: their differences.
 - `broker_definitions`: the same users and permissions on both; `operator_cli`: `warren ctl` and `rabbitmqctl`.
 
 Other servers: `postgres`, `redis`, `s3`, `spark_cluster`; `certificates` for TLS.
@@ -21,7 +21,7 @@ Faults: `proxy` (a TCP proxy that cuts, delays and throttles), `proxy_faults` (a
 repeated and swapped messages), `cancellation` (cancel a coroutine at each await).
 
 Processes: `processes` (children with deadlines, free ports), `worker_host` and `worker_processes` (workers that a test kills
-at a certain point), `python_environments` (interpreters without Warren), `example_programs` (run a program as a reader would).
+at a certain point), `python_environments` (interpreters without Warren), `example_programs` (run a program as readers do).
 
 pytest: `tiers` (which tests run when), `sharing` (distribution over processes), `parameter_ids` (stable parameter names).
 """
