@@ -1,4 +1,4 @@
-# Every target sets up what it needs. `make demo` runs the main job, `make test` runs all tests.
+# Every target sets up what it needs. `make demo` runs the main job, `make test` runs the tests.
 
 ROOTS := core wire cli sdk patterns broker pipeline examples
 SOURCES := pyproject.toml setup.py $(shell find $(ROOTS) -name '*.py' 2>/dev/null)
@@ -9,65 +9,75 @@ PYTHON := $(PYTHON)
 PIP_FLAGS := -qq --disable-pip-version-check --root-user-action=ignore
 export ORDERS
 
-.PHONY: setup demo test test-compiled chaos soak conformance fuzz lint docs bench bench-full bench-hot clean
+.PHONY: demo check test test-all test-compiled lint chaos soak conformance fuzz docs bench bench-full bench-hot clean
 
-setup: .venv/.ready system-runtime
-
-demo: setup
+demo: .venv/.demo system-runtime
 	.venv/bin/warren demo orders $(if $(ORDERS),--file "$(ORDERS)")
 
-# Three processes at a time, so that two cores are busy while one of them waits; a file's tests in one of them. One after the other:
-# make test PARALLEL= . What a message costs is measured alone.
-PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
-ALONE = tests/broker/test_budget.py
-test: setup system-rabbitmq system-postgresql
-	.venv/bin/pytest -q $(PARALLEL) --ignore $(ALONE)
-	.venv/bin/pytest -q $(ALONE)
+# A command and how long it took: $(call timed,NAME,COMMAND)
+timed = @start=$$(date +%s) && $(2) && echo "$(1): $$(( $$(date +%s) - start )) s"
 
-# Of Spark what speaks to a broker, here and below: the jobs compute on what was read, and nothing of them is compiled. What
-# reads the sources (tests/house) reads the same ones.
-SPARK_ON_THE_WIRE = $(patsubst %,tests/spark/test_%.py,link datasource stream_source streams stream_faults sink spool shop planted)
-SPARK_JOBS = $(filter-out $(SPARK_ON_THE_WIRE),$(wildcard tests/spark/test_*.py))
-test-compiled: .venv-compiled/.installed system-runtime system-rabbitmq system-postgresql
-	.venv-compiled/bin/pytest -q $(PARALLEL) --ignore $(ALONE) $(addprefix --ignore ,$(SPARK_JOBS) tests/house)
-	.venv-compiled/bin/pytest -q $(ALONE)
+# While you work: lint without pyright, and the tests that start no process. Under a minute.
+check: .venv/.tests .venv/.lint
+	$(call timed,make check,$(MAKE) --no-print-directory --output-sync=target -j2 lint check-tests)
+
+.PHONY: check-tests
+check-tests: .venv/.tests
+	.venv/bin/pytest -q -n 2 --dist loadfile --tier check
+
+# Before you commit: all that shows that this machine's Warren works, on one server of each kind. At most six minutes.
+# Three processes at a time, so that two cores are busy while one of them waits; a file's tests in one of them. One after the
+# other: make test PARALLEL= .
+PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+test: .venv/.tests system-runtime system-postgresql
+	$(call timed,make test,.venv/bin/pytest -q $(PARALLEL) --tier test)
+
+# Everything: also kills, RabbitMQ, Spark clusters, the documentation's programs, models in full, pyright.
+test-all: .venv/.tests .venv/.lint .venv/.types system-runtime system-rabbitmq system-postgresql
+	$(call timed,make test-all,.venv/bin/pytest -q $(PARALLEL))
+
+# The compiled build, with the tests of what is compiled: wire and broker. What compares with RabbitMQ did so above.
+COMPILED_TESTS = tests/unit/wire tests/unit/store tests/broker tests/sdk
+test-compiled: .venv-compiled/.installed system-runtime
+	$(call timed,make test-compiled,.venv-compiled/bin/pytest -q $(PARALLEL) -k "not rabbit" $(COMPILED_TESTS))
 
 # Harms a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7
 ROUNDS ?= 20
-chaos: .venv/.ready
+chaos: .venv/.tests
 	.venv/bin/python -m tests.faults.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 # What must hold over large numbers, with its figures: make soak PARTS=once SHARE=0.05 SEED=7
 SHARE ?= 1
 PARTS ?=
-soak: setup system-postgresql
+soak: .venv/.tests system-runtime system-postgresql
 	.venv/bin/python -m tests.faults.soak $(PARTS) --share $(SHARE) $(if $(SEED),--seed $(SEED))
 
 # The same scripts on Warren and on RabbitMQ, and Warren's tests on RabbitMQ. SCRIPTS: how many random ones of each kind;
 # SEEDS=N instead: N that were never played before.
+SPARK_ON_THE_WIRE = $(patsubst %,tests/spark/test_%.py,link datasource stream_source streams stream_faults sink spool shop planted)
 SCRIPTS ?= 150
 SEEDS ?=
-conformance: setup system-rabbitmq system-postgresql
+conformance: .venv/.tests system-runtime system-rabbitmq system-postgresql
 	SCRIPTS=$(SCRIPTS) SEEDS=$(SEEDS) .venv/bin/pytest -q $(PARALLEL) --amqp-url rabbitmq \
 		tests/conformance tests/broker tests/sdk tests/patterns tests/cli tests/testing $(SPARK_ON_THE_WIRE) \
-		--ignore $(ALONE) --ignore tests/broker/test_bench.py
+		--ignore tests/broker/test_bench.py
 
 # Malformed and mistimed frames and handshakes: make fuzz N=1000000 SEED=7
 N ?= 100000
-fuzz: .venv/.ready
+fuzz: .venv/.tests
 	.venv/bin/python -m tests.faults.fuzz --cases $(N) $(if $(SEED),--seed $(SEED))
 
-lint: .venv/.ready
+lint: .venv/.tests .venv/.lint
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy $(ROOTS) tests benchmarks
 	.venv/bin/lint-imports
 
-docs: .venv/.ready
+docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
 # Processor time a message of this checkout against another commit: make bench-hot BASE=main~1
-bench-hot: .venv/.ready
+bench-hot: .venv/.tests .venv/.lint
 	.venv/bin/python -m benchmarks.hot --base "$(BASE)"
 
 # Warren, plain and compiled, beside RabbitMQ on this machine (and LAVINMQ=path of a binary), and docs/benchmarks.md of it:
@@ -77,12 +87,12 @@ RUNS ?= 5
 LAVINMQ ?=
 NOTE ?=
 COMPARE = .venv/bin/python -m benchmarks.comparison --runs $(RUNS) --rows "$(ROWS)" --lavinmq "$(LAVINMQ)" --note "$(NOTE)"
-bench: .venv/.ready .venv-compiled/.installed system-rabbitmq
+bench: .venv/.tests .venv-compiled/.installed system-rabbitmq
 	$(COMPARE)
 
 # The same with further loads, what connections and queues cost, the literature's claims, and a backlog of COUNT messages: hours.
 COUNT ?= 10000000
-bench-full: .venv/.ready .venv-compiled/.installed system-rabbitmq
+bench-full: .venv/.tests .venv-compiled/.installed system-rabbitmq
 	$(COMPARE) --full --count $(COUNT)
 
 clean:
@@ -92,15 +102,23 @@ clean:
 system-python system-runtime system-compiler system-rabbitmq system-postgresql: system-%:
 	@PYTHON="$(PYTHON)" .ci/system $*
 
-.venv/.ready: pyproject.toml setup.py | system-python
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	WARREN_COMPILE=0 .venv/bin/pip install $(PIP_FLAGS) -e '.[all,dev,docs]'
+# One environment, filled by what is asked for: `make demo` installs no test tools, `make test` no linters.
+.venv/.demo: EXTRAS = redis,spark
+.venv/.tests: EXTRAS = tests
+.venv/.lint: EXTRAS = lint
+.venv/.types: EXTRAS = types
+.venv/.docs: EXTRAS = docs
+.venv/.demo .venv/.tests .venv/.lint .venv/.types .venv/.docs: pyproject.toml setup.py | .venv/bin/python
+	WARREN_COMPILE=0 .venv/bin/pip install $(PIP_FLAGS) -e '.[$(EXTRAS)]'
 	rm -rf build warren.egg-info
 	touch $@
 
+.venv/bin/python: | system-python
+	$(PYTHON) -m venv .venv
+
 .venv-compiled/.ready: pyproject.toml setup.py | system-python system-compiler
 	test -x .venv-compiled/bin/python || $(PYTHON) -m venv .venv-compiled
-	WARREN_COMPILE=0 .venv-compiled/bin/pip install $(PIP_FLAGS) '.[all,dev]'
+	WARREN_COMPILE=0 .venv-compiled/bin/pip install $(PIP_FLAGS) '.[tests]'
 	rm -rf build warren.egg-info
 	touch $@
 

@@ -15,7 +15,7 @@ from tests.support.broker_process import PATIENT, BrokerProcess
 from tests.support.postgres import postgres_server
 from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from tests.support.redis import redis_server
-from tests.support.sharing import SLOW, OneWithoutSpark
+from tests.support.sharing import SLOW, SparkAwareScheduling
 
 if TYPE_CHECKING:
     from warren.testing import Warren
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is above the chosen tier; with `--amqp-url`, what starts a broker of its own. Slow files first."""
-    chosen = tiers.Tier[config.getoption("--tier").upper()]
+    chosen = tiers.chosen()
     selected = [item for item in items if tiers.tier_of(item) <= chosen]
     if config.getoption("--amqp-url") is not None:
         selected = [
@@ -61,8 +61,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWithoutSpark | None:
-    return OneWithoutSpark(config, log) if config.getoption("dist") == "loadfile" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkAwareScheduling | None:
+    return SparkAwareScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from warren.pipeline.jobs.registry import JOBS
 from warren.pipeline.version_check import own_version
 
 # Several Javas start on what may be a busy machine.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 MESSAGES = 200
 PATIENCE = 350
 ORDERS = generated(40, seed=3)

@@ -68,6 +68,7 @@ def test_without_java_it_says_what_to_install(
         (None, "does not run"),
     ],
 )
+@pytest.mark.processes
 def test_a_java_that_is_too_old_or_broken_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None, message: str
 ) -> None:

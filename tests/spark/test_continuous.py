@@ -27,7 +27,7 @@ from warren.cli.pipeline import parse, run
 from warren.core.errors import UsageError
 from warren.pipeline.errors import PipelineError
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 NOON = datetime(2024, 5, 1, 12, 0)
 DEADLINE = 500

@@ -19,7 +19,7 @@ from tests.support.processes import wait_until
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 MESSAGES = 20_000
 """With a kilobyte each: far more than what sockets hold."""

@@ -254,6 +254,7 @@ def test_another_schema_is_refused(spark: SparkSession, audit: Audit) -> None:
         spark.read.format("amqp").schema("a INT").options(url=audit.url, queue=audit.name).load().collect()
 
 
+@pytest.mark.slow
 def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
         sent = [b"%d" % number + bytes(1000) for number in range(20_000)]
@@ -268,6 +269,7 @@ def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Pa
         assert read == sent
 
 
+@pytest.mark.slow
 def test_a_broker_that_hangs_ends_the_read_after_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

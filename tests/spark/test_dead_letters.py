@@ -30,7 +30,7 @@ from warren.pipeline.jobs.dead_letters.summary import Summary
 from warren.pipeline.jobs.job import EVENTS, Run
 from warren.sdk import App, Command, Retry
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 def summarised(letters: DataFrame, *words: str) -> Summary:

@@ -28,7 +28,7 @@ from warren.pipeline.jobs.delivery_audit.summary import Summary, summary_of
 from warren.pipeline.jobs.event_rows import events_of
 from warren.pipeline.jobs.job import Run
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 RULES = Rules(timedelta(seconds=1), timedelta(minutes=1))
 

@@ -33,7 +33,7 @@ from warren.pipeline.jobs.flow.summary import Queue as Counted
 from warren.pipeline.jobs.flow.summary import Summary
 from warren.pipeline.jobs.job import EVENTS, Run
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 RUN = Run("flow", "amqp://localhost/", ("s",), None, False, 1.0)
 SECONDS = 42
 QUEUES = [

@@ -97,6 +97,7 @@ def test_a_busy_owner_keeps_its_connection(amqp_url: str, audit: Audit) -> None:
     connection.close()
 
 
+@pytest.mark.processes
 def test_tls_knows_its_authority_by_the_url(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("server", "/CN=localhost")

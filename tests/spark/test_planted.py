@@ -24,7 +24,7 @@ from tests.support.proxy import Proxy
 from tests.support.proxy_tampering import Tampering
 from warren.sdk import App, Capture, Command, Queue
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 STEADY = 60

@@ -174,6 +174,7 @@ def test_a_bounded_run_takes_what_was_there_and_ends(audit: Audit, tmp_path: Pat
         assert reader.latestOffset(ends[-1], ALL) == ends[-1], "nothing is there, and nothing is waited for"
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
         audit.publish(numbered(0, 4999))
@@ -194,6 +195,7 @@ def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
         assert audit.ready() == 0
 
 
+@pytest.mark.slow
 def test_a_broker_that_falls_silent_is_noticed(tmp_path: Path) -> None:
     """It closes nothing: only its heartbeats are missing."""
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:
@@ -226,6 +228,7 @@ def test_what_is_in_the_spool_is_read_while_there_is_no_broker(audit: Audit, tmp
                 arrived(reader, end, 1)
 
 
+@pytest.mark.slow
 def test_a_bounded_run_ends_when_its_broker_falls_silent(tmp_path: Path) -> None:
     """Without heartbeats too: it asks how much is left, and an answer has its time."""
     with BrokerProcess(tmp_path / "broker") as broker, audit_queue(broker.url) as audit:

@@ -207,6 +207,7 @@ def test_half_a_chunk_that_cannot_be_cut_off_is_never_appended_to(
         assert segments.end == 2
 
 
+@pytest.mark.processes
 def test_a_spool_has_one_owner_and_one_queue(tmp_path: Path) -> None:
     with opened(tmp_path):
         with pytest.raises(

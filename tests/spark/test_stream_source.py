@@ -209,6 +209,7 @@ def test_a_queue_is_not_read_continuously(spark: SparkSession, audit: Audit) -> 
         frame.writeStream.format("noop").start().awaitTermination(200)
 
 
+@pytest.mark.slow
 def test_a_broker_killed_in_mid_read_is_one_error_and_loses_nothing(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker:
         stream = declared(broker.url)

@@ -12,6 +12,8 @@ from tests.support.python_environments import python_elsewhere
 from warren.pipeline.datasource import AmqpDataSource
 from warren.pipeline.version_check import own_version
 
+pytestmark = pytest.mark.processes
+
 LOAD = """
 import pickle, sys
 loaded = pickle.load(sys.stdin.buffer)

@@ -17,11 +17,11 @@ def redis_server(folder: Path, *options: str, port: int | None = None) -> Iterat
     :param options: further settings, as on redis-server's command line; they win
     :param port: default: a free one
     :return: its URL
-    :raises FileNotFoundError: if no redis-server is installed (`make setup` installs it)
+    :raises FileNotFoundError: if no redis-server is installed (`make test` installs it)
     """
     program = shutil.which("redis-server")
     if program is None:
-        raise FileNotFoundError("redis-server is not installed: make setup")
+        raise FileNotFoundError("redis-server is not installed: make test installs it")
     port = free_port() if port is None else port
     settings = [
         "--port",

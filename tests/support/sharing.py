@@ -1,20 +1,28 @@
-"""Who of the processes that share the tests gets which file."""
+"""Distribution of test files over pytest-xdist's workers."""
 
 from __future__ import annotations
 
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from tests.support.tiers import Tier, chosen
+
 SLOW = "tests/spark/"
-"""Files with Spark in them, which are long. One that came last would be waited for."""
+"""Folder of the tests that need Spark. They run first: a long file that came last would be waited for."""
 
 
-class OneWithoutSpark(LoadFileScheduling):  # type: ignore[misc]
-    """File by file, and one of three processes takes those with Spark in them last.
+class SparkAwareScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Distribution by file that bounds the Spark sessions that run side by side.
 
-    A Java machine keeps a core busy by itself: with three at a time on two cores, Spark's Python workers do not start
-    within the ten seconds that it gives them.
+    A Java machine keeps a core busy by itself. With three of them on two cores, Spark's Python workers do not start
+    within the ten seconds that Spark gives them. In tier `test` one worker takes all files with Spark, so that one session
+    serves them; in tier `all` one worker of three takes them last.
     """
+
+    def _split_scope(self, nodeid: str) -> str:
+        if chosen() is Tier.TEST and nodeid.startswith(SLOW):
+            return SLOW
+        return str(super()._split_scope(nodeid))
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if len(self.nodes) > 2 and node is self.nodes[0]:

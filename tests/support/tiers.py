@@ -70,6 +70,11 @@ def choose(name: str) -> Tier:
     return _chosen
 
 
+def chosen() -> Tier:
+    """Return the tier that runs."""
+    return _chosen
+
+
 def examples(number: int) -> int:
     """Return how many examples a property with `number` examples in tier `all` has in the chosen tier."""
     return min(number, EXAMPLES[_chosen])
