@@ -6,15 +6,22 @@ import pytest
 
 from warren.broker import VirtualClock
 from warren.broker.access.access_control import Access
-from warren.broker.access.passwords import ALGORITHMS, exported, imported, salted
-from warren.broker.access.sasl import Login, LoginRefused, Peer, is_loopback, log_in, offered
+from warren.broker.access.passwords import ALGORITHMS, from_definitions, hash_password, to_definitions
+from warren.broker.access.sasl_authentication import (
+    LoginRefused,
+    LoginSettings,
+    PeerIdentity,
+    authenticate,
+    is_loopback,
+    offered_mechanisms,
+)
 from warren.broker.model.operator_errors import OperationRefused
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.wire import field_tables
 from warren.wire.reply_codes import AmqpError
 
 ANN = "\u00e4nn"
-HERE = Peer("127.0.0.1")
+HERE = PeerIdentity("127.0.0.1")
 
 
 @pytest.fixture
@@ -26,9 +33,11 @@ def access() -> Access:
     return access
 
 
-def user(access: Access, mechanism: str, response: bytes, peer: Peer = HERE, **login: object) -> str | None:
+def user(
+    access: Access, mechanism: str, response: bytes, peer: PeerIdentity = HERE, **login: object
+) -> str | None:
     try:
-        return log_in(access, Login(**login), peer, mechanism, response).name  # type: ignore[arg-type]
+        return authenticate(access, LoginSettings(**login), peer, mechanism, response).name  # type: ignore[arg-type]
     except LoginRefused:
         return None
 
@@ -69,19 +78,21 @@ def test_amqplain(access: Access) -> None:
 
 def test_external_takes_the_name_of_the_certificate(access: Access) -> None:
     mechanisms = ("PLAIN", "EXTERNAL")
-    assert user(access, "EXTERNAL", b"", Peer("10.0.0.1", "nopass"), mechanisms=mechanisms) == "nopass"
-    assert user(access, "EXTERNAL", b"", Peer("10.0.0.1", "guest"), mechanisms=mechanisms) is None
-    assert user(access, "EXTERNAL", b"", Peer("10.0.0.1", "stranger"), mechanisms=mechanisms) is None
-    assert user(access, "EXTERNAL", b"", Peer("10.0.0.1", ""), mechanisms=mechanisms) is None
+    assert (
+        user(access, "EXTERNAL", b"", PeerIdentity("10.0.0.1", "nopass"), mechanisms=mechanisms) == "nopass"
+    )
+    assert user(access, "EXTERNAL", b"", PeerIdentity("10.0.0.1", "guest"), mechanisms=mechanisms) is None
+    assert user(access, "EXTERNAL", b"", PeerIdentity("10.0.0.1", "stranger"), mechanisms=mechanisms) is None
+    assert user(access, "EXTERNAL", b"", PeerIdentity("10.0.0.1", ""), mechanisms=mechanisms) is None
     with pytest.raises(AmqpError, match="invalid authentication mechanism 'EXTERNAL'"):
         user(access, "EXTERNAL", b"", HERE, mechanisms=mechanisms)
 
 
 def test_anonymous_is_whoever_the_configuration_says(access: Access) -> None:
-    login = Login(("PLAIN", "ANONYMOUS"), anonymous_user="nopass")
-    assert offered(login, HERE) == ("PLAIN", "ANONYMOUS")
-    assert log_in(access, login, HERE, "ANONYMOUS", b"me").name == "nopass"
-    assert offered(Login(("PLAIN", "ANONYMOUS")), HERE) == ("PLAIN",)
+    login = LoginSettings(("PLAIN", "ANONYMOUS"), anonymous_user="nopass")
+    assert offered_mechanisms(login, HERE) == ("PLAIN", "ANONYMOUS")
+    assert authenticate(access, login, HERE, "ANONYMOUS", b"me").name == "nopass"
+    assert offered_mechanisms(LoginSettings(("PLAIN", "ANONYMOUS")), HERE) == ("PLAIN",)
     with pytest.raises(AmqpError, match="invalid authentication mechanism 'ANONYMOUS'"):
         user(access, "ANONYMOUS", b"")
     with pytest.raises(AmqpError, match="unknown authentication mechanism 'NOPE'"):
@@ -106,9 +117,9 @@ def test_anonymous_is_whoever_the_configuration_says(access: Access) -> None:
 def test_guest_comes_from_this_machine_only(access: Access, peer: str, local: bool) -> None:
     """https://www.rabbitmq.com/docs/access-control#loopback-users"""
     assert is_loopback(peer) == local
-    assert (user(access, "PLAIN", b"\0guest\0guest", Peer(peer)) == "guest") == local
-    assert user(access, "PLAIN", f"\0{ANN}\0p\u00e4ss".encode(), Peer(peer)) == ANN
-    assert user(access, "PLAIN", b"\0guest\0guest", Peer(peer), loopback_users=()) == "guest"
+    assert (user(access, "PLAIN", b"\0guest\0guest", PeerIdentity(peer)) == "guest") == local
+    assert user(access, "PLAIN", f"\0{ANN}\0p\u00e4ss".encode(), PeerIdentity(peer)) == ANN
+    assert user(access, "PLAIN", b"\0guest\0guest", PeerIdentity(peer), loopback_users=()) == "guest"
 
 
 def test_passwords_are_not_shown(access: Access) -> None:
@@ -128,13 +139,13 @@ def test_a_hash_of_rabbitmq_is_understood(access: Access) -> None:
         access.users.add(algorithm, password_hash=password_hash, algorithm=algorithm)
         assert access.users.authenticate(algorithm, password.encode()) is not None
         assert access.users.authenticate(algorithm, b"x" + password.encode()) is None
-        assert exported(access.users.get(algorithm).password) == password_hash
+        assert to_definitions(access.users.get(algorithm).password) == password_hash
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_hashes_with_a_new_salt_each_time(access: Access, algorithm: str) -> None:
-    assert salted("secret", algorithm) != salted("secret", algorithm)
-    access.users.set_password_hash("guest", exported(salted("secret", algorithm)), algorithm)
+    assert hash_password("secret", algorithm) != hash_password("secret", algorithm)
+    access.users.set_password_hash("guest", to_definitions(hash_password("secret", algorithm)), algorithm)
     assert access.users.authenticate("guest", b"secret") is not None
     assert access.users.authenticate("guest", b"guest") is None
 
@@ -143,9 +154,9 @@ def test_what_is_no_hash_is_refused() -> None:
     for password_hash, algorithm in (
         ("abc", "rabbit_password_hashing_sha256"),
         ("AAAA", "rabbit_password_hashing_sha256"),
-        (exported(salted("x")), "rabbit_password_hashing_md5"),
-        (exported(salted("x")), "crypt"),
+        (to_definitions(hash_password("x")), "rabbit_password_hashing_md5"),
+        (to_definitions(hash_password("x")), "crypt"),
     ):
         with pytest.raises(OperationRefused):
-            imported(password_hash, algorithm)
-    assert imported("", "rabbit_password_hashing_sha256") == b""
+            from_definitions(password_hash, algorithm)
+    assert from_definitions("", "rabbit_password_hashing_sha256") == b""

@@ -24,7 +24,7 @@ from tests.support.rabbitmq import RabbitMQ, installed, rabbitmq_server
 from tests.support.raw_client import RawClient, content, encoded, made
 from warren.broker import BrokerConfig
 from warren.broker.configuration.sizes import parse_size
-from warren.broker.process_memory import LEAST, available_memory, release_memory, resident_memory
+from warren.broker.process_memory import MIN_MEMORY_LIMIT, available_memory, release_memory, resident_memory
 
 
 class Switches(Protocol):
@@ -44,7 +44,7 @@ class OnWarren:
     def memory(self, raised: bool) -> None:
         assert self.broker.broker is not None
         resources = self.broker.broker.resources
-        self.broker.call(lambda: setattr(resources, "memory_limit", LEAST if raised else 2**62))
+        self.broker.call(lambda: setattr(resources, "memory_limit", MIN_MEMORY_LIMIT if raised else 2**62))
 
     def disk(self, raised: bool) -> None:
         assert self.broker.broker is not None
@@ -189,7 +189,7 @@ def test_a_consumer_goes_on_under_an_alarm(alarms: Switches) -> None:
 
 def test_a_blocked_connection_is_not_dropped_for_its_silence() -> None:
     """Warren only: its heartbeat would be missed after two intervals."""
-    config = BrokerConfig(memory_alarm=True, memory_limit=LEAST)
+    config = BrokerConfig(memory_alarm=True, memory_limit=MIN_MEMORY_LIMIT)
     with InProcessBroker(config=config) as broker, RawClient(broker.url) as peer:
         peer.connect(heartbeat=1000).open()
         peer.publish("amq.fanout", "")
@@ -207,7 +207,7 @@ def test_a_blocked_connection_is_not_dropped_for_its_silence() -> None:
 def test_what_this_process_has() -> None:
     release_memory()
     used = resident_memory()
-    assert LEAST < used < available_memory()
+    assert MIN_MEMORY_LIMIT < used < available_memory()
     assert used > 1000 * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -262,7 +262,12 @@ def test_the_smallest_limit_of_the_control_groups_counts(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("limit", "size"),
-    [(LEAST, LEAST), ("20MB", 20_000_000), (0.5, available_memory() // 2), ("0.25", available_memory() // 4)],
+    [
+        (MIN_MEMORY_LIMIT, MIN_MEMORY_LIMIT),
+        ("20MB", 20_000_000),
+        (0.5, available_memory() // 2),
+        ("0.25", available_memory() // 4),
+    ],
 )
 def test_a_memory_limit(limit: int | float | str, size: int) -> None:
     assert BrokerConfig(memory_limit=limit).memory_bytes == size

@@ -40,7 +40,7 @@ def folder(name: str, tmp_path: Path, clean: bool) -> Path:
 def opened(folder: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Channel]:
     with InProcessBroker(folder) as broker, Connection(broker.url) as connection:
         yield connection.channel()
-    assert "event=damage" not in caplog.text
+    assert "event=store.damage_found" not in caplog.text
 
 
 def same(message: Message | None, expected: Found, *, clean: bool) -> None:

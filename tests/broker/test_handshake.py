@@ -288,7 +288,7 @@ def test_a_handshake_has_its_time(caplog: pytest.LogCaptureFixture) -> None:
         for peer in (silent, greeted, logged_in, done):
             peer.abort()
     assert [record.getMessage().split()[0] for record in caplog.records if record.levelname == "WARNING"] == [
-        "event=handshake_timeout"
+        "event=connection.handshake_timed_out"
     ] * 3
 
 

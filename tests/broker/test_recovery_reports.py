@@ -144,7 +144,7 @@ def test_a_segment_that_is_not_as_it_was(segmented: BrokerProcess, harm: Harm, s
             assert {1, 90} < set(found) < set(range(1, 91))
     reported = errors(segmented)
     assert said in reported[0]
-    assert len([line for line in reported if "event=damage" in line]) == 1
+    assert len([line for line in reported if "damage_found" in line]) == 1
 
 
 def test_an_index_that_is_gone_or_damaged_is_made_anew(segmented: BrokerProcess) -> None:
@@ -293,13 +293,15 @@ def test_a_full_disk_is_waited_for(faulty: Child, fault: Path, tmp_path: Path) -
             channel = connection.channel()
             channel.confirm()
             channel.publish("healthy", b"6:", **PERSISTENT)
-            wait_until(lambda: "event=disk_alarm_set" in child.errors, "the alarm is set")
+            wait_until(lambda: "event=alarm.raised resource=disk" in child.errors, "the alarm is set")
             channel.publish("healthy", b"7:", **PERSISTENT)
             assert type(connection.event()).__name__ == "Blocked"
             fault.unlink()
             channel.settled_until(2)
         assert (
-            child.errors.count("event=disk_alarm_set") == child.errors.count("event=disk_alarm_cleared") == 1
+            child.errors.count("event=alarm.raised resource=disk")
+            == child.errors.count("event=alarm.cleared resource=disk")
+            == 1
         )
         child.kill()
     with BrokerProcess(tmp_path / "data") as broker, Connection(broker.url) as connection:

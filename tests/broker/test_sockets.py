@@ -121,5 +121,5 @@ def test_an_error_in_one_write_ends_that_connection_alone(
     wait_until(lambda: channel.state(queue)[1] == 1, "no consumer")
     channel.publish(queue, b"kept")
     wait_until(lambda: channel.state(queue) == (1, 0), "the message was not given back")
-    assert "event=internal_error" in caplog.text
+    assert "event=connection.crashed" in caplog.text
     harmed.abort()

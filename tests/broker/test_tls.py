@@ -185,7 +185,7 @@ def test_external_is_not_offered_without_tls(certificates: Certificates) -> None
     config = BrokerConfig(mechanisms=("PLAIN", "EXTERNAL"), tls=certificates.config())
     with InProcessBroker(config=config) as broker:
         assert broker.broker is not None
-        assert [where.scheme for where in broker.broker.bound] == ["amqp", "amqps"]
+        assert [where.scheme for where in broker.broker.bound_addresses] == ["amqp", "amqps"]
         with RawClient(broker.url) as peer:
             assert peer.greet().mechanisms == "PLAIN"
             peer.send(peer.start_ok(mechanism="EXTERNAL", response=""), 0)
@@ -199,7 +199,7 @@ def test_several_listeners(certificates: Certificates) -> None:
     )
     with InProcessBroker(config=config) as broker:
         assert broker.broker is not None
-        bound = broker.broker.bound
+        bound = broker.broker.bound_addresses
         assert len({where.address.port for where in bound}) == 4
         for where in bound:
             tls = certificates.by_certificate() if where.scheme == "amqps" else None
@@ -287,7 +287,7 @@ def test_a_renewed_certificate_counts_from_the_next_connection_on(
         target.write_bytes(source.read_bytes())
     broker = start(certificate=served[0], key=served[1])
     assert broker.broker is not None
-    secured = broker.broker._secured
+    secured = broker.broker._tls_context
     assert secured is not None
 
     def subject() -> object:
@@ -299,11 +299,11 @@ def test_a_renewed_certificate_counts_from_the_next_connection_on(
         before.connect().open()
         assert subject() == ((("commonName", "old"),),)
         served[0].write_bytes(new[0].read_bytes())
-        broker.call(secured.look)
+        broker.call(secured.reload_if_changed)
         # Its key is still the old one's: nothing changes, nobody is turned away.
         assert subject() == ((("commonName", "old"),),)
         served[1].write_bytes(new[1].read_bytes())
-        broker.call(secured.look)
+        broker.call(secured.reload_if_changed)
         assert subject() == ((("commonName", "new"),),)
         before.sync()
 
@@ -325,9 +325,9 @@ def test_a_key_may_have_a_password(certificates: Certificates, start: Start) -> 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"certificate": None}, "tls_listeners need tls_certificate and tls_key"),
+        ({"certificate": None}, "tls_listeners is set; it needs tls_certificate and tls_key"),
         ({"ca": None, "verify": "required"}, "tls_verify is required; it needs tls_ca"),
-        ({"versions": ("1.1",)}, "tls_versions is 1.1; there are: 1.2, 1.3"),
+        ({"versions": ("1.1",)}, "tls_versions is 1.1; supported are: 1.2, 1.3"),
         ({"certificate": Path("missing.pem")}, "tls_certificate missing.pem .* No such file"),
         ({"ca": Path("missing.pem")}, "tls_ca missing.pem cannot be used: No such file"),
         ({"ciphers": "NOPE"}, "tls_ciphers is 'NOPE'"),

@@ -19,7 +19,7 @@ from tests.spark.queries import ended
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
-from warren.broker.process_memory import LEAST
+from warren.broker.process_memory import MIN_MEMORY_LIMIT
 from warren.pipeline.datasource import source_errors
 from warren.pipeline.errors import PipelineError
 from warren.wire import field_tables
@@ -292,7 +292,7 @@ def test_a_broker_that_blocks_publishers_says_why(spark: SparkSession, tmp_path:
             resources = broker.broker.resources
             broker.call(lambda: setattr(resources, "memory_limit", memory))
 
-        limit(LEAST)
+        limit(MIN_MEMORY_LIMIT)
         with pytest.raises(
             PipelineError, match=r"confirmed nothing for 10 s because it blocks publishers \(low on memory\)"
         ):

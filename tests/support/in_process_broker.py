@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from warren.broker import Broker, BrokerConfig, VirtualClock
-from warren.broker.connection.event_loop import new_loop
+from warren.broker.connection.event_loop import new_event_loop
 from warren.broker.store.file_system.files_protocol import Files
 
 Result = TypeVar("Result")
@@ -70,7 +70,7 @@ class InProcessBroker:
         self.files = files
         self.clock = clock or VirtualClock(patience=60)
         self.broker: Broker | None = None
-        self._loop = new_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
         self._thread.start()
 
@@ -85,7 +85,7 @@ class InProcessBroker:
         assert self.broker is not None
         node = self.broker._node
         assert node is not None
-        return self.call(lambda: node.alarm)
+        return self.call(lambda: node.flow.alarm)
 
     def start(self) -> None:
         config = replace(self.config, data_dir=self.data_dir)

@@ -1,4 +1,4 @@
-"""The broker as a whole: opens the disk, restores what was there, listens, and stops in the right order."""
+"""Broker: start and stop of all its parts, in the right order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from types import TracebackType
 from urllib.parse import quote
 
 from warren.broker.access.access_control import Access
-from warren.broker.access.sasl import Login
+from warren.broker.access.sasl_authentication import LoginSettings
 from warren.broker.configuration.config import BrokerConfig
-from warren.broker.connection.listener import Bound, Listener
-from warren.broker.connection.node import DISK, LOG, Node
-from warren.broker.connection.peer_limits import Limits
-from warren.broker.connection.tls import Secured
+from warren.broker.connection.broker_node import BrokerNode
+from warren.broker.connection.connection_settings import ConnectionSettings
+from warren.broker.connection.flow_control import DISK_RESOURCE, LOG_SOURCE
+from warren.broker.connection.listener import BoundAddress, Listener
+from warren.broker.connection.tls import TlsContext
 from warren.broker.management.boot_definitions import contains_kind, load_definitions, read_definitions
 from warren.broker.management.control_socket import ControlSocket
 from warren.broker.management.definitions_export import BrokerMetadata
@@ -36,7 +37,7 @@ from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.broker.model.virtual_clock import VirtualClock
 from warren.broker.pending_work import PendingWork
 from warren.broker.process_memory import resident_memory
-from warren.broker.resource_alarms import Resources
+from warren.broker.resource_alarms import ResourceMonitor
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.definitions.definitions_database import Definitions
 from warren.broker.store.errors import StoreError
@@ -55,12 +56,15 @@ logger: logging.Logger = logging.getLogger(__name__)
 class Broker:
     """An AMQP 0-9-1 broker in this process.
 
-    `async with Broker() as broker: broker.url` runs it in memory at a free port of the loopback address; with `data_dir`,
-    durable queues and persistent messages outlive it. It lives on the event loop that started it.
+    `async with Broker() as broker: broker.url` runs it in memory, at a free port of the loopback address. With `data_dir`,
+    durable queues and persistent messages survive a restart. It runs on the event loop that started it.
 
-    :param config: how it runs; keyword arguments are those of `BrokerConfig`.
-    :param clock: the time that TTLs, delays and timeouts go by; `VirtualClock` is one that a test moves.
-    :param files: the file system that the log is written to; the operating system's unless a test says otherwise.
+    :param config: all settings; without it, the keyword arguments below make one.
+    :param data_dir: folder for durable data; None keeps everything in memory.
+    :param host: address to listen at.
+    :param port: port to listen at; 0 takes any free one.
+    :param clock: clock of TTLs, delays and timeouts; a test moves a `VirtualClock`.
+    :param files: file system that the log is written to; the operating system's by default.
     """
 
     def __init__(
@@ -77,9 +81,11 @@ class Broker:
             config = BrokerConfig(data_dir=None if data_dir is None else Path(data_dir), host=host, port=port)
         self.config = config
         self.on_shutdown: Callable[[], None] | None = None
-        """Called when an operator tells the broker to stop. Without it, that is refused."""
+        """Called when an operator requests a stop; None refuses the request."""
         self.failure: asyncio.Future[str] | None = None
         """Resolved with one line when the disk has failed: the broker confirms nothing any more and has to be stopped."""
+        self.bound_addresses: tuple[BoundAddress, ...] = ()
+        """Addresses at which it listens, once started: first those without TLS, then those with it."""
         self._clock = clock or RealClock()
         self._files = files
         self._folder: DataFolder | None = None
@@ -87,51 +93,48 @@ class Broker:
         self._definitions: Definitions | None = None
         self._log: Log | None = None
         self._captures: dict[bytes, LifeCycleHook] = {}
-        self._node: Node | None = None
-        self._unwatch: Callable[[], None] | None = None
         self._memory: MemoryBudget | None = None
+        self._node: BrokerNode | None = None
         self._listener: Listener | None = None
+        self._tls_context: TlsContext | None = None
+        self._monitor: ResourceMonitor | None = None
         self._management: Management | None = None
         self._control: ControlSocket | None = None
-        self._resources: Resources | None = None
-        self._secured: Secured | None = None
-        self.bound: tuple[Bound, ...] = ()
-        """Where it listens, once started: first without TLS, then with it."""
 
     @property
     def port(self) -> int:
-        """The first port that it listens at, once started."""
-        return self.bound[0].address.port
+        """The first port at which it listens, once started."""
+        return self.bound_addresses[0].address.port
 
     @property
     def url(self) -> str:
-        """Its AMQP URL, with the credentials of the first user that its configuration names, if it names one."""
-        scheme, address = self.bound[0]
+        """AMQP URL of the first address, with the credentials of the first user in the configuration, if there is one."""
+        scheme, address = self.bound_addresses[0]
         for user, password in self.config.users.items():
             return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{address}/"
         return f"{scheme}://{address}/"
 
     @property
     def access(self) -> Access:
-        """Its users and their permissions, once started; they are changed on its event loop."""
+        """Users and their permissions, once started. They may be changed on the broker's event loop."""
         return self._running.access
 
     @property
     def virtual_hosts(self) -> VirtualHosts:
-        """Its virtual hosts, once started; they are changed on its event loop."""
+        """Virtual hosts, once started. They may be changed on the broker's event loop."""
         return self._running.virtual_hosts
 
     @property
-    def resources(self) -> Resources:
-        """Its watch over memory and disk, once started; limits may be changed there."""
+    def resources(self) -> ResourceMonitor:
+        """Monitor of memory and disk, once started. Its limits may be changed on the broker's event loop."""
         assert self._running
-        assert self._resources is not None
-        return self._resources
+        assert self._monitor is not None
+        return self._monitor
 
     @property
-    def _running(self) -> Node:
+    def _running(self) -> BrokerNode:
         if self._node is None:
-            raise RuntimeError("the broker is not running: `async with Broker() as broker`")
+            raise RuntimeError("the broker is not running; start it with `async with Broker() as broker`")
         return self._node
 
     async def __aenter__(self) -> Broker:
@@ -143,13 +146,15 @@ class Broker:
     ) -> None:
         await self.stop()
 
+    # -- start
+
     async def start(self) -> None:
-        """Restore what is on disk and listen.
+        """Restore what is on disk, and listen.
 
         :raises StoreError: if the data folder is in use, of an unknown version, or cannot be read or written.
-        :raises CaptureError: if events are to go to a queue that is no stream.
+        :raises CaptureError: if events are to be captured in a queue that is no stream.
         :raises DefinitionsError: if the definitions that the configuration names cannot be loaded.
-        :raises ListenError: if an address is taken or not this machine's.
+        :raises ListenError: if an address is in use or is not this machine's.
         :raises TlsError: if a certificate or a list of ciphers cannot be used.
         """
         loop = asyncio.get_running_loop()
@@ -158,32 +163,9 @@ class Broker:
             undo.push_async_callback(self._close_store)
             definitions = read_definitions(self.config.load_definitions)
             recovery = await self._open_store(loop) if self.config.data_dir is not None else None
-            if self._log is not None:
-                self._memory = MemoryBudget(loop, self.config.memory_bytes // 2)
-            compat = BEHAVIOUR_BY_VERSION[self.config.compat]
-            portability = PortabilityChecks(self.config.strict)
-            self._captures = {
-                vhost.encode(): LifeCycleHook(stream.encode(), self._clock, loop)
-                for vhost, stream in self.config.captured.items()
-            }
-            for capture in self._captures.values():
-                undo.callback(capture.abort)
-            virtual_hosts = VirtualHosts(
-                self._clock, self._log, self._definitions, self._memory, compat, portability, self._captures
-            )
+            virtual_hosts = self._make_virtual_hosts(loop, undo)
             access = Access(virtual_hosts, self._definitions)
             parameters = RuntimeParameters(virtual_hosts, self._definitions)
-            limits = Limits(
-                self.config.channel_max,
-                self.config.frame_max,
-                self.config.heartbeat,
-                self.config.max_message_size,
-                self.config.handshake_timeout,
-                self.config.max_connections,
-                self.config.consumer_timeout,
-                self.config.immediate == "honour",
-                "" if self.config.timestamps == "off" else self.config.timestamps,
-            )
             if recovery is not None:
                 self._restore(virtual_hosts, access, parameters, recovery)
             if self._definitions is None or not self._seeded:
@@ -191,79 +173,133 @@ class Broker:
             load_definitions(definitions, BrokerMetadata(virtual_hosts, access, parameters))
             for event_stream in virtual_hosts.event_streams.values():
                 event_stream.stream()
-            node = Node(
-                loop,
-                access,
-                Login(self.config.mechanisms, self.config.loopback_users, self.config.anonymous_user),
-                limits,
-                virtual_hosts,
-                self._log,
-                self._definitions,
-                server_properties(compat.version),
-            )
-            virtual_hosts.capture_blocked = lambda: bool(node.alarm)
-            access.users.on_deleted.append(
-                lambda name: node.close_connections(f"user '{name}' was deleted", user=name)
-            )
-            virtual_hosts.on_deleted.append(
-                lambda name: node.close_connections(f"vhost '{name}' is deleted", vhost=name)
-            )
-            if self._memory is not None:
-                self._memory.on_overload = node.on_behind
-                if self.config.memory_alarm:
-                    self._memory.process_limit, self._memory.process_memory = (
-                        self.config.memory_bytes,
-                        resident_memory,
-                    )
-                    if self._log is not None:
-                        self._memory.on_pressure = self._log.roll_segment
-                self._memory.start(
-                    lambda: [
-                        queue
-                        for topology in virtual_hosts.declarations.values()
-                        for queue in topology.vhost.queues.values()
-                    ]
-                )
+            node = self._make_node(loop, access, virtual_hosts)
+            self._start_memory(node)
             if recovery is not None:
                 self._connect_store(node)
-            config = self.config
-            self._resources = Resources(
-                node,
-                config.memory_bytes if config.memory_alarm else None,
-                config.data_dir,
-                config.disk_free_bytes,
-            )
-            undo.callback(self._resources.stop)
-            self._resources.start()
-            listener = Listener(node)
-            undo.push_async_callback(listener.close)
-            undo.callback(listener.stop_accepting)
-            for address in config.addresses:
-                await listener.open(address, behind_proxy=config.proxy_protocol)
-            if config.tls_addresses:
-                self._secured = Secured(config.tls)
-                undo.callback(self._secured.stop)
-                self._secured.watch(loop)
-            for address in config.tls_addresses:
-                await listener.open(address, self._secured, behind_proxy=config.proxy_protocol)
-            self.bound = tuple(listener.bound)
-            for where in self.bound:
-                logger.info("event=listening at=%s", where)
+            self._start_monitor(node, undo)
+            listener = await self._listen(node, undo)
             await self._open_control(node, parameters)
             self._listener = listener
             self._node = node
             if isinstance(self._clock, VirtualClock):
-                self._unwatch = self._clock.watch(PendingWork(node))
+                self._clock.watch(PendingWork(node))
             undo.pop_all()
 
-    async def _open_control(self, node: Node, parameters: RuntimeParameters) -> None:
-        assert self._resources is not None
+    def _make_virtual_hosts(
+        self, loop: asyncio.AbstractEventLoop, undo: contextlib.AsyncExitStack
+    ) -> VirtualHosts:
+        """Return the registry of virtual hosts, with the memory budget and the event captures that they share."""
+        if self._log is not None:
+            self._memory = MemoryBudget(loop, self.config.memory_bytes // 2)
+        self._captures = {
+            vhost.encode(): LifeCycleHook(stream.encode(), self._clock, loop)
+            for vhost, stream in self.config.captured.items()
+        }
+        for capture in self._captures.values():
+            undo.callback(capture.abort)
+        return VirtualHosts(
+            self._clock,
+            self._log,
+            self._definitions,
+            self._memory,
+            BEHAVIOUR_BY_VERSION[self.config.compat],
+            PortabilityChecks(self.config.strict),
+            self._captures,
+        )
+
+    def _make_node(
+        self, loop: asyncio.AbstractEventLoop, access: Access, virtual_hosts: VirtualHosts
+    ) -> BrokerNode:
+        """Return the state that connections share; it closes those of a deleted user or virtual host."""
+        config = self.config
+        node = BrokerNode(
+            loop,
+            access,
+            LoginSettings(config.mechanisms, config.loopback_users, config.anonymous_user),
+            ConnectionSettings(
+                channel_max=config.channel_max,
+                frame_max=config.frame_max,
+                heartbeat=config.heartbeat,
+                max_message_size=config.max_message_size,
+                handshake_timeout=config.handshake_timeout,
+                max_connections=config.max_connections,
+                consumer_timeout=config.consumer_timeout,
+                honours_immediate=config.immediate == "honour",
+                timestamps="" if config.timestamps == "off" else config.timestamps,
+            ),
+            virtual_hosts,
+            self._log,
+            self._definitions,
+            server_properties(BEHAVIOUR_BY_VERSION[config.compat].version),
+        )
+        virtual_hosts.capture_blocked = lambda: bool(node.flow.alarm)
+        access.users.on_deleted.append(
+            lambda name: node.close_connections(f"user '{name}' was deleted", user=name)
+        )
+        virtual_hosts.on_deleted.append(
+            lambda name: node.close_connections(f"vhost '{name}' is deleted", vhost=name)
+        )
+        return node
+
+    def _start_memory(self, node: BrokerNode) -> None:
+        """Start paging, which keeps ready messages within their memory budget."""
+        memory = self._memory
+        if memory is None:
+            return
+        memory.on_overload = node.flow.on_paging_behind
+        if self.config.memory_alarm:
+            memory.process_limit, memory.process_memory = self.config.memory_bytes, resident_memory
+            if self._log is not None:
+                memory.on_pressure = self._log.roll_segment
+        memory.start(
+            lambda: [
+                queue
+                for topology in node.virtual_hosts.declarations.values()
+                for queue in topology.vhost.queues.values()
+            ]
+        )
+
+    def _start_monitor(self, node: BrokerNode, undo: contextlib.AsyncExitStack) -> None:
+        """Start the alarms for memory and disk space."""
+        config = self.config
+        self._monitor = ResourceMonitor(
+            node,
+            config.memory_bytes if config.memory_alarm else None,
+            config.data_dir,
+            config.disk_free_bytes,
+        )
+        undo.callback(self._monitor.stop)
+        self._monitor.start()
+
+    async def _listen(self, node: BrokerNode, undo: contextlib.AsyncExitStack) -> Listener:
+        """Accept connections at all configured addresses."""
+        config = self.config
+        listener = Listener(node)
+        undo.push_async_callback(listener.close)
+        undo.callback(listener.stop_accepting)
+        for address in config.addresses:
+            await listener.open(address, behind_proxy=config.proxy_protocol)
+        if config.tls_addresses:
+            self._tls_context = TlsContext(config.tls)
+            undo.callback(self._tls_context.stop)
+            self._tls_context.watch(node.loop)
+        for address in config.tls_addresses:
+            await listener.open(address, self._tls_context, behind_proxy=config.proxy_protocol)
+        self.bound_addresses = tuple(listener.bound)
+        for bound in self.bound_addresses:
+            logger.info("event=listener.started address=%s", bound)
+        return listener
+
+    async def _open_control(self, node: BrokerNode, parameters: RuntimeParameters) -> None:
+        """Start management, and its control socket if there is to be one."""
+        assert self._monitor is not None
         management = Management(
             node,
             parameters,
-            self._resources,
+            self._monitor,
             self.config,
-            lambda: [f"{where.scheme} at {where.address}" for where in self.bound],
+            lambda: [f"{bound.scheme} at {bound.address}" for bound in self.bound_addresses],
         )
         path = self.config.control_path
         if path is not None:
@@ -280,25 +316,26 @@ class Broker:
         self._management = management
 
     async def _open_store(self, loop: asyncio.AbstractEventLoop) -> Recovery:
+        """Open the data folder, and read definitions, log and streams from it."""
         assert self.config.data_dir is not None
         self._folder = DataFolder.open(self.config.data_dir, self._files)
         self._definitions = Definitions.open(self._folder, loop)
         self._snapshot = self._definitions.load()
         self._seeded = self._definitions.seeded
         known = {row.incarnation for row in self._snapshot.queues}
-        # In a thread: whoever embeds the broker has other things on this loop.
+        # In a thread: a program that embeds the broker runs other things on this loop.
         recovery = await loop.run_in_executor(
             None, partial(recover, self._folder, known, describe=describe_payload)
         )
         streams = await loop.run_in_executor(None, recover_streams, self._folder, known, recovery.clean)
         for line in (*recovery.damage, *streams.damage):
-            logger.error("event=damage %s", line)
+            logger.error("event=store.damage_found %s", line)
         self._log = Log(recovery, loop, gate=self._definitions, sync=Sync(self.config.sync))
         self._log.streams = StreamStore(loop, self._folder, self._log, self._definitions, streams)
         return recovery
 
     def _seed(self, virtual_hosts: VirtualHosts, access: Access, users: bool) -> None:
-        """Make the first virtual host, and the first users, of whom the configuration tells, if `users`."""
+        """Add the default virtual host of the configuration and, with `users`, its users."""
         vhost = self.config.default_vhost
         if vhost not in virtual_hosts:
             virtual_hosts.add(vhost)
@@ -312,13 +349,14 @@ class Broker:
     def _restore(
         self, virtual_hosts: VirtualHosts, access: Access, parameters: RuntimeParameters, recovery: Recovery
     ) -> None:
+        """Restore virtual hosts, users, parameters, queues and messages."""
         snapshot = self._snapshot
         virtual_hosts.restore(snapshot.virtual_hosts)
         access.restore(snapshot)
         for name in sorted(
             {*(row.vhost for row in snapshot.exchanges), *(row.vhost for row in snapshot.queues)}
         ):
-            # A folder from before virtual hosts were stored has none of them.
+            # A data folder of a version that did not store virtual hosts has no rows of them.
             if name not in virtual_hosts.declarations:
                 virtual_hosts.add(name.decode())
         parameters.restore(snapshot.parameters, snapshot.global_parameters)
@@ -338,33 +376,38 @@ class Broker:
                 if queue.stored_window is not None:
                     queue.stored_window.restore(payload for _, payload, _ in recovered.messages)
                 count += restore_messages(queue, recovered)
-        # Only now: what has died meanwhile may go to any of them.
+        # Only now that all queues are restored: expired messages may be dead-lettered to any of them.
         for queue in queues.values():
             queue.expiry.touch()
             queue.expiry.drop_expired()
             queue.expiry.schedule_head_timer()
-        logger.info("event=restored queues=%d messages=%d clean=%s", len(queues), count, recovery.clean)
+        logger.info(
+            "event=broker.restored queues=%d messages=%d clean=%s", len(queues), count, recovery.clean
+        )
 
-    def _connect_store(self, node: Node) -> None:
+    def _connect_store(self, node: BrokerNode) -> None:
+        """Have log and definitions report what is on the disk, and its failures."""
         log, definitions = self._log, self._definitions
         assert log is not None
         assert definitions is not None
         log.on_synced = node.on_synced
-        log.on_full = node.on_full
-        log.on_failed = lambda line: self._failed(node, line)
+        log.on_full = node.flow.on_disk_full
+        log.on_failed = lambda line: self._on_disk_failed(node, line)
         definitions.on_committed = node.on_committed
-        definitions.on_failed = lambda line: self._failed(node, line)
+        definitions.on_failed = lambda line: self._on_disk_failed(node, line)
 
-    def _failed(self, node: Node, line: str) -> None:
-        """After a failed write or sync nothing is tried again on that file: refuse what waits, and have the process end."""
-        logger.critical("event=disk_failed %s", line)
-        node.set_alarm(LOG, DISK, True)
+    def _on_disk_failed(self, node: BrokerNode, line: str) -> None:
+        """Refuse what waits for the disk, and report the failure. A failed write or sync of a file is never retried."""
+        logger.critical("event=store.failed reason=%r", line)
+        node.flow.set_alarm(LOG_SOURCE, DISK_RESOURCE, True)
         node.on_failed()
         if self.failure is not None and not self.failure.done():
             self.failure.set_result(line)
 
+    # -- stop
+
     async def stop(self) -> None:
-        """Close every connection with 320 CONNECTION_FORCED, write and sync what waits, release the data folder."""
+        """Close all connections with 320 CONNECTION_FORCED, write and sync what waits, and release the data folder."""
         listener, node = self._listener, self._node
         management, control = self._management, self._control
         self._listener = self._node = self._management = self._control = None
@@ -372,38 +415,41 @@ class Broker:
             management.utilisation.stop()
         if control is not None:
             await control.close()
-        if self._resources is not None:
-            self._resources.stop()
-        if self._secured is not None:
-            self._secured.stop()
+        if self._monitor is not None:
+            self._monitor.stop()
+        if self._tls_context is not None:
+            self._tls_context.stop()
         if listener is not None:
             listener.stop_accepting()
         if self._memory is not None:
             self._memory.stop()
         if node is not None:
-            reason = AmqpError(
-                Reply.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"
-            )
-            await node.settle()
-            for connection in list(node.connections):
-                connection.cancel_all()
-            for connection in list(node.connections):
-                connection.conversation.shut_down(connection, reason)
-            for capture in self._captures.values():
-                capture.close()
-            for topology in node.vhosts.values():
-                topology.vhost.dead_lettering.stop()
-                for queue in topology.vhost.all_queues():
-                    queue.stop()
+            await self._end_connections(node)
         if listener is not None:
             await listener.close()
         await self._close_store()
 
+    async def _end_connections(self, node: BrokerNode) -> None:
+        """Confirm what was published, then shut all connections down, and stop captures and queues."""
+        await node.drain_confirms()
+        for connection in list(node.connections):
+            connection.cancel_consumers()
+        reason = AmqpError(Reply.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
+        for connection in list(node.connections):
+            connection.lifecycle.shut_down(reason)
+        for capture in self._captures.values():
+            capture.close()
+        for topology in node.vhosts.values():
+            topology.vhost.dead_lettering.stop()
+            for queue in topology.vhost.all_queues():
+                queue.stop()
+
     async def _close_store(self) -> None:
+        """Close log, definitions and data folder, each even if another cannot be closed."""
         log, definitions, folder = self._log, self._definitions, self._folder
         self._log = self._definitions = self._folder = None
         async with contextlib.AsyncExitStack() as rest:
-            # Each is closed even if the one before it cannot be: a full disk refuses the last of the log.
+            # A full disk, for example, refuses the last records of the log.
             if folder is not None:
                 rest.callback(folder.close)
             if definitions is not None:
@@ -414,8 +460,13 @@ class Broker:
                     rest.callback(log.streams.close)
 
 
-def server_properties(follows: str) -> bytes:
-    """What connection.start says of the server (https://www.rabbitmq.com/docs/connections#capabilities)."""
+def server_properties(rabbitmq_version: str) -> bytes:
+    """Return the server properties of connection.start, an encoded table.
+
+    Source: https://www.rabbitmq.com/docs/connections#capabilities.
+
+    :param rabbitmq_version: the version of RabbitMQ that the broker emulates.
+    """
     try:
         own = version("warren")
     except PackageNotFoundError:
@@ -423,7 +474,7 @@ def server_properties(follows: str) -> bytes:
     return field_tables.encode(
         {
             "product": "Warren",
-            "version": follows,
+            "version": rabbitmq_version,
             "warren_version": own,
             "platform": "Python",
             "capabilities": {

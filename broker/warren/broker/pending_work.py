@@ -1,4 +1,4 @@
-"""What a broker has yet to work off before a virtual clock may move on: bytes, confirms, definitions, reads."""
+"""Work that a broker has to finish before a virtual clock moves on: bytes, confirms, definitions, stream reads."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ import termios
 import time
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from warren.broker.connection.connection import Connection
-    from warren.broker.connection.node import Node
+from warren.broker.connection.connection_phases import CLOSED
 
-IGNORED_AFTER: Final = 0.05
-"""A client that leaves bytes unread for so many seconds of real time is waiting for something else: for its test, say."""
+if TYPE_CHECKING:
+    from warren.broker.connection.broker_node import BrokerNode
+    from warren.broker.connection.connection import Connection
+
+UNREAD_GRACE: Final = 0.05
+"""Seconds of real time after which a client's unread bytes no longer count: it waits for something else."""
 
 
 class PendingWork:
-    """A probe for `VirtualClock.watch`; the kernel tells it of both ends of a connection whose client is in this process."""
+    """Probe for `VirtualClock.watch`. It asks the kernel about both ends of a connection whose client is in this process."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerNode) -> None:
         self._node = node
-        self._clients: dict[Connection, Client | None] = {}
+        self._clients: dict[Connection, ClientSocket | None] = {}
 
     def __call__(self) -> str:
-        """The first thing that is unfinished; empty if there is none."""
+        """Return a description of the first pending work found; empty if there is none."""
         node = self._node
-        if not node.alarm:
+        if not node.flow.alarm:
             if node.commit_waiters:
                 return "a definition that is not on the disk"
             if node.sync_waiters or node.confirm_waiters:
@@ -41,81 +43,82 @@ class PendingWork:
             if connection not in node.connections:
                 del self._clients[connection]
         for connection in list(node.connections):
-            what = self._connection(connection)
-            if what:
-                return f"{what} {connection.peer}"
+            pending = self._connection_work(connection)
+            if pending:
+                return f"{pending} {connection.peer}"
         return ""
 
-    def _connection(self, connection: Connection) -> str:
-        if connection.closed:
+    def _connection_work(self, connection: Connection) -> str:
+        if connection.phase == CLOSED:
             return ""
         sock = connection.transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
             return ""
-        if connection.out or connection.flushing:
+        if connection.out or connection.flush_scheduled:
             return "output for"
-        if connection.reading and not connection.stalled and unread(sock.fileno()):
+        if not connection.reads_paused and unread_bytes(sock.fileno()):
             return "input from"
         if connection not in self._clients:
-            self._clients[connection] = Client.of(sock.getsockname(), sock.getpeername())
+            self._clients[connection] = ClientSocket.find(sock.getsockname(), sock.getpeername())
         client = self._clients[connection]
         if client is not None:
             waiting = connection.transport.get_write_buffer_size()
-            if client.reads(waiting):
+            if client.is_reading(waiting):
                 return "unread output for"
         return ""
 
 
-class Client:
-    """The other end of a connection, if this process has it."""
+class ClientSocket:
+    """Client's end of a connection, if it is a socket of this process."""
 
-    def __init__(self, number: int, address: object) -> None:
-        self._number = number
+    def __init__(self, descriptor: int, address: object) -> None:
+        self._descriptor = descriptor
         self._address = address
-        self._left = 0
-        self._since = 0.0
+        self._unread = 0
+        self._unread_since = 0.0
 
     @staticmethod
-    def of(here: object, there: object) -> Client | None:
-        """The socket that is connected from `there` to `here`."""
+    def find(here: object, there: object) -> ClientSocket | None:
+        """Return the socket of this process that is connected from `there` to `here`."""
         try:
-            numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+            descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
         except OSError:
-            return None  # not Linux: what a client has not read cannot be seen from here
-        for number in numbers:
-            if address(number, peer=True) == here and address(number) == there:
-                return Client(number, there)
+            return None  # Not Linux: unread bytes of a client cannot be counted.
+        for descriptor in descriptors:
+            if socket_address(descriptor, peer=True) == here and socket_address(descriptor) == there:
+                return ClientSocket(descriptor, there)
         return None
 
-    def reads(self, waiting: int) -> bool:
-        """Whether there is something to read for it, which it has not left lying.
+    def is_reading(self, waiting: int) -> bool:
+        """Return whether the client has bytes to read and is likely to read them.
 
-        :param waiting: bytes that have not even reached its end.
+        :param waiting: bytes in the broker's write buffer for it.
         """
-        left = waiting + (unread(self._number) if address(self._number) == self._address else 0)
+        is_open = socket_address(self._descriptor) == self._address
+        unread = waiting + (unread_bytes(self._descriptor) if is_open else 0)
         now = time.monotonic()
-        if left != self._left:
-            self._left = left
-            self._since = now
-        return left > 0 and now - self._since < IGNORED_AFTER
+        if unread != self._unread:
+            self._unread = unread
+            self._unread_since = now
+        return unread > 0 and now - self._unread_since < UNREAD_GRACE
 
 
-def unread(number: int) -> int:
-    """How many bytes have arrived at a socket that nobody has read; 0 if it is gone."""
+def unread_bytes(descriptor: int) -> int:
+    """Return the number of bytes that a socket has received and nobody has read; 0 if it is closed."""
     try:
-        answer = fcntl.ioctl(number, termios.FIONREAD, b"\0\0\0\0")
+        answer = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0")
     except OSError:
         return 0
     size: int = struct.unpack("i", answer)[0]
     return size
 
 
-def address(number: int, *, peer: bool = False) -> object:
-    """An end of the socket with this file number; None if it is no socket."""
+def socket_address(descriptor: int, *, peer: bool = False) -> object:
+    """Return the own or the peer's address of a socket; None if the descriptor is no socket."""
     try:
-        if not stat.S_ISSOCK(os.fstat(number).st_mode):
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return None
-        with socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as copy:
+        with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as copy:
             return copy.getpeername() if peer else copy.getsockname()
     except OSError:
         return None

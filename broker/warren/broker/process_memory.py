@@ -1,4 +1,4 @@
-"""How much memory there is for this process, and how much of it the process has: cgroups, else the machine's."""
+"""Memory of this process: the limit set by its control groups or the machine, and the resident part."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Final
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
-LEAST: Final = 16 * 1024 * 1024
-"""A limit below this is a mistake of its unit."""
+MIN_MEMORY_LIMIT: Final = 16 * 1024 * 1024
+"""Bytes; a memory limit below this is taken for a mistake in its unit."""
 
 
 def available_memory(cgroups: Path = CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
-    """The bytes that this process may use: the smallest limit of its control groups (version 2 or 1), else all there are.
+    """Return the bytes that this process may use: the smallest limit of its control groups, or all memory of the machine.
+
+    Control groups of version 2 and 1 are supported.
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, `memory.max`, and cgroup-v1/memory.html.
     """
@@ -23,9 +25,9 @@ def available_memory(cgroups: Path = CGROUPS, membership: Path = Path("/proc/sel
 
 
 def resident_memory() -> int:
-    """The bytes of this process that are in memory; 0 where the system does not tell."""
+    """Return the bytes of this process that are resident in memory; 0 if the system does not report them."""
     try:
-        # Not by a file object, which costs five more system calls: who has just published waits for this.
+        # Not with a file object, which takes five more system calls while a client waits for its confirm.
         descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         try:
             pages = int(os.read(descriptor, 100).split()[1])
@@ -37,7 +39,7 @@ def resident_memory() -> int:
 
 
 def release_memory() -> None:
-    """Give back to the system what the allocator holds without use, where it can (the C library of GNU)."""
+    """Return unused memory of the allocator to the system, where the C library can (glibc)."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
@@ -55,7 +57,10 @@ def _limits(cgroups: Path, membership: Path) -> Iterator[int]:
 
 
 def _groups(cgroups: Path, membership: Path) -> Iterator[tuple[Path, str]]:
-    """The folders that may limit this process: its own group and those above it; in a container the root is its own."""
+    """Yield the folder and the file name of each limit: of the process's own group and those above it.
+
+    In a container, the root is the container's own group.
+    """
     try:
         lines = membership.read_text().splitlines()
     except OSError:

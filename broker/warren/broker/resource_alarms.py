@@ -1,4 +1,4 @@
-"""The watch over memory and disk: alarms while the broker takes too much of one, or finds too little of the other.
+"""Resource alarms: raised while the broker uses too much memory, or finds too little free disk space.
 
 https://www.rabbitmq.com/docs/memory and .../docs/disk-alarms.
 """
@@ -10,23 +10,26 @@ import os
 from pathlib import Path
 from typing import Final
 
-from warren.broker.connection.node import DISK, MEMORY, Node
+from warren.broker.connection.broker_node import BrokerNode
+from warren.broker.connection.flow_control import DISK_RESOURCE, MEMORY_RESOURCE
 from warren.broker.process_memory import release_memory, resident_memory
 
-INTERVAL: Final = 0.25
-"""Seconds between two looks: what can be published meanwhile is what memory may exceed its limit by."""
-SOURCE: Final = "watch"
+CHECK_INTERVAL: Final = 0.25
+"""Seconds between two checks. Memory may exceed its limit by what is published in between."""
+MEMORY_SOURCE: Final = "memory watch"
+DISK_SOURCE: Final = "disk watch"
 
 
-class Resources:
-    """Looks four times a second, and whenever a limit is changed.
+class ResourceMonitor:
+    """Monitor of memory and disk space. It checks them periodically, and whenever a limit is changed.
 
-    :param memory_limit: bytes of this process that may be resident; None does not look.
-    :param data_dir: the folder whose file system has to have `disk_free_limit` bytes free; None does not look.
+    :param memory_limit: bytes of this process that may be resident; None is no limit.
+    :param data_dir: folder whose file system must have `disk_free_limit` bytes free; None checks no disk.
+    :param disk_free_limit: bytes.
     """
 
     def __init__(
-        self, node: Node, memory_limit: int | None, data_dir: Path | None, disk_free_limit: int
+        self, node: BrokerNode, memory_limit: int | None, data_dir: Path | None, disk_free_limit: int
     ) -> None:
         self._node = node
         self._memory_limit = memory_limit
@@ -36,30 +39,32 @@ class Resources:
 
     @property
     def memory_limit(self) -> int | None:
+        """Bytes of this process that may be resident; None is no limit."""
         return self._memory_limit
 
     @memory_limit.setter
     def memory_limit(self, value: int | None) -> None:
         self._memory_limit = value
-        self._again()
+        self._restart()
 
     @property
     def disk_free_limit(self) -> int:
+        """Bytes that must be free on the disk."""
         return self._disk_free_limit
 
     @disk_free_limit.setter
     def disk_free_limit(self, value: int) -> None:
         self._disk_free_limit = value
-        self._again()
+        self._restart()
 
     @property
     def memory_used(self) -> int:
-        """Bytes of this process that are resident."""
+        """Bytes of this process that are resident in memory."""
         return resident_memory()
 
     @property
     def disk_free(self) -> int | None:
-        """Bytes that are free where the data folder is; None if there is none, or the system does not tell."""
+        """Bytes that are free on the data folder's disk; None without a folder, or if the system does not report them."""
         if self._data_dir is None:
             return None
         try:
@@ -69,32 +74,35 @@ class Resources:
         return found.f_bavail * found.f_frsize
 
     def start(self) -> None:
-        """Look now, and go on looking, if there is anything to look at."""
+        """Check now and periodically, if there is anything to check."""
         if self._memory_limit is None and self._data_dir is None:
             return
-        # A message that came in this turn of the loop need not wait for it.
+        # Output of this turn of the loop need not wait for the check.
         self._node.flush_all()
-        self.look()
-        self._timer = self._node.loop.call_later(INTERVAL, self.start)
+        self.check()
+        self._timer = self._node.loop.call_later(CHECK_INTERVAL, self.start)
 
     def stop(self) -> None:
+        """Stop checking; alarms stay as they are."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _again(self) -> None:
-        self.look()
+    def _restart(self) -> None:
+        self.check()
         self.stop()
         self.start()
 
-    def look(self) -> None:
-        """Raise or clear the alarms, as things stand now."""
+    def check(self) -> None:
+        """Raise or clear the alarms."""
         limit = self._memory_limit
         over = limit is not None and resident_memory() > limit
         if over:
-            # What was freed may still be the allocator's: it counts only if the system would not get it back.
+            # Freed memory that the allocator still holds does not count, if the system can have it back.
             release_memory()
             over = limit is not None and resident_memory() > limit
-        self._node.set_alarm(f"memory {SOURCE}", MEMORY, over)
+        self._node.flow.set_alarm(MEMORY_SOURCE, MEMORY_RESOURCE, over)
         free = self.disk_free
-        self._node.set_alarm(f"disk {SOURCE}", DISK, free is not None and free < self._disk_free_limit)
+        self._node.flow.set_alarm(
+            DISK_SOURCE, DISK_RESOURCE, free is not None and free < self._disk_free_limit
+        )

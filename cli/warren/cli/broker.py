@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from warren.broker.broker import Broker
 from warren.broker.configuration.config import BrokerConfig
 from warren.broker.configuration.load import load, printed
-from warren.broker.connection.event_loop import new_loop
+from warren.broker.connection.event_loop import new_event_loop
 from warren.broker.connection.listener import ListenError
 from warren.broker.connection.tls import TlsError
 from warren.broker.management.boot_definitions import DefinitionsError
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             )
     raise_file_limit()
     collect_less_often()
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(run(told.broker))
 
 
@@ -61,7 +61,7 @@ async def run(config: BrokerConfig) -> int:
         return error.status
     except (ListenError, TlsError, DefinitionsError, CaptureError) as error:
         raise UsageError(str(error)) from None
-    print(f"warren broker ready: {broker.bound[0]}", flush=True)
+    print(f"warren broker ready: {broker.bound_addresses[0]}", flush=True)
     stopping = asyncio.ensure_future(stop.wait())
     assert broker.failure is not None
     await asyncio.wait((stopping, broker.failure), return_when=asyncio.FIRST_COMPLETED)

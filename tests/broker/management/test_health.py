@@ -33,7 +33,7 @@ def test_a_healthy_broker_passes_all_checks(operator: Operator) -> None:
 def test_an_alarm_fails_the_check(operator: Operator, timed: InProcessBroker) -> None:
     assert timed.broker is not None
     node = timed.broker._running
-    timed.call(lambda: node.set_alarm("test", "disk", True))
+    timed.call(lambda: node.flow.set_alarm("test", "disk", True))
     said = operator.run("-q", "check_local_alarms")
     assert (said.status, said.errors) == (1, "warren ctl: publishers are blocked: low on disk\n")
     assert operator("alarms") == ["source\tresource", "test\tdisk"]

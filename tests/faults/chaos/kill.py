@@ -11,7 +11,7 @@ from tests.faults.chaos.history import What
 from tests.faults.chaos.rounds import Broken
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import Child
-from warren.broker.process_memory import LEAST
+from warren.broker.process_memory import MIN_MEMORY_LIMIT
 from warren.core.errors import ExitStatus
 
 
@@ -34,7 +34,7 @@ class Process:
 
     async def start(self) -> None:
         # With the least memory messages leave it, and are read again.
-        limit = self._random.choice((str(LEAST), "0.4"))
+        limit = self._random.choice((str(MIN_MEMORY_LIMIT), "0.4"))
         self._broker.options = ("--log-level", "warning", "--memory-alarm", "false", "--memory-limit", limit)
         while self._random.random() < 0.1:
             with Child(self._broker.command()) as child:

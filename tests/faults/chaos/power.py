@@ -16,7 +16,7 @@ from tests.faults.chaos.definitions import Content, Mains, content, put
 from tests.faults.chaos.history import What
 from tests.unit.store.simulated_disk import Disk
 from warren.broker import Broker, BrokerConfig, VirtualClock
-from warren.broker.process_memory import LEAST
+from warren.broker.process_memory import MIN_MEMORY_LIMIT
 from warren.broker.store.data_folder import DataFolder
 from warren.broker.store.errors import StoreError
 from warren.broker.store.log.log import Log
@@ -111,7 +111,7 @@ class Powered:
         self.harms = 0
         """How often the disk failed or was full."""
         self._harm = harm
-        self._config = config or BrokerConfig(memory_limit=LEAST)
+        self._config = config or BrokerConfig(memory_limit=MIN_MEMORY_LIMIT)
         self._clock = clock
         self._harmed_at = 0.0
         self._path = folder / "data"

@@ -1,4 +1,4 @@
-"""Access control as a whole: users, permissions, and the epoch in which decisions about them hold."""
+"""Access control of one broker: users, permissions, and the epoch that invalidates cached decisions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from warren.broker.store.definitions.definitions_database import Definitions
 
 
 class Access:
-    """Who may come in, and do what in which virtual host."""
+    """Users and permissions of one broker."""
 
     def __init__(self, virtual_hosts: VirtualHosts, definitions: Definitions | None = None) -> None:
         self.epoch = 0
-        """Raised by every change of users and permissions: what was decided before does not stand."""
+        """Counts changes of users and permissions; decisions made in an earlier epoch no longer hold."""
         self.users = Users(definitions, self._changed)
         self.permissions = Permissions(
             definitions, self._changed, self.users.__contains__, virtual_hosts.__contains__
@@ -24,7 +24,7 @@ class Access:
         virtual_hosts.on_deleted.append(lambda name: self.permissions.forget(vhost=name))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take what was stored, without storing it."""
+        """Load stored users and permissions, without storing them again."""
         self.users.restore(snapshot.users)
         self.permissions.restore(snapshot.permissions, snapshot.topic_permissions)
 

@@ -1,6 +1,6 @@
 """Password hashes in RabbitMQ's form: a salt of four bytes, then the hash of salt and password.
 
-https://www.rabbitmq.com/docs/passwords. What is exported here is imported there, and the reverse.
+https://www.rabbitmq.com/docs/passwords. RabbitMQ imports what is exported here, and the reverse.
 """
 
 from __future__ import annotations
@@ -20,39 +20,43 @@ ALGORITHMS: Final = {
     "rabbit_password_hashing_sha512": "sha512",
     "rabbit_password_hashing_md5": "md5",
 }
-"""By the names that definitions give them. MD5 is read, because old exports hold it."""
+"""Names of the algorithms in definitions, and in hashlib. MD5 is accepted because old exports contain it."""
 SALT_BYTES: Final = 4
 
 
-def salted(password: str, algorithm: str = SHA256) -> bytes:
-    """Salt and hash of a password."""
+def hash_password(password: str, algorithm: str = SHA256) -> bytes:
+    """Return a new salt and the hash of a password with it."""
     salt = os.urandom(SALT_BYTES)
     return salt + _digest(salt, password.encode(), algorithm)
 
 
 def matches(password: bytes, stored: bytes, algorithm: str) -> bool:
-    """Whether this is the password that was stored. It takes as long for a wrong one."""
+    """Return whether a password is the stored one, in constant time."""
     return hmac.compare_digest(_digest(stored[:SALT_BYTES], password, algorithm), stored[SALT_BYTES:])
 
 
-def exported(stored: bytes) -> str:
-    """The `password_hash` of definitions."""
+def to_definitions(stored: bytes) -> str:
+    """Return salt and hash as `password_hash` in definitions."""
     return base64.b64encode(stored).decode()
 
 
-def imported(password_hash: str, algorithm: str) -> bytes:
-    """What a `password_hash` of definitions stands for; the empty one, for a user without a password.
+def from_definitions(password_hash: str, algorithm: str) -> bytes:
+    """Return salt and hash of a `password_hash` in definitions; an empty one belongs to a user without a password.
 
     :raises OperationRefused: if it is no hash of that algorithm.
     """
     if algorithm not in ALGORITHMS:
-        raise OperationRefused(f"no hashing algorithm '{algorithm}'; there are: {', '.join(ALGORITHMS)}")
+        raise OperationRefused(
+            f"unknown hashing algorithm '{algorithm}'; supported are: {', '.join(ALGORITHMS)}"
+        )
     try:
         stored = base64.b64decode(password_hash, validate=True)
     except binascii.Error:
         stored = b"?"
     if stored and len(stored) != SALT_BYTES + hashlib.new(ALGORITHMS[algorithm]).digest_size:
-        raise OperationRefused(f"the password hash is no base64 of a 4-byte salt and a hash of {algorithm}")
+        raise OperationRefused(
+            f"the password hash is not the base64 form of a 4-byte salt and a hash of {algorithm}"
+        )
     return stored
 
 

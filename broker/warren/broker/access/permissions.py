@@ -1,7 +1,7 @@
-"""What users may do in virtual hosts: regular expressions over names and routing keys.
+"""Permissions of users in virtual hosts: regular expressions over names and routing keys.
 
-https://www.rabbitmq.com/docs/access-control#authorisation and #topic-authorisation. They are not anchored, the empty one
-allows nothing, and they look at the bytes of a name.
+https://www.rabbitmq.com/docs/access-control#authorisation and #topic-authorisation. The expressions are not anchored, they
+match the bytes of a name, and the empty one allows nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ: Final = "read"
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a user may do in a virtual host."""
+    """Permission of a user in a virtual host: regular expressions for the names of resources, one per operation."""
 
     user: str
     vhost: str
@@ -31,18 +31,19 @@ class Permission:
     write: str
     read: str
 
-    def allows(self, what: str, name: bytes) -> bool:
+    def allows(self, operation: str, name: bytes) -> bool:
         """
-        :param what: CONFIGURE, WRITE or READ.
+        :param operation: CONFIGURE, WRITE or READ.
         """
         return _matches(
-            self.configure if what == CONFIGURE else self.write if what == WRITE else self.read, name
+            self.configure if operation == CONFIGURE else self.write if operation == WRITE else self.read,
+            name,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPermission:
-    """What a user may do on a topic exchange: publish and bind with matching routing keys.
+    """Permission of a user on a topic exchange: regular expressions for routing keys to publish and bind with.
 
     `{username}` and `{vhost}` in an expression stand for the user and virtual host of the connection.
     """
@@ -53,49 +54,50 @@ class TopicPermission:
     write: str
     read: str
 
-    def allows(self, what: str, routing_key: bytes) -> bool:
+    def allows(self, operation: str, routing_key: bytes) -> bool:
         """
-        :param what: WRITE or READ.
+        :param operation: WRITE or READ.
         """
-        pattern = self.write if what == WRITE else self.read
-        # As they are spelled: what a name has of an expression's signs opens nothing.
+        pattern = self.write if operation == WRITE else self.read
+        # Escaped: a user name such as `.*` must not match everything.
         for variable, value in (("{username}", self.user), ("{vhost}", self.vhost)):
             pattern = pattern.replace(variable, re.escape(value))
         return _matches(pattern, routing_key)
 
 
 class Permissions:
-    """All permissions of one broker. Every change is stored; it raises `OperationRefused` where it cannot be made.
+    """All permissions of one broker. Changes are stored; a change that cannot be made raises `OperationRefused`.
 
-    :param knows_user: whether there is a user of a name; `knows_vhost`, a virtual host.
+    :param user_exists: returns whether there is a user of that name.
+    :param vhost_exists: returns whether there is a virtual host of that name.
     """
 
     def __init__(
         self,
         definitions: Definitions | None,
         on_changed: Callable[[], None],
-        knows_user: Callable[[str], bool],
-        knows_vhost: Callable[[str], bool],
+        user_exists: Callable[[str], bool],
+        vhost_exists: Callable[[str], bool],
     ) -> None:
         self._definitions = definitions
         self._on_changed = on_changed
-        self._knows_user = knows_user
-        self._knows_vhost = knows_vhost
+        self._user_exists = user_exists
+        self._vhost_exists = vhost_exists
         self._permissions: dict[tuple[str, str], Permission] = {}
         self._topics: dict[tuple[str, str], dict[str, TopicPermission]] = {}
 
-    # -- asking
+    # -- queries
 
     def of(self, user: str, vhost: str) -> Permission | None:
-        """What a user may do in a virtual host; None if it may not even open it."""
+        """Return a user's permission in a virtual host; None if the user may not open it."""
         return self._permissions.get((user, vhost))
 
     def topics_of(self, user: str, vhost: str) -> dict[str, TopicPermission]:
-        """By exchange. On an exchange that is not among them, every routing key is allowed."""
+        """Return a user's topic permissions by exchange. On any other exchange, every routing key is allowed."""
         return self._topics.get((user, vhost), {})
 
     def all(self, *, user: str | None = None, vhost: str | None = None) -> list[Permission]:
-        """All of them, or those of a user or of a virtual host, by user and virtual host."""
+        """Return all permissions, or those of a user or of a virtual host, sorted by user and virtual host."""
         return [
             self._permissions[key]
             for key in sorted(self._permissions)
@@ -103,7 +105,7 @@ class Permissions:
         ]
 
     def topics(self, *, user: str | None = None, vhost: str | None = None) -> list[TopicPermission]:
-        """All topic permissions, or those of a user or of a virtual host, by user, virtual host and exchange."""
+        """Return all topic permissions, or those of a user or a virtual host, by user, virtual host and exchange."""
         return [
             self._topics[key][exchange]
             for key in sorted(self._topics)
@@ -111,12 +113,12 @@ class Permissions:
             if user in (None, key[0]) and vhost in (None, key[1])
         ]
 
-    # -- changing
+    # -- changes
 
     def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
-        """Let a user into a virtual host, and say what it may do there.
+        """Set a user's permission in a virtual host.
 
-        :raises OperationRefused: if there is no such user or virtual host, or an expression is none.
+        :raises OperationRefused: if there is no such user or virtual host, or a pattern is no regular expression.
         """
         self._check(user, vhost, configure, write, read)
         self._permissions[user, vhost] = Permission(user, vhost, configure, write, read)
@@ -125,7 +127,7 @@ class Permissions:
         self._on_changed()
 
     def clear(self, user: str, vhost: str) -> None:
-        """Let a user into a virtual host no longer. That it was not let in is no error."""
+        """Remove a user's permission in a virtual host, if it has one."""
         self._check(user, vhost)
         if self._permissions.pop((user, vhost), None) is not None:
             if self._definitions is not None:
@@ -133,9 +135,9 @@ class Permissions:
             self._on_changed()
 
     def set_topic(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
-        """Say with which routing keys a user may publish to, and bind to, a topic exchange.
+        """Restrict the routing keys with which a user may publish to, and bind to, a topic exchange.
 
-        :raises OperationRefused: if there is no such user or virtual host, or an expression is none.
+        :raises OperationRefused: if there is no such user or virtual host, or a pattern is no regular expression.
         """
         self._check(user, vhost, write, read)
         row = TopicPermissionRow(user, vhost, exchange, write, read)
@@ -145,7 +147,7 @@ class Permissions:
         self._on_changed()
 
     def clear_topic(self, user: str, vhost: str, exchange: str | None = None) -> None:
-        """Take the limits on one topic exchange, or on all of the virtual host, away."""
+        """Lift the restrictions on one topic exchange, or on all of the virtual host."""
         self._check(user, vhost)
         topics = self._topics.get((user, vhost), {})
         if exchange is None:
@@ -160,7 +162,7 @@ class Permissions:
         self._on_changed()
 
     def forget(self, *, user: str | None = None, vhost: str | None = None) -> None:
-        """A user or a virtual host is gone, and its permissions with it; they are not stored any more."""
+        """Drop the permissions of a deleted user or virtual host. Their stored rows were deleted with it."""
         for table in (self._permissions, self._topics):
             for key in [key for key in table if user == key[0] or vhost == key[1]]:
                 del table[key]
@@ -169,7 +171,7 @@ class Permissions:
     def restore(
         self, permissions: Sequence[PermissionRow], topic_permissions: Sequence[TopicPermissionRow]
     ) -> None:
-        """Take what was stored, without storing it."""
+        """Load stored permissions, without storing them again."""
         for row in permissions:
             self._permissions[row.user, row.vhost] = Permission(
                 row.user, row.vhost, row.configure, row.write, row.read
@@ -178,9 +180,9 @@ class Permissions:
             self._topics.setdefault((topic.user, topic.vhost), {})[topic.exchange] = _topic(topic)
 
     def _check(self, user: str, vhost: str, *patterns: str) -> None:
-        if not self._knows_user(user):
+        if not self._user_exists(user):
             raise ObjectNotFound(f"user '{user}' does not exist")
-        if not self._knows_vhost(vhost):
+        if not self._vhost_exists(vhost):
             raise ObjectNotFound(f"virtual host '{vhost}' does not exist")
         for pattern in patterns:
             try:

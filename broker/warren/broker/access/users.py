@@ -1,4 +1,4 @@
-"""The users: names, passwords, tags and limits (https://www.rabbitmq.com/docs/access-control)."""
+"""Users: names, passwords, tags and limits (https://www.rabbitmq.com/docs/access-control)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from warren.broker.store.definitions.definitions_database import Definitions
 logger = logging.getLogger(__name__)
 
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management", "impersonator")
-"""The tags that mean something; others are kept."""
-_NOBODY: Final = passwords.salted("")
+"""Tags with a meaning; other tags are stored without one."""
+_UNKNOWN_USER: Final = passwords.hash_password("")
+"""Hash that is checked for unknown users, so that a refusal takes as long as for known ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,9 @@ class User:
     """A user.
 
     :param password: salt and hash; empty for a user who cannot log in with a password.
-    :param algorithm: what made the hash, as `passwords.ALGORITHMS` names it.
-    :param max_connections: how many connections the user may have open; None is no limit, 0 none at all.
-    :param max_channels: how many channels, over all of them; the same.
+    :param algorithm: algorithm of the hash, one of `passwords.ALGORITHMS`.
+    :param max_connections: connections that the user may have open; None is no limit, 0 allows none.
+    :param max_channels: channels that the user may have open, over all connections; None is no limit, 0 allows none.
     """
 
     name: str
@@ -38,17 +39,17 @@ class User:
     max_channels: int | None = None
 
     @property
-    def impersonator(self) -> bool:
-        """May publish with another user's name in the `user_id` property."""
+    def may_impersonate(self) -> bool:
+        """The user may publish with another user's name in the property `user_id`."""
         return "impersonator" in self.tags
 
 
 class Users:
-    """The users of one broker. Every change is stored; it raises `OperationRefused` where it cannot be made."""
+    """Users of one broker. Changes are stored; a change that cannot be made raises `OperationRefused`."""
 
     def __init__(self, definitions: Definitions | None, on_changed: Callable[[], None]) -> None:
         self.on_deleted: list[Callable[[str], None]] = []
-        """Called when a user is gone."""
+        """Called with the name of each user that was deleted."""
         self._definitions = definitions
         self._on_changed = on_changed
         self._users: dict[str, User] = {}
@@ -57,7 +58,7 @@ class Users:
         return name in self._users
 
     def all(self) -> list[User]:
-        """All of them, by name."""
+        """Return all users, sorted by name."""
         return [self._users[name] for name in sorted(self._users)]
 
     def get(self, name: str) -> User:
@@ -70,16 +71,16 @@ class Users:
         return user
 
     def authenticate(self, name: str, password: bytes) -> User | None:
-        """The user, if this is its password. An empty password is nobody's."""
+        """Return the user if the password is right, else None. An empty password is never right."""
         user = self._users.get(name)
-        known = user is not None and user.password
-        # Unknown names take as long, so that a peer cannot find out which exist.
-        right = passwords.matches(
+        has_password = user is not None and user.password
+        # Always hashed, so that the time that it takes does not reveal which users exist.
+        matches = passwords.matches(
             password,
-            user.password if user and known else _NOBODY,
+            user.password if user and has_password else _UNKNOWN_USER,
             user.algorithm if user else passwords.SHA256,
         )
-        return user if known and right and password else None
+        return user if has_password and matches and password else None
 
     def add(
         self,
@@ -90,37 +91,43 @@ class Users:
         password_hash: str | None = None,
         algorithm: str = passwords.SHA256,
     ) -> None:
-        """Make a user, with a password, its hash as definitions have it, or neither.
+        """Add a user.
 
-        :raises ObjectAlreadyExists: if there is one of that name.
+        :param password: None for a user with a `password_hash`, or without a password.
+        :param password_hash: the hash of the password as definitions contain it.
+        :raises ObjectAlreadyExists: if there is a user of that name.
         """
         if name in self._users:
             raise ObjectAlreadyExists(f"user '{name}' already exists")
         if not name:
-            raise OperationRefused("a user needs a name")
+            raise OperationRefused("the name of a user must not be empty")
         self._put(User(name, _stored(password, password_hash, algorithm), algorithm, _tags(tags)))
-        logger.debug("event=user_added name=%r", name)
+        logger.debug("event=user.added user=%r", name)
 
     def change_password(self, name: str, password: str) -> None:
-        self._put(replace(self.get(name), password=passwords.salted(password), algorithm=passwords.SHA256))
+        self._put(
+            replace(self.get(name), password=passwords.hash_password(password), algorithm=passwords.SHA256)
+        )
 
     def set_password_hash(self, name: str, password_hash: str, algorithm: str = passwords.SHA256) -> None:
-        """Set the password that a hash in the form of definitions stands for."""
+        """Set a password by its hash, as definitions contain it."""
         self._put(
             replace(
-                self.get(name), password=passwords.imported(password_hash, algorithm), algorithm=algorithm
+                self.get(name),
+                password=passwords.from_definitions(password_hash, algorithm),
+                algorithm=algorithm,
             )
         )
 
     def clear_password(self, name: str) -> None:
-        """Nobody logs in with a password as this user any more."""
+        """Remove the password: nobody can log in with one as this user."""
         self._put(replace(self.get(name), password=b""))
 
     def set_tags(self, name: str, tags: Iterable[str]) -> None:
         self._put(replace(self.get(name), tags=_tags(tags)))
 
     def set_limits(self, name: str, *, max_connections: int | None, max_channels: int | None) -> None:
-        """Set both limits; None, as any negative number, is no limit, and 0 allows nothing."""
+        """Set both limits. None or a negative number is no limit; 0 allows none."""
         self._put(
             replace(
                 self.get(name),
@@ -130,18 +137,18 @@ class Users:
         )
 
     def delete(self, name: str) -> None:
-        """Delete a user with its permissions; its connections are closed."""
+        """Delete a user and its permissions, and close its connections."""
         self.get(name)
         del self._users[name]
         if self._definitions is not None:
             self._definitions.delete_user(name)
-        logger.info("event=user_deleted name=%r", name)
-        for told in self.on_deleted:
-            told(name)
+        logger.info("event=user.deleted user=%r", name)
+        for callback in self.on_deleted:
+            callback(name)
         self._on_changed()
 
     def restore(self, rows: Sequence[UserRow]) -> None:
-        """Take what was stored, without storing it."""
+        """Load stored users, without storing them again."""
         for row in rows:
             tags = tuple(row.tags.split(",")) if row.tags else ()
             self._users[row.name] = User(
@@ -166,14 +173,14 @@ class Users:
 
 def _stored(password: str | None, password_hash: str | None, algorithm: str) -> bytes:
     if password_hash is not None:
-        return passwords.imported(password_hash, algorithm)
-    return passwords.salted(password, algorithm) if password else b""
+        return passwords.from_definitions(password_hash, algorithm)
+    return passwords.hash_password(password, algorithm) if password else b""
 
 
 def _tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in their order."""
+    """Return the tags in their order, without duplicates."""
     found = tuple(dict.fromkeys(tags))
     for tag in found:
         if not tag or "," in tag:
-            raise OperationRefused(f"'{tag}' is no tag: a tag is not empty and has no comma")
+            raise OperationRefused(f"'{tag}' cannot be a tag; a tag is not empty and contains no comma")
     return found

@@ -1,7 +1,7 @@
-"""How long a delivered message may stay unacknowledged (https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout).
+"""Acknowledgement timeouts: a channel is closed with 406 when a delivery stays unacknowledged for too long.
 
-Counted exactly for each delivery, and off by default. When the time is over, the channel is closed with 406: what it had
-returns to its queues.
+https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout. Off by default. The time is measured for each delivery; when
+the channel is closed, all that it holds is requeued.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
     from warren.broker.model.clock import Timer
 
-MANY: Final = 1000
-"""Beyond so many times of delivery, those that are close to each other count as one: the time is over a thousandth later."""
+MAX_EXACT_GROUPS: Final = 1000
+"""Groups of deliveries beyond which those close in time are merged. Their timeout is then up to a thousandth late."""
 
 
-def timeout_of(arguments: QueueArguments, consumer: bytes, default: int, described: str) -> int:
-    """Milliseconds; 0 is for ever: as the consumer says, else its queue, else the broker.
+def effective_ack_timeout(arguments: QueueArguments, consumer: bytes, default: int, described: str) -> int:
+    """Return the timeout in milliseconds that the consumer sets, else its queue, else the broker; 0 is none.
 
-    :raises AmqpError: 406 for a consumer's x-consumer-timeout that is no time.
+    :param consumer: the consumer's arguments, an encoded table.
+    :param described: the queue, as error texts name it.
+    :raises AmqpError: 406 for an invalid x-consumer-timeout of the consumer.
     """
     try:
         own = non_negative(argument_fields(consumer).get("x-consumer-timeout"))
@@ -37,67 +39,76 @@ def timeout_of(arguments: QueueArguments, consumer: bytes, default: int, describ
     return arguments.consumer_timeout if arguments.consumer_timeout >= 0 else default
 
 
-class Run:
-    """Deliveries that came at one time, or close to it."""
+class DeliveryGroup:
+    """Consecutive deliveries made at one time, or close to it.
+
+    :ivar first: time of the first delivery.
+    :ivar last: time of the last delivery.
+    :ivar last_tag: its delivery tag.
+    """
 
     def __init__(self, time: float, tag: int) -> None:
         self.first = time
         self.last = time
-        self.tag = tag
+        self.last_tag = tag
 
 
 class AckDeadlines:
-    """Those of one channel that have the same timeout."""
+    """Deadlines of one channel's deliveries that have the same timeout.
+
+    :param timeout: milliseconds, more than 0.
+    """
 
     def __init__(self, channel: Channel, timeout: int) -> None:
         self._channel = channel
         self._timeout = timeout
-        self._runs: deque[Run] = deque()
+        self._groups: deque[DeliveryGroup] = deque()
         self._timer: Timer | None = None
 
-    def delivered(self, tag: int) -> None:
-        """A message has left, and is to be acknowledged."""
+    def on_delivery(self, tag: int) -> None:
+        """Start the timeout of a delivery."""
         now = self._channel.vhost.clock.now()
-        runs = self._runs
-        last = runs[-1] if runs else None
+        groups = self._groups
+        last = groups[-1] if groups else None
         if last is not None and (
-            last.last == now or (len(runs) >= MANY and now - last.first < self._timeout / 1000 / MANY)
+            last.last == now
+            or (
+                len(groups) >= MAX_EXACT_GROUPS and now - last.first < self._timeout / 1000 / MAX_EXACT_GROUPS
+            )
         ):
             last.last = now
-            last.tag = tag
+            last.last_tag = tag
             return
-        runs.append(Run(now, tag))
+        groups.append(DeliveryGroup(now, tag))
         if self._timer is None:
-            self._watch()
+            self._schedule()
 
     def stop(self) -> None:
+        """Cancel all deadlines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._runs.clear()
+        self._groups.clear()
 
-    def _watch(self) -> None:
-        due = self._runs[0].last + self._timeout / 1000
-        self._timer = self._channel.vhost.clock.call_at(due, self._look)
+    def _schedule(self) -> None:
+        due = self._groups[0].last + self._timeout / 1000
+        self._timer = self._channel.vhost.clock.call_at(due, self._check)
 
-    def _look(self) -> None:
-        """The oldest delivery may be overdue, if it has not been acknowledged."""
+    def _check(self) -> None:
+        """Close the channel if the oldest unacknowledged delivery is overdue; else schedule the next check."""
         self._timer = None
-        runs = self._runs
-        oldest = self._oldest()
-        while runs and (oldest is None or runs[0].tag < oldest):
-            runs.popleft()
-        if not runs:
+        groups = self._groups
+        oldest = self._oldest_unacknowledged()
+        while groups and (oldest is None or groups[0].last_tag < oldest):
+            groups.popleft()
+        if not groups:
             return
-        # A whole number of milliseconds may lie a hair beside it as a float.
-        if self._channel.vhost.clock.now() + 1e-6 < runs[0].last + self._timeout / 1000:
-            self._watch()
+        # A whole number of milliseconds may differ slightly from its value as a float.
+        if self._channel.vhost.clock.now() + 1e-6 < groups[0].last + self._timeout / 1000:
+            self._schedule()
             return
-        connection = self._channel.connection
-        connection.number = self._channel.number
-        connection.class_id = connection.method_id = 0
-        connection.conversation.refuse(
-            connection,
+        self._channel.connection.lifecycle.fail_channel(
+            int(self._channel.number),
             AmqpError(
                 Reply.PRECONDITION_FAILED,
                 f"delivery acknowledgement on channel {self._channel.number} timed out. Timeout value used: "
@@ -105,8 +116,8 @@ class AckDeadlines:
             ),
         )
 
-    def _oldest(self) -> int | None:
-        """The lowest tag that is unacknowledged and has this timeout."""
+    def _oldest_unacknowledged(self) -> int | None:
+        """Return the lowest unacknowledged tag with this timeout."""
         for tag, message in self._channel.unacked.items():
             consumer = message.consumer
             if consumer is not None and consumer.timeout == self._timeout:

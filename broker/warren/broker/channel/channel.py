@@ -1,4 +1,4 @@
-"""One channel: publishes and their confirms, deliveries and their acknowledgements."""
+"""Channel of a connection: publishing, deliveries, acknowledgements, prefetch limits."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
+from warren.broker.access.authorization import WRITE
 from warren.broker.channel.ack_timeouts import AckDeadlines
-from warren.broker.channel.authorization import WRITE
-from warren.broker.channel.confirms import Confirms
 from warren.broker.channel.content_assembler import ContentAssembler
-from warren.broker.channel.direct_reply_to import addressed
+from warren.broker.channel.direct_reply_to import replace_reply_to
 from warren.broker.channel.methods.stream_methods import refuse_return
 from warren.broker.channel.publish_slow_path import (
+    capture_published,
+    drop_reason,
     expiration_ms,
-    of_another_user,
-    published,
+    handle_unroutable,
     route_by_message,
-    unroutable,
-    untaken,
+    user_id_mismatch,
 )
+from warren.broker.channel.publisher_confirms import PublisherConfirms
 from warren.broker.channel.subscription import Subscription
 from warren.broker.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from warren.broker.model.deduplication import DUPLICATE
@@ -38,77 +38,84 @@ if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
 
 
-class Target:
-    """What a basic.publish method frame asked for, kept as long as the same frame comes again."""
+class PublishTarget:
+    """Decoded basic.publish method frame, and the queues that it leads to; reused while the same frame is repeated."""
 
     def __init__(
-        self, channel: Channel, raw: bytes, exchange: bytes, routing_key: bytes, mandatory: bool
+        self, channel: Channel, frame: bytes, exchange: bytes, routing_key: bytes, mandatory: bool
     ) -> None:
         self.channel = channel
-        self.raw = raw
+        self.frame = frame
         self.exchange = exchange
         self.routing_key = routing_key
         self.mandatory = mandatory
         self.immediate: bool = False
-        """It goes to queues with consumers only, and comes back if there are none."""
+        """Messages go to queues with consumers only, and are returned if there are none."""
         self.epoch: i64 = -1
-        self.found: Optional[Exchange] = None  # noqa: UP045
-        self.by_message: bool = False
-        """More than its key decides where a message goes."""
+        """Epoch of the virtual host in which the rest was resolved."""
+        self.resolved_exchange: Optional[Exchange] = None  # noqa: UP045
+        self.routes_by_message: bool = False
+        """Routing depends on more of a message than its routing key."""
         self.queues: list[Queue] = []
 
 
 class Channel:
-    """The state of one channel, and its hot methods. The others stand in `commands`."""
+    """State of one channel, and its methods on the hot path. The others are in the package `methods`."""
 
     prefetch: i64 = 0
-    """The limit for the whole channel (basic.qos with global=true); 0 is none."""
+    """Deliveries that the whole channel may have unacknowledged (basic.qos with global=true); 0 is no limit."""
     next_prefetch: i64 = 0
-    """The limit of consumers that are yet to come."""
+    """Prefetch limit of future consumers (basic.qos with global=false); 0 is no limit."""
     outstanding: i64 = 0
-    """What its consumers have unacknowledged; basic.get does not count."""
+    """Deliveries that its consumers have not acknowledged; basic.get does not count."""
     last_tag: i64 = 0
+    """The last delivery tag."""
     lowest_tag: i64 = 1
     """No lower tag is unacknowledged."""
     writable_epoch: i64 = -1
-    by_topic: bool = False
-    """On some topic exchange the user's permissions depend on the routing key."""
+    """Epoch of the virtual host in which `writable` holds."""
+    has_topic_permissions: bool = False
+    """The user's routing keys are restricted on some topic exchange."""
     confirming: bool = False
+    """The channel is in confirm mode."""
     closing: bool = False
-    """A close has been sent; all but its answer is discarded."""
+    """channel.close has been sent; all frames but the answer to it are discarded."""
 
     def __init__(self, connection: Connection, number: i64, vhost: VirtualHost) -> None:
         self.connection = connection
         self.number = number
         self.vhost = vhost
         self.unacked: dict[int, Message] = {}
+        """Unacknowledged messages by their delivery tags, in ascending order unless a rollback has returned some."""
         self.subscriptions: dict[bytes, Subscription] = {}
-        self.left: list[Queue] = []
-        """The queues that its consumers have left at its end."""
-        self.confirms = Confirms(self)
+        """Consumers by their tags."""
+        self.queues_left: list[Queue] = []
+        """Queues of cancelled consumers, which may have messages for others, while the channel closes."""
+        self.confirms = PublisherConfirms(self)
         self.assembler = ContentAssembler(self)
         self.tx: Optional[Transaction] = None  # noqa: UP045
+        """The transaction; None unless the channel is in transaction mode."""
         self.deadlines: dict[int, AckDeadlines] = {}
-        """By when what was delivered has to be acknowledged, by the timeout."""
+        """Acknowledgement deadlines by their timeout in milliseconds."""
         self.replies: Optional[Queue] = None  # noqa: UP045
-        """Through which answers come to its consumer of direct replies."""
+        """Queue of its direct reply-to consumer, if it has one."""
         self.writable: dict[bytes, bool] = {}
-        """The exchanges that the user may publish to, as decided since the virtual host's epoch began."""
+        """Exchanges that the user may publish to, as checked in the virtual host's current epoch."""
         self.capture = vhost.capture
         self.origin = ""
-        """Its connection by name, where events are captured."""
+        """Name of its connection, if events are captured; else empty."""
         if vhost.capture is not None:
             end = connection.transport.get_extra_info
             self.origin = connection_name(end("peername"), end("sockname"))
         self.identities: dict[int, str] = {}
-        """The ids of what is unacknowledged, by tags, where events are captured."""
+        """Ids of unacknowledged messages by their delivery tags, if events are captured."""
         self.last_queue = b""
-        """The queue that an empty name stands for."""
+        """Name of the queue last declared, which an empty name in a method stands for."""
 
     # -- publishing
 
-    def resolve(self, target: Target) -> None:
-        """Find out where the target's messages go, as things stand now.
+    def resolve(self, target: PublishTarget) -> None:
+        """Check the permissions of a target, and resolve its exchange and queues for the current epoch.
 
         :raises AmqpError: 404 without the exchange, 403 if it is internal or the user may not publish to it.
         """
@@ -119,35 +126,36 @@ class Channel:
             authorization = self.connection.authorization
             assert authorization is not None
             authorization.check(WRITE, "exchange", target.exchange, BASIC, PUBLISH)
-            self.by_topic = authorization.by_topic
+            self.has_topic_permissions = authorization.has_topic_permissions
         exchange = self.vhost.exchanges.get(target.exchange)
         if exchange is None or exchange.internal:
-            raise self.cannot_publish(target.exchange, exchange is None)
+            raise self.publish_refused(target.exchange, exchange is None)
         self.writable[target.exchange] = True
-        if self.by_topic:
+        if self.has_topic_permissions:
             self.check_topics(exchange, [target.routing_key])
-        target.found = exchange
+        target.resolved_exchange = exchange
         vhost = self.vhost
         target.queues = vhost.route(exchange, target.routing_key)
-        target.by_message = (
+        target.routes_by_message = (
             vhost.routes_by_message(exchange)
             or vhost.is_reply_key(target.routing_key)
             or vhost.deduplicates(target.queues)
             or target.immediate
-            or self.connection.node.limits.timestamps != ""
+            or self.connection.node.settings.timestamps != ""
         )
         target.epoch = vhost.routing_epoch
 
     def check_topics(self, exchange: Exchange, routing_keys: list[bytes]) -> None:
         """
-        :raises AmqpError: 403 if one of the keys may not be published with to this exchange.
+        :raises AmqpError: 403 if the user may not publish to the exchange with one of the routing keys.
         """
         authorization = self.connection.authorization
         assert authorization is not None
         for key in routing_keys:
             authorization.check_topic(WRITE, exchange, key, BASIC, PUBLISH)
 
-    def cannot_publish(self, name: bytes, missing: bool) -> AmqpError:
+    def publish_refused(self, name: bytes, missing: bool) -> AmqpError:
+        """Return the error of a publish to an exchange that is missing, or else internal."""
         shown = name.decode(errors="replace")
         vhost = self.vhost.name.decode(errors="replace")
         if missing:
@@ -159,8 +167,10 @@ class Channel:
             40,
         )
 
-    def publish(self, target: Target, content: bytes, body_size: i64, properties: RoutingProperties) -> None:
-        """A message is complete: route it, and remember what its confirm waits for."""
+    def publish(
+        self, target: PublishTarget, content: bytes, body_size: i64, properties: RoutingProperties
+    ) -> None:
+        """Route a complete message to its queues, and note what its confirm waits for."""
         if target.epoch != self.vhost.routing_epoch:
             self.resolve(target)
         message = Message(target.exchange, target.routing_key, content, body_size, self.number)
@@ -171,21 +181,25 @@ class Channel:
         if properties.has_expiration:
             message.ttl = expiration_ms(properties.expiration)
         if properties.reply_to:
-            message.content = addressed(self, content, properties)
-        if properties.has_user_id and properties.user_id != self.connection.user and not self.impersonates():
-            raise of_another_user(self, properties.user_id)
+            message.content = replace_reply_to(self, content, properties)
+        if (
+            properties.has_user_id
+            and properties.user_id != self.connection.user
+            and not self.may_impersonate()
+        ):
+            raise user_id_mismatch(self, properties.user_id)
         queues = target.queues
         capture = self.capture
-        if target.by_message or (properties.headers and may_have_cc(properties.headers)):
+        if target.routes_by_message or (properties.headers and may_have_cc(properties.headers)):
             queues = route_by_message(self, target, message, properties)
         if self.tx is not None:
             self.tx.publish(target, queues, message)
             return
         if capture is not None:
-            capture.publish_started(self.origin, message, untaken(queues))
+            capture.publish_started(self.origin, message, drop_reason(queues))
         if not queues:
             if queues is not DUPLICATE:
-                unroutable(self, target, queues, message)
+                handle_unroutable(self, target, queues, message)
             outcome: i64 = ACCEPTED
         elif len(queues) == 1:
             outcome = queues[0].publish(message)
@@ -194,24 +208,24 @@ class Channel:
         if self.confirming:
             self.confirms.add(outcome)
         if capture is not None:
-            published(self, capture, message, outcome)
+            capture_published(self, capture, message, outcome)
 
-    def impersonates(self) -> bool:
-        """The user may publish as any other (https://www.rabbitmq.com/docs/validated-user-id)."""
+    def may_impersonate(self) -> bool:
+        """Return whether the user may publish as any other (https://www.rabbitmq.com/docs/validated-user-id)."""
         authorization = self.connection.authorization
-        return authorization is not None and authorization.user.impersonator
+        return authorization is not None and authorization.user.may_impersonate
 
-    # -- acknowledging
+    # -- acknowledgements
 
     def acknowledge(self, tag: i64, multiple: bool) -> None:
-        """basic.ack.
+        """Process basic.ack.
 
-        :raises AmqpError: 406 for a tag that is not outstanding.
+        :raises AmqpError: 406 for a tag that is not unacknowledged.
         """
         if self.tx is not None:
-            self.tx.settle(self.outstanding_up_to(tag, multiple, ACK), ACKED)
+            self.tx.settle(self.take_one_or_up_to(tag, multiple, ACK), ACKED)
         elif multiple:
-            self.settle(self.take(tag, ACK))
+            self.settle(self.take_up_to(tag, ACK))
         else:
             message = self.unacked.pop(int(tag), None)
             if message is None:
@@ -226,11 +240,11 @@ class Channel:
             if consumer.stalled:
                 self.wake(consumer)
             elif self.prefetch:
-                # A cancelled consumer had it: others of the channel may have waited for this.
+                # Its consumer is cancelled: others of the channel may have waited for room.
                 self.wake_all()
 
     def settle(self, messages: list[Message]) -> None:
-        """These messages are over. Their consumers get the next ones when all of them are."""
+        """Acknowledge messages. Their consumers get the next ones when all are acknowledged."""
         woken: list[Consumer] = []
         for message in messages:
             consumer = message.consumer
@@ -252,30 +266,30 @@ class Channel:
             self.wake_all()
 
     def reject(self, tag: i64, multiple: bool, requeue: bool, method: i64) -> None:
-        """basic.reject and basic.nack.
+        """Process basic.reject or basic.nack.
 
-        :raises AmqpError: 406 for a tag that is not outstanding.
+        :raises AmqpError: 406 for a tag that is not unacknowledged.
         """
-        messages = self.outstanding_up_to(tag, multiple, method)
+        messages = self.take_one_or_up_to(tag, multiple, method)
         if self.tx is not None:
             self.tx.settle(messages, REQUEUED if requeue else REJECTED)
         else:
             refuse_return(self, messages)
-            self.give_back(messages, requeue)
+            self.return_to_queues(messages, requeue)
 
-    def outstanding_up_to(self, tag: i64, multiple: bool, method: i64) -> list[Message]:
-        """The message of a tag, or all up to it; outstanding no longer."""
+    def take_one_or_up_to(self, tag: i64, multiple: bool, method: i64) -> list[Message]:
+        """Remove the message of a tag, or with `multiple` all up to it, from the unacknowledged ones, and return them."""
         if multiple:
-            return self.take(tag, method)
+            return self.take_up_to(tag, method)
         message = self.unacked.pop(int(tag), None)
         if message is None:
             raise unknown_tag(tag, method)
         return [message]
 
-    def give_back(self, messages: list[Message], requeue: bool) -> None:
-        """Return unacknowledged messages to their queues, or have them dead-lettered; then see who has room.
+    def return_to_queues(self, messages: list[Message], requeue: bool) -> None:
+        """Requeue messages, or reject them, so that they are dead-lettered; then wake consumers that have room.
 
-        As in RabbitMQ, each consumer's for themselves, in the order of their tags.
+        As in RabbitMQ, the messages of each consumer are returned together, consumers in the order of their tags.
         """
         consumers: dict[Consumer, list[Message]] = {}
         for message in messages:
@@ -302,8 +316,8 @@ class Channel:
         if self.prefetch:
             self.wake_all()
 
-    def take(self, tag: i64, method: i64) -> list[Message]:
-        """What is outstanding up to a tag, in order, and no longer outstanding; tag 0 stands for all."""
+    def take_up_to(self, tag: i64, method: i64) -> list[Message]:
+        """Remove the messages up to a tag from the unacknowledged ones, and return them in order; tag 0 stands for all."""
         unacked = self.unacked
         if tag and int(tag) not in unacked:
             raise unknown_tag(tag, method)
@@ -324,19 +338,20 @@ class Channel:
         return messages
 
     def release(self, consumer: Consumer) -> None:
+        """Count one unacknowledged delivery less towards the prefetch limits."""
         if isinstance(consumer, Subscription):
             consumer.unacked -= 1
             self.outstanding -= 1
 
     def wake(self, consumer: Consumer) -> None:
-        """A consumer that stood still may have room; with a limit for the channel, so may its others."""
+        """Resume a stalled consumer if it has room; with a prefetch limit for the channel, also its others."""
         if self.prefetch:
             self.wake_all()
         elif consumer.has_room():
             consumer.queue.resume_consumer(consumer)
 
     def wake_all(self) -> None:
-        """Let all that have room into their queues' rounds before the first of them is served: they share the room."""
+        """Resume all stalled consumers that have room. All are scheduled before the first is served: they share the room."""
         woken: list[Subscription] = []
         for subscription in self.subscriptions.values():
             if subscription.stalled and subscription.has_room():
@@ -345,19 +360,19 @@ class Channel:
         for subscription in woken:
             subscription.queue.drain()
 
-    def limit(self, count: i64) -> None:
-        """Set the limit for the whole channel; 0 is none."""
+    def set_prefetch(self, count: i64) -> None:
+        """Set the prefetch limit of the whole channel; 0 is no limit."""
         self.prefetch = count
         if count and self.outstanding >= count:
-            self.limit_reached(None)
+            self.suspend_consumers(None)
         else:
             self.wake_all()
 
-    def limit_reached(self, last: Optional[Subscription]) -> None:  # noqa: UP045
-        """The channel has as much unacknowledged as it may: no consumer of it has room until an acknowledgement.
+    def suspend_consumers(self, last: Optional[Subscription]) -> None:  # noqa: UP045
+        """Suspend all consumers until an acknowledgement: the prefetch limit of the channel is reached.
 
-        :param last: who was given the last message; the others come before it when there is room again. Its queue takes it
-            out of the round.
+        :param last: the consumer that got the last message. When there is room again, the others come before it. Its queue
+            suspends it.
         """
         if last is not None:
             del self.subscriptions[last.tag]
@@ -368,16 +383,17 @@ class Channel:
 
     # -- the end
 
-    def cancel_all(self) -> None:
-        """The channel's consumers end; what they have unacknowledged stays."""
+    def cancel_consumers(self) -> None:
+        """End the channel's consumers, but keep their unacknowledged messages."""
         for subscription in list(self.subscriptions.values()):
             subscription.queue.unsubscribe(subscription)
-            self.left.append(subscription.queue)
+            self.queues_left.append(subscription.queue)
         self.subscriptions.clear()
-        self.end_replies()
+        self.stop_replies()
 
     def deadlines_for(self, timeout: int) -> AckDeadlines:
-        """
+        """Return the deadlines for one timeout.
+
         :param timeout: milliseconds, more than 0.
         """
         found = self.deadlines.get(timeout)
@@ -385,16 +401,16 @@ class Channel:
             found = self.deadlines[timeout] = AckDeadlines(self, timeout)
         return found
 
-    def end_replies(self) -> None:
-        """No answer reaches it any more."""
+    def stop_replies(self) -> None:
+        """End the direct reply-to consumer: later replies are unroutable."""
         if self.replies is not None:
             self.vhost.reply_queues.pop(self.replies.name, None)
             self.replies.mark_deleted()
             self.replies = None
 
     def close(self) -> None:
-        """Consumers end, what they had unacknowledged returns to its places."""
-        self.cancel_all()
+        """End the consumers, and requeue unacknowledged messages at their original places."""
+        self.cancel_consumers()
         for deadlines in self.deadlines.values():
             deadlines.stop()
         self.assembler.clear()
@@ -413,18 +429,20 @@ class Channel:
             self.unacked.clear()
             for queue, messages in by_queue.items():
                 queue.requeue(messages, True)
-        for queue in self.left:
+        for queue in self.queues_left:
             # With a single active consumer, another one may have taken over.
             queue.drain()
-        self.left.clear()
-        self.confirms.runs.clear()
+        self.queues_left.clear()
+        self.confirms.ranges.clear()
 
 
 def tag_of(consumer: Consumer) -> bytes:
+    """Return a consumer's tag, to sort by."""
     return consumer.tag
 
 
 def unknown_tag(tag: i64, method: i64) -> AmqpError:
+    """Return the error of a delivery tag that is not unacknowledged."""
     return AmqpError(
         Reply.PRECONDITION_FAILED, f"unknown delivery tag {int(tag) % 2**64}", BASIC, int(method)
     )

@@ -1,4 +1,4 @@
-"""A message on its way in whose content does not lie whole in one read: header first, then body after body."""
+"""Assembly of a published message's content from a header frame and body frames that arrive one by one."""
 
 from __future__ import annotations
 
@@ -12,41 +12,45 @@ from warren.wire.methods import BASIC, PUBLISH
 from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 
 if TYPE_CHECKING:
-    from warren.broker.channel.channel import Channel, Target
+    from warren.broker.channel.channel import Channel, PublishTarget
 
-# The size is unsigned on the wire. As a signed number an impossible one is negative, and caught as such.
+# The size is unsigned on the wire. Read as a signed number, an impossible one is negative, and refused as such.
 _header = struct.Struct(">HHq").unpack_from
 
 HEADER: Final = 2
 
 
 class ContentAssembler:
-    """What a channel has of the content that it expects (AMQP 0-9-1, section 4.2.6)."""
+    """Content of one channel that is arriving (AMQP 0-9-1, section 4.2.6)."""
 
     size: i64 = 0
+    """Bytes of the body, as the header announces them."""
     received: i64 = 0
+    """Bytes of the body that have arrived."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.target: Optional[Target] = None  # noqa: UP045
+        self.target: Optional[PublishTarget] = None  # noqa: UP045
         """The publish that the content belongs to; None if no content is expected."""
         self.header: Optional[bytes] = None  # noqa: UP045
+        """Payload of the header frame; None until it arrives."""
         self.body = bytearray()
         """Not a list of pieces: a client may send a body byte by byte."""
 
     def clear(self) -> None:
+        """Expect no content."""
         self.target = None
         self.header = None
         self.body = bytearray()
 
     def take_header(self, payload: bytes, limit: i64) -> None:
-        """A header frame.
+        """Process a header frame, and publish the message if its body is empty.
 
         :param limit: the largest body that is accepted, in bytes.
-        :raises AmqpError: 505 if none is expected, 406 for a body that is too large.
+        :raises AmqpError: 505 if no header is expected, 406 if the body is too large.
         """
         if self.target is None:
-            raise method_expected()
+            raise unexpected_content_frame()
         if self.header is not None:
             raise self.unexpected("non content body")
         if len(payload) < HEADER_FIXED:
@@ -79,12 +83,12 @@ class ContentAssembler:
             self.complete()
 
     def take_body(self, payload: bytes) -> None:
-        """A body frame.
+        """Process a body frame, and publish the message if its body is complete.
 
-        :raises AmqpError: 505 if none is expected, 501 if it is longer than what is missing.
+        :raises AmqpError: 505 if no body is expected, 501 if the frame is longer than what is missing of it.
         """
         if self.target is None:
-            raise method_expected()
+            raise unexpected_content_frame()
         if self.header is None:
             raise self.unexpected("non content header")
         self.received += len(payload)
@@ -97,6 +101,7 @@ class ContentAssembler:
             self.complete()
 
     def complete(self) -> None:
+        """Publish the message."""
         target = self.target
         header = self.header
         assert target is not None
@@ -107,11 +112,14 @@ class ContentAssembler:
         properties = channel.connection.properties
         flags: i64 = (i64(header[12]) << 8) | i64(header[13])
         properties.parse(header, HEADER_FIXED, len(header), flags)
-        channel.connection.same = b""
+        channel.connection.last_header = b""
         channel.publish(target, join_content(channel.number, header, body), self.size, properties)
 
     def unexpected(self, got: str) -> AmqpError:
-        """Another frame than the one that the content needs next, in RabbitMQ's words."""
+        """Return the error, in RabbitMQ's words, of a frame other than the one that the content needs next.
+
+        :param got: the frame that has arrived.
+        """
         if self.header is None:
             text = f"expected content header for class 60, got {got} frame instead"
         else:
@@ -119,5 +127,6 @@ class ContentAssembler:
         return AmqpError(Reply.UNEXPECTED_FRAME, text, BASIC, PUBLISH)
 
 
-def method_expected() -> AmqpError:
+def unexpected_content_frame() -> AmqpError:
+    """Return the error of a header or body frame where a method frame must come next."""
     return AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")

@@ -1,4 +1,4 @@
-"""What the receiver of a message sees otherwise than its publisher wrote it: how often it came back, and no blind copies."""
+"""Headers that a message's receiver gets other than its publisher sent them: x-delivery-count added, BCC removed."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from warren.wire.field_tables import long_field
 from warren.wire.properties import decode, encode
 
 
-def as_received(queue: Queue, message: Message) -> bytes:
-    """The content that a receiver gets.
+def delivered_content(queue: Queue, message: Message) -> bytes:
+    """Return the content that a consumer gets.
 
-    With the count of returns in x-delivery-count, if the queue has a delivery limit
-    (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling), and without the header BCC
+    The header x-delivery-count counts requeues, if the queue has a delivery limit or is a quorum queue
+    (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling). The header BCC is removed
     (https://www.rabbitmq.com/docs/sender-selected).
     """
     counts = message.delivery_count > 0 and (queue.delivery_limit >= 0 or queue.arguments.quorum)
     if not counts and not message.has_bcc:
         return message.content
-    return changed(message, int(message.delivery_count) if counts else 0)
+    return _rewrite_headers(message, int(message.delivery_count) if counts else 0)
 
 
-def as_returned(message: Message) -> bytes:
-    """The content that a publisher gets back in basic.return: without the header BCC as well."""
-    return changed(message, 0) if message.has_bcc else message.content
+def returned_content(message: Message) -> bytes:
+    """Return the content that a publisher gets back with basic.return: without the header BCC."""
+    return _rewrite_headers(message, 0) if message.has_bcc else message.content
 
 
-def changed(message: Message, deliveries: int) -> bytes:
-    """The content without BCC, and with the count of returns unless it is 0."""
+def _rewrite_headers(message: Message, deliveries: int) -> bytes:
+    """Return the content without BCC, and with x-delivery-count unless that is 0."""
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)
     headers.pop("BCC", None)

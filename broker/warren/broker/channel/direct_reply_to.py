@@ -1,8 +1,8 @@
-"""Direct reply-to: answers that go straight to the channel that asked, without a queue (https://www.rabbitmq.com/docs/direct-reply-to).
+"""Direct reply-to: replies that go straight to the requesting channel, without a queue.
 
-A client consumes from `amq.rabbitmq.reply-to` without acknowledgements. What it publishes with that reply-to carries a name
-of its own in the place of it, to which the answer is published over the default exchange. At most once: an answer to a
-channel that is gone is unroutable.
+https://www.rabbitmq.com/docs/direct-reply-to. A client consumes from the pseudo-queue `amq.rabbitmq.reply-to` without
+acknowledgements. In the requests that it publishes, the broker replaces that reply-to with a generated name. Replies are
+published to that name through the default exchange. Delivery is at most once: a reply to a closed channel is unroutable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warren.broker.channel.subscription import Subscription
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import QueueArguments
 from warren.broker.model.vhost.vhost import REPLY_PREFIX
-from warren.wire.content import body_payload, header_payload, join_content
+from warren.wire.content import HEADER_FIXED, body_payload, header_payload, join_content
 from warren.wire.methods import BASIC, PUBLISH, frame
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -24,17 +24,16 @@ if TYPE_CHECKING:
     from warren.broker.channel.methods.method_context import MethodContext
     from warren.wire.content import RoutingProperties
 
-NAME: Final = REPLY_PREFIX.removesuffix(b".")
-UNREAD: Final = 64 * 1024 * 1024
-"""Bytes of answers that wait for a client that does not read; then the oldest are dropped."""
-FIXED: Final = 14
-"""Where in a header's payload the properties begin."""
+PSEUDO_QUEUE: Final = REPLY_PREFIX.removesuffix(b".")
+"""Name that clients consume replies from."""
+UNREAD_REPLY_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of replies that are kept for a client that does not read; beyond it, the oldest are dropped."""
 
 
 def consume(context: MethodContext, tag: bytes) -> None:
-    """basic.consume of the name that stands for answers.
+    """Process basic.consume of the pseudo-queue.
 
-    :raises AmqpError: 406 with acknowledgements, or if the channel has such a consumer.
+    :raises AmqpError: 406 if it asks for acknowledgements, or if the channel has such a consumer already.
     """
     channel = context.channel
     if not context.arguments.flag("no_ack"):
@@ -42,9 +41,9 @@ def consume(context: MethodContext, tag: bytes) -> None:
     if channel.replies is not None:
         raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer already set")
     topology = context.topology
-    # Whoever knows the name can answer: it cannot be guessed.
+    # Anybody who knows the name can publish a reply: it must not be guessable.
     name = REPLY_PREFIX + base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=")
-    arguments = QueueArguments(max_length_bytes=UNREAD)
+    arguments = QueueArguments(max_length_bytes=UNREAD_REPLY_BYTES)
     queue = Queue(topology.vhost, name, False, False, None, b"", arguments, topology.new_incarnation(False))
     queue.capture = topology.vhost.capture
     subscription = Subscription(channel, queue, tag, True, False, 0)
@@ -57,36 +56,37 @@ def consume(context: MethodContext, tag: bytes) -> None:
 
 
 def declare(context: MethodContext, name: bytes) -> None:
-    """queue.declare of such a name: it is there, with its one consumer, or it is not.
+    """Process queue.declare of the pseudo-queue or of a generated name: reply that it exists, with one consumer.
 
-    :raises AmqpError: 404 if it is not.
+    :raises AmqpError: 404 if no channel receives replies under that name.
     """
-    if name != NAME and name not in context.topology.vhost.reply_queues:
+    if name != PSEUDO_QUEUE and name not in context.topology.vhost.reply_queues:
         raise AmqpError(Reply.NOT_FOUND, f"no {context.topology.describe('queue', name)}")
     context.channel.last_queue = name
     context.reply("queue.declare-ok", name, 0, 1)
 
 
 def refuse_binding(context: MethodContext, name: bytes) -> None:
-    """
-    :raises AmqpError: 403 where RabbitMQ names the reason; before 4.0 there is just no such queue.
+    """Refuse to bind a generated name.
+
+    :raises AmqpError: 403 if the emulated RabbitMQ gives the reason; before 4.0, the caller finds no such queue.
     """
     if name.startswith(REPLY_PREFIX) and context.topology.vhost.compat.refuses_binding_to_reply_queues:
         text = "cannot bind or unbind to a volatile (direct reply-to) queue"
         raise AmqpError(Reply.ACCESS_REFUSED, text)
 
 
-def addressed(channel: Channel, content: bytes, properties: RoutingProperties) -> bytes:
-    """The content of a message that wants its answer here, with the name that leads here.
+def replace_reply_to(channel: Channel, content: bytes, properties: RoutingProperties) -> bytes:
+    """Return a message's content with the channel's generated name in place of the pseudo-queue as its reply-to.
 
-    :raises AmqpError: 406 if the channel does not consume answers.
+    :raises AmqpError: 406 if the channel does not consume replies.
     """
-    if properties.reply_to != NAME:
+    if properties.reply_to != PSEUDO_QUEUE:
         return content
     if channel.replies is None:
         raise AmqpError(Reply.PRECONDITION_FAILED, "fast reply consumer does not exist", BASIC, PUBLISH)
     name = channel.replies.name
     header = header_payload(content)
-    at = FIXED + int(properties.reply_to_offset)
-    header = b"".join((header[:at], bytes((len(name),)), name, header[at + 1 + len(NAME) :]))
+    at = HEADER_FIXED + int(properties.reply_to_offset)
+    header = b"".join((header[:at], bytes((len(name),)), name, header[at + 1 + len(PSEUDO_QUEUE) :]))
     return join_content(channel.number, header, body_payload(content))

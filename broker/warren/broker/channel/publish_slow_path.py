@@ -1,4 +1,4 @@
-"""What one publish in many needs: where it goes if its key alone does not say, how it comes back, its expiration."""
+"""Slow path of basic.publish: routing by headers, CC and BCC, immediate, basic.return, user-id, expiration."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from warren.broker.channel.delivery_headers import as_returned
-from warren.broker.channel.interceptors import stamped
+from warren.broker.channel.delivery_headers import returned_content
+from warren.broker.channel.message_interceptors import add_timestamp
 from warren.broker.model.argument_checks import MAX_EXPIRY_MS, argument_fields
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.exchange.headers import cc_and_bcc_keys
@@ -19,46 +19,46 @@ from warren.wire.methods import BASIC, PUBLISH, frame
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
-    from warren.broker.channel.channel import Channel, Target
+    from warren.broker.channel.channel import Channel, PublishTarget
     from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
 
-NOBODY: Final[list[Queue]] = []
-"""Where an immediate message goes if no queue that it matches has a consumer. Not to be changed."""
+NO_CONSUMERS: Final[list[Queue]] = []
+"""Queues of an immediate message if none of those that it is routed to has a consumer. Never modified."""
 
 
 def route_by_message(
-    channel: Channel, target: Target, message: Message, properties: RoutingProperties
+    channel: Channel, target: PublishTarget, message: Message, properties: RoutingProperties
 ) -> list[Queue]:
-    """Where one message goes that its key alone does not decide.
+    """Return the queues of a message whose routing depends on more than its routing key.
 
     :raises AmqpError: 406 if CC or BCC are no lists, 502 if the headers are no table.
     """
-    exchange = target.found
+    exchange = target.resolved_exchange
     assert exchange is not None
     vhost = channel.vhost
     headers = argument_fields(properties.headers)
     message.has_bcc = "BCC" in headers
     further = cc_and_bcc_keys(headers)
-    if further and channel.by_topic:
+    if further and channel.has_topic_permissions:
         channel.check_topics(exchange, further)
-    timestamps = channel.connection.node.limits.timestamps
+    timestamps = channel.connection.node.settings.timestamps
     if timestamps:
-        message.content = stamped(message, vhost.clock.now(), timestamps)
+        message.content = add_timestamp(message, vhost.clock.now(), timestamps)
     keys = [target.routing_key, *further]
     queues = vhost.find_queues(exchange, keys, headers, message)
     if target.mandatory and exchange.delay_queue in queues and not vhost.would_route(exchange, keys, headers):
-        # Whether it can be routed when it is due nobody knows; that it cannot be now, its publisher is told.
+        # Whether a delayed message can be routed when it is due is unknown; the publisher learns that it cannot be now.
         return []
     if target.immediate and queues:
-        return [queue for queue in queues if queue.consumers] or NOBODY
+        return [queue for queue in queues if queue.consumers] or NO_CONSUMERS
     return queues
 
 
-def unroutable(channel: Channel, target: Target, queues: list[Queue], message: Message) -> None:
-    """Returned if mandatory, or if it had to be taken at once, before its confirm; else dropped, and counted."""
-    exchange = target.found
+def handle_unroutable(channel: Channel, target: PublishTarget, queues: list[Queue], message: Message) -> None:
+    """Return a mandatory or immediate message to its publisher, before its confirm; drop and count any other."""
+    exchange = target.resolved_exchange
     assert exchange is not None
-    if queues is NOBODY:
+    if queues is NO_CONSUMERS:
         code, text = 313, b"NO_CONSUMERS"
     elif target.mandatory:
         code, text = 312, b"NO_ROUTE"
@@ -71,23 +71,22 @@ def unroutable(channel: Channel, target: Target, queues: list[Queue], message: M
     connection = channel.connection
     number = channel.number
     returned = frame(int(number), "basic.return", code, text, target.exchange, target.routing_key)
-    content = as_returned(message)
+    content = returned_content(message)
     if len(content) > connection.frame_max:
         content = content_frames(content, number, connection.frame_max)
-    connection.out.append(returned)
-    connection.out.append(content)
-    connection.wrote(len(returned) + len(content))
+    # In one piece: a flush in between would put confirms between a method and its content.
+    connection.send(returned + content)
 
 
-def untaken(queues: list[Queue]) -> str:
-    """Why a message gets into no queue, as events say it; empty if it may get into some."""
+def drop_reason(queues: list[Queue]) -> str:
+    """Return the reason, for capture events, that a message is enqueued nowhere; empty if it has queues."""
     if queues:
         return ""
-    return "duplicate" if queues is DUPLICATE else "no consumers" if queues is NOBODY else "unroutable"
+    return "duplicate" if queues is DUPLICATE else "no consumers" if queues is NO_CONSUMERS else "unroutable"
 
 
-def published(channel: Channel, capture: LifeCycleHook, message: Message, outcome: i64) -> None:
-    """A publish is told; have its confirm told when it comes."""
+def capture_published(channel: Channel, capture: LifeCycleHook, message: Message, outcome: i64) -> None:
+    """Capture the event of a publish, and have that of its confirm captured later."""
     identity = capture.publish_finished(message, outcome == REJECTED)
     if channel.confirming:
         confirms = channel.confirms
@@ -96,7 +95,8 @@ def published(channel: Channel, capture: LifeCycleHook, message: Message, outcom
         confirms.captured.append((message.exchange, identity))
 
 
-def of_another_user(channel: Channel, user: bytes) -> AmqpError:
+def user_id_mismatch(channel: Channel, user: bytes) -> AmqpError:
+    """Return the error of a publish whose property user-id names another user."""
     return AmqpError(
         Reply.PRECONDITION_FAILED,
         f"user_id property set to '{user.decode(errors='replace')}' but authenticated user was "
@@ -107,9 +107,10 @@ def of_another_user(channel: Channel, user: bytes) -> AmqpError:
 
 
 def expiration_ms(value: bytes) -> i64:
-    """The `expiration` property in milliseconds.
+    """Return the property `expiration` in milliseconds.
 
-    :raises AmqpError: 406 with RabbitMQ's text if it is no number, has something after it, is negative or beyond ten years.
+    :raises AmqpError: 406, with RabbitMQ's text, if it is no number, is followed by other text, is negative, or exceeds ten
+        years.
     """
     shown = value.decode(errors="replace")
     digits = shown[1:] if shown[:1] in ("-", "+") else shown

@@ -1,4 +1,4 @@
-"""A consumer of this protocol: how a message is framed for it, and whether it has room."""
+"""Consumer of a channel: prefetch limits, and basic.deliver frames."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.channel.delivery_headers import as_received
+from warren.broker.channel.delivery_headers import delivered_content
 from warren.broker.model.message import Message
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import Queue
@@ -23,7 +23,10 @@ _pack_tag = struct.Struct(">QB").pack
 
 
 class Subscription(Consumer):
-    """What basic.consume made."""
+    """Consumer of a channel, made by basic.consume.
+
+    :param prefetch: deliveries that it may have unacknowledged; 0 is no limit.
+    """
 
     def __init__(
         self, channel: Channel, queue: Queue, tag: bytes, no_ack: bool, exclusive: bool, prefetch: i64
@@ -33,16 +36,18 @@ class Subscription(Consumer):
         self.prefetch = prefetch
         self.origin = channel.origin
         self.deadlines: Optional[AckDeadlines] = None  # noqa: UP045
-        """By when it has to acknowledge."""
+        """Deadlines of its acknowledgements; None without a timeout."""
         self.last_exchange: Optional[bytes] = None  # noqa: UP045
         self.last_key = b""
+        # basic.deliver for that exchange and key: the frame before and after the delivery tag, and its size in bytes.
         self.before_tag = b""
         self.after_tag = b""
-        self.framing: i64 = 0
+        self.method_size: i64 = 0
 
     def has_room(self) -> bool:
+        """Return whether the prefetch limits, and the client's reading, allow for another delivery."""
         channel = self.channel
-        if channel.connection.choked:
+        if channel.connection.deliveries_paused:
             return False
         if self.no_ack:
             return True
@@ -51,46 +56,48 @@ class Subscription(Consumer):
         return not (channel.prefetch and channel.outstanding >= channel.prefetch)
 
     def deliver(self, message: Message) -> bool:
+        """Deliver a message, and return whether there is room for another."""
         channel = self.channel
         connection = channel.connection
         tag: i64 = channel.last_tag + 1
         channel.last_tag = tag
         if message.exchange is not self.last_exchange or message.routing_key is not self.last_key:
-            self.prepare(message)
+            self.encode_method(message)
         content = message.content
         if message.delivery_count or message.has_bcc:
-            content = as_received(self.queue, message)
+            content = delivered_content(self.queue, message)
         if message.channel != channel.number or len(content) > connection.frame_max:
             content = content_frames(content, channel.number, connection.frame_max)
-        out = connection.out
-        out.append(self.before_tag)
-        out.append(_pack_tag(tag, message.redelivered))
-        out.append(self.after_tag)
-        out.append(content)
-        connection.wrote(self.framing + len(content))
+        connection.send_delivery(
+            self.before_tag,
+            _pack_tag(tag, message.redelivered),
+            self.after_tag,
+            content,
+            self.method_size + len(content),
+        )
         capture = self.queue.capture
         if capture is not None:
             identity = capture.delivered(self, message, self.origin, self.no_ack)
             if not self.no_ack:
                 channel.identities[int(tag)] = identity
         if self.no_ack:
-            return not connection.choked
+            return not connection.deliveries_paused
         message.tag = tag
         message.consumer = self
         channel.unacked[int(tag)] = message
         if self.deadlines is not None:
-            self.deadlines.delivered(int(tag))
+            self.deadlines.on_delivery(int(tag))
         self.unacked += 1
         channel.outstanding += 1
         if channel.prefetch and channel.outstanding >= channel.prefetch:
-            channel.limit_reached(self)
+            channel.suspend_consumers(self)
             return False
         if self.prefetch and self.unacked >= self.prefetch:
             return False
-        return not connection.choked
+        return not connection.deliveries_paused
 
-    def prepare(self, message: Message) -> None:
-        """The bytes of basic.deliver around the tag stay the same for one exchange and key."""
+    def encode_method(self, message: Message) -> None:
+        """Encode basic.deliver for a message's exchange and routing key, which the next message may share."""
         exchange, key, tag = message.exchange, message.routing_key, self.tag
         self.last_exchange = exchange
         self.last_key = key
@@ -99,11 +106,13 @@ class Subscription(Consumer):
             (_pack_head(1, self.channel.number, size, BASIC, DELIVER), bytes((len(tag),)), tag)
         )
         self.after_tag = b"".join((bytes((len(exchange),)), exchange, bytes((len(key),)), key, b"\xce"))
-        self.framing = size + 8
+        self.method_size = size + 8
 
     def unacknowledged(self) -> dict[int, Message]:
+        """Return the channel's unacknowledged messages by their delivery tags."""
         return self.channel.unacked
 
     def cancel_from_server(self) -> None:
+        """Leave the channel, and notify the client: the broker has cancelled the consumer."""
         self.channel.subscriptions.pop(self.tag, None)
-        self.channel.connection.consumer_gone(self.channel.number, self.tag)
+        self.channel.connection.notify_consumer_cancelled(self.channel.number, self.tag)

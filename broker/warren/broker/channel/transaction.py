@@ -1,7 +1,7 @@
-"""A channel's transaction: publishes and acknowledgements that wait for tx.commit.
+"""Transaction of a channel: publishes and acknowledgements that take effect at tx.commit.
 
-https://www.rabbitmq.com/docs/semantics#tx. Where a message goes is settled when it is published; it goes there at the
-commit. What is persistent in it is one record of the log: after a crash all of it is there, or nothing.
+https://www.rabbitmq.com/docs/semantics#tx. A message is routed when it is published, and enqueued at the commit. The
+persistent part of a transaction is one record of the log: after a crash all of it is there, or nothing.
 """
 
 from __future__ import annotations
@@ -11,78 +11,91 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.broker.channel.methods.stream_methods import refuse_return
-from warren.broker.channel.publish_slow_path import published, unroutable, untaken
-from warren.broker.connection.peer_limits import TRANSACTION_ACTIONS, TRANSACTION_BYTES
+from warren.broker.channel.publish_slow_path import capture_published, drop_reason, handle_unroutable
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
-    from warren.broker.channel.channel import Channel, Target
+    from warren.broker.channel.channel import Channel, PublishTarget
 
 ACKED: Final = 0
 REQUEUED: Final = 1
 REJECTED: Final = 2
 
+MAX_BYTES: Final = 128 * 1024 * 1024
+"""Most content, in bytes, that may wait for one tx.commit."""
+MAX_ACTIONS: Final = 500_000
+"""Most publishes and acknowledgements that may wait for one tx.commit."""
 
-class Publish:
-    """A message, and the queues that it was routed to."""
 
-    def __init__(self, target: Target, queues: list[Queue], message: Message) -> None:
+class PendingPublish:
+    """Message that waits for the commit, and the queues that it was routed to."""
+
+    def __init__(self, target: PublishTarget, queues: list[Queue], message: Message) -> None:
         self.target = target
         self.queues = queues
         self.message = message
 
 
 class Transaction:
-    """What one channel has done since tx.select, the last commit, or the last rollback."""
+    """Actions of one channel since tx.select, the last commit, or the last rollback."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.publishes: list[Publish] = []
+        self.publishes: list[PendingPublish] = []
         self.settled: list[tuple[Message, int]] = []
+        """Messages that were acknowledged, requeued or rejected: ACKED, REQUEUED or REJECTED."""
         self.bytes: i64 = 0
-        """The content of the publishes."""
+        """Bytes of the publishes' content."""
 
-    def publish(self, target: Target, queues: list[Queue], message: Message) -> None:
-        """Keep it until the commit.
+    def publish(self, target: PublishTarget, queues: list[Queue], message: Message) -> None:
+        """Keep a message until the commit.
 
         :raises AmqpError: 406 if the transaction becomes too large.
         """
-        self.publishes.append(Publish(target, queues, message))
+        self.publishes.append(PendingPublish(target, queues, message))
         self.bytes += len(message.content)
-        self.assert_bounded()
+        self.check_size()
 
-    def settle(self, messages: list[Message], how: i64) -> None:
-        """Messages that are no longer outstanding, unless the transaction is rolled back."""
+    def settle(self, messages: list[Message], settlement: i64) -> None:
+        """Keep the settlement of messages until the commit.
+
+        :param settlement: ACKED, REQUEUED or REJECTED.
+        :raises AmqpError: 406 if the transaction becomes too large.
+        """
         for message in messages:
-            self.settled.append((message, int(how)))
-        self.assert_bounded()
+            self.settled.append((message, int(settlement)))
+        self.check_size()
 
-    def assert_bounded(self) -> None:
-        """What waits for the commit is in memory, and is one record of the log: it must not grow without end."""
+    def check_size(self) -> None:
+        """Check the size of the transaction: it is kept in memory, and becomes one record of the log.
+
+        :raises AmqpError: 406 if it is too large.
+        """
         actions = len(self.publishes) + len(self.settled)
-        if self.bytes > TRANSACTION_BYTES or actions > TRANSACTION_ACTIONS:
+        if self.bytes > MAX_BYTES or actions > MAX_ACTIONS:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED,
                 f"transaction of {actions} actions and {self.bytes} bytes is too large: commit after at most "
-                f"{TRANSACTION_ACTIONS} actions and {TRANSACTION_BYTES} bytes",
+                f"{MAX_ACTIONS} actions and {MAX_BYTES} bytes",
             )
 
     def commit(self) -> i64:
-        """Carry it all out, publishes first.
+        """Carry out all actions, publishes first.
 
-        STORED if something of it goes to the log's collecting batch, REFUSED if a queue refused a publish, else TAKEN.
+        Returns the outcome of the publishes: STORED if some go to the log's current batch, `queue.REJECTED` if a queue
+        refused one, else ACCEPTED.
         """
         channel = self.channel
-        refuse_return(channel, [message for message, how in self.settled if how != ACKED])
+        refuse_return(channel, [message for message, settlement in self.settled if settlement != ACKED])
         publishes, settled = self.publishes, self.settled
         self.publishes, self.settled, self.bytes = [], [], 0
         vhost = channel.vhost
         capture = channel.capture
         outcome: i64 = ACCEPTED
-        # Dead letters that a publish or a rejection causes are records of their own; they follow.
+        # Dead letters that a publish or a rejection causes are records of their own; they follow the transaction's.
         vhost.dead_lettering.defer()
         log = vhost.log
         if log is not None:
@@ -93,36 +106,36 @@ class Transaction:
                 if not queues and publish.queues is DUPLICATE:
                     continue
                 if capture is not None:
-                    capture.publish_started(channel.origin, publish.message, untaken(queues))
+                    capture.publish_started(channel.origin, publish.message, drop_reason(queues))
                 taken: i64 = ACCEPTED
                 if not queues:
-                    unroutable(channel, publish.target, publish.queues, publish.message)
+                    handle_unroutable(channel, publish.target, publish.queues, publish.message)
                 else:
                     taken = vhost.deliver(queues, publish.message)
                     outcome = max(outcome, taken)
                 if capture is not None:
-                    published(channel, capture, publish.message, taken)
-            by_way: tuple[list[Message], list[Message], list[Message]] = ([], [], [])
-            for message, how in settled:
-                by_way[how].append(message)
+                    capture_published(channel, capture, publish.message, taken)
+            by_settlement: tuple[list[Message], list[Message], list[Message]] = ([], [], [])
+            for message, settlement in settled:
+                by_settlement[settlement].append(message)
                 consumer = message.consumer
                 assert consumer is not None
-                # What ended with its queue is not written down, and not waited for.
+                # Acknowledgements to a deleted queue are not logged, so nothing waits for them.
                 if message.stored and outcome == ACCEPTED and not consumer.queue.deleted:
                     outcome = STORED
-            channel.settle(by_way[ACKED])
+            channel.settle(by_settlement[ACKED])
         finally:
             if log is not None:
                 log.end_group()
             vhost.dead_lettering.resume()
-        if by_way[REQUEUED]:
-            channel.give_back(by_way[REQUEUED], True)
-        if by_way[REJECTED]:
-            channel.give_back(by_way[REJECTED], False)
+        if by_settlement[REQUEUED]:
+            channel.return_to_queues(by_settlement[REQUEUED], True)
+        if by_settlement[REJECTED]:
+            channel.return_to_queues(by_settlement[REJECTED], False)
         return outcome
 
     def rollback(self) -> None:
-        """Forget the publishes; what was acknowledged is outstanding again."""
+        """Discard the publishes; messages that were settled are unacknowledged again."""
         self.publishes, self.bytes = [], 0
         settled = self.settled
         self.settled = []

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warren.broker.access.sasl import MECHANISMS
-from warren.broker.channel.interceptors import TIMESTAMPS
+from warren.broker.access.sasl_authentication import MECHANISMS
+from warren.broker.channel.message_interceptors import TIMESTAMPS
 from warren.broker.configuration.sizes import parse_size
 from warren.broker.connection.handshake import FRAME_MIN
 from warren.broker.connection.listen_address import Address
 from warren.broker.connection.tls import TlsConfig
 from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
-from warren.broker.process_memory import LEAST, available_memory
+from warren.broker.process_memory import MIN_MEMORY_LIMIT, available_memory
 from warren.broker.store.log.group_commit import Sync
 
 
@@ -106,7 +106,7 @@ class BrokerConfig:
             ("heartbeat", 0, 65535),
             ("consumer_timeout", 0, 2**53),
             ("max_message_size", 1, 512 * 1024 * 1024),
-            ("memory_bytes", LEAST, 2**63 - 1),
+            ("memory_bytes", MIN_MEMORY_LIMIT, 2**63 - 1),
             ("disk_free_bytes", 0, 2**63 - 1),
         ):
             value = getattr(self, name)

@@ -1,28 +1,41 @@
-"""One client's connection: bytes in, frames to their channels, bytes out, and the order in which it ends."""
+"""Connection of one client: frames and content in, frames out, and pauses of either direction."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import os
 import struct
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.channel.authorization import Authorization
-from warren.broker.channel.channel import Channel, Target
-from warren.broker.channel.confirms import Confirms
-from warren.broker.connection.flow_control import hold_back, leave_unread
-from warren.broker.connection.peer_limits import BEFORE_TUNE_FRAME_MAX, FRAME_MAX_FUDGE, UNREAD_LIMIT
-from warren.broker.connection.sockets import write
+from warren.broker.access.authorization import Authorization
+from warren.broker.access.sasl_authentication import PeerIdentity
+from warren.broker.channel.channel import Channel, PublishTarget
+from warren.broker.channel.publisher_confirms import PublisherConfirms
+from warren.broker.connection.connection_phases import AWAITING_HEADER, CLOSED, CLOSING
+from warren.broker.connection.flow_control import (
+    ALARM,
+    AWAITING_REPLY,
+    BACKLOG_BYTES,
+    BACKLOG_MESSAGES,
+    CLIENT_NOT_READING,
+    DISK,
+    FRAMES_HELD,
+    PUBLISHER_PAUSED,
+    UNREAD_LIMIT,
+)
+from warren.broker.connection.lifecycle import ConnectionLifecycle
 from warren.wire.content import HEADER_FIXED, PER_MESSAGE, MalformedProperties, RoutingProperties
 from warren.wire.methods import BASIC, decode_error, frame
 from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 
 if TYPE_CHECKING:
-    from warren.broker.connection.handshake import Conversation
-    from warren.broker.connection.node import Node
+    from warren.broker.connection.broker_node import BrokerNode
 
 logger = logging.getLogger(__name__)
 
@@ -30,193 +43,222 @@ _frame_head = struct.Struct(">BHI").unpack_from
 _method_head = struct.Struct(">HH").unpack_from
 _ack = struct.Struct(">qB").unpack_from
 _content_head = struct.Struct(">BHIIqH").unpack_from
-# Sizes and tags are unsigned on the wire. As signed numbers the impossible ones are negative, and caught as such.
+# Sizes and tags are unsigned on the wire. Read as signed numbers, impossible ones are negative, and refused as such.
 
 METHOD: Final = 1
 HEADER: Final = 2
 BODY: Final = 3
 HEARTBEAT: Final = 8
-MORE: Final = -1  # what has come of a message is as it should be; the rest is waited for
+INCOMPLETE: Final = -1
+"""Result of `publish_content`: the part of the message that has arrived is well-formed, the rest has yet to arrive."""
 END: Final = 0xCE
+"""The octet that ends a frame."""
 BASIC_WEIGHTLESS: Final = 60 << 16
-"""Class basic and the weight 0 that a content header has."""
+"""Class basic and weight 0, as a content header has them."""
 
+INITIAL_FRAME_MAX: Final = 8192
+"""The largest frame, in bytes, before connection.tune-ok has settled frame-max."""
+FRAME_MAX_FUDGE: Final = 8
+"""Bytes by which a frame may exceed frame-max: RabbitMQ tolerates clients that forget the frame's own overhead."""
 FLUSH_BYTES: Final = 65536
-"""So much output is written at once; less waits until the loop would sleep."""
+"""Output of this size is written at once; less is gathered until the loop would poll."""
+LARGE_PIECE: Final = 4096
+"""Bytes; pieces of output that are larger on average are not joined: copying them would cost more than naming each."""
+MOST_PIECES: Final = 512
+"""Pieces passed to one system call: half of what it takes (IOV_MAX)."""
+
+SERIALS: Final = itertools.count(1)
 
 
 class Connection:
-    """A session. It knows frames, content and output; what the methods mean stands in `channel` and `commands`."""
+    """Connection of one client: frames and content in, frames out, and pauses of either direction.
 
-    choked: bool = False
-    """More output waits than a consumer should be ahead of: nothing is delivered until it has drained."""
-    flushing: bool = False
-    stalled: bool = False
-    """What the client sends waits: for the disk, for the client to read, or for an alarm to end."""
-    unread: bool = False
-    """It is stalled because the client does not read."""
-    awaiting: bool = False  # stalled because a reply waits for the disk
-    reading: bool = True
-    closed: bool = False
-    closing: bool = False
-    """A connection.close was sent; only its answer counts."""
-    open: bool = False
-    publishes: bool = False
-    crowding: bool = False
-    """It publishes into a queue that is behind: it is read in smaller pieces, so that the consumers get more turns."""
-    blocked: bool = False
-    can_block: bool = False
-    can_cancel: bool = False
-    behind: bool = False
-    """The socket did not take all that was written; the transport may still have some of it."""
+    Its `phase` changes in `lifecycle` alone, which also handles the methods that are not on the hot path.
+    """
+
+    phase: i64 = AWAITING_HEADER
+    """One of `connection_phases`."""
+    reads_paused: i64 = 0
+    """The reasons for which the socket is not read: bits of `flow_control`; 0 while it is."""
+    deliveries_paused: bool = False
+    """The write buffer is above its high-water mark: consumers get nothing until the client has read some of it."""
+    throttled: bool = False
+    """The target queue has a backlog: the socket is read in smaller chunks, so that consumers get more turns."""
+    has_published: bool = False
+    """The client has published since the connection opened, or since an alarm was raised."""
+    supports_blocked: bool = False
+    """The client has the capability connection.blocked."""
+    supports_cancel: bool = False
+    """The client has the capability consumer_cancel_notify."""
+    flush_scheduled: bool = False
+    """The connection is on the node's list of those with output to flush."""
+    transport_buffers: bool = False
+    """The socket has not taken all of the output: the transport got the rest, and may still have some of it."""
     descriptor: i64 = -1
-    """Of a socket that is read and written without its transport; negative if it has to be asked."""
-    sent: bool = False
-    """Something was written since the heartbeat timer last looked."""
-    received: bool = False
+    """File descriptor of a socket that is read and written without its transport; -1 if the transport must be used."""
+    has_sent: bool = False
+    """Something was written since the last heartbeat check."""
+    has_received: bool = False
+    """Something was read since the last heartbeat check."""
     out_bytes: i64 = 0
-    frame_max: i64 = BEFORE_TUNE_FRAME_MAX
+    """Bytes in `out`."""
+    frame_max: i64 = INITIAL_FRAME_MAX
     position: i64 = 0
-    number: i64 = 0
-    """The channel, class and method that are being worked on: an error names them."""
+    """Position in `buffer` up to which frames have been processed."""
+    channel_number: i64 = 0
+    """Channel of the frame being processed; an error concerns it."""
     class_id: i64 = 0
+    """Class of the method being processed; an error names it."""
     method_id: i64 = 0
+    """The method being processed; an error names it."""
 
-    def __init__(
-        self, node: Node, conversation: Conversation, transport: asyncio.Transport, peer: str
-    ) -> None:
+    def __init__(self, node: BrokerNode, transport: asyncio.Transport, identity: PeerIdentity) -> None:
         self.node = node
-        self.conversation = conversation
         self.transport = transport
-        self.peer = peer
+        self.identity = identity
+        self.peer = identity.address
+        self.serial = next(SERIALS)
+        """Number that no other connection of this process has."""
+        self.connected_at = time.time()
+        """Unix time."""
         self.user = b""
+        """Name of the user, once logged in."""
         self.vhost = b""
-        self.buffer = b""
-        self.out: list[bytes] = []
-        self.channels: dict[int, Channel] = {}
-        self.confirms: list[Confirms] = []
-        self.last: Optional[Target] = None  # noqa: UP045
+        """Name of the virtual host, once open."""
         self.authorization: Optional[Authorization] = None  # noqa: UP045
-        self.same = b""
-        """The header frame and the head of the body frame that `last` came with and `look` saw, if the next may be alike."""
-        self.same_body: i64 = 0
+        """Permissions of the user in the virtual host; None until the connection is open."""
+        self.buffer = b""
+        """Input from which no complete frame can be processed yet."""
+        self.out: list[bytes] = []
+        """Output that has yet to be written."""
+        self.channels: dict[int, Channel] = {}
+        self.scheduled_confirms: list[PublisherConfirms] = []
+        """Channels whose confirms the next flush sends."""
+        self.last_target: Optional[PublishTarget] = None  # noqa: UP045
+        """Target of the last basic.publish."""
+        self.last_header = b""
+        """Header frame and head of the body frame of the last publish; empty if the next is unlikely to repeat them."""
+        self.last_body_size: i64 = 0
         self.properties = RoutingProperties()
-        self.max_message_size: i64 = node.limits.max_message_size
+        """Routing properties of the last publish."""
+        self.max_message_size: i64 = node.settings.max_message_size
+        self.lifecycle = ConnectionLifecycle(self)
 
     # -- input
 
-    def feed(self, data: bytes) -> None:
-        """Bytes from the client; every whole frame in them is worked off, and what that causes is written."""
+    def data_received(self, data: bytes) -> None:
+        """Process bytes from the client, and write what they cause."""
         node = self.node
-        node.working = True
-        self.take(self.buffer + data if self.buffer else data)
-        node.worked()
+        node.processing_input = True
+        self.process_input(self.buffer + data if self.buffer else data)
+        node.input_processed()
 
-    def take(self, buffer: bytes) -> None:
-        """What was left in the buffer, and more behind it; every whole frame in it is worked off."""
-        self.received = True
+    def process_input(self, buffer: bytes) -> None:
+        """Process a buffer: what was left of the last one, and more behind it."""
+        self.has_received = True
         self.buffer = buffer
-        if not self.stalled:
-            self.work()
+        if not self.reads_paused & FRAMES_HELD:
+            self.process_buffer()
 
-    def work(self) -> None:
-        """Work off the buffer until it holds no whole frame, or until a reply has to wait for the disk."""
+    def process_buffer(self) -> None:
+        """Process complete frames until none is left, or until frames are held."""
         self.position = 0
-        while not self.closed:
+        while self.phase != CLOSED:
             try:
-                self.scan()
+                self.process_frames()
                 break
             except AmqpError as error:
-                self.conversation.refuse(self, error)
+                self.lifecycle.handle_error(error)
             except MalformedProperties as error:
-                self.conversation.refuse(self, AmqpError(Reply.SYNTAX_ERROR, str(error), BASIC, 40))
+                self.lifecycle.handle_error(AmqpError(Reply.SYNTAX_ERROR, str(error), BASIC, 40))
             except Exception:
-                logger.exception("event=internal_error peer=%s", self.peer)
-                self.conversation.refuse(self, AmqpError(Reply.INTERNAL_ERROR, "internal error"))
+                logger.exception("event=connection.crashed peer=%s", self.peer)
+                self.lifecycle.handle_error(AmqpError(Reply.INTERNAL_ERROR, "internal error"))
         if self.position:
             self.buffer = self.buffer[self.position :]
-        if self.publishes and self.reading:
-            hold_back(self)
+        if self.has_published and not self.reads_paused & PUBLISHER_PAUSED:
+            self.control_publisher()
 
-    def scan(self) -> None:
-        """The frame loop. Each frame is taken off (`position`) before it is acted on, so that an error passes it once."""
+    def process_frames(self) -> None:
+        """Process complete frames. `position` passes each before it is acted on, so that an error does not repeat it."""
         buffer = self.buffer
         size: i64 = len(buffer)
         position = self.position
-        if not self.open and not self.conversation.greeted:
+        if self.phase == AWAITING_HEADER:
             if size < 8:
                 return
             position = 8
             self.position = position
-            self.conversation.greet(self, buffer[:8])
-            if self.closed:
+            self.lifecycle.handshake.receive_header(buffer[:8])
+            if self.phase == CLOSED:
                 return
-        while size - position >= 8 and not self.stalled:
-            last = self.last
-            if last is not None and buffer.startswith(last.raw, position):
-                # The same publish as before: nothing of it has to be looked at.
+        while size - position >= 8 and not self.reads_paused & FRAMES_HELD:
+            last = self.last_target
+            if last is not None and buffer.startswith(last.frame, position):
+                # The method frame repeats the last one: it need not be decoded.
                 channel = last.channel
-                start: i64 = position + len(last.raw)
+                start: i64 = position + len(last.frame)
                 after: i64
-                if self.same and buffer.startswith(self.same, start):
-                    # And the same header: of the content nothing either, but that it is all there.
-                    after = start + len(self.same) + self.same_body + 1
+                if self.last_header and buffer.startswith(self.last_header, start):
+                    # So does the header frame: all that is left to check is that the body is complete.
+                    after = start + len(self.last_header) + self.last_body_size + 1
                     if after <= size and buffer[after - 1] == END and channel.assembler.target is None:
                         self.position = position = after
-                        self.number = channel.number
-                        channel.publish(last, buffer[start:after], self.same_body, self.properties)
+                        self.channel_number = channel.number
+                        channel.publish(last, buffer[start:after], self.last_body_size, self.properties)
                         continue
-                after = self.content(channel, last, buffer, start, size)
+                after = self.publish_content(channel, last, buffer, start, size)
                 if after > start:
                     position = after
                     continue
-                if after == MORE:
+                if after == INCOMPLETE:
                     break
             kind: i64
             number: i64
             length: i64
             kind, number, length = _frame_head(buffer, position)
             end: i64 = position + 7 + length
-            self.number = number
+            self.channel_number = number
             self.class_id = 0
             self.method_id = 0
             if length > self.frame_max + FRAME_MAX_FUDGE - 8:
-                raise self.bad_frame(kind, b"", f"{{frame_too_large,{length},{self.frame_max - 8}}}")
+                raise self.frame_error(kind, b"", f"{{frame_too_large,{length},{self.frame_max - 8}}}")
             if end >= size:
                 break
             if buffer[end] != END:
                 payload = buffer[position + 7 : end]
-                raise self.bad_frame(kind, payload, f"{{invalid_frame_end_marker,{buffer[end]}}}")
+                raise self.frame_error(kind, payload, f"{{invalid_frame_end_marker,{buffer[end]}}}")
             self.position = end + 1
             if kind == METHOD:
-                self.method(number, buffer, position + 7, end)
-                if self.closed:
+                self.process_method(number, buffer, position + 7, end)
+                if self.phase == CLOSED:
                     return
             elif kind in (HEADER, BODY):
-                self.content_frame(kind, number, buffer[position + 7 : end])
+                self.process_content_frame(kind, number, buffer[position + 7 : end])
             elif kind != HEARTBEAT or length:
-                raise self.bad_frame(kind, buffer[position + 7 : end], "unknown_frame")
+                raise self.frame_error(kind, buffer[position + 7 : end], "unknown_frame")
             elif number:
                 raise AmqpError(Reply.UNEXPECTED_FRAME, describe_frame(kind, b""))
             position = self.position
         self.position = position
 
-    def method(self, number: i64, buffer: bytes, start: i64, end: i64) -> None:
+    def process_method(self, number: i64, buffer: bytes, start: i64, end: i64) -> None:
+        """Process the payload of a method frame: here for basic.publish and basic.ack, in `lifecycle` for all others."""
         class_id: i64
         method_id: i64
         if end - start < 4:
-            raise self.bad_frame(METHOD, buffer[start:end], "unknown_frame")
+            raise self.frame_error(METHOD, buffer[start:end], "unknown_frame")
         class_id, method_id = _method_head(buffer, start)
         self.class_id = class_id
         self.method_id = method_id
         channel = self.channels.get(int(number))
-        if channel is None or channel.closing or self.closing or class_id != BASIC:
-            self.conversation.method(self, int(number), buffer[start:end])
+        if channel is None or channel.closing or self.phase == CLOSING or class_id != BASIC:
+            self.lifecycle.process_method(int(number), buffer[start:end])
             return
         if channel.assembler.target is not None:
             raise channel.assembler.unexpected("non content header")
         if method_id == 40:
-            self.publish_method(channel, buffer, start, end)
+            self.process_publish(channel, buffer, start, end)
         elif method_id == 80:
             if end - start != 13:
                 raise decode_error(buffer[start:end])
@@ -225,10 +267,10 @@ class Connection:
             tag, flags = _ack(buffer, start + 4)
             channel.acknowledge(tag, flags & 1 == 1)
         else:
-            self.conversation.method(self, int(number), buffer[start:end])
+            self.lifecycle.process_method(int(number), buffer[start:end])
 
-    def publish_method(self, channel: Channel, buffer: bytes, start: i64, end: i64) -> None:
-        """basic.publish: ticket, exchange, routing key, mandatory and immediate."""
+    def process_publish(self, channel: Channel, buffer: bytes, start: i64, end: i64) -> None:
+        """Process basic.publish: ticket, exchange, routing key, mandatory and immediate."""
         if end - start < 9:
             raise decode_error(buffer[start:end])
         exchange_start: i64 = start + 7
@@ -239,9 +281,9 @@ class Connection:
         if flags_at + 1 != end:
             raise decode_error(buffer[start:end])
         flags: i64 = i64(buffer[flags_at])
-        if flags & 2 and not self.node.limits.honours_immediate:
+        if flags & 2 and not self.node.settings.honours_immediate:
             raise AmqpError(Reply.NOT_IMPLEMENTED, "immediate=true")
-        target = Target(
+        target = PublishTarget(
             channel,
             buffer[start - 7 : end + 1],
             buffer[exchange_start : key_start - 1],
@@ -250,20 +292,22 @@ class Connection:
         )
         target.immediate = flags & 2 == 2
         channel.resolve(target)
-        self.last = target
-        self.same = b""
-        self.publishes = True
+        self.last_target = target
+        self.last_header = b""
+        self.has_published = True
         start = self.position
-        if self.content(channel, target, buffer, start, len(buffer)) <= start:
+        if self.publish_content(channel, target, buffer, start, len(buffer)) <= start:
             channel.assembler.target = target
-        if self.node.alarm:
-            hold_back(self)
+        if self.node.flow.alarm:
+            self.control_publisher()
 
-    def content(self, channel: Channel, target: Target, buffer: bytes, start: i64, size: i64) -> i64:
-        """Publish the header frame and the one body frame at `start`, if both are whole and well-formed.
+    def publish_content(
+        self, channel: Channel, target: PublishTarget, buffer: bytes, start: i64, size: i64
+    ) -> i64:
+        """Publish the header frame and the one body frame at `start`, if both are complete and well-formed.
 
-        The position after them; MORE if only an end of the body is missing; `start` if anything else is not as it should
-        be, and the frame loop takes them apart and finds the error.
+        Returns the position after them; INCOMPLETE if only the rest of the body is missing; `start` in all other cases,
+        which are left to `process_frames`: it processes the frames one by one, and finds the error if there is one.
         """
         if size - start < 22:
             return start
@@ -294,26 +338,26 @@ class Connection:
             if kind != BODY or number != channel.number or length != body_size:
                 return start
             if after > size:
-                return MORE
+                return INCOMPLETE
             if buffer[after - 1] != END:
                 return start
         self.position = after
-        self.number = number
+        self.channel_number = number
         properties = self.properties
         properties.parse(buffer, start + 7 + HEADER_FIXED, end, flags)
         if body_size and flags & PER_MESSAGE == 0:
-            self.same = buffer[start : end + 8]
-            self.same_body = body_size
-        elif self.same:
-            self.same = b""
+            self.last_header = buffer[start : end + 8]
+            self.last_body_size = body_size
+        elif self.last_header:
+            self.last_header = b""
         channel.publish(target, buffer[start:after], body_size, properties)
         return after
 
-    def content_frame(self, kind: i64, number: i64, payload: bytes) -> None:
-        """A header or body frame that `content` did not take in one go."""
+    def process_content_frame(self, kind: i64, number: i64, payload: bytes) -> None:
+        """Process a header or body frame that `publish_content` has left."""
         channel = self.channels.get(int(number))
-        if channel is None or self.closing:
-            self.conversation.stray_frame(int(kind), int(number), payload)
+        if channel is None or self.phase == CLOSING:
+            self.lifecycle.reject_content_frame(int(kind), int(number), payload)
         elif channel.closing:
             return
         elif kind == HEADER:
@@ -321,127 +365,206 @@ class Connection:
         else:
             channel.assembler.take_body(payload)
 
-    # -- errors
-
-    def bad_frame(self, kind: i64, payload: bytes, why: str) -> AmqpError:
-        """After a frame error the stream has no meaning any more: what follows in the buffer is not looked at."""
+    def frame_error(self, kind: i64, payload: bytes, reason: str) -> AmqpError:
+        """Return the error of a malformed frame, and skip the buffer: frames cannot be told apart any more."""
         self.position = len(self.buffer)
-        return AmqpError(Reply.FRAME_ERROR, f"{describe_frame(int(kind), payload)}: {why}")
+        return AmqpError(Reply.FRAME_ERROR, f"{describe_frame(int(kind), payload)}: {reason}")
+
+    # -- pauses of input
+
+    def pause_reads(self, reason: i64) -> None:
+        """Stop reading the socket, for one more reason of `flow_control`."""
+        if self.phase < CLOSING:
+            self.reads_paused |= reason
+            self.transport.pause_reading()
+
+    def resume_reads(self, reasons: i64) -> None:
+        """Drop reasons to pause. Read the socket if none is left, and process buffered frames unless they are held."""
+        if self.phase >= CLOSING:
+            return
+        self.reads_paused &= ~reasons
+        if not self.reads_paused:
+            self.transport.resume_reading()
+        if self.buffer and not self.reads_paused & FRAMES_HELD:
+            self.process_buffer()
+
+    def control_publisher(self) -> None:
+        """Throttle this publisher while its target queue has a backlog; pause it while an alarm or the disk requires it."""
+        flow = self.node.flow
+        self.throttled = self.target_has_backlog()
+        if flow.alarm:
+            self.block()
+        elif flow.log_behind() or (flow.paging_behind and not self.has_unacknowledged()):
+            self.pause_reads(DISK)
+        else:
+            return
+        flow.paused[self] = True
+
+    def target_has_backlog(self) -> bool:
+        """Return whether the consumers of the queue last published to are behind. Without any, there is nobody to favour."""
+        target = self.last_target
+        if target is None or not target.queues:
+            return False
+        queue = target.queues[0]
+        waiting = queue.ready
+        return (waiting.count > BACKLOG_MESSAGES or waiting.bytes > BACKLOG_BYTES) and len(
+            queue.scheduler.consumers
+        ) > 0
+
+    def has_unacknowledged(self) -> bool:
+        """Return whether the client holds deliveries: its acknowledgements must be read, because they free memory."""
+        return any(channel.unacked for channel in self.channels.values())
+
+    def block(self) -> None:
+        """Pause this publisher for an alarm, with connection.blocked (https://www.rabbitmq.com/docs/connection-blocked)."""
+        if self.phase < CLOSING and not self.reads_paused & ALARM:
+            self.pause_reads(ALARM)
+            if self.supports_blocked:
+                self.send(frame(0, "connection.blocked", self.node.flow.alarm))
+
+    def resume_publisher(self) -> None:
+        """Read this publisher again after an alarm, with connection.unblocked, or after a backlog of the disk."""
+        if self.phase < CLOSING and self.reads_paused & ALARM and self.supports_blocked:
+            self.send(frame(0, "connection.unblocked"))
+        self.resume_reads(ALARM | DISK)
+
+    def await_reply(self) -> None:
+        """Hold the client's next frames until `resume_with` sends the reply to the last one."""
+        self.pause_reads(AWAITING_REPLY)
+
+    def reply_when_committed(self, reply: bytes, change: int) -> None:
+        """Reply when the definitions are on disk up to a change; until then the client's next frames are held."""
+        self.await_reply()
+        self.node.commit_waiters.append((change, self, reply))
+
+    def reply_when_synced(self, reply: bytes) -> None:
+        """Reply when the log's current batch is on disk; until then the client's next frames are held."""
+        self.await_reply()
+        self.node.sync_waiters.append((int(self.node.current_batch()), self, reply))
+
+    def resume_with(self, send_reply: Callable[[], None]) -> None:
+        """Send the reply that the client's next frames waited for, and process them."""
+        if self.phase < CLOSING:
+            send_reply()
+            self.resume_reads(AWAITING_REPLY)
 
     # -- output
 
     def send(self, data: bytes) -> None:
-        """Append a frame to the output."""
+        """Append complete frames to the output, which is flushed soon."""
         self.out.append(data)
-        self.wrote(len(data))
+        self.count_output(len(data))
 
-    def wrote(self, size: i64) -> None:
-        """So much was appended to `out`: have it flushed."""
+    def send_delivery(
+        self, before_tag: bytes, tag: bytes, after_tag: bytes, content: bytes, size: i64
+    ) -> None:
+        """Append basic.deliver, in three pieces, and its content to the output, which is flushed soon.
+
+        :param size: bytes of all four.
+        """
+        out = self.out
+        out.append(before_tag)
+        out.append(tag)
+        out.append(after_tag)
+        out.append(content)
+        self.count_output(size)
+
+    def count_output(self, size: i64) -> None:
+        """Count output just appended, and have it flushed: at once if there is much, else soon."""
         self.out_bytes += size
         if self.out_bytes >= FLUSH_BYTES:
             self.flush()
-        elif not self.flushing:
-            self.node.flush_soon(self)
+        elif not self.flush_scheduled:
+            self.node.flush_later(self)
+
+    def schedule_confirms(self, confirms: PublisherConfirms) -> None:
+        """Have the next flush send a channel's confirms."""
+        confirms.flush_scheduled = True
+        self.scheduled_confirms.append(confirms)
+        if not self.flush_scheduled:
+            self.node.flush_later(self)
+
+    def append_confirm(self, data: bytes) -> None:
+        """Append a confirm to the output that a flush is about to write."""
+        self.out.append(data)
+        self.out_bytes += len(data)
 
     def flush(self) -> None:
-        """Write what has been collected; confirms come last, so that they cover all that came before."""
-        if self.confirms:
-            synced = self.node.synced()
-            failed = self.node.failed()
-            for confirms in self.confirms:
-                confirms.listed = False
+        """Write the output. Confirms come last, so that each covers all that came before it."""
+        if self.scheduled_confirms:
+            synced = self.node.synced_batch()
+            failed = self.node.log_failed()
+            for confirms in self.scheduled_confirms:
+                confirms.flush_scheduled = False
                 confirms.send(synced, failed)
-            self.confirms.clear()
+            self.scheduled_confirms.clear()
         out, size = self.out, self.out_bytes
         if out:
             self.out = []
             self.out_bytes = 0
-            if not self.closed:
-                self.sent = True
-                write(self, out, size)
-                if self.choked and self.transport.get_write_buffer_size() > UNREAD_LIMIT:
-                    leave_unread(self)
+            if self.phase != CLOSED:
+                self.has_sent = True
+                self.write_pieces(out, size)
+                if self.deliveries_paused and self.transport.get_write_buffer_size() > UNREAD_LIMIT:
+                    # The client asks for replies that it does not read.
+                    self.pause_reads(CLIENT_NOT_READING)
 
     def write(self, data: bytes) -> None:
-        """Now, without gathering more."""
-        write(self, [data], len(data))
+        """Write at once, without gathering more."""
+        self.write_pieces([data], len(data))
 
-    def has_confirms(self, confirms: Confirms) -> None:
-        confirms.listed = True
-        self.confirms.append(confirms)
-        if not self.flushing:
-            self.node.flush_soon(self)
+    def write_pieces(self, pieces: list[bytes], size: i64) -> None:
+        """Write as much as the socket takes, and leave the rest to the transport, with all output until it has sent that.
 
-    def choke(self) -> None:
-        """The client does not read as fast as it is sent to."""
-        self.choked = True
+        :param size: bytes of all pieces.
+        """
+        if self.descriptor < 0 or (self.transport_buffers and self.transport.get_write_buffer_size()):
+            self.transport.write(b"".join(pieces))
+            return
+        count: i64 = len(pieces)
+        if count > MOST_PIECES or count * LARGE_PIECE > size:
+            pieces = [b"".join(pieces)]
+        try:
+            count = os.writev(int(self.descriptor), pieces)
+        except OSError:
+            # Full, or gone: the transport finds out which.
+            count = 0
+        self.transport_buffers = count < size
+        if self.transport_buffers:
+            self.transport.write(b"".join(pieces)[count:])
 
-    def unchoke(self) -> None:
-        self.choked = False
-        if self.unread:
-            self.unread = False
-            self.go_on()
+    def pause_deliveries(self) -> None:
+        """Stop deliveries: the write buffer has reached its high-water mark."""
+        self.deliveries_paused = True
+
+    def resume_deliveries(self) -> None:
+        """Go on with deliveries, and with the client's frames if they were held because it did not read."""
+        self.deliveries_paused = False
+        if self.reads_paused & CLIENT_NOT_READING:
+            self.resume_reads(CLIENT_NOT_READING)
         for channel in list(self.channels.values()):
             channel.wake_all()
 
-    def go_on(self) -> None:
-        """One reason to wait is gone; perhaps it was the last."""
-        self.stalled = self.unread or self.awaiting or self.blocked
-        if self.reading and not self.stalled:
-            self.transport.resume_reading()
-        if self.buffer and not self.stalled:
-            self.work()
-
-    def hold(self) -> None:
-        """Take no more frames until the answer that is owed has been given."""
-        self.stalled = self.awaiting = True
-        self.transport.pause_reading()
-
-    def reply_when_committed(self, reply: bytes, change: int) -> None:
-        """Answer when the definitions are on disk up to a change; until then the client's next frames wait."""
-        self.hold()
-        self.node.commit_waiters.append((change, self, reply))
-
-    def reply_when_synced(self, reply: bytes) -> None:
-        """Answer when the log is on disk up to here; until then the client's next frames wait."""
-        self.hold()
-        self.node.sync_waiters.append((int(self.node.collecting()), self, reply))
-
-    def go_on_with(self, answer: Callable[[], None]) -> None:
-        """Give the answer that was owed, and take the next frames."""
-        if self.closed or self.closing:
-            return
-        self.awaiting = False
-        answer()
-        self.go_on()
-
     # -- consumers and the end
 
-    def consumer_gone(self, number: i64, tag: bytes) -> None:
-        """A consumer's queue was deleted (https://www.rabbitmq.com/docs/consumer-cancel)."""
-        if self.can_cancel and not self.closed:
+    def notify_consumer_cancelled(self, number: i64, tag: bytes) -> None:
+        """Send basic.cancel for a consumer that the broker has ended (https://www.rabbitmq.com/docs/consumer-cancel)."""
+        if self.supports_cancel and self.phase != CLOSED:
             self.send(frame(int(number), "basic.cancel", tag, True))
 
-    def cancel_all(self) -> None:
-        """End all consumers before the first message returns: it must not go to another one that is about to end."""
+    def cancel_consumers(self) -> None:
+        """Cancel all consumers before messages are requeued: none must go to another consumer that is about to end."""
         for channel in list(self.channels.values()):
-            channel.cancel_all()
+            channel.cancel_consumers()
 
-    def end(self) -> None:
-        """Leave: consumers, unacknowledged messages, exclusive queues, in that order; nothing is awaited in between."""
-        if not self.closed:
-            self.closed = True
-            self.buffer = b""
-            self.position = 0
-            self.leave()
-            self.node.connections.pop(self, None)
-            self.node.paused.pop(self, None)
+    def release_channels(self) -> None:
+        """End consumers, requeue unacknowledged messages, delete exclusive queues: in this order, awaiting nothing.
 
-    def leave(self) -> None:
-        """End all that the client had here, while the socket may still wait for the answer to a close."""
-        self.last = None
-        self.confirms.clear()
-        self.cancel_all()
+        The socket may still wait for the reply to connection.close.
+        """
+        self.last_target = None
+        self.scheduled_confirms.clear()
+        self.cancel_consumers()
         for channel in list(self.channels.values()):
             channel.close()
         self.channels.clear()

@@ -1,4 +1,4 @@
-"""The event loop of `warren broker`: asyncio's own, but plain sockets are read as soon as the poll reports them."""
+"""Event loop of `warren broker`: asyncio's own, but plain sockets are read as soon as the poll reports them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ import select
 import selectors
 import sys
 
-from warren.broker.connection.sockets import Sockets
+from warren.broker.connection.socket_reader import SocketReader
 
 if sys.platform == "linux":
 
-    class PromptSelector(selectors.EpollSelector):
-        """Gives the sockets that `Sockets` has to it, and all others to the loop."""
+    class DirectReadSelector(selectors.EpollSelector):
+        """Selector that has a `SocketReader` read its sockets, and reports all other events to the loop."""
 
-        def __init__(self, sockets: Sockets) -> None:
+        def __init__(self, reader: SocketReader) -> None:
             super().__init__()
-            self._read = sockets.poll
+            self._read = reader.poll
             # A handle of its own on the same epoll instance.
             self._epoll = select.epoll.fromfd(os.dup(self.fileno()))
             self._poll = self._epoll.poll
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            """Poll, read the reader's sockets, and return the events that are left."""
             ready = []
             for descriptor, event in self._read(self._poll, timeout):
                 key = self.get_map().get(descriptor)
                 if key is not None:
-                    # An error or a hang-up is for both, whoever waits.
+                    # An error or a hang-up concerns readers and writers alike.
                     wanted = selectors.EVENT_WRITE if event & ~select.EPOLLIN else 0
                     wanted |= selectors.EVENT_READ if event & ~select.EPOLLOUT else 0
                     ready.append((key, wanted & key.events))
@@ -37,14 +38,17 @@ if sys.platform == "linux":
             self._epoll.close()
             super().close()
 
-    class PromptLoop(asyncio.SelectorEventLoop):
-        """:ivar sockets: those that a listener wants read at once."""
+    class DirectReadEventLoop(asyncio.SelectorEventLoop):
+        """Event loop with a `SocketReader`.
+
+        :ivar socket_reader: reads the sockets that a listener registers there.
+        """
 
         def __init__(self) -> None:
-            self.sockets = Sockets()
-            super().__init__(PromptSelector(self.sockets))
+            self.socket_reader = SocketReader()
+            super().__init__(DirectReadSelector(self.socket_reader))
 
 
-def new_loop() -> asyncio.AbstractEventLoop:
-    """A loop that reads promptly; where there is no epoll, asyncio's."""
-    return PromptLoop() if sys.platform == "linux" else asyncio.new_event_loop()
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop that reads plain sockets directly; where there is no epoll, one of asyncio's."""
+    return DirectReadEventLoop() if sys.platform == "linux" else asyncio.new_event_loop()

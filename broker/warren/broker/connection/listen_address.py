@@ -1,4 +1,4 @@
-"""An address to listen at, as settings write it."""
+"""Address to listen at, as configuration settings write it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """Where a listener listens."""
+    """Host and port of a listener."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, setting: str, text: str, host: str) -> Address:
-        """
-        :param host: for an address that is only a port.
-        :raises ValueError: if it is no address.
+        """Return the address that a setting's value stands for: `host:port`, `[host]:port`, or a port.
+
+        :param setting: its name, for the error.
+        :param host: the host of a value that is only a port.
+        :raises ValueError: if the value is no address.
         """
         before, _, port = text.strip().rpartition(":")
         before = before.removeprefix("[").removesuffix("]")

@@ -1,4 +1,4 @@
-"""TLS for listeners: how a broker shows who it is, whom it asks for a certificate, and which user a certificate stands for.
+"""TLS of listeners: certificates, their renewal, and the user that a client's certificate identifies.
 
 https://www.rabbitmq.com/docs/ssl
 """
@@ -16,28 +16,28 @@ from typing import Final, Literal
 
 logger = logging.getLogger(__name__)
 
-INTERVAL: Final = 60.0
-"""Seconds between two looks at the files."""
-VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+RELOAD_INTERVAL: Final = 60.0
+"""Seconds between two checks whether the files have changed."""
+TLS_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class TlsError(ValueError):
-    """A certificate, a key or a list of ciphers cannot be used; the text is one line."""
+    """A certificate, a key or a list of ciphers cannot be used. The text is one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TlsConfig:
-    """How connections are encrypted.
+    """TLS settings of a broker.
 
-    :param listeners: addresses to listen at with TLS, as `host:port` or a port; 0 takes any free one.
-    :param certificate: the broker's certificate, and those between it and its authority (PEM).
-    :param key: its private key (PEM).
-    :param key_password: the key's password, if it has one.
-    :param ca: the authorities whose client certificates are accepted (PEM).
+    :param listeners: addresses to listen at with TLS, as `host:port` or a port; port 0 stands for any free port.
+    :param certificate: file of the broker's certificate, and of the intermediate ones to its authority (PEM).
+    :param key: file of its private key (PEM).
+    :param key_password: password of the key; empty if it has none.
+    :param ca: file of the authorities whose client certificates are accepted (PEM).
     :param verify: whether clients are asked for a certificate: `none`, `optional`, or `required`.
-    :param versions: the versions of TLS that are spoken: of `1.2` and `1.3`.
-    :param ciphers: the ciphers of TLS 1.2, as OpenSSL lists them; empty for its own choice.
-    :param login_from: which part of a client's certificate is the user name for the mechanism EXTERNAL:
+    :param versions: accepted versions of TLS, of `1.2` and `1.3`.
+    :param ciphers: ciphers of TLS 1.2, as an OpenSSL cipher list; empty for OpenSSL's default.
+    :param login_from: part of a client's certificate that is the user name for the mechanism EXTERNAL:
         `distinguished_name` or `common_name`.
     """
 
@@ -53,33 +53,35 @@ class TlsConfig:
 
     def __post_init__(self) -> None:
         if self.listeners and (self.certificate is None or self.key is None):
-            raise ValueError("tls_listeners need tls_certificate and tls_key")
+            raise ValueError("tls_listeners is set; it needs tls_certificate and tls_key")
         if self.verify != "none" and self.ca is None:
             raise ValueError(f"tls_verify is {self.verify}; it needs tls_ca, the authorities to trust")
-        wrong = [version for version in self.versions if version not in VERSIONS]
+        wrong = [version for version in self.versions if version not in TLS_VERSIONS]
         if wrong or not self.versions:
-            raise ValueError(f"tls_versions is {', '.join(self.versions)}; there are: {', '.join(VERSIONS)}")
+            raise ValueError(
+                f"tls_versions is {', '.join(self.versions)}; supported are: {', '.join(TLS_VERSIONS)}"
+            )
 
     def context(self) -> ssl.SSLContext:
-        """What the listeners need.
+        """Return a new context for the listeners.
 
         :raises TlsError: naming the setting whose file or list cannot be used.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        chosen = sorted(VERSIONS[version] for version in self.versions)
+        chosen = sorted(TLS_VERSIONS[version] for version in self.versions)
         context.minimum_version, context.maximum_version = chosen[0], chosen[-1]
         self.load(context)
         if self.ciphers:
             try:
                 context.set_ciphers(self.ciphers)
             except ssl.SSLError:
-                raise TlsError(f"tls_ciphers is {self.ciphers!r}; OpenSSL knows none of them") from None
+                raise TlsError(f"tls_ciphers is {self.ciphers!r}; OpenSSL supports none of them") from None
         if self.verify != "none":
             context.verify_mode = ssl.CERT_REQUIRED if self.verify == "required" else ssl.CERT_OPTIONAL
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
-        """Take certificate, key and authorities from their files; authorities are added to those that are known.
+        """Load certificate, key and authorities from their files into a context. Authorities are added to those it has.
 
         :raises TlsError: naming the setting whose file cannot be used.
         """
@@ -97,53 +99,54 @@ class TlsConfig:
                 raise TlsError(f"tls_ca {self.ca} cannot be used: {_reason(error)}") from None
 
     def user(self, connection: ssl.SSLObject) -> str:
-        """The user that the other end's certificate stands for; empty without one, or if nobody has verified it."""
+        """Return the user that the client's certificate identifies; empty without a verified one."""
         subject = (connection.getpeercert() or {}).get("subject", ())
-        # The types of the standard library know more than a subject here.
+        # The standard library's types allow for more than a subject here.
         names = [[(str(pair[0]), str(pair[1])) for pair in parts] for parts in subject]
         if self.login_from == "distinguished_name":
             return distinguished_name(names)
         return ",".join(value for parts in names for kind, value in parts if kind == "commonName")
 
 
-class Secured:
-    """What listeners with TLS share: their context, which follows its files when they change.
+class TlsContext:
+    """TLS context that all listeners share, and that is reloaded when its files change.
 
-    A certificate that is renewed in its place counts for the connections that are made from then on, within a minute.
+    A certificate that is renewed in place is used for new connections within `RELOAD_INTERVAL`.
     """
 
     def __init__(self, config: TlsConfig) -> None:
         self.config = config
         self.context = config.context()
-        self._files = self._stamps()
+        self._files = self._file_versions()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look at the files, and go on looking."""
-        self.look()
-        self._timer = loop.call_later(INTERVAL, self.watch, loop)
+        """Reload the files if they have changed, now and periodically."""
+        self.reload_if_changed()
+        self._timer = loop.call_later(RELOAD_INTERVAL, self.watch, loop)
 
     def stop(self) -> None:
+        """Stop watching the files."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def look(self) -> None:
-        """Take the files if they have changed; if they cannot be used, what was taken before stays."""
-        files = self._stamps()
+    def reload_if_changed(self) -> None:
+        """Load the files if they have changed. If they cannot be used, what was loaded before stays in use."""
+        files = self._file_versions()
         if files == self._files:
             return
         try:
-            # In a context of its own first: one that fails half-way has a certificate without its key.
+            # Into a new context first: a failure half-way would leave this one with a certificate and another one's key.
             self.config.context()
             self.config.load(self.context)
         except TlsError as error:
-            logger.error("event=certificate_not_renewed reason=%r", str(error))
+            logger.error("event=certificate.reload_failed reason=%r", str(error))
         else:
             self._files = files
-            logger.info("event=certificate_renewed file=%s", self.config.certificate)
+            logger.info("event=certificate.reloaded file=%s", self.config.certificate)
 
-    def _stamps(self) -> list[tuple[int, int, int]]:
+    def _file_versions(self) -> list[tuple[int, int, int]]:
         found = []
         for path in (self.config.certificate, self.config.key, self.config.ca):
             with contextlib.suppress(OSError):
@@ -153,7 +156,7 @@ class Secured:
         return found
 
 
-SHORT: Final = {
+SHORT_NAMES: Final = {
     "surname": "SN",
     "givenName": "GIVENNAME",
     "initials": "INITIALS",
@@ -172,12 +175,14 @@ SHORT: Final = {
     "streetAddress": "STREET",
     "userId": "UID",
 }
+"""Attribute types of a distinguished name, and RabbitMQ's abbreviations of them."""
 
 
 def distinguished_name(subject: Iterable[Iterable[tuple[str, str]]]) -> str:
-    """As RabbitMQ writes it, after RFC 4514: the last part first, `O=client,CN=ann`."""
+    """Return a subject as RabbitMQ writes it, after RFC 4514: the last part first, such as `O=client,CN=ann`."""
     parts = [
-        "+".join(f"{SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in names) for names in subject
+        "+".join(f"{SHORT_NAMES.get(kind, kind)}={_escaped(value)}" for kind, value in names)
+        for names in subject
     ]
     return ",".join(reversed(parts))
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from warren.broker.connection.node import Node
+    from warren.broker.connection.broker_node import BrokerNode
     from warren.broker.model.queue.queue import Queue
 
 INTERVAL: Final = 1.0
@@ -22,7 +22,7 @@ WEIGHT: Final = 0.2
 class ConsumerUtilisation:
     """Moving averages of all queues of a broker. Each second, every queue is sampled once."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerNode) -> None:
         self._node = node
         self._averages: dict[Queue, float] = {}
         self._timer: asyncio.TimerHandle | None = None

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.broker.access.access_control import Access
-from warren.broker.access.passwords import exported as exported_hash
+from warren.broker.access.passwords import to_definitions as exported_hash
 from warren.broker.management.json_values import name_text, plain_value
 from warren.broker.management.request import Json
 from warren.broker.management.verbs.users import user_limits

@@ -60,9 +60,9 @@ def queue_id(queue: Queue) -> str:
 
 def connection_id(connection: Connection) -> str:
     """Return the identifier of a connection for `close_connection`. It is never reused while the broker runs."""
-    return f"<connection.{int(connection.conversation.serial)}>"
+    return f"<connection.{int(connection.serial)}>"
 
 
 def channel_id(channel: Channel) -> str:
     """Return the identifier of a channel."""
-    return f"<channel.{int(channel.connection.conversation.serial)}.{int(channel.number)}>"
+    return f"<channel.{int(channel.connection.serial)}.{int(channel.number)}>"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from warren.broker.configuration.config import BrokerConfig
-from warren.broker.connection.node import Node
+from warren.broker.connection.broker_node import BrokerNode
 from warren.broker.management.consumer_utilisation import ConsumerUtilisation
 from warren.broker.management.definitions_export import BrokerMetadata
 from warren.broker.management.json_values import name_text
@@ -30,7 +30,7 @@ from warren.broker.management.verbs import (
 )
 from warren.broker.model.policy.runtime_parameters import RuntimeParameters
 from warren.broker.model.vhost.vhost import VirtualHost
-from warren.broker.resource_alarms import Resources
+from warren.broker.resource_alarms import ResourceMonitor
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +55,9 @@ class Management:
 
     def __init__(
         self,
-        node: Node,
+        node: BrokerNode,
         parameters: RuntimeParameters,
-        resources: Resources,
+        resources: ResourceMonitor,
         config: BrokerConfig,
         listeners: Callable[[], list[str]],
     ) -> None:

@@ -1,14 +1,14 @@
-"""The methods by which a client takes messages, and gives them back: consume, cancel, get, qos, reject, recover.
+"""Methods of class basic for consumers: qos, consume, cancel, get, reject, nack, recover.
 
-Each one's meaning: https://www.rabbitmq.com/amqp-0-9-1-reference.
+Reference: https://www.rabbitmq.com/amqp-0-9-1-reference.
 """
 
 from __future__ import annotations
 
+from warren.broker.access.authorization import READ
 from warren.broker.channel import direct_reply_to
-from warren.broker.channel.ack_timeouts import timeout_of
-from warren.broker.channel.authorization import READ
-from warren.broker.channel.delivery_headers import as_received
+from warren.broker.channel.ack_timeouts import effective_ack_timeout
+from warren.broker.channel.delivery_headers import delivered_content
 from warren.broker.channel.methods.method_context import MethodContext
 from warren.broker.channel.methods.stream_methods import consume_stream, refuse_return, refuse_stream
 from warren.broker.channel.subscription import Subscription
@@ -29,7 +29,7 @@ def basic_qos(context: MethodContext) -> None:
     count = arguments.number("prefetch_count")
     if arguments.flag("global") and not context.topology.vhost.portability.check("global_qos"):
         context.reply("basic.qos-ok")
-        channel.limit(count)
+        channel.set_prefetch(count)
     else:
         channel.next_prefetch = count
         context.reply("basic.qos-ok")
@@ -40,7 +40,7 @@ def basic_consume(context: MethodContext) -> None:
     tag = arguments.data("consumer_tag") or generate_name(b"amq.ctag")
     if tag in channel.subscriptions:
         raise AmqpError(Reply.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag.decode(errors='replace')}'")
-    if arguments.data("queue") == direct_reply_to.NAME:
+    if arguments.data("queue") == direct_reply_to.PSEUDO_QUEUE:
         direct_reply_to.consume(context, tag)
         return
     queue = context.queue(READ)
@@ -48,9 +48,9 @@ def basic_consume(context: MethodContext) -> None:
         consume_stream(context, queue, tag)
         return
     exclusive = arguments.flag("exclusive")
-    single = queue.arguments.single_active_consumer
-    # An exclusive one is the only one, which those that wait for their turn are not.
-    if (exclusive and single) or (queue.consumers and (exclusive or queue.consumers[0].exclusive)):
+    single_active = queue.arguments.single_active_consumer
+    # An exclusive consumer is the queue's only one; with a single active consumer, others wait beside it.
+    if (exclusive and single_active) or (queue.consumers and (exclusive or queue.consumers[0].exclusive)):
         raise AmqpError(
             Reply.ACCESS_REFUSED, f"{context.topology.describe('queue', queue.name)} in exclusive use"
         )
@@ -79,7 +79,7 @@ def basic_cancel(context: MethodContext) -> None:
         subscription.queue.unsubscribe(subscription)
         subscription.queue.drain()
         if subscription.queue is context.channel.replies:
-            context.channel.end_replies()
+            context.channel.stop_replies()
 
 
 def basic_get(context: MethodContext) -> None:
@@ -93,14 +93,15 @@ def basic_get(context: MethodContext) -> None:
             "not supported by quorum queues with single active consumer",
         )
     if queue.has_expired_backlog():
-        # The answer has to wait, and the client's next frames with it, until it is known what lives.
-        connection.hold()
-        queue.expiry.waiters.append(lambda: connection.go_on_with(lambda: take_one(context, queue)))
+        # Expired messages have to be found first: the reply waits, and the client's next frames with it.
+        connection.await_reply()
+        queue.expiry.waiters.append(lambda: connection.resume_with(lambda: get_one(context, queue)))
     else:
-        take_one(context, queue)
+        get_one(context, queue)
 
 
-def take_one(context: MethodContext, queue: Queue) -> None:
+def get_one(context: MethodContext, queue: Queue) -> None:
+    """Reply to basic.get with the next message of a queue, or with basic.get-empty."""
     channel, connection = context.channel, context.connection
     message = None if queue.deleted else queue.get()
     if message is None:
@@ -108,7 +109,7 @@ def take_one(context: MethodContext, queue: Queue) -> None:
         return
     channel.last_tag += 1
     tag = int(channel.last_tag)
-    content = as_received(queue, message)
+    content = delivered_content(queue, message)
     encoded = frame(
         int(channel.number),
         "basic.get-ok",
@@ -133,14 +134,17 @@ def take_one(context: MethodContext, queue: Queue) -> None:
     channel.unacked[tag] = message
     timeout = queue.basic_get_consumer.timeout = ack_timeout(context, queue, b"")
     if timeout:
-        channel.deadlines_for(timeout).delivered(tag)
+        channel.deadlines_for(timeout).on_delivery(tag)
 
 
 def ack_timeout(context: MethodContext, queue: Queue, consumer: bytes) -> int:
-    """For how many milliseconds an acknowledgement is waited for; 0 is for ever."""
-    default = context.connection.node.limits.consumer_timeout
+    """Return the acknowledgement timeout of a consumer in milliseconds; 0 is none.
+
+    :param consumer: the consumer's arguments, an encoded table.
+    """
+    default = context.connection.node.settings.consumer_timeout
     described = context.topology.describe("queue", queue.name)
-    return timeout_of(queue.arguments, consumer, default, described)
+    return effective_ack_timeout(queue.arguments, consumer, default, described)
 
 
 def basic_reject(context: MethodContext) -> None:
@@ -161,13 +165,13 @@ def basic_recover(context: MethodContext) -> None:
 
 
 def recover(context: MethodContext) -> None:
-    """Everything unacknowledged on the channel returns to its queues, in a transaction as well: it is no acknowledgement."""
+    """Requeue all unacknowledged messages of the channel, also within a transaction, because this is no acknowledgement."""
     if not context.arguments.flag("requeue"):
         raise AmqpError(Reply.NOT_IMPLEMENTED, "requeue=false")
-    messages = context.channel.take(0, RECOVER)
+    messages = context.channel.take_up_to(0, RECOVER)
     refuse_return(context.channel, messages)
-    context.channel.give_back(messages, True)
+    context.channel.return_to_queues(messages, True)
 
 
-def cancel_answered(context: MethodContext) -> None:
-    """The client has seen that its consumer is gone."""
+def basic_cancel_ok(context: MethodContext) -> None:
+    """Ignore the client's answer to basic.cancel: its consumer has ended already."""

@@ -1,10 +1,10 @@
-"""A method in the middle of being answered: its names as they are meant, who asks, and the answer."""
+"""Context of one method call: resolved names, permissions of the caller, reply."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from warren.broker.channel.authorization import READ, WRITE, Authorization
+from warren.broker.access.authorization import READ, WRITE, Authorization
 from warren.broker.channel.channel import Channel
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.server_names import refuse_default_exchange
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
     from warren.broker.model.vhost.declarations import Declarations
 
-LINE_ENDS = b"\r\n"
+LINE_ENDS: Final = b"\r\n"
+"""Octets that RabbitMQ removes from names where queues and exchanges are declared, bound and deleted."""
 
 
 class MethodContext:
-    """One method in the middle of being answered."""
+    """Context of one method call on a channel."""
 
     def __init__(self, connection: Connection, channel: Channel, arguments: Arguments) -> None:
         self.connection = connection
@@ -29,12 +30,13 @@ class MethodContext:
         assert connection.authorization is not None
         self.authorization: Authorization = connection.authorization
         definitions = connection.node.definitions
-        self._before = definitions.submitted if definitions is not None else 0
+        self._change_before = definitions.submitted if definitions is not None else 0
 
     def reply(self, name: str, *values: Argument, after: bytes = b"") -> None:
-        """Answer now, or when the definitions that this method changed are on disk; not at all if nowait.
+        """Send the reply, once the definitions that the method changed are on disk; send none with `nowait`.
 
-        :param after: frames that follow the answer, and are sent without it as well.
+        :param name: method of the reply.
+        :param after: frames to send after the reply; with `nowait`, without it.
         """
         if self.arguments.get("nowait") is True:
             if after:
@@ -42,13 +44,16 @@ class MethodContext:
             return
         encoded = frame(int(self.channel.number), name, *values) + after
         definitions = self.connection.node.definitions
-        if definitions is not None and definitions.submitted != self._before:
+        if definitions is not None and definitions.submitted != self._change_before:
             self.connection.reply_when_committed(encoded, definitions.submitted)
         else:
             self.connection.send(encoded)
 
     def queue_name(self) -> bytes:
-        """The name given, or that of the channel's last declared queue if it is empty."""
+        """Return the queue name given; if it is empty, that of the queue last declared on the channel.
+
+        :raises AmqpError: 404 if no queue was declared.
+        """
         name = self.arguments.data("queue")
         if name:
             return name
@@ -56,21 +61,26 @@ class MethodContext:
             raise AmqpError(Reply.NOT_FOUND, "no previously declared queue")
         return self.channel.last_queue
 
-    def plain_queue_name(self) -> bytes:
-        """The same without line ends, which RabbitMQ takes out where queues are declared, bound and deleted."""
+    def stripped_queue_name(self) -> bytes:
+        """Return `queue_name` without line ends."""
         return self.queue_name().translate(None, LINE_ENDS)
 
-    def queue(self, what: str = "") -> Queue:
-        """The queue that is named; with `what`, only if the user may do that with it."""
+    def queue(self, operation: str = "") -> Queue:
+        """Return the queue that is named.
+
+        :param operation: the permission that the user needs: CONFIGURE, WRITE or READ; empty for none.
+        :raises AmqpError: 404 without the queue, 403 without the permission, 405 if another connection has it exclusively.
+        """
         name = self.queue_name()
-        if what:
-            self.authorization.check(what, "queue", name)
+        if operation:
+            self.authorization.check(operation, "queue", name)
         return self.topology.queue(name, self.connection)
 
     def check_binding(self, kind: str, destination: bytes, source: bytes, routing_key: bytes) -> None:
-        """Whether the user may write to the destination and read from the source, neither of them the default exchange.
+        """Check that the user may write to the destination and read from the source of a binding.
 
-        :raises AmqpError: 403 if not.
+        :param kind: `queue` or `exchange`: the destination.
+        :raises AmqpError: 403 if not, or if one of them is the default exchange.
         """
         self.authorization.check(WRITE, kind, destination)
         refuse_default_exchange(*((source, destination) if kind == "exchange" else (source,)))
@@ -80,9 +90,13 @@ class MethodContext:
             self.authorization.check_topic(READ, exchange, routing_key)
 
     def routing_key(self, queue: bytes) -> bytes:
-        """The routing key given, or the queue's name if neither a queue nor a key is named."""
+        """Return the routing key given; if neither a key nor a queue is named, the name of the channel's last queue.
+
+        :param queue: that name.
+        """
         key = self.arguments.data("routing_key")
         return key if key or self.arguments.data("queue") else queue
 
     def exchange_name(self, field: str = "exchange") -> bytes:
+        """Return the exchange name in an argument, without line ends."""
         return self.arguments.data(field).translate(None, LINE_ENDS)

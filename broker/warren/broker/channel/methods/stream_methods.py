@@ -1,4 +1,4 @@
-"""What AMQP 0-9-1 clients may do with a stream, and RabbitMQ's words for what they may not.
+"""basic.consume on streams, and RabbitMQ's errors for methods that streams do not support.
 
 https://www.rabbitmq.com/docs/streams#usage and rabbit_stream_queue.
 """
@@ -53,14 +53,14 @@ def consume_stream(context: MethodContext, stream: Stream, tag: bytes) -> None:
     channel.subscriptions[tag] = subscription
     if not arguments.flag("nowait"):
         context.connection.send(frame(int(channel.number), "basic.consume-ok", tag))
-    offset, since = _place(stream, start, tag)
+    offset, since = _start_position(stream, start, tag)
     stream.attach_reader(subscription, tag if start.tracked else b"", offset, since)
     stream.subscribe(subscription)
     stream.drain()
 
 
-def _place(stream: Stream, start: OffsetSpecification, tag: bytes) -> tuple[int, int]:
-    """The offset that a consumer begins at, and the time if it begins at one, else -1."""
+def _start_position(stream: Stream, start: OffsetSpecification, tag: bytes) -> tuple[int, int]:
+    """Return the offset at which a consumer starts, and the Unix time in ms if it starts at one, else -1."""
     messages = stream.messages
     stored = messages.offsets.get(tag) if start.tracked else None
     if stored is not None:
@@ -69,20 +69,24 @@ def _place(stream: Stream, start: OffsetSpecification, tag: bytes) -> tuple[int,
         return int(messages.first), max(start.value, 0)
     if start.kind == "offset":
         return start.value if start.value >= 0 else max(int(messages.next_offset) + start.value, 0), -1
-    places = {"first": messages.first, "last": messages.last_chunk, "next": messages.next_offset}
-    return int(places[start.kind]), -1
+    offsets = {"first": messages.first, "last": messages.last_chunk, "next": messages.next_offset}
+    return int(offsets[start.kind]), -1
 
 
-def refuse_stream(context: MethodContext, queue: Queue, what: str) -> None:
-    """:raises AmqpError: 540 if the queue is a stream."""
+def refuse_stream(context: MethodContext, queue: Queue, method: str) -> None:
+    """
+    :param method: name of the method that streams do not support.
+    :raises AmqpError: 540 if the queue is a stream.
+    """
     if queue.is_stream:
-        raise not_supported(what, context.topology.describe("queue", queue.name))
+        raise not_supported(method, context.topology.describe("queue", queue.name))
 
 
 def refuse_return(channel: Channel, messages: list[Message]) -> None:
-    """A stream's messages are acknowledged or left alone: they are where they were anyway.
+    """Refuse to requeue or reject messages of a stream: they stay in it anyway, and can only be acknowledged.
 
-    :raises AmqpError: 540 if one of them is a stream's; then all of them are outstanding as before.
+    :param messages: messages just taken from the unacknowledged ones.
+    :raises AmqpError: 540 if one of them is a stream's. Then all of them are unacknowledged as before.
     """
     for message in messages:
         consumer = message.consumer
@@ -96,5 +100,9 @@ def refuse_return(channel: Channel, messages: list[Message]) -> None:
             raise not_supported("basic.nack and basic.reject", f"queue '{name}' in vhost '{vhost}'")
 
 
-def not_supported(what: str, described: str) -> AmqpError:
-    return AmqpError(Reply.NOT_IMPLEMENTED, f"{what} not supported by stream queues {described}")
+def not_supported(feature: str, described: str) -> AmqpError:
+    """Return the error of a feature that streams do not support.
+
+    :param described: the stream, as error texts name it.
+    """
+    return AmqpError(Reply.NOT_IMPLEMENTED, f"{feature} not supported by stream queues {described}")

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from warren.broker.connection.connection_phases import AWAITING_HEADER, RUNNING
+from warren.broker.connection.flow_control import ALARM, PUBLISHER_PAUSED
 from warren.broker.management.json_values import channel_id, connection_id, name_text, typed_table
 from warren.broker.management.request import Json
 from warren.wire import amqp_url
@@ -58,11 +60,11 @@ def _counted(layout: struct.Struct, at: int, index: int = 0) -> Callable[[Connec
 
 
 def _state(connection: Connection) -> Json:
-    if connection.blocked:
+    if connection.reads_paused & ALARM:
         return "blocked"
-    if connection.open and not connection.closing and not connection.reading:
+    if connection.phase == RUNNING and connection.reads_paused & PUBLISHER_PAUSED:
         return "flow"
-    return connection.conversation.state.value
+    return connection.lifecycle.phase_name
 
 
 def _tls(connection: Connection) -> ssl.SSLObject | None:
@@ -120,20 +122,20 @@ CONNECTION_ITEMS: Final[Mapping[str, Callable[[Connection], Json]]] = {
     "peer_cert_validity": _certificate("validity"),
     "state": _state,
     "channels": lambda connection: len(connection.channels),
-    "protocol": lambda connection: "{0,9,1}" if connection.conversation.greeted else "",
-    "auth_mechanism": lambda connection: connection.conversation.mechanism,
+    "protocol": lambda connection: "{0,9,1}" if connection.phase > AWAITING_HEADER else "",
+    "auth_mechanism": lambda connection: connection.lifecycle.handshake.mechanism,
     "user": lambda connection: name_text(connection.user),
     "vhost": lambda connection: name_text(connection.vhost),
-    "timeout": lambda connection: connection.conversation.heartbeat,
+    "timeout": lambda connection: connection.lifecycle.handshake.heartbeat,
     "frame_max": lambda connection: int(connection.frame_max),
-    "channel_max": lambda connection: connection.conversation.channel_max,
-    "client_properties": lambda connection: typed_table(connection.conversation.client_properties),
+    "channel_max": lambda connection: connection.lifecycle.handshake.channel_max,
+    "client_properties": lambda connection: typed_table(connection.lifecycle.handshake.client_properties),
     "recv_oct": _counted(BYTES, RECEIVED_AT),
     "recv_cnt": _counted(SEGMENTS, SEGMENTS_AT, 0),
     "send_oct": _counted(BYTES, SENT_AT),
     "send_cnt": _counted(SEGMENTS, SEGMENTS_AT, 1),
     "send_pend": lambda connection: connection.transport.get_write_buffer_size() + int(connection.out_bytes),
-    "connected_at": lambda connection: round(connection.conversation.connected_at * 1000),
+    "connected_at": lambda connection: round(connection.connected_at * 1000),
 }
 
 

@@ -39,13 +39,15 @@ def await_startup(_: Management, __: Request) -> None:
 
 
 def alarms(management: Management, _: Request) -> Json:
-    found = sorted(management.node.alarms.items())
+    found = sorted(management.node.flow.alarms.items())
     return table(["source", "resource"], [[source, resource] for source, resource in found])
 
 
 def check_local_alarms(management: Management, _: Request) -> Json:
-    if management.node.alarms:
-        raise RequestRefused(f"publishers are blocked: {name_text(management.node.alarm)}", ExitStatus.FAILED)
+    if management.node.flow.alarms:
+        raise RequestRefused(
+            f"publishers are blocked: {name_text(management.node.flow.alarm)}", ExitStatus.FAILED
+        )
     return f"{NODE} reported no local alarms"
 
 
@@ -108,7 +110,9 @@ def cluster_status(management: Management, _: Request) -> Json:
     return {
         "Basics": {"Cluster name": name},
         "Running Nodes": {NODE: f"Warren {own_version()}"},
-        "Alarms": {"Alarm": name_text(management.node.alarm) if management.node.alarm else "(none)"},
+        "Alarms": {
+            "Alarm": name_text(management.node.flow.alarm) if management.node.flow.alarm else "(none)"
+        },
         "Listeners": _numbered(management),
     }
 
@@ -133,7 +137,7 @@ def status(management: Management, _: Request) -> Json:
             "Node data directory": str(config.data_dir) if config.data_dir is not None else "(in memory)",
             "Log bytes not written yet": int(log.unwritten_bytes) if log is not None else 0,
         },
-        "Alarms": {"Alarm": name_text(node.alarm) if node.alarm else "(none)"},
+        "Alarms": {"Alarm": name_text(node.flow.alarm) if node.flow.alarm else "(none)"},
         "Memory": {
             "Total memory used (bytes)": resources.memory_used,
             "Memory high watermark (bytes)": "none"

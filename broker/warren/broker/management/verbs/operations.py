@@ -46,7 +46,7 @@ def delete_queue(management: Management, request: Request) -> Json:
 def _close(connections: list[Connection], reason: str) -> None:
     error = AmqpError(Reply.CONNECTION_FORCED, reason)
     for connection in connections:
-        connection.conversation.shut_down(connection, error)
+        connection.lifecycle.shut_down(error)
 
 
 def close_connection(management: Management, request: Request) -> None:

@@ -1,4 +1,7 @@
-"""Logging in: SASL mechanisms, each from a response to a user (https://www.rabbitmq.com/docs/access-control#mechanisms)."""
+"""SASL authentication: the mechanisms, and the user that a client's response proves.
+
+https://www.rabbitmq.com/docs/access-control#mechanisms
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS")
 
 
 @dataclass(frozen=True)
-class Login:
-    """How clients may log in.
+class LoginSettings:
+    """Settings of authentication.
 
-    :param mechanisms: those that are offered, of `MECHANISMS`; EXTERNAL to TLS connections only.
-    :param loopback_users: who may come from loopback addresses only.
-    :param anonymous_user: who an ANONYMOUS client is; without one, the mechanism is not offered.
+    :param mechanisms: offered mechanisms, of `MECHANISMS`; EXTERNAL is offered to TLS connections only.
+    :param loopback_users: users who may connect from loopback addresses only.
+    :param anonymous_user: user that an ANONYMOUS client is logged in as; if empty, the mechanism is not offered.
     """
 
     mechanisms: tuple[str, ...] = ("PLAIN", "AMQPLAIN")
@@ -29,45 +32,48 @@ class Login:
 
 
 @dataclass(frozen=True)
-class Peer:
-    """Who is at the other end of a socket.
+class PeerIdentity:
+    """Identity of the client at the other end of a socket.
 
-    :param name: the user name of its certificate; empty without one, None if the connection is no TLS connection.
+    :param address: its IP address.
+    :param certificate_user: user name in its certificate; empty without a certificate, None without TLS.
     """
 
     address: str
-    name: str | None = None
+    certificate_user: str | None = None
 
 
 class LoginRefused(Exception):
-    """The client may not come in. The text is for the log; the client is told nothing of it."""
+    """A login is refused. The text is for the log only; it is not sent to the client."""
 
 
-def offered(login: Login, peer: Peer) -> tuple[str, ...]:
-    """The mechanisms that this client may choose from."""
+def offered_mechanisms(login: LoginSettings, peer: PeerIdentity) -> tuple[str, ...]:
+    """Return the mechanisms that a client may choose from."""
     return tuple(
         name
         for name in login.mechanisms
-        if not (name == "EXTERNAL" and peer.name is None)
+        if not (name == "EXTERNAL" and peer.certificate_user is None)
         and not (name == "ANONYMOUS" and not login.anonymous_user)
     )
 
 
-def log_in(access: Access, login: Login, peer: Peer, mechanism: str, response: bytes) -> User:
-    """The user that a response proves.
+def authenticate(
+    access: Access, login: LoginSettings, peer: PeerIdentity, mechanism: str, response: bytes
+) -> User:
+    """Return the user that a client's response proves.
 
-    :raises LoginRefused: if it proves none, or one that may not come from there.
+    :raises LoginRefused: if it proves none, or one that may not connect from the client's address.
     :raises AmqpError: 503 for a mechanism that is not offered, 502 for a malformed response.
     """
-    if mechanism not in offered(login, peer):
-        known = "invalid" if mechanism in MECHANISMS else "unknown"
-        raise AmqpError(Reply.COMMAND_INVALID, f"{known} authentication mechanism '{mechanism}'")
+    if mechanism not in offered_mechanisms(login, peer):
+        reason = "invalid" if mechanism in MECHANISMS else "unknown"
+        raise AmqpError(Reply.COMMAND_INVALID, f"{reason} authentication mechanism '{mechanism}'")
     if mechanism == "EXTERNAL":
         user = _by_certificate(access, peer)
     elif mechanism == "ANONYMOUS":
-        user = _known(access, login.anonymous_user)
+        user = _find_user(access, login.anonymous_user)
     else:
-        name, password = _plain(response) if mechanism == "PLAIN" else _amqplain(response)
+        name, password = _parse_plain(response) if mechanism == "PLAIN" else _parse_amqplain(response)
         found = access.users.authenticate(name.decode(errors="replace"), password)
         if found is None:
             raise LoginRefused(f"user {name.decode(errors='replace')!r}: invalid credentials")
@@ -77,16 +83,16 @@ def log_in(access: Access, login: Login, peer: Peer, mechanism: str, response: b
     return user
 
 
-def _plain(response: bytes) -> tuple[bytes, bytes]:
-    """RFC 4616. Nobody may act for another user, so the identity to act for stays empty."""
+def _parse_plain(response: bytes) -> tuple[bytes, bytes]:
+    """Return name and password of a PLAIN response (RFC 4616). An authorization identity is not supported."""
     parts = response.split(b"\0")
     if len(parts) != 3 or parts[0]:
         raise LoginRefused("the response to PLAIN is malformed")
     return parts[1], parts[2]
 
 
-def _amqplain(response: bytes) -> tuple[bytes, bytes]:
-    """A field table with LOGIN and PASSWORD, without its length: what AMQP 0-8 called PLAIN."""
+def _parse_amqplain(response: bytes) -> tuple[bytes, bytes]:
+    """Return name and password of an AMQPLAIN response: a field table, without its length, with LOGIN and PASSWORD."""
     try:
         fields = field_tables.decode_fields(response)
     except field_tables.TableError as error:
@@ -101,19 +107,20 @@ def _amqplain(response: bytes) -> tuple[bytes, bytes]:
     return fields["LOGIN"].raw[5:], fields["PASSWORD"].raw[5:]
 
 
-def _by_certificate(access: Access, peer: Peer) -> User:
-    if not peer.name:
-        raise LoginRefused("the client's certificate has no name, or it has none")
-    return _known(access, peer.name)
+def _by_certificate(access: Access, peer: PeerIdentity) -> User:
+    if not peer.certificate_user:
+        raise LoginRefused("the client has no certificate, or one without a user name")
+    return _find_user(access, peer.certificate_user)
 
 
-def _known(access: Access, name: str) -> User:
+def _find_user(access: Access, name: str) -> User:
     if name not in access.users:
         raise LoginRefused(f"user {name!r}: invalid credentials")
     return access.users.get(name)
 
 
 def is_loopback(address: str) -> bool:
+    """Return whether an IP address, which may have a zone, is a loopback address."""
     try:
         ip = ipaddress.ip_address(address.split("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is written into messages as they come in: when that was (https://www.rabbitmq.com/docs/message-interceptors)."""
+"""Message interceptors: a timestamp for messages that arrive (https://www.rabbitmq.com/docs/message-interceptors)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from warren.broker.model.message import Message
 
 TIMESTAMPS: Final = ("off", "missing", "always")
+"""Values of the setting `timestamps`."""
 HEADER: Final = "timestamp_in_ms"
 
 
-def stamped(message: Message, now: float, mode: str) -> bytes:
-    """The content with the property timestamp, in seconds, and the header timestamp_in_ms.
+def add_timestamp(message: Message, now: float, mode: str) -> bytes:
+    """Return a message's content with the property `timestamp`, in seconds, and the header `timestamp_in_ms`.
 
-    :param mode: `always`, or `missing`: what the publisher has set stays.
+    :param now: Unix time in seconds.
+    :param mode: `always`; or `missing`, which keeps what the publisher has set.
     """
     properties = decode(header_payload(message.content))
     headers = dict(properties.headers)

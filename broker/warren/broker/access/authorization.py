@@ -1,0 +1,136 @@
+"""Authorization of a connection: its user's permissions in its virtual host, and RabbitMQ's errors for missing ones.
+
+https://www.rabbitmq.com/docs/access-control#authorisation lists the permissions that each method needs.
+"""
+
+from __future__ import annotations
+
+from warren.broker.access.access_control import Access
+from warren.broker.access.permissions import CONFIGURE, READ, WRITE, Permission, TopicPermission
+from warren.broker.access.users import User
+from warren.broker.model.argument_checks import argument_fields
+from warren.broker.model.exchange.exchange import Exchange
+from warren.broker.model.rabbitmq_versions import VersionBehaviour
+from warren.wire.reply_codes import AmqpError, Reply
+
+DEFAULT_EXCHANGE = b"amq.default"
+"""Name of the default exchange in permissions."""
+
+
+class Authorization:
+    """Permissions of one user in one virtual host, read anew whenever users or permissions have changed."""
+
+    def __init__(self, access: Access, user: User, vhost: bytes, compat: VersionBehaviour) -> None:
+        self._user = user
+        self._names_permission = compat.names_missing_permission
+        self._access = access
+        self._vhost = vhost.decode(errors="replace")
+        self._epoch = -1
+        self._permission: Permission | None = None
+        self._topics: dict[str, TopicPermission] = {}
+        self._allows_everything = False
+
+    @property
+    def user(self) -> User:
+        """The user as it is now; as it was last if it has been deleted."""
+        self._refresh()
+        return self._user
+
+    @property
+    def may_open_vhost(self) -> bool:
+        """The user has a permission, be it an empty one, in the virtual host."""
+        self._refresh()
+        return self._permission is not None
+
+    @property
+    def has_topic_permissions(self) -> bool:
+        """The user's routing keys are restricted on some topic exchange."""
+        self._refresh()
+        return bool(self._topics)
+
+    @property
+    def is_restricted(self) -> bool:
+        """There is something that the user may not do in the virtual host."""
+        self._refresh()
+        return not self._allows_everything or bool(self._topics)
+
+    def check(self, operation: str, kind: str, name: bytes, class_id: int = 0, method_id: int = 0) -> None:
+        """Check the permission for an operation on a queue or an exchange.
+
+        :param operation: CONFIGURE, WRITE or READ.
+        :param kind: `queue` or `exchange`.
+        :param class_id: class of the method that needs the permission; 0 if it is the one being processed.
+        :param method_id: the method that needs the permission; 0 if it is the one being processed.
+        :raises AmqpError: 403 if the user lacks it.
+        """
+        self._refresh()
+        if self._allows_everything:
+            return
+        if not name and kind == "exchange":
+            name = DEFAULT_EXCHANGE
+        if self._permission is None or not self._permission.allows(operation, name):
+            raise AmqpError(
+                Reply.ACCESS_REFUSED,
+                f"{self._refused_access(operation)} to {kind} '{name.decode(errors='replace')}' in vhost '{self._vhost}' "
+                f"refused for user '{self._user.name}'",
+                class_id,
+                method_id,
+            )
+
+    def check_topic(
+        self, operation: str, exchange: Exchange, routing_key: bytes, class_id: int = 0, method_id: int = 0
+    ) -> None:
+        """Check the topic permission for a routing key; exchanges of other types have none.
+
+        :param operation: WRITE to publish with the routing key, READ to bind with it.
+        :raises AmqpError: 403 if the user lacks it.
+        """
+        self._refresh()
+        if not self._topics or exchange.kind != b"topic":
+            return
+        name = exchange.name.decode(errors="replace")
+        topic = self._topics.get(name)
+        if topic is not None and not topic.allows(operation, routing_key):
+            raise AmqpError(
+                Reply.ACCESS_REFUSED,
+                f"{self._refused_access(operation)} to topic '{routing_key.decode(errors='replace')}' in exchange '{name}' "
+                f"in vhost '{self._vhost}' refused for user '{self._user.name}'",
+                class_id,
+                method_id,
+            )
+
+    def check_forwarding(self, kind: str, name: bytes, raw: bytes, argument: str) -> None:
+        """Check the permissions that naming an alternate or dead letter exchange needs: READ on the source, WRITE on it.
+
+        :param kind: `queue` or `exchange`: the source, which is being declared.
+        :param name: its name.
+        :param raw: its arguments, an encoded table.
+        :param argument: the argument that names the alternate or dead letter exchange.
+        :raises AmqpError: 403 if the user lacks one of them.
+        """
+        if not self.is_restricted:
+            return
+        field = argument_fields(raw).get(argument)
+        if field is not None and field.kind == "S":
+            self.check(READ, kind, name)
+            self.check(WRITE, "exchange", field.raw[5:])
+
+    def _refused_access(self, operation: str) -> str:
+        return f"{operation} access" if self._names_permission else "access"
+
+    def _refresh(self) -> None:
+        access = self._access
+        if self._epoch == access.epoch:
+            return
+        self._epoch = access.epoch
+        if self._user.name in access.users:
+            self._user = access.users.get(self._user.name)
+        permission = access.permissions.of(self._user.name, self._vhost)
+        self._permission = permission
+        self._topics = access.permissions.topics_of(self._user.name, self._vhost)
+        self._allows_everything = (
+            permission is not None and permission.configure == permission.write == permission.read == ".*"
+        )
+
+
+__all__ = ["CONFIGURE", "READ", "WRITE", "Authorization"]

@@ -1,0 +1,65 @@
+"""Methods that set a channel's mode: confirm.select, tx.select, tx.commit, tx.rollback, channel.flow, access.request.
+
+Reference: https://www.rabbitmq.com/amqp-0-9-1-reference.
+"""
+
+from __future__ import annotations
+
+from warren.broker.channel.methods.method_context import MethodContext
+from warren.broker.channel.transaction import Transaction
+from warren.broker.model.queue.queue import REJECTED, STORED
+from warren.wire.methods import frame
+from warren.wire.reply_codes import AmqpError, Reply
+
+
+def confirm_select(context: MethodContext) -> None:
+    if context.channel.tx is not None:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+    context.channel.confirming = True
+    context.reply("confirm.select-ok")
+
+
+def tx_select(context: MethodContext) -> None:
+    channel = context.channel
+    if channel.confirming:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    if channel.tx is None:
+        channel.tx = Transaction(channel)
+    context.reply("tx.select-ok")
+
+
+def transaction_of(context: MethodContext) -> Transaction:
+    """
+    :raises AmqpError: 406 if the channel is not in transaction mode.
+    """
+    if context.channel.tx is None:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "channel is not transactional")
+    return context.channel.tx
+
+
+def tx_commit(context: MethodContext) -> None:
+    """Commit, and reply when the publishes and acknowledgements of the transaction are on the disk."""
+    outcome = transaction_of(context).commit()
+    if outcome == REJECTED:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "partial tx completion")
+    reply = frame(int(context.channel.number), "tx.commit-ok")
+    if outcome == STORED:
+        context.connection.reply_when_synced(reply)
+    else:
+        context.connection.send(reply)
+
+
+def tx_rollback(context: MethodContext) -> None:
+    transaction_of(context).rollback()
+    context.reply("tx.rollback-ok")
+
+
+def access_request(context: MethodContext) -> None:
+    """Grant the ticket that AMQP 0-8 clients ask for; it has no meaning any more."""
+    context.reply("access.request-ok", 1)
+
+
+def channel_flow(context: MethodContext) -> None:
+    if not context.arguments.flag("active"):
+        raise AmqpError(Reply.NOT_IMPLEMENTED, "active=false")
+    context.reply("channel.flow-ok", True)

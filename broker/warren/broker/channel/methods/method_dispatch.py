@@ -1,0 +1,56 @@
+"""Dispatch of a channel's methods that are not on the hot path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from warren.broker.channel.channel import Channel
+from warren.broker.channel.methods import channel_mode_methods, consumer_methods, topology_methods
+from warren.broker.channel.methods.method_context import MethodContext
+from warren.wire.methods import Arguments
+from warren.wire.reply_codes import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.connection.connection import Connection
+
+Handler: TypeAlias = Callable[[MethodContext], None]
+
+HANDLERS: Final[dict[str, Handler]] = {
+    "access.request": channel_mode_methods.access_request,
+    "exchange.declare": topology_methods.exchange_declare,
+    "exchange.delete": topology_methods.exchange_delete,
+    "exchange.bind": topology_methods.exchange_bind,
+    "exchange.unbind": topology_methods.exchange_unbind,
+    "queue.declare": topology_methods.queue_declare,
+    "queue.bind": topology_methods.queue_bind,
+    "queue.unbind": topology_methods.queue_unbind,
+    "queue.purge": topology_methods.queue_purge,
+    "queue.delete": topology_methods.queue_delete,
+    "basic.qos": consumer_methods.basic_qos,
+    "basic.consume": consumer_methods.basic_consume,
+    "basic.cancel": consumer_methods.basic_cancel,
+    "basic.cancel-ok": consumer_methods.basic_cancel_ok,
+    "basic.get": consumer_methods.basic_get,
+    "basic.reject": consumer_methods.basic_reject,
+    "basic.nack": consumer_methods.basic_nack,
+    "basic.recover": consumer_methods.basic_recover,
+    "basic.recover-async": consumer_methods.recover,
+    "confirm.select": channel_mode_methods.confirm_select,
+    "channel.flow": channel_mode_methods.channel_flow,
+    "tx.select": channel_mode_methods.tx_select,
+    "tx.commit": channel_mode_methods.tx_commit,
+    "tx.rollback": channel_mode_methods.tx_rollback,
+}
+
+
+def run_method(connection: Connection, channel: Channel, name: str, arguments: Arguments) -> None:
+    """Run one method of an open channel.
+
+    :param name: such as `queue.declare`.
+    :raises AmqpError: 503 for an unknown method; otherwise the error that the method's own rules demand.
+    """
+    handler = HANDLERS.get(name)
+    if handler is None:
+        raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
+    handler(MethodContext(connection, channel, arguments))

@@ -1,0 +1,97 @@
+"""Limits on the number of connections and channels: of the broker, of virtual hosts, and of users.
+
+https://www.rabbitmq.com/docs/vhosts#limits and .../docs/user-limits. Connections and channels are counted when a limit is
+checked: without one, nothing is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from warren.broker.access.access_control import Access
+from warren.broker.access.authorization import Authorization
+from warren.broker.access.users import User
+from warren.broker.connection.connection_settings import ConnectionSettings
+from warren.wire.reply_codes import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from warren.broker.connection.connection import Connection
+    from warren.broker.model.vhost.declarations import Declarations
+
+
+class ConnectionLimits:
+    """Admission of connections to virtual hosts, and of channels to connections."""
+
+    def __init__(
+        self,
+        connections: Mapping[Connection, bool],
+        vhosts: Mapping[bytes, Declarations],
+        access: Access,
+        settings: ConnectionSettings,
+    ) -> None:
+        self._connections = connections
+        self._vhosts = vhosts
+        self._access = access
+        self._settings = settings
+
+    def authorize(self, connection: Connection, user: User, vhost: bytes) -> Authorization:
+        """Admit a connection to a virtual host, and return what it may do there.
+
+        :raises AmqpError: 530 if there is no such virtual host, a limit is reached, or the user may not access it.
+        """
+        name, shown = user.name, vhost.decode(errors="replace")
+        limit = self._settings.max_connections
+        if limit is not None and len(self._connections) > limit:
+            raise _refused(f"connection refused: node connection limit ({limit}) is reached")
+        topology = self._vhosts.get(vhost)
+        if topology is None:
+            raise _refused(f"vhost {shown} not found")
+        limit = topology.settings.max_connections
+        if limit is not None and sum(other.vhost == vhost for other in self._others(connection)) >= limit:
+            raise _refused(
+                f"access to vhost '{shown}' refused for user '{name}': connection limit ({limit}) is reached"
+            )
+        user = self._access.users.get(name) if name in self._access.users else user
+        limit = user.max_connections
+        if (
+            limit is not None
+            and sum(other.user == connection.user for other in self._others(connection)) >= limit
+        ):
+            raise _refused(
+                f"connection refused for user '{name}': user connection limit ({limit}) is reached"
+            )
+        authorization = Authorization(self._access, user, vhost, topology.vhost.compat)
+        if not authorization.may_open_vhost:
+            raise vhost_access_refused(vhost, name)
+        return authorization
+
+    def check_new_channel(self, connection: Connection) -> None:
+        """
+        :raises AmqpError: 530 if the connection's user has as many channels as it may.
+        """
+        assert connection.authorization is not None
+        user = connection.authorization.user
+        limit = user.max_channels
+        if limit is None:
+            return
+        if sum(len(other.channels) for other in self._connections if other.user == connection.user) >= limit:
+            raise _refused(
+                f"number of channels opened for user '{user.name}' has reached the maximum allowed user limit of ({limit})"
+            )
+
+    def _others(self, connection: Connection) -> Iterator[Connection]:
+        return (
+            other
+            for other in self._connections
+            if other.authorization is not None and other is not connection
+        )
+
+
+def vhost_access_refused(vhost: bytes, user: str) -> AmqpError:
+    """Return the error of a user without permissions in a virtual host."""
+    return _refused(f"access to vhost '{vhost.decode(errors='replace')}' refused for user '{user}'")
+
+
+def _refused(text: str) -> AmqpError:
+    return AmqpError(Reply.NOT_ALLOWED, text)

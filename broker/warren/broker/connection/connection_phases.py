@@ -1,0 +1,27 @@
+"""Phases of a connection, in order: from the protocol header to the closed socket.
+
+A connection only ever moves forward through them (`ConnectionLifecycle.enter`). They are plain integers, because compiled
+code compares them for every read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+AWAITING_HEADER: Final = 0
+"""The client has connected and not yet sent the protocol header."""
+STARTING: Final = 1
+"""connection.start has been sent; the client has to log in with connection.start-ok."""
+TUNING: Final = 2
+"""The client has logged in; it has to answer connection.tune."""
+OPENING: Final = 3
+"""Limits are negotiated; the client has to name a virtual host in connection.open."""
+RUNNING: Final = 4
+"""Channels may be opened."""
+CLOSING: Final = 5
+"""The broker has sent connection.close; only the answer to it counts."""
+CLOSED: Final = 6
+"""The connection has ended; its socket is closed, or will be when the output has been written."""
+
+PHASE_NAMES: Final = ("pre_init", "starting", "tuning", "opening", "running", "closing", "closed")
+"""RabbitMQ's name of each phase, as error texts and `list_connections` give it."""

@@ -1,0 +1,33 @@
+"""Settings of the broker that every connection and channel goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ConnectionSettings:
+    """Limits that are negotiated with a client or enforced on it, and defaults for its messages.
+
+    :param channel_max: the most channels per connection that the broker offers in connection.tune.
+    :param frame_max: the largest frame that it offers, in bytes.
+    :param heartbeat: the heartbeat timeout that it proposes, in seconds; 0 proposes none.
+    :param max_message_size: the largest body of a message, in bytes.
+    :param handshake_timeout: seconds from connecting to connection.open.
+    :param max_connections: connections of the whole broker; None is no limit.
+    :param consumer_timeout: milliseconds that a delivery may stay unacknowledged where neither the consumer nor its queue
+        sets a timeout; 0 is no timeout.
+    :param honours_immediate: basic.publish with `immediate` is carried out; otherwise it is refused, as RabbitMQ does.
+    :param timestamps: publishes are stamped with their time of arrival: `missing` (unless they have one), `always`, or
+        empty for never.
+    """
+
+    channel_max: int
+    frame_max: int
+    heartbeat: int
+    max_message_size: int
+    handshake_timeout: float
+    max_connections: int | None = None
+    consumer_timeout: int = 0
+    honours_immediate: bool = False
+    timestamps: str = ""

@@ -1,0 +1,65 @@
+"""Heartbeats of a connection, and detection of a dead client (https://www.rabbitmq.com/docs/heartbeats)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from warren.broker.connection.connection_phases import CLOSED
+
+if TYPE_CHECKING:
+    from warren.broker.connection.connection import Connection
+    from warren.broker.connection.lifecycle import ConnectionLifecycle
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+MISSED_LIMIT: Final = 2
+"""Timeouts in a row without a byte from the client after which it counts as dead."""
+
+
+class Heartbeats:
+    """Heartbeats of one connection: sent every half timeout, expected within every two."""
+
+    def __init__(self, connection: Connection, lifecycle: ConnectionLifecycle) -> None:
+        self._connection = connection
+        self._lifecycle = lifecycle
+        self._timeout = 0
+        self._missed = 0
+
+    def start(self, timeout: int) -> None:
+        """
+        :param timeout: the negotiated heartbeat timeout in seconds.
+        """
+        self._timeout = timeout
+        self._lifecycle.call_later(timeout / 2, self._send)
+        self._lifecycle.call_later(timeout, self._check)
+
+    def _send(self) -> None:
+        """Send a heartbeat if nothing else was sent for half a timeout."""
+        connection = self._connection
+        if connection.phase == CLOSED:
+            return
+        if not connection.has_sent:
+            connection.write(HEARTBEAT_FRAME)
+        connection.has_sent = False
+        self._lifecycle.call_later(self._timeout / 2, self._send)
+
+    def _check(self) -> None:
+        """Drop the connection of a client that has been silent for two timeouts."""
+        connection = self._connection
+        if connection.phase == CLOSED:
+            return
+        # While the socket is not read, silence means nothing.
+        if connection.has_received or connection.reads_paused:
+            self._missed = 0
+        else:
+            self._missed += 1
+        connection.has_received = False
+        if self._missed >= MISSED_LIMIT:
+            logger.warning(
+                "event=connection.heartbeat_missed peer=%s timeout_s=%d", connection.peer, self._timeout
+            )
+            self._lifecycle.drop()
+            return
+        self._lifecycle.call_later(self._timeout, self._check)

@@ -1,0 +1,319 @@
+"""Life cycle of a connection: its phase, the methods that are not on the hot path, errors, and closing.
+
+AMQP 0-9-1 section 2.2.4; where RabbitMQ goes beyond it (limits, error texts, silent closes), its module rabbit_reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from warren.broker.access.authorization import READ
+from warren.broker.channel.channel import Channel
+from warren.broker.channel.methods.method_dispatch import run_method
+from warren.broker.connection.connection_limits import vhost_access_refused
+from warren.broker.connection.connection_phases import (
+    CLOSED,
+    CLOSING,
+    OPENING,
+    PHASE_NAMES,
+    RUNNING,
+    STARTING,
+    TUNING,
+)
+from warren.broker.connection.handshake import Handshake
+from warren.broker.connection.heartbeats import Heartbeats
+from warren.wire.methods import BY_ID, Arguments, decode, frame
+from warren.wire.reply_codes import AmqpError, Reply, describe_frame
+
+if TYPE_CHECKING:
+    from warren.broker.connection.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+METHOD: Final = 1
+CLOSE_TIMEOUT: Final = 3.0
+"""Seconds that the client has to answer connection.close, and to read the output that was left for it."""
+SILENCE: Final = 0.1
+"""Seconds without a byte after which a stopping broker expects nothing more of a client."""
+
+
+class ConnectionLifecycle:
+    """Life cycle of one connection: its phase, the methods that are not on the hot path, errors, and closing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.handshake = Handshake(connection, self)
+        self.heartbeats = Heartbeats(connection, self)
+        self._timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def phase_name(self) -> str:
+        """RabbitMQ's name of the connection's phase."""
+        return PHASE_NAMES[self.connection.phase]
+
+    def enter(self, phase: int) -> None:
+        """Move the connection forward to one of `connection_phases`. Nothing else changes its phase."""
+        assert phase > self.connection.phase
+        self.connection.phase = phase
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+        """Call back after some seconds, unless the connection has ended by then."""
+        loop = self.connection.node.loop
+        self._timers = [timer for timer in self._timers if timer.when() > loop.time()]
+        self._timers.append(loop.call_later(delay, callback))
+
+    def start(self) -> None:
+        """Give the client until the handshake timeout to open the connection."""
+        self.call_later(self.connection.node.settings.handshake_timeout, self._check_handshake)
+
+    def _check_handshake(self) -> None:
+        connection = self.connection
+        if connection.phase < RUNNING:
+            logger.warning(
+                "event=connection.handshake_timed_out peer=%s phase=%s", connection.peer, self.phase_name
+            )
+            self.drop()
+
+    # -- methods of the connection
+
+    def process_method(self, number: int, payload: bytes) -> None:
+        """Process a method that is not on the hot path.
+
+        :param number: the channel; 0 is the connection itself.
+        """
+        connection = self.connection
+        method = BY_ID.get(int.from_bytes(payload[:4]))
+        if connection.phase == CLOSING:
+            if method is not None and method.name == "connection.close-ok":
+                self.drop()
+            elif method is not None and method.name == "connection.close":
+                connection.write(frame(0, "connection.close-ok"))
+                self.drop()
+            return
+        if number and connection.phase != RUNNING:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, describe_frame(METHOD, payload))
+        if method is None:
+            raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
+        arguments = decode(method, payload)
+        if number == 0:
+            self._process_connection_method(method.name, arguments)
+        else:
+            self._process_channel_method(number, method.name, arguments)
+
+    def _process_connection_method(self, name: str, arguments: Arguments) -> None:
+        connection, phase = self.connection, self.connection.phase
+        if name == "connection.close" and phase != STARTING:
+            # Everything that the client considers its own ends before it reads close-ok.
+            connection.flush()
+            self._end()
+            connection.write(frame(0, "connection.close-ok"))
+            self._close_socket()
+        elif name == "connection.start-ok" and phase == STARTING:
+            self.handshake.receive_start_ok(arguments)
+        elif name == "connection.tune-ok" and phase == TUNING:
+            self.handshake.receive_tune_ok(arguments)
+        elif name == "connection.open" and phase == OPENING:
+            self.handshake.receive_open(arguments)
+        elif name == "connection.update-secret" and phase == RUNNING:
+            self._update_secret()
+        else:
+            raise AmqpError(Reply.CHANNEL_ERROR, f"unexpected method in connection state {self.phase_name}")
+
+    def _update_secret(self) -> None:
+        """Accept a new secret, and cancel the consumers whose queues the user may no longer read.
+
+        Passwords do not expire here, so the secret itself is not checked: the permissions that the user has now decide.
+        Source: https://www.rabbitmq.com/docs/oauth2.
+        """
+        connection = self.connection
+        authorization = connection.authorization
+        assert authorization is not None
+        if authorization.user.name not in connection.node.access.users:
+            raise AmqpError(Reply.NOT_ALLOWED, "New secret was refused by one of the backends")
+        if not authorization.may_open_vhost:
+            raise vhost_access_refused(connection.vhost, authorization.user.name)
+        connection.send(frame(0, "connection.update-secret-ok"))
+        for channel in connection.channels.values():
+            for subscription in list(channel.subscriptions.values()):
+                if subscription.queue is channel.replies:
+                    continue
+                try:
+                    authorization.check(READ, "queue", subscription.queue.name)
+                except AmqpError:
+                    subscription.queue.unsubscribe(subscription)
+                    subscription.cancel_from_server()
+                    subscription.queue.drain()
+
+    # -- methods of channels
+
+    def _process_channel_method(self, number: int, name: str, arguments: Arguments) -> None:
+        connection = self.connection
+        channel = connection.channels.get(number)
+        if channel is None:
+            if name == "channel.open":
+                self._open_channel(number)
+            elif name == "channel.close-ok":
+                return
+            else:
+                raise AmqpError(Reply.CHANNEL_ERROR, "expected 'channel.open'")
+            return
+        if channel.closing:
+            if name == "channel.close-ok":
+                del connection.channels[number]
+            elif name == "channel.close":
+                connection.send(frame(number, "channel.close-ok"))
+                del connection.channels[number]
+            return
+        if channel.assembler.target is not None:
+            raise channel.assembler.unexpected("non content header")
+        if name == "channel.open":
+            raise AmqpError(Reply.CHANNEL_ERROR, "second 'channel.open' seen")
+        if name == "channel.close":
+            connection.flush()
+            connection.last_target = None
+            channel.close()
+            del connection.channels[number]
+            connection.send(frame(number, "channel.close-ok"))
+            return
+        run_method(connection, channel, name, arguments)
+
+    def _open_channel(self, number: int) -> None:
+        connection = self.connection
+        limit = self.handshake.channel_max
+        if len(connection.channels) >= limit:
+            raise AmqpError(
+                Reply.NOT_ALLOWED,
+                f"number of channels opened ({len(connection.channels)}) has reached the negotiated channel_max ({limit})",
+            )
+        connection.node.limits.check_new_channel(connection)
+        vhost = connection.node.vhosts[connection.vhost].vhost
+        connection.channels[number] = Channel(connection, number, vhost)
+        connection.send(frame(number, "channel.open-ok", b""))
+
+    def reject_content_frame(self, kind: int, number: int, payload: bytes) -> None:
+        """Raise the error of a header or body frame for a channel that is not open; ignore it while closing."""
+        phase = self.connection.phase
+        if phase == CLOSING:
+            return
+        if phase != RUNNING or number == 0:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, describe_frame(kind, payload))
+        raise AmqpError(Reply.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
+
+    # -- errors and closing
+
+    def fail_channel(self, number: int, error: AmqpError) -> None:
+        """Close a channel, or the connection, for an error that no method of the client has caused."""
+        connection = self.connection
+        connection.channel_number = number
+        connection.class_id = connection.method_id = 0
+        self.handle_error(error)
+
+    def handle_error(self, error: AmqpError) -> None:
+        """Close the channel being processed, or the connection, as the error's code demands."""
+        connection = self.connection
+        if connection.phase >= CLOSING:
+            return
+        class_id = error.class_id or int(connection.class_id)
+        method_id = error.method_id or int(connection.method_id)
+        number = int(connection.channel_number)
+        channel = connection.channels.get(number)
+        connection.flush()
+        if error.code.closes_channel_only and channel is not None and connection.phase == RUNNING:
+            logger.info(
+                "event=channel.closed_on_error peer=%s channel=%d error=%r",
+                connection.peer,
+                number,
+                error.text,
+            )
+            connection.last_target = None
+            channel.close()
+            channel.closing = True
+            connection.send(
+                frame(number, "channel.close", error.code, error.text.encode(), class_id, method_id)
+            )
+            return
+        logger.warning(
+            "event=connection.closed_on_error peer=%s phase=%s error=%r",
+            connection.peer,
+            self.phase_name,
+            error.text,
+        )
+        if connection.phase == STARTING and error.code is not Reply.ACCESS_REFUSED:
+            # Who has not logged in gets no explanation, as in RabbitMQ.
+            self.drop()
+            return
+        self.close(error, class_id, method_id)
+
+    def close(self, error: AmqpError, class_id: int = 0, method_id: int = 0) -> None:
+        """Send connection.close, and end the channels. The socket is closed after the answer, or after a timeout."""
+        connection = self.connection
+        if connection.phase >= CLOSING:
+            return
+        self.enter(CLOSING)
+        connection.flush()
+        connection.write(frame(0, "connection.close", error.code, error.text.encode(), class_id, method_id))
+        connection.release_channels()
+        # Nothing pauses what the client still sends, of which only the answer counts.
+        connection.reads_paused = 0
+        connection.has_published = connection.has_received = False
+        connection.transport.resume_reading()
+        self.call_later(CLOSE_TIMEOUT, self.drop)
+
+    def shut_down(self, reason: AmqpError) -> None:
+        """Send connection.close to a client that has logged in, and read on until it falls silent; drop any other.
+
+        A socket that is closed while it holds unread input is reset: a client that is writing would never read the reason.
+        """
+        if self.connection.phase <= STARTING or self.connection.phase == CLOSED:
+            self.drop()
+        else:
+            self.close(reason)
+            self.call_later(SILENCE, self._drop_if_silent)
+
+    def _drop_if_silent(self) -> None:
+        if not self.connection.has_received:
+            self.drop()
+        else:
+            self.connection.has_received = False
+            self.call_later(SILENCE, self._drop_if_silent)
+
+    def drop(self) -> None:
+        """End the connection, and close its socket when the output has been written."""
+        if self.connection.phase != CLOSED:
+            self._end()
+            self._close_socket()
+
+    def on_socket_lost(self) -> None:
+        """End the connection: its socket is gone."""
+        self._end()
+        self._cancel_timers()
+
+    def _end(self) -> None:
+        """Release all that the connection holds."""
+        connection = self.connection
+        if connection.phase == CLOSED:
+            return
+        self.enter(CLOSED)
+        self._cancel_timers()
+        connection.buffer = b""
+        connection.position = 0
+        connection.has_published = False
+        connection.release_channels()
+        connection.node.connections.pop(connection, None)
+        connection.node.flow.paused.pop(connection, None)
+
+    def _close_socket(self) -> None:
+        transport = self.connection.transport
+        if not transport.is_closing():
+            transport.close()
+        if transport.get_write_buffer_size():
+            # The client may never read the rest.
+            self.call_later(CLOSE_TIMEOUT, transport.abort)
+
+    def _cancel_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
