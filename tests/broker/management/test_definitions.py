@@ -270,7 +270,7 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (
         {"users": [{"name": "ann", "password_hash": "???", "tags": []}]},
-        "users[0] 'ann': the password hash is not base64 of a 4-byte salt and a hash of "
+        "users[0] 'ann': the password hash is not the base64 form of a 4-byte salt and a hash of "
         "rabbit_password_hashing_sha256",
     ),
     (
