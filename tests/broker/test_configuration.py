@@ -14,7 +14,7 @@ import pytest
 from tests.support.broker_process import READY, BrokerProcess, warren
 from tests.support.processes import Child
 from tests.support.raw_client import RawClient
-from warren.broker.configuration.load import load, printed
+from warren.broker.configuration.load import format_config, load
 from warren.broker.configuration.setting_keys import KEYS, LogConfig
 from warren.broker.configuration.setting_sources import RunConfig
 from warren.broker.process_memory import available_memory
@@ -167,7 +167,7 @@ def test_what_is_printed_means_the_same(toml: Path) -> None:
         'heartbeat = 7\nmechanisms = ["PLAIN"]\n[users]\nann = "verysecret"\n[tls]\nkey_password = "k3y"\n'
     )
     config = loaded("--config", toml, "--host", "::1", "--memory-limit", "0.25")
-    text = printed(config)
+    text = format_config(config)
     assert "verysecret" not in text
     assert "k3y" not in text
     assert f"heartbeat = 7  # {toml}, line 1" in text.splitlines()

@@ -1,4 +1,4 @@
-"""The command `warren` in this process: its exit status and what it prints."""
+"""Fixtures: the command `warren` in this process, modules with Apps, and names of queues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warren.cli import dispatch
 
 @dataclass(frozen=True)
 class Said:
-    """What one command ended with and printed."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -37,11 +37,11 @@ Module = Callable[[str], str]
 
 @pytest.fixture
 def warren(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run `warren WORDS`; no broker is named by the environment."""
-    # Set first, so that what a command puts there is gone after the test as well.
+    """Return a function that runs `warren WORDS`. The environment names no broker."""
+    # Set first, so that a value that a command sets is removed after the test.
     monkeypatch.setenv("AMQP_URL", "")
     monkeypatch.delenv("AMQP_URL")
-    # Wide, whatever the terminal of the tests is.
+    # Wide, independent of the terminal.
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*words: str | Path) -> Said:
@@ -54,7 +54,7 @@ def warren(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
-    """Write a module of this name's own into the folder that commands run in: its name."""
+    """Return a function that writes a module with a unique name into the working folder, and returns the name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     made: list[str] = []
@@ -72,5 +72,5 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
 
 @pytest.fixture
 def name() -> str:
-    """A prefix for all that a test declares, so that tests may share a broker."""
+    """Return a prefix for everything that a test declares, so that tests can share a broker."""
     return f"t{uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""`warren asyncapi`: what AsyncAPI 3.0 requires of a document, and what an App says in it."""
+"""`warren asyncapi`: a valid AsyncAPI 3.0 document with all messages of an App."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def document(warren: Command, module: Module) -> dict[str, Any]:
     return made
 
 
-def test_the_document_has_what_asyncapi_3_requires(document: dict[str, Any]) -> None:
+def test_the_document_is_valid_asyncapi_3(document: dict[str, Any]) -> None:
     assert document["asyncapi"] == "3.0.0"
     assert document["info"] == {"title": "Shop", "version": "2.1"}
     only("document", document)
@@ -144,7 +144,7 @@ def test_the_document_has_what_asyncapi_3_requires(document: dict[str, Any]) -> 
         for part in (operation, *([operation["reply"]] if "reply" in operation else [])):
             channel = part["channel"]["$ref"]
             assert channel.startswith("#/channels/")
-            # Messages of an operation are named in its channel.
+            # The messages of an operation refer to its channel.
             assert all(each["$ref"].startswith(f"{channel}/messages/") for each in part["messages"])
         if "reply" in operation:
             only("reply", operation["reply"])
@@ -155,7 +155,7 @@ def test_the_document_has_what_asyncapi_3_requires(document: dict[str, Any]) -> 
     assert "secret" not in json.dumps(document)
 
 
-def test_the_app_is_in_the_document(document: dict[str, Any]) -> None:
+def test_the_document_has_channels_operations_and_schemas(document: dict[str, Any]) -> None:
     assert document["servers"]["broker"] == {
         "host": "broker.example:5999",
         "protocol": "amqps",
@@ -187,14 +187,14 @@ def test_the_app_is_in_the_document(document: dict[str, Any]) -> None:
     assert placed["bindings"]["amqp"]["messageType"] == "placed"
     assert placed["payload"] == {"$ref": "#/components/schemas/Placed"}
     assert schemas["Placed"]["required"] == ["order_id", "at"]
-    # As it is on the wire: a decimal is a text.
+    # JSON has no decimals: they are texts.
     assert schemas["Line"]["properties"]["price"]["type"] == "string"
     assert messages["bytes"]["contentType"] == "application/octet-stream"
     reply = messages["GetQuoteReply"]["payload"]
     assert reply == {"anyOf": [{"$ref": "#/components/schemas/Quote"}, {"$ref": "#/components/schemas/Gone"}]}
 
 
-def test_a_file_is_yaml_by_its_name(
+def test_the_suffix_of_the_file_selects_yaml(
     warren: Command, module: Module, tmp_path: Path, document: dict[str, Any]
 ) -> None:
     yaml = pytest.importorskip("yaml")
@@ -215,7 +215,7 @@ def test_a_file_is_yaml_by_its_name(
         (["MODULE:app", "--url", "http://x"], 2, "not an AMQP URL"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_wrong_use_is_an_error_of_one_line(
     warren: Command, module: Module, words: list[str], status: int, said: str
 ) -> None:
     name = module(SHOP)

@@ -1,4 +1,4 @@
-"""`warren completion`: a shell offers what may come next."""
+"""`warren completion`: candidates for the next word, and the scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.cli.conftest import Command
         (["no-such-command", ""], set()),
     ],
 )
-def test_the_words_that_may_come_next(warren: Command, typed: list[str], offered: set[str]) -> None:
+def test_candidates_for_the_next_word(warren: Command, typed: list[str], offered: set[str]) -> None:
     done = warren("completion", "words", "--", *typed)
     assert done.status == 0
     assert offered <= set(done.out.split())
@@ -47,7 +47,7 @@ def test_bash_completes_with_the_script(warren: Command, tmp_path: Path) -> None
     assert (done.stdout, done.stderr) == ("export\n", "")
 
 
-def test_what_is_no_shell_is_said(warren: Command) -> None:
+def test_an_unknown_shell_is_an_error(warren: Command) -> None:
     for shell in ("bash", "zsh", "fish"):
         assert "warren completion words" in warren("completion", shell).out
     assert warren("completion", "csh").status == 2

@@ -1,4 +1,4 @@
-"""The command `warren` itself: what it lists, how fast, and how it ends."""
+"""Dispatcher `warren`: help, import time, and exit statuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ask(Request[int], queue="{name}.never"):
 """
 
 
-def test_help_says_what_each_command_does(warren: Command) -> None:
+def test_help_describes_every_command(warren: Command) -> None:
     done = warren("--help")
     assert done.status == 0
     lines = [line.split(maxsplit=1) for line in done.out.splitlines() if line.startswith("  ")]
@@ -33,7 +33,7 @@ def test_help_says_what_each_command_does(warren: Command) -> None:
     assert all(len(line) == 2 and len(line[1]) > 10 for line in lines)
     assert warren().status == 2
     assert warren("no-such-command").err.startswith(
-        "warren: no command 'no-such-command'; there are: asyncapi, "
+        "warren: no command 'no-such-command'; the commands are asyncapi, "
     )
 
 
@@ -49,7 +49,7 @@ def test_help_imports_no_command() -> None:
 
 
 @pytest.mark.processes
-def test_output_that_nobody_reads_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as out:
@@ -57,7 +57,7 @@ def test_output_that_nobody_reads_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_an_interrupted_command_says_nothing_and_ends_with_130(
+def test_an_interrupted_command_prints_nothing_and_exits_with_130(
     module: Module, tmp_path: Path, amqp_url: str, name: str
 ) -> None:
     target = module(REQUEST.format(name=name))

@@ -1,4 +1,4 @@
-"""The command lines and files of the documentation work as they stand there."""
+"""Command lines and files of the documentation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEPLOY = EXAMPLES / "deploy"
 
 
 def script(name: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script of the examples where the shop is, with `warren` of these tests in its path."""
+    """Run a script of the examples in the folder of the shop, with the `warren` of these tests on its path."""
     command = folder / "bin" / "warren"
     command.parent.mkdir(exist_ok=True)
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warren.cli.dispatch "$@"\n')
@@ -59,12 +59,12 @@ def test_the_command_lines(warren: Command, broker: BrokerProcess, tmp_path: Pat
     done = script("command_line.sh", tmp_path, AMQP_URL=broker.url)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    # What a worker had not begun when it was told to stop is in its queue again.
-    # Not by lines: two workers write to one output, and where Python does not buffer it, a line end goes by itself.
+    # Messages that a worker had prefetched when it stopped are in the queue again.
+    # Not by lines: two workers write to one output, and without buffering a line end is a separate write.
     billed = re.findall(r"billed \d+", done.stdout)
     kept = warren("ctl", "--data-dir", broker.data_dir, "list_queues", "name", "messages", "--json").json
     assert len(billed) + {each["name"]: each["messages"] for each in kept}["billing"] == 3
-    assert "made queue 'billing'" in lines
+    assert "declared queue 'billing'" in lines
     assert "status 1" in lines
     assert json.loads((tmp_path / "shop.asyncapi.json").read_text())["info"]["title"] == "Shop"
 
@@ -94,7 +94,7 @@ def test_the_move_to_rabbitmq(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
         )
 
 
-def test_the_unit_and_the_image_start_what_there_is(warren: Command) -> None:
+def test_the_systemd_unit_and_the_image_start_existing_commands(warren: Command) -> None:
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(DEPLOY / "shop.service")

@@ -1,4 +1,4 @@
-"""`warren publish` and `warren call`: what goes out is confirmed, what comes back is printed, what is wrong is one line."""
+"""`warren publish` and `warren call`: confirms, replies and errors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def taken(channel: BlockingChannel, queue: str) -> tuple[pika.BasicProperties, b
     return properties, body
 
 
-def test_a_message_class_is_checked_published_and_confirmed(
+def test_a_message_class_is_validated_published_and_confirmed(
     warren: Command, shop: str, amqp_url: str, channel: BlockingChannel, name: str
 ) -> None:
     words = ["publish", f"{shop}:Placed", '{"order_id": "42", "count": "2"}', "--url", amqp_url]
@@ -94,7 +94,7 @@ def test_a_message_class_is_checked_published_and_confirmed(
     assert "order_id: Field required; count: Input should be a valid integer" in wrong.err
 
 
-def test_any_body_goes_to_a_queue_from_words_files_and_lines(
+def test_a_body_may_be_a_word_a_file_or_lines(
     warren: Command,
     amqp_url: str,
     channel: BlockingChannel,
@@ -123,7 +123,7 @@ def test_any_body_goes_to_a_queue_from_words_files_and_lines(
     assert [taken(channel, queue)[1] for _ in range(2)] == [b"one", b"two"]
 
 
-def test_what_no_queue_takes_is_a_failed_check(warren: Command, amqp_url: str, name: str) -> None:
+def test_an_unroutable_message_is_a_failure(warren: Command, amqp_url: str, name: str) -> None:
     done = warren("publish", f"{name}.nowhere", "x", "--url", amqp_url)
     assert (done.status, done.out) == (1, "confirmed: 0\n")
     assert "1 not confirmed: no queue takes routing key" in done.err
@@ -155,19 +155,19 @@ def test_a_request_prints_its_reply_and_an_error_is_one_line(
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["publish", "queue", "x"], 2, "which broker? name it with --url"),
+        (["publish", "queue", "x"], 2, "no broker is named; use --url"),
         (["publish", "SHOP:Missing", "{}", "--url", "URL"], 2, "is not a message class; "),
         (["publish", "queue", "@none", "--url", "URL"], 2, "cannot read none"),
         (["publish", "queue", "x", "--header", "novalue", "--url", "URL"], 2, "write NAME=VALUE"),
         (["publish", "queue", "x", "--expiration", "soon", "--url", "URL"], 2, "no duration"),
         (["publish", "queue", "x", "--url", "amqp://127.0.0.1:1", "--timeout", "0.1"], 74, "cannot connect"),
         (["call", "SHOP:Placed", "{}", "--url", "URL"], 2, "is not a request class; "),
-        (["call", "queue", "[1]", "--url", "URL"], 2, "is a JSON object"),
+        (["call", "queue", "[1]", "--url", "URL"], 2, "must be a JSON object"),
         (["call", "queue", "{}", "--url", "amqp://127.0.0.1:1", "--timeout", "0.1"], 74, "cannot connect"),
         (["call"], 2, "Missing argument"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_one_line(
+def test_wrong_use_is_an_error_of_one_line(
     warren: Command, shop: str, amqp_url: str, words: list[str], status: int, said: str
 ) -> None:
     done = warren(*(word.replace("SHOP", shop).replace("URL", amqp_url) for word in words))

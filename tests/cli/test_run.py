@@ -1,4 +1,4 @@
-"""`warren run`: an App as a service, in one process or in several, that stops without losing work."""
+"""`warren run`: an App as a service in one process or several, health probes, restarts and graceful stops."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LONG = 60.0
 
 
 class Service:
-    """A module with an App and its queue, in a folder of its own."""
+    """A module with an App and its queue, in its own folder."""
 
     def __init__(self, write: Module, folder: Path, url: str, name: str) -> None:
         self.folder, self.url, self.queue = folder, url, f"{name}.work"
@@ -93,7 +93,7 @@ def answer(port: int, path: str) -> int:
 
 
 def answered(port: int, path: str) -> int:
-    """What the probe says, as soon as it is asked: it hears no one who stands still in the middle of the question."""
+    """Return the answer of the health probe. The request is sent at once: the probe drops a stalled connection."""
     said: list[int] = []
 
     def ask() -> bool:
@@ -104,7 +104,7 @@ def answered(port: int, path: str) -> int:
     return said[-1]
 
 
-def test_one_process_is_ready_answers_probes_and_drains(service: Service, tmp_path: Path) -> None:
+def test_one_process_answers_probes_and_stops_gracefully(service: Service, tmp_path: Path) -> None:
     port = free_port()
     heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     heard.settimeout(LONG)
@@ -112,7 +112,7 @@ def test_one_process_is_ready_answers_probes_and_drains(service: Service, tmp_pa
     with (
         heard,
         service.start(
-            # It says that it lives no second time before the end.
+            # The watchdog interval is long: there is no second notification.
             "--health",
             str(port),
             NOTIFY_SOCKET=str(tmp_path / "notify"),
@@ -131,7 +131,7 @@ def test_one_process_is_ready_answers_probes_and_drains(service: Service, tmp_pa
     assert "Traceback" not in child.errors
 
 
-def test_workers_share_the_work_are_started_again_and_drain_together(service: Service) -> None:
+def test_workers_share_the_work_restart_and_stop_together(service: Service) -> None:
     port = free_port()
     with service.start("--workers", "2", "--health", str(port)) as child:
         child.wait_for_line(f"{READY}2 workers", LONG)
@@ -144,7 +144,7 @@ def test_workers_share_the_work_are_started_again_and_drain_together(service: Se
         victim = pids.pop()
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: "ended with signal SIGKILL" in child.errors, "the end is noticed", LONG)
-        # Both are ready again, which the first line said already: the probe says it anew.
+        # Both are ready again. The line on standard output is printed only once, but the probe reports it.
         wait_until(lambda: answer(port, "/ready") == 200, "a new one is ready", LONG)
         before = {int(line.split()[0]) for line in service.lines("begun")}
         os.kill(child.pid, signal.SIGHUP)
@@ -152,7 +152,7 @@ def test_workers_share_the_work_are_started_again_and_drain_together(service: Se
         wait_until(lambda: answer(port, "/ready") == 200, "new ones are ready", LONG)
         service.put(b'{"seconds": 1}', times=2)
 
-        # What the killed one, and those that were asked to end, had not acknowledged comes again, whenever.
+        # Messages that ended workers had not acknowledged are redelivered.
         def latest() -> list[int]:
             lines = (line.split() for line in service.lines("begun"))
             return [int(pid) for pid, _, seconds in lines if seconds == "1.0"]
@@ -165,8 +165,8 @@ def test_workers_share_the_work_are_started_again_and_drain_together(service: Se
         assert not any(running(int(line.split()[0])) for line in service.lines("begun"))
 
 
-def test_the_end_of_a_worker_is_noticed_whoever_holds_its_files(service: Service) -> None:
-    """A handler's own child processes may inherit what the worker has open, and live on."""
+def test_the_end_of_a_worker_is_detected_while_its_child_keeps_its_files_open(service: Service) -> None:
+    """Child processes of a handler may inherit the open files of the worker, and outlive it."""
     path = service.folder / f"{service.module}.py"
     start = "import subprocess\nchild = subprocess.Popen(['sleep', '1000'], close_fds=False)\n"
     path.write_text(service.text + start + "Path(f'child-{child.pid}').touch()\n")
@@ -195,7 +195,7 @@ def test_workers_do_not_outlive_their_supervisor(service: Service) -> None:
         wait_until(lambda: not running(worker), "the worker has stopped", LONG)
 
 
-def test_reload_starts_anew_when_a_file_changes_even_after_a_mistake(service: Service) -> None:
+def test_reload_restarts_when_a_file_changes_even_after_a_syntax_error(service: Service) -> None:
     path = service.folder / f"{service.module}.py"
 
     def done_by(version: str) -> Callable[[], bool]:
@@ -209,13 +209,13 @@ def test_reload_starts_anew_when_a_file_changes_even_after_a_mistake(service: Se
         child.wait_for_line(READY, LONG)
         wait_until(done_by("one"), "the first version works", LONG)
         path.write_text("this is no Python\n")
-        wait_until(lambda: "waits for a change" in child.errors, "the mistake is noticed", LONG)
+        wait_until(lambda: "waits for a change of its files" in child.errors, "the mistake is noticed", LONG)
         assert "SyntaxError" in child.errors
         path.write_text(service.text.replace('"one"', '"two"'))
         wait_until(done_by("two"), "the second version works", LONG)
 
 
-def test_what_cannot_run_says_so_and_ends(warren: Command, module: Module, name: str) -> None:
+def test_an_app_that_cannot_run_is_an_error(warren: Command, module: Module, name: str) -> None:
     unreachable = module(WORKER.format(name=name, url="amqp://127.0.0.1:1", patience=0.1, settings="{}"))
     mistaken = module(
         WORKER.format(name=name, url="amqp://127.0.0.1:1", patience=1, settings="{'window': 'x'}")
@@ -232,7 +232,7 @@ def test_what_cannot_run_says_so_and_ends(warren: Command, module: Module, name:
         assert (done.status, len(done.err.strip().splitlines())) == (status, 1), (words, done)
 
 
-def test_what_an_option_needs_is_said(warren: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_of_an_option_is_an_error(warren: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     done = warren("run", "shop:app", "--reload")
     assert (done.status, done.err) == (
@@ -242,7 +242,7 @@ def test_what_an_option_needs_is_said(warren: Command, monkeypatch: pytest.Monke
 
 
 @pytest.mark.processes
-def test_workers_that_can_never_run_end_all(module: Module, tmp_path: Path) -> None:
+def test_a_worker_that_can_never_run_stops_all(module: Module, tmp_path: Path) -> None:
     with Child(command("run", f"{module('')}:app", "--workers", "2"), cwd=tmp_path) as child:
         assert child.wait(LONG) == 2
     assert "has no 'app'" in child.errors

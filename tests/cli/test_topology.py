@@ -1,4 +1,4 @@
-"""`warren topology`: what is declared beside what the broker has, and what to do about it."""
+"""`warren topology`: comparison with the broker, declaration, export, and risks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aio_pika.abc import AbstractChannel
 from tests.cli.conftest import Command, Module
 from tests.support.broker_process import BrokerProcess
 from tests.support.rabbitmq import RabbitMQ
-from warren.cli.import_target import load
+from warren.cli.import_target import load_object
 from warren.sdk import App, Binding, Exchange, Queue
 from warren.sdk.planning import Kind, risks
 
@@ -52,7 +52,7 @@ def on_broker(url: str, work: Callable[[AbstractChannel], Any]) -> None:
 
 @pytest.fixture
 def shop(module: Module, amqp_url: str, name: str) -> Iterator[Callable[..., str]]:
-    """The shop on the broker under test: the word that names it."""
+    """Return a function that writes a shop for the broker under test, and returns its `MODULE:APP`."""
 
     def write(further: str = "") -> str:
         return module(SHOP.format(name=name, url=amqp_url, further=further)) + ":app"
@@ -71,7 +71,7 @@ def statuses(plan: dict[str, Any]) -> dict[str, str]:
     return {each["name"]: each["status"] for each in plan["items"]}
 
 
-def test_plan_then_apply_then_nothing_is_left_to_do(
+def test_apply_declares_what_plan_lists_as_missing(
     warren: Command, shop: Callable[..., str], name: str
 ) -> None:
     target = shop()
@@ -81,16 +81,16 @@ def test_plan_then_apply_then_nothing_is_left_to_do(
     assert "is missing" in warren("topology", "plan", target).out
     applied = warren("topology", "apply", target)
     assert applied.status == 0
-    assert f"made queue '{name}.cancel'" in applied.out
+    assert f"declared queue '{name}.cancel'" in applied.out
     after = warren("topology", "plan", target, "--json")
     assert after.status == 0
     assert set(statuses(after.json).values()) == {"present", "unknown"}
     assert not after.json["listed"]
-    # Bindings that nobody can see are made again, which changes nothing.
+    # Bindings that cannot be listed are declared again, which changes nothing.
     assert all("the binding" in made for made in warren("topology", "apply", target, "--json").json["made"])
 
 
-def test_what_differs_is_shown_argument_by_argument_and_never_changed(
+def test_differences_are_printed_argument_by_argument_and_never_changed(
     warren: Command, shop: Callable[..., str], amqp_url: str, name: str
 ) -> None:
     async def foreign(channel: AbstractChannel) -> None:
@@ -119,7 +119,7 @@ def test_what_differs_is_shown_argument_by_argument_and_never_changed(
     assert after[f"queue '{name}.cancel'"] == "present"
 
 
-def test_what_a_policy_can_give_needs_no_new_queue(
+def test_the_advice_for_an_argument_that_a_policy_can_set_is_a_policy(
     warren: Command, shop: Callable[..., str], amqp_url: str, name: str
 ) -> None:
     async def foreign(channel: AbstractChannel) -> None:
@@ -134,7 +134,9 @@ def test_what_a_policy_can_give_needs_no_new_queue(
     )
 
 
-def test_what_dead_letters_to_nowhere_is_said(warren: Command, shop: Callable[..., str], name: str) -> None:
+def test_missing_dead_letter_and_alternate_exchanges_are_risks(
+    warren: Command, shop: Callable[..., str], name: str
+) -> None:
     further = (
         f"Queue({name + '.other'!r}, dead_letter_exchange='', dead_letter_routing_key={name + '.gone'!r}),"
         f" *(Exchange(f'{name}.x{{n}}', alternate_exchange={name + '.lost'!r}) for n in range(5))"
@@ -144,7 +146,7 @@ def test_what_dead_letters_to_nowhere_is_said(warren: Command, shop: Callable[..
     texts = {each["subject"]: each["text"] for each in found if "not there" in each["text"]}
     assert texts[f"queue '{name}.other'"] == f"dead-letters to queue '{name}.gone', which is not there"
     assert f"has the alternate exchange '{name}.lost', which is not there" in texts[f"exchange '{name}.x4'"]
-    # What is said of many alike is said once.
+    # Equal risks of several exchanges are one line.
     shown = warren("topology", "plan", target).out
     assert f"! exchange '{name}.x0', exchange '{name}.x1', exchange '{name}.x2' and 2 more: has the" in shown
 
@@ -152,7 +154,7 @@ def test_what_dead_letters_to_nowhere_is_said(warren: Command, shop: Callable[..
 def listed(
     warren: Command, write: Module, url: str, options: list[str], name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The plan of a shop that lacks a binding, beside things of others; and the plan once it is applied."""
+    """Return two plans of a shop that lacks a binding and has undeclared items: before and after `apply`."""
     target = write(SHOP.format(name=name, url=url, further="")) + ":app"
     assert warren("topology", "apply", target).status == 0
 
@@ -165,7 +167,7 @@ def listed(
     on_broker(url, foreign)
     before = warren("topology", "plan", target, "--json", *options)
     assert before.status == 1, before
-    assert warren("topology", "apply", target, *options).out.count("made") == 1
+    assert warren("topology", "apply", target, *options).out.count("declared") == 1
     return before.json, warren("topology", "plan", target, "--json", *options).json
 
 
@@ -177,18 +179,18 @@ def assert_listed(before: dict[str, Any], after: dict[str, Any], name: str) -> N
     assert set(statuses(after).values()) == {"present"}
     assert after["stands"]
     assert after["listed"]
-    # A policy gives the exchange an alternate, which is not there.
+    # A policy sets an alternate exchange that does not exist.
     (alternate,) = [each["text"] for each in after["risks"] if each["subject"] == f"exchange '{name}.orders'"]
     assert alternate.startswith(f"has the alternate exchange '{name}.by.policy', which is not there")
 
 
 def policy_of(name: str) -> list[str]:
-    """The words of `ctl set_policy` for an alternate exchange of the shop's."""
+    """Return the arguments of set_policy for an alternate exchange of the shop."""
     definition = json.dumps({"alternate-exchange": f"{name}.by.policy"})
     return ["set_policy", f"{name}-alternate", f"^{name}[.]orders$", definition, "--apply-to", "exchanges"]
 
 
-def test_the_control_socket_shows_bindings_and_what_nobody_declares(
+def test_the_control_socket_lists_bindings_and_undeclared_items(
     warren: Command, module: Module, broker: BrokerProcess, name: str
 ) -> None:
     assert warren("ctl", "--data-dir", broker.data_dir, *policy_of(name)).status == 0
@@ -196,7 +198,7 @@ def test_the_control_socket_shows_bindings_and_what_nobody_declares(
     assert_listed(*listed(warren, module, broker.url, options, name), name)
 
 
-def test_the_management_api_shows_the_same(
+def test_the_management_api_lists_the_same(
     warren: Command, module: Module, rabbitmq: RabbitMQ, name: str
 ) -> None:
     rabbitmq.ctl(*policy_of(name))
@@ -209,7 +211,7 @@ def test_the_management_api_shows_the_same(
     assert "wrong" not in wrong.err
 
 
-def test_an_export_loads_into_rabbitmq_and_into_warren(
+def test_an_export_can_be_imported_into_rabbitmq_and_warren(
     warren: Command,
     module: Module,
     rabbitmq: RabbitMQ,
@@ -250,7 +252,7 @@ def test_an_export_loads_into_rabbitmq_and_into_warren(
         (["plan", "there_is_none:app"], 2, "there is no module 'there_is_none'"),
         (["plan", "shop/app.py"], 2, "write shop.app:app"),
         (["plan", "MODULE:nothing"], 2, "has no 'nothing'; it has app"),
-        (["plan", "MODULE:Placed"], 2, "is no App, but of type"),
+        (["plan", "MODULE:Placed"], 2, "is not an App, but of type"),
         (["plan", "BROKEN:app"], 2, "NameError: name 'undefined' is not defined"),
         (["plan", "MODULE:app", "--url", "amqp://127.0.0.1:1"], 74, "cannot connect"),
         (["plan", "MODULE:app", "--url", "http://127.0.0.1"], 2, "not an AMQP URL"),
@@ -260,7 +262,7 @@ def test_an_export_loads_into_rabbitmq_and_into_warren(
         (["plan", "MODULE:app", "--nonsense"], 2, "No such option"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_one_line(
+def test_wrong_use_is_an_error_of_one_line(
     warren: Command, module: Module, words: list[str], status: int, said: str
 ) -> None:
     shop = module(SHOP.format(name="n", url="amqp://127.0.0.1:1", further=""))
@@ -277,7 +279,7 @@ def texts(*items: Exchange | Queue | Binding, **known: Any) -> dict[Kind, list[s
     return found
 
 
-def test_what_does_not_survive_a_restart() -> None:
+def test_risks_at_a_restart() -> None:
     found = texts(
         Exchange("x", durable=False),
         Exchange("a", auto_delete=True),
@@ -312,7 +314,7 @@ def test_what_does_not_survive_a_restart() -> None:
         ([Exchange("x", alternate_exchange="lost"), Exchange("lost"), Queue("q"), Binding("lost", "q", "#")], ""),
     ],
 )  # fmt: skip
-def test_what_an_exchange_could_lose(items: list[Exchange | Queue | Binding], said: str) -> None:
+def test_risks_of_loss_at_an_exchange(items: list[Exchange | Queue | Binding], said: str) -> None:
     found = [risk.text for risk in risks(items, missing={"gone"}) if risk.subject == "exchange 'x'"]
     assert (said in found[0] and len(found) == 1) if said else not found, found
 
@@ -335,7 +337,7 @@ def test_what_an_exchange_could_lose(items: list[Exchange | Queue | Binding], sa
         ([Queue("q", type="stream")], ""),
     ],
 )  # fmt: skip
-def test_what_a_queue_could_lose(items: list[Exchange | Queue | Binding], said: str) -> None:
+def test_risks_of_loss_in_a_queue(items: list[Exchange | Queue | Binding], said: str) -> None:
     found = [
         risk.text
         for risk in risks(items, missing={"gone"})
@@ -344,7 +346,7 @@ def test_what_a_queue_could_lose(items: list[Exchange | Queue | Binding], said: 
     assert (len(found) == 1 and said in found[0]) if said else not found, found
 
 
-def test_what_is_not_the_same_everywhere() -> None:
+def test_risks_of_portability() -> None:
     assert not texts(Queue("q"), Queue("s", type="stream"), rabbitmq=(4, 3))
     assert (
         "is a classic queue because of max_priority=5"
@@ -359,7 +361,7 @@ def test_what_is_not_the_same_everywhere() -> None:
 
 
 def without_configure(ctl: Callable[..., object], url: str, name: str) -> str:
-    """A user who may configure reply queues and nothing else: the URL with that user."""
+    """Yield a URL with a user that may configure reply queues only."""
     ctl("add_user", name, "secret")
     ctl("set_permissions", name, r"^warren\.reply\.", ".*", ".*")
     return (
@@ -373,19 +375,19 @@ def works_without_configure(warren: Command, write: Module, url: str, limited: s
     text = SHOP.format(name=name, url=url, further="")
     assert warren("topology", "apply", f"{write(text)}:app").status == 0
     plan = warren("topology", "plan", f"{write(text)}:app", "--url", limited, "--json")
-    # A broker compares for those alone who may configure.
+    # A broker compares declarations only for users with configure permission.
     assert (plan.status, set(statuses(plan.json).values())) == (1, {"unknown"})
     module = write(text.replace("App(", "App(declare='never', url=").replace(repr(url), repr(limited)))
 
     async def run() -> None:
-        app = load(f"{module}:app", App, "an App")
+        app = load_object(f"{module}:app", App, "an App")
         async with app:
             assert app.ready
 
     asyncio.run(run())
 
 
-def test_never_needs_no_right_to_configure(
+def test_declare_never_needs_no_configure_permission(
     warren: Command, module: Module, broker: BrokerProcess, name: str
 ) -> None:
     def ctl(*words: str) -> None:
@@ -394,6 +396,8 @@ def test_never_needs_no_right_to_configure(
     works_without_configure(warren, module, broker.url, without_configure(ctl, broker.url, name), name)
 
 
-def test_nor_on_rabbitmq(warren: Command, module: Module, rabbitmq: RabbitMQ, name: str) -> None:
+def test_declare_never_needs_no_configure_permission_on_rabbitmq(
+    warren: Command, module: Module, rabbitmq: RabbitMQ, name: str
+) -> None:
     limited = without_configure(rabbitmq.ctl, rabbitmq.url, name)
     works_without_configure(warren, module, rabbitmq.url, limited, name)

@@ -16,9 +16,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 CLEAN = [
+    "broker/warren/broker/bench",
     "broker/warren/broker/management",
+    "cli",
     "core",
     "tests/broker/management",
+    "tests/broker/test_bench.py",
+    "tests/cli",
     "tests/house",
     "tests/unit/core",
     "tests/unit/wire",

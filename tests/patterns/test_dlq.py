@@ -91,7 +91,7 @@ async def test_letters_are_replayed_and_discarded(
     assert await dlq("replay", f"{name}.dead", "--id", "m1", "--rate", "1000") == ExitStatus.SUCCESS
     assert capsys.readouterr().out == f"1 of 3 letters in {name}.dead replayed\n"
     assert (await take_one(amqp_url, name)).message_id == "m1"
-    with pytest.raises(UsageError, match="say --yes"):
+    with pytest.raises(UsageError, match="confirm with --yes"):
         await dlq("discard", f"{name}.dead")
     assert await dlq("discard", f"{name}.dead", "--yes", "--json") == ExitStatus.SUCCESS
     assert json.loads(capsys.readouterr().out) == {
@@ -137,7 +137,7 @@ async def test_the_dead_letter_queues_of_an_app_are_counted(
 
 async def test_wrong_use_is_one_line(amqp_url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AMQP_URL", raising=False)
-    with pytest.raises(UsageError, match="which broker"):
+    with pytest.raises(UsageError, match="no broker is named"):
         await dlq("ls", name)
     with pytest.raises(UsageError, match=r"no queue.*dead letters are in <queue>\.dead"):
         await dlq("ls", name, "--url", amqp_url)

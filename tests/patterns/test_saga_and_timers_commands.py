@@ -43,10 +43,10 @@ async def test_sagas_are_listed_and_shown(
     await in_thread(saga, ["ls", name, "--store", path, "--owing"])
     assert capsys.readouterr().out == ""
     await in_thread(saga, ["ls", name, "--store", path, "--limit", "1"])
-    assert capsys.readouterr().out.endswith("and 1 more: --limit 2\n")
+    assert capsys.readouterr().out.endswith("and 1 more; show them with --limit 2\n")
     assert await in_thread(saga, ["show", name, "42", "--store", path]) == 0
     assert "charged -> shipping, sent ship" in capsys.readouterr().out
-    with pytest.raises(UsageError, match="there is no saga"):
+    with pytest.raises(UsageError, match="this store has no saga"):
         await in_thread(saga, ["show", name, "43", "--store", path])
 
 

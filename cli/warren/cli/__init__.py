@@ -1,1 +1,1 @@
-"""The commands of the SDK: run, publish, call, topology, asyncapi; each imports what it needs when it runs."""
+"""Command line of Warren: one module for each command. A command imports its component only when it runs."""

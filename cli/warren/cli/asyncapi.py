@@ -1,4 +1,4 @@
-"""`warren asyncapi MODULE:APP`: what an App sends and receives, as an AsyncAPI 3.0 document."""
+"""`warren asyncapi MODULE:APP`: describe the messages of an App in an AsyncAPI 3.0 document."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from typing import Annotated, Literal
 
 import typer
 
-from warren.cli.typer_commands import Url, checked_url, commands
-from warren.cli.typer_commands import run as run_command
+from warren.cli.typer_commands import Url, command_group, validated_url
+from warren.cli.typer_commands import run_group as run_command
 from warren.core.errors import ExitStatus, UsageError
 
-document = commands("Describe an App in AsyncAPI 3.0.")
+document = command_group("Describe an App in AsyncAPI 3.0.")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the document; no broker is asked."""
+    """Write the document. No broker is needed."""
     return run_command(document, "asyncapi", arguments)
 
 
 @document.command()
 def asyncapi(
-    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, as in shop.main:app")],
-    title: Annotated[str | None, typer.Option(help="of the application (default: its module)")] = None,
-    version: Annotated[str, typer.Option(help="of the application")] = "1.0.0",
-    description: Annotated[str, typer.Option(help="of the application")] = "",
+    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, such as shop.main:app")],
+    title: Annotated[str | None, typer.Option(help="title of the application (default: its module)")] = None,
+    version: Annotated[str, typer.Option(help="version of the application")] = "1.0.0",
+    description: Annotated[str, typer.Option(help="description of the application")] = "",
     form: Annotated[
         Literal["json", "yaml"] | None,
-        typer.Option("--format", help="(default: as the file's name ends, else json); yaml needs PyYAML"),
+        typer.Option("--format", help="(default: by the suffix of FILE, else json); yaml needs PyYAML"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="(default: standard output)")
     ] = None,
     url: Url = None,
 ) -> int:
-    """Write an AsyncAPI 3.0 document of what the App handles and what app.publishes names: channels with AMQP bindings,
-    operations with their replies, and the JSON Schemas of the messages."""
-    from warren.cli.import_target import load
+    """Write an AsyncAPI 3.0 document of the messages that the App handles and those that app.publishes declares: channels
+    with AMQP bindings, operations with their replies, and the JSON Schemas of the messages."""
+    from warren.cli.import_target import load_object
     from warren.sdk import App
     from warren.sdk.extend import asyncapi_document
 
-    app = load(target, App, "an App")
+    app = load_object(target, App, "an App")
     if url is not None:
-        app.use_broker(checked_url(url))
+        app.use_broker(validated_url(url))
     made = asyncapi_document(
         app, title=title or target.partition(":")[0], version=version, description=description
     )
@@ -65,7 +65,7 @@ def asyncapi(
 
 def _yaml(made: object) -> str:
     try:
-        # By its name, as it has no types.
+        # Imported by name, as it has no type hints.
         yaml = import_module("yaml")
     except ImportError:
         raise UsageError("YAML needs PyYAML: pip install PyYAML, or --format json") from None

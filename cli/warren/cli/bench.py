@@ -1,4 +1,4 @@
-"""`warren bench`: measure throughput, latency and processor time of a broker. Options and their validation."""
+"""`warren bench`: measure throughput, latency and processor time of a broker."""
 
 from __future__ import annotations
 

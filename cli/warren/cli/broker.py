@@ -1,4 +1,4 @@
-"""`warren broker`: runs the broker in the foreground until it is told to stop."""
+"""`warren broker`: run the broker in the foreground until it is stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from warren.broker.broker import Broker
 from warren.broker.configuration.config import BrokerConfig
-from warren.broker.configuration.load import load, printed
+from warren.broker.configuration.load import format_config, load
 from warren.broker.connection.event_loop import new_event_loop
 from warren.broker.connection.listener import ListenError
 from warren.broker.connection.tls import TlsError
@@ -30,13 +30,13 @@ STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a broker. Prints one line on standard output when it accepts connections; logs to standard error."""
-    told, only_printed = load(arguments, os.environ)
-    if only_printed:
-        print(printed(told))
+    """Run a broker. Print one line on standard output when it accepts connections; log to standard error."""
+    config, print_only = load(arguments, os.environ)
+    if print_only:
+        print(format_config(config))
         return ExitStatus.SUCCESS
-    write_logs(told.log.log_level, as_json=told.log.log_json)
-    for source, names in told.ignored.items():
+    write_logs(config.log.log_level, as_json=config.log.log_json)
+    for source, names in config.ignored.items():
         if names:
             logger.warning(
                 "event=configuration.settings_ignored source=%s names=%s", source, ", ".join(names)
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     raise_file_limit()
     collect_less_often()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(run(told.broker))
+        return runner.run(run(config.broker))
 
 
 async def run(config: BrokerConfig) -> int:
@@ -66,8 +66,8 @@ async def run(config: BrokerConfig) -> int:
     assert broker.failure is not None
     await asyncio.wait((stopping, broker.failure), return_when=asyncio.FIRST_COMPLETED)
     if broker.failure.done():
-        # Nothing can be saved any more, and waiting for the disk could last for ever: what was refused is known, and the
-        # log on the disk is as whole as it will be.
+        # Nothing can be stored any more, and waiting for the disk could last forever. Publishers have been refused, and
+        # the log on disk is as complete as possible.
         print(f"warren broker: {broker.failure.result()}", file=sys.stderr, flush=True)
         await asyncio.sleep(0)
         os._exit(ExitStatus.IO)
@@ -83,8 +83,8 @@ async def run(config: BrokerConfig) -> int:
 
 
 async def ignore_signals(loop: asyncio.AbstractEventLoop) -> None:
-    """It ends, with its own status: a loop that closes would give the signals back what they do by default, kill."""
-    # Of another thread the mask below is not.
+    """Ignore further signals while the process exits: a closing loop would restore their default action, termination."""
+    # The signal mask below does not apply to other threads, so end them first.
     await loop.shutdown_default_executor()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
     for number in STOP:
@@ -94,15 +94,17 @@ async def ignore_signals(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def collect_less_often() -> None:
-    """Messages come and go by the hundred thousand and are in no cycles: with the interpreter's thresholds, looking for
-    cycles among them took a fifth of the broker's time. What is here by now stays."""
+    """Raise the thresholds of the garbage collector, and exempt existing objects.
+
+    Messages form no cycles. With the default thresholds, searching for cycles took a fifth of the broker's time.
+    """
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
 
 
 def raise_file_limit() -> None:
-    """Each connection takes a file; the soft limit is often 1,024, the hard one is what the system means."""
+    """Raise the soft limit of open files to the hard limit: each connection is a file, and the soft limit is often 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Some systems refuse the hard limit itself; the soft one then stands.
+    # Some systems refuse the hard limit; the soft limit stays then.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""`warren call`: a request from a command line, and its reply."""
+"""`warren call`: send a request and print its reply."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warren.cli.message_body import Body, as_message, read
-from warren.cli.typer_commands import Url, broker_url, commands
-from warren.cli.typer_commands import run as run_command
+from warren.cli.message_body import Body, parse_message, read_body
+from warren.cli.typer_commands import Url, broker_url, command_group
+from warren.cli.typer_commands import run_group as run_command
 from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from warren.sdk import GatherResult, Request, Scatter
 
-asking = commands("Send a request, and print its reply as JSON.")
+calling = command_group("Send a request, and print its reply as JSON.")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Call: 0 with a reply, 1 when the answer is an error or none, 74 without a broker."""
-    return run_command(asking, "call", arguments)
+    """Send a request. Return 0 with a reply, 1 if the reply is an error or missing, 74 if there is no broker."""
+    return run_command(calling, "call", arguments)
 
 
-@asking.command()
+@calling.command()
 def call(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:REQUEST|QUEUE", help="a Request or Scatter class, as in shop:GetQuote; or a queue"
+            metavar="MODULE:REQUEST|QUEUE",
+            help="a Request or Scatter class, such as shop:GetQuote; or a queue",
         ),
     ],
     body: Body = "-",
@@ -39,19 +40,20 @@ def call(
         float, typer.Option(min=0.001, help="seconds for the reply, and for the connection")
     ] = 30.0,
     replies: Annotated[
-        int | None, typer.Option(min=1, help="of a Scatter: so many are enough (default: its whole audience)")
+        int | None,
+        typer.Option(min=1, help="replies that are enough for a Scatter (default: one of each member)"),
     ] = None,
     url: Url = None,
 ) -> int:
     """Send a request and print its reply as JSON: warren call shop:GetQuote '{"sku": "lamp"}'. The reply is checked against
-    the class; what a queue answers is printed as it is. A Scatter prints all replies, and who was silent."""
-    where = broker_url(url)
-    request = _request(target, read(body))
+    the class; that of a queue is printed unchanged. A Scatter prints all replies, and the queues without one."""
+    address = broker_url(url)
+    request = _request(target, read_body(body))
 
-    async def ask() -> Any:
+    async def send() -> Any:
         from warren.sdk import App, Scatter
 
-        app = App(where, name="warren call", declare="never", connect_timeout=timeout)
+        app = App(address, name="warren call", declare="never", connect_timeout=timeout)
         async with app:
             if isinstance(request, Scatter):
                 return _gathered(await app.gather(request, timeout=timeout, replies=replies))
@@ -59,14 +61,14 @@ def call(
 
     from pydantic_core import to_json
 
-    reply = asyncio.run(ask())
+    reply = asyncio.run(send())
     sys.stdout.write(to_json(reply, indent=2).decode() + "\n")
     silent = isinstance(reply, _Scattered) and reply["silent"] and replies is None
     return ExitStatus.FAILED if silent else ExitStatus.SUCCESS
 
 
 class _Scattered(dict[str, Any]):
-    """What a Scatter prints."""
+    """Output for a Scatter."""
 
 
 def _gathered(gathered: GatherResult[Any]) -> _Scattered:
@@ -88,12 +90,12 @@ def _request(target: str, body: bytes) -> Request[Any] | Scatter[Any]:
     if ":" not in target:
         return _untyped(target, body)
     kind: type[Any] = load_class(target, RequestMessage, "a request class")
-    request: Request[Any] | Scatter[Any] = as_message(kind, body)
+    request: Request[Any] | Scatter[Any] = parse_message(kind, body)
     return request
 
 
 def _untyped(queue: str, body: bytes) -> Request[Any]:
-    """A request of any JSON object to a queue, for foreign servers."""
+    """Return a request for a server that is not Warren's: any JSON object, sent to a queue."""
     from pydantic import ConfigDict
 
     from warren.sdk import Request
@@ -106,5 +108,7 @@ def _untyped(queue: str, body: bytes) -> Request[Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise UsageError("the body of a request to a queue is a JSON object; name a request class for others")
+        raise UsageError(
+            "the body of a request to a queue must be a JSON object; for another body, name a request class"
+        )
     return Untyped(**content)

@@ -1,6 +1,7 @@
-"""`warren completion SHELL`: a script that has a shell complete the words of `warren`.
+"""`warren completion SHELL`: print a script for shell completion of `warren`.
 
-The script asks `warren completion words` for what may come next; that imports the one command that is being typed.
+The script calls `warren completion words` for the candidates of the word that is typed; that imports only the module of the
+command that is typed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from warren.core.argument_parser import CommandParser
 from warren.core.errors import ExitStatus
 
-# The dispatcher's, which is not imported here: it imports no command, and no command it.
+# The same group as in the dispatcher, which no command imports.
 GROUP = "warren.commands"
 
 SCRIPTS = {
@@ -41,7 +42,7 @@ complete -c warren -a '(warren completion words -- (commandline -opc)[2..] (comm
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a script, or for `words` what may come next, one a line."""
+    """Print a completion script, or for `words` the candidates, one on each line."""
     parser = CommandParser(
         "warren completion",
         'Print a script that completes warren\'s words: eval "$(warren completion bash)" in ~/.bashrc, '
@@ -60,23 +61,23 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def words(typed: Sequence[str]) -> list[str]:
-    """What the last word may become; nothing where only a file's name could."""
+    """Return the candidates for the last word; none where only a file name is possible."""
     points = {point.name: point for point in entry_points(group=GROUP)}
     *before, last = typed
     if not before:
-        return _fitting(sorted(points), last)
+        return _starting_with(sorted(points), last)
     point = points.get(before[0])
     if point is None:
         return []
     module = import_module(point.module)
     complete: Callable[[Sequence[str], str], Iterable[str]] | None = getattr(module, "complete", None)
     if complete is not None:
-        return _fitting(complete(before[1:], last), last)
-    return _fitting(_of_typer(module, before[1:], last), last)
+        return _starting_with(complete(before[1:], last), last)
+    return _starting_with(_of_typer(module, before[1:], last), last)
 
 
 def _of_typer(module: Any, before: Sequence[str], last: str) -> list[str]:
-    """Subcommands, options and choices, of the typer application that a module has."""
+    """Return subcommands, options and choices of the typer application in a module."""
     applications = [each for each in vars(module).values() if type(each).__name__ == "Typer"]
     if not applications:
         return []
@@ -103,5 +104,5 @@ def _of_typer(module: Any, before: Sequence[str], last: str) -> list[str]:
     return sorted(name for each in options for name in (*each.opts, *each.secondary_opts))
 
 
-def _fitting(found: Iterable[str], start: str) -> list[str]:
+def _starting_with(found: Iterable[str], start: str) -> list[str]:
     return [word for word in found if word.startswith(start)]

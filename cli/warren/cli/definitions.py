@@ -1,4 +1,4 @@
-"""`warren definitions export|import FILE`: definitions, between a broker and a file."""
+"""`warren definitions export|import FILE`: export or import the definitions of a broker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from warren.core.errors import ExitStatus, UsageError
 
 USAGE: Final = """usage: warren definitions export|import FILE [--data-dir DIR | --socket PATH]
 
-Export: users, virtual hosts, permissions, policies, queues, exchanges and bindings of a running broker, as RabbitMQ's JSON.
-Import: the same into a running broker; what is there already stays, and a file with a mistake changes nothing.
+Export users, virtual hosts, permissions, policies, queues, exchanges and bindings of a running broker, as RabbitMQ's JSON.
+Import them into a running broker: existing queues and exchanges stay unchanged, and an invalid file changes nothing.
 FILE may be -, for standard output or input."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Export or import, as `warren ctl export_definitions` and `import_definitions` do."""
-    # Not at the top: the command line's module imports this one.
+    """Export or import definitions, as `warren ctl export_definitions` and `import_definitions` do."""
+    # Imported here because the module of `warren ctl` imports this one.
     from warren.cli.ctl.main import main as ctl
 
     line = list(arguments)
@@ -29,14 +29,14 @@ def main(arguments: Sequence[str]) -> int:
         return ExitStatus.SUCCESS if line else ExitStatus.USAGE
     at = next((index for index, word in enumerate(line) if word in ("export", "import")), None)
     if at is None:
-        raise UsageError(f"it is `export FILE` or `import FILE`, not {' '.join(line)!r}")
+        raise UsageError(f"write `export FILE` or `import FILE`, not {' '.join(line)!r}")
     return ctl([*line[:at], f"{line[at]}_definitions", *line[at + 1 :]])
 
 
-def read(name: str) -> Any:
-    """The definitions in a file.
+def read_file(name: str) -> Any:
+    """Read the definitions of a file, or of standard input for `-`.
 
-    :raises ControlError: if it cannot be read, or is not JSON.
+    :raises ControlError: if the file cannot be read, or is not JSON
     """
     try:
         if name == "-":
@@ -49,10 +49,10 @@ def read(name: str) -> Any:
         raise ControlError(f"{name} is not JSON: {error}", ExitStatus.USAGE) from None
 
 
-def write(name: str, definitions: Any) -> None:
-    """Write definitions to a file that only its owner may read: password hashes are in it.
+def write_file(name: str, definitions: Any) -> None:
+    """Write definitions to a file that only its owner may read, as it contains password hashes.
 
-    :raises ControlError: if it cannot be written.
+    :raises ControlError: if the file cannot be written
     """
     text = json.dumps(definitions, indent=2)
     try:

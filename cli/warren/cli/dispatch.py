@@ -1,8 +1,7 @@
-"""The command `warren`: finds the component that a subcommand belongs to and imports that one only.
+"""Dispatcher of `warren COMMAND`: find the module of a command and import that one only.
 
-Each component registers its command in the entry point group `warren.commands`; a command is a function that
-takes its arguments and returns an exit status. The standard library only, so that `warren broker` starts in the time its
-own imports take.
+Each command is registered in the entry point group `warren.commands`: a function that takes the arguments and returns an
+exit status. This module imports the standard library only, so that `warren broker` starts fast.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ GROUP = "warren.commands"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status; an error that says what to end with becomes one line."""
+    """Run one command and return its exit status. An error with an exit status is printed as one line."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = words[0] if words else ""
     try:
-        return perform(name, words[1:])
+        return run_command(name, words[1:])
     except UsageError as error:
         print(f"warren {name}: {error}", file=sys.stderr)
         return ExitStatus.USAGE
     except BrokenPipeError:
-        # The reader of our output has gone (`warren ... | head`): nothing more can be said, and that is no error.
+        # The reader of the output has closed the pipe (`warren ... | head`). That is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.SUCCESS
     except Exception as error:
-        # The components' own errors say in one line what is wrong, and what to end with; others are mistakes in Warren.
+        # Errors of the components have an exit status and a text of one line; any other exception is a bug in Warren.
         status = getattr(error, "exit_status", None)
         if status is None:
             raise
@@ -41,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitStatus.INTERRUPTED
 
 
-def perform(name: str, words: list[str]) -> int:
-    """Run the command of that name: its exit status."""
+def run_command(name: str, words: list[str]) -> int:
+    """Run the command of this name and return its exit status."""
     commands = {point.name: point for point in entry_points(group=GROUP)}
     if name in ("", "-h", "--help", "help"):
         print(usage(commands), flush=True)
@@ -52,20 +51,23 @@ def perform(name: str, words: list[str]) -> int:
         return ExitStatus.SUCCESS
     point = commands.get(name)
     if point is None:
-        print(f"warren: no command {name!r}; there are: {', '.join(sorted(commands))}", file=sys.stderr)
+        print(f"warren: no command {name!r}; the commands are {', '.join(sorted(commands))}", file=sys.stderr)
         return ExitStatus.USAGE
     return int(point.load()(words) or 0)
 
 
 def usage(commands: dict[str, EntryPoint]) -> str:
+    """Return the help text with all commands."""
     width = max(map(len, commands), default=0)
     lines = ["usage: warren COMMAND [ARGUMENT ...]", "", "commands:"]
-    lines += [f"  {name:<{width}}  {summary(commands[name].module)}".rstrip() for name in sorted(commands)]
-    return "\n".join([*lines, "", "`warren COMMAND --help` tells more."])
+    lines += [
+        f"  {name:<{width}}  {command_summary(commands[name].module)}".rstrip() for name in sorted(commands)
+    ]
+    return "\n".join([*lines, "", "`warren COMMAND --help` describes a command."])
 
 
-def summary(module: str) -> str:
-    """What a command does: the first line of its module, which is found and read, and not imported."""
+def command_summary(module: str) -> str:
+    """Return the first line of a module's docstring. The module is found and read, but not imported."""
     path: Sequence[str] | None = None
     spec = None
     name = ""

@@ -1,15 +1,14 @@
-"""`warren dlq ls|show|replay|discard QUEUE`: dead letters, looked at and settled from a shell."""
+"""`warren dlq ls|show|replay|discard QUEUE`: list, show, replay and discard dead letters."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, TypeVar
+from datetime import timedelta
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,24 +16,25 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from warren.cli.import_target import load
-from warren.cli.typer_commands import Json, Url, broker_url, commands, print_json, run
+from warren.cli.import_target import load_object
+from warren.cli.typer_commands import Json, Url, broker_url, command_group, print_json, run_group
 from warren.core.errors import ExitStatus, UsageError
-from warren.patterns.dead_letters.parked_message import ParkedMessage
+from warren.patterns.dead_letters.parked_message import ParkedMessage, printable
 from warren.patterns.dead_letters.parking_lot import ParkingLot, count_messages
-from warren.patterns.dead_letters.replay import SelectionResult, discard, replay
+from warren.patterns.dead_letters.replay import SelectionResult, discard, find, replay
 from warren.patterns.dead_letters.selection import DeadLetterSelection
 from warren.sdk import App, ConfigError, TopologyMismatch, WarrenError
 from warren.sdk import Queue as DeclaredQueue
 from warren.sdk.extend import duration
 
-dlq: typer.Typer = commands(
-    "Look at dead letters, replay them to where they were published, or discard them."
+dlq: typer.Typer = command_group(
+    "List and show dead letters, replay them to where they were published, or discard them."
 )
 
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue that holds them, as in billing.dead")]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="dead letter queue, such as billing.dead")]
 DiedIn = Annotated[
-    str | None, typer.Option("--queue", metavar="NAME", help="died in this queue (* is any text)")
+    str | None,
+    typer.Option("--queue", metavar="NAME", help="queue in which the message died (* is any text)"),
 ]
 Reason = Annotated[
     str | None,
@@ -44,31 +44,31 @@ Reason = Annotated[
     ),
 ]
 Error = Annotated[
-    str | None, typer.Option(metavar="TYPE", help="the type of the exception, as in ValueError (*)")
+    str | None, typer.Option(metavar="TYPE", help="type of the exception, such as ValueError (* is any text)")
 ]
-Key = Annotated[str | None, typer.Option(metavar="KEY", help="published with this routing key (*)")]
+Key = Annotated[str | None, typer.Option(metavar="KEY", help="routing key of the publish (* is any text)")]
 OlderThan = Annotated[
-    str | None, typer.Option(metavar="TIME", help="died at least so long ago, as in 90s, 30m, 2h")
+    str | None, typer.Option(metavar="TIME", help="least time since the death, such as 90s, 30m, 2h")
 ]
-NewerThan = Annotated[str | None, typer.Option(metavar="TIME", help="died at most so long ago")]
-MessageId = Annotated[str | None, typer.Option("--id", metavar="ID", help="the message with this id")]
+NewerThan = Annotated[str | None, typer.Option(metavar="TIME", help="greatest time since the death")]
+MessageId = Annotated[str | None, typer.Option("--id", metavar="ID", help="message id")]
 Rate = Annotated[float | None, typer.Option(metavar="N", help="at most N messages a second")]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="at most N messages")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="print what would be done, and change nothing")]
 
 LISTED = 100
+"""Letters that `ls` prints by default."""
 ERROR_CHARACTERS = 60
-
-Result = TypeVar("Result")
+"""Characters of an error that `ls` prints."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of them.
+    """Run a subcommand.
 
-    :raises UsageError: for wrong words, a queue that is not there, or no broker named.
+    :raises UsageError: for wrong arguments, a queue that does not exist, or if no broker is named
     """
     try:
-        return run(dlq, "dlq", arguments)
+        return run_group(dlq, "dlq", arguments)
     except TopologyMismatch as error:
         hint = "; dead letters are in <queue>.dead by default" if error.reply_code == 404 else ""
         raise UsageError(f"{error}{hint}") from None
@@ -81,12 +81,12 @@ def main(arguments: Sequence[str]) -> int:
 
 @dlq.command("queues")
 def list_queues(
-    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, as in shop.main:app")],
+    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, such as shop.main:app")],
     url: Url = None,
     as_json: Json = False,
 ) -> int:
-    """List the dead letter queues of an App, with how many letters each holds. Ends with 1 if there are any."""
-    app = load(target, App, "an App")
+    """List the dead letter queues of an App with their number of letters. The exit status is 1 if there are letters."""
+    app = load_object(target, App, "an App")
     queues = [item.dead_letter_queue for item in app.topology if isinstance(item, DeclaredQueue)]
     names = sorted({queue.name for queue in queues if queue is not None})
     counts = asyncio.run(count_messages(url or app.url or broker_url(None), names))
@@ -108,13 +108,15 @@ def list_letters(
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     message_id: MessageId = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="show at most N")] = LISTED,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="print at most N letters")
+    ] = LISTED,
     url: Url = None,
     as_json: Json = False,
 ) -> int:
-    """List dead letters, the oldest first. They stay where they are."""
-    which = _which(died_in, reason, exception, key, older_than, newer_than, message_id)
-    letters, size = asyncio.run(_read(broker_url(url), queue, which, limit))
+    """List dead letters, the oldest first. They stay in the queue."""
+    selection = _selection(died_in, reason, exception, key, older_than, newer_than, message_id)
+    letters, size = asyncio.run(_find(broker_url(url), queue, selection, limit))
     if as_json:
         print_json([letter.as_dict() for letter in letters])
     else:
@@ -127,16 +129,16 @@ def list_letters(
 @dlq.command()
 def show(
     queue: Queue,
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="its message id")],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="message id")],
     url: Url = None,
     as_json: Json = False,
 ) -> int:
-    """Show one dead letter with its headers and body. Ends with 1 if it is not there."""
-    letters, _ = asyncio.run(_read(broker_url(url), queue, DeadLetterSelection(message_id=message_id), 1))
+    """Show one dead letter with its headers and body. The exit status is 1 if there is none with this id."""
+    letters, _ = asyncio.run(_find(broker_url(url), queue, DeadLetterSelection(message_id=message_id), 1))
     if not letters:
         print(f"warren dlq: no message {message_id} in {queue}", file=sys.stderr)
         return ExitStatus.FAILED
-    details = _details(letters[0])
+    details = letters[0].details()
     if as_json:
         print_json(details)
         return ExitStatus.SUCCESS
@@ -166,21 +168,24 @@ def replay_letters(
     dry_run: DryRun = False,
     to_queue: Annotated[
         bool,
-        typer.Option("--to-queue", help="to the queue where it died, not to its exchange and all its queues"),
+        typer.Option(
+            "--to-queue", help="to the queue in which it died, instead of its exchange and all bound queues"
+        ),
     ] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> int:
-    """Publish dead letters again where they were published first, marked `warren-replayed`. Each leaves the queue after the
-    broker's confirm: stopped half-way nothing is lost, and started again it goes on. Ends with 1 if some could not be."""
-    which = _which(died_in, reason, exception, key, older_than, newer_than, message_id)
+    """Publish dead letters again where they were published first, with the header `warren-replayed`. Each is removed after
+    the publisher confirm: an interrupted replay loses nothing, and continues when it is started again. The exit status is 1
+    if letters could not be replayed."""
+    selection = _selection(died_in, reason, exception, key, older_than, newer_than, message_id)
     address = broker_url(url)
     _check_rate(rate)
 
     async def work(progress: Callable[[ParkingLot], Callable[[int], None]]) -> SelectionResult:
         async with ParkingLot(address, queue) as lot, App(address, name="warren dlq", declare="never") as app:
             return await replay(
-                lot, app, which, rate=rate, limit=limit, dry_run=dry_run, to_queue=to_queue, progress=progress(lot)
+                lot, app, selection, rate=rate, limit=limit, dry_run=dry_run, to_queue=to_queue, progress=progress(lot)
             )  # fmt: skip
 
     return _report("replayed", _settle(work), queue, dry_run, as_json)
@@ -199,30 +204,34 @@ def discard_letters(
     limit: Limit = None,
     rate: Rate = None,
     dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> int:
-    """Remove dead letters for good."""
-    which = _which(died_in, reason, exception, key, older_than, newer_than, message_id)
+    """Remove dead letters permanently."""
+    selection = _selection(died_in, reason, exception, key, older_than, newer_than, message_id)
     address = broker_url(url)
     _check_rate(rate)
     if not (yes or dry_run):
         if not sys.stdin.isatty():
-            raise UsageError("discard removes messages for good: say --yes, or --dry-run to see how many")
+            raise UsageError(
+                "discard removes messages permanently; confirm with --yes, or use --dry-run to count them"
+            )
         if not typer.confirm(
-            f"Remove {'all' if which == DeadLetterSelection() else 'these'} dead letters of {queue} for good?"
+            f"Remove {'all' if selection == DeadLetterSelection() else 'these'} dead letters of {queue} permanently?"
         ):
             return ExitStatus.FAILED
 
     async def work(progress: Callable[[ParkingLot], Callable[[int], None]]) -> SelectionResult:
         async with ParkingLot(address, queue) as lot:
-            return await discard(lot, which, rate=rate, limit=limit, dry_run=dry_run, progress=progress(lot))
+            return await discard(
+                lot, selection, rate=rate, limit=limit, dry_run=dry_run, progress=progress(lot)
+            )
 
     return _report("discarded", _settle(work), queue, dry_run, as_json)
 
 
-def _which(
+def _selection(
     died_in: str | None,
     reason: str | None,
     exception: str | None,
@@ -248,36 +257,30 @@ def _duration(text: str | None) -> timedelta | None:
 
 def _check_rate(rate: float | None) -> None:
     if rate is not None and rate <= 0:
-        raise UsageError("--rate is how many messages a second: more than 0")
+        raise UsageError(f"--rate is {rate:g}; it must be greater than 0 messages a second")
 
 
-async def _read(
-    url: str, queue: str, which: DeadLetterSelection, limit: int
+async def _find(
+    url: str, queue: str, selection: DeadLetterSelection, limit: int
 ) -> tuple[list[ParkedMessage], int]:
-    found: list[ParkedMessage] = []
-    now = datetime.now(UTC)
+    """Return the selected letters, and the number of all letters in the queue."""
     async with ParkingLot(url, queue) as lot:
-        async for letter in lot:
-            if which(letter, now):
-                found.append(letter)
-                if len(found) == limit:
-                    break
-    return found, lot.size
+        return await find(lot, selection, limit=limit), lot.size
 
 
 def _settle(
     work: Callable[[Callable[[ParkingLot], Callable[[int], None]]], Awaitable[SelectionResult]],
 ) -> SelectionResult:
-    async def run() -> SelectionResult:
+    async def run_group() -> SelectionResult:
         return await work(started)
 
     with _progress() as started:
-        return asyncio.run(run())
+        return asyncio.run(run_group())
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[ParkingLot], Callable[[int], None]]]:
-    """A bar on standard error, where a person sees it."""
+    """Show a progress bar on standard error, if that is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -289,18 +292,18 @@ def _progress() -> Iterator[Callable[[ParkingLot], Callable[[int], None]]]:
         yield started
 
 
-def _report(what: str, settled: SelectionResult, queue: str, dry_run: bool, as_json: bool) -> int:
+def _report(verb: str, settled: SelectionResult, queue: str, dry_run: bool, as_json: bool) -> int:
     failed = [{"message_id": letter.message_id, "error": str(error)} for letter, error in settled.failed]
     if as_json:
-        counts = {"read": settled.read, "matched": settled.matched, what: settled.done, "dry_run": dry_run}
+        counts = {"read": settled.read, "matched": settled.matched, verb: settled.done, "dry_run": dry_run}
         print_json({**counts, "failed": failed})
     elif dry_run:
-        print(f"{settled.matched} of {settled.read} letters in {queue} would be {what}")
+        print(f"{settled.matched} of {settled.read} letters in {queue} would be {verb}")
     else:
-        print(f"{settled.done} of {settled.read} letters in {queue} {what}")
+        print(f"{settled.done} of {settled.read} letters in {queue} {verb}")
     if not as_json:
         for failure in failed:
-            print(f"not {what}: {failure['message_id']}: {failure['error']}", file=sys.stderr)
+            print(f"not {verb}: {failure['message_id']}: {failure['error']}", file=sys.stderr)
     return ExitStatus.FAILED if failed else ExitStatus.SUCCESS
 
 
@@ -321,24 +324,10 @@ def _show_table(letters: Sequence[ParkedMessage]) -> None:
             letter.message_id, letter.delivery.type or "", letter.queue, letter.reason, error, letter.key,
             str(letter.deaths), last, str(len(letter.delivery.body)),
         )  # fmt: skip
-        # What a message holds is its publisher's: no markup, and nothing that moves a terminal's cursor.
-        table.add_row(*(escape(_printable(cell)) for cell in cells))
+        # Fields of a message may contain anything: no markup, and no control characters.
+        table.add_row(*(escape(printable(cell)) for cell in cells))
     console = Console() if sys.stdout.isatty() else Console(width=250)
     console.print(table)
-
-
-def _details(letter: ParkedMessage) -> dict[str, Any]:
-    delivery = letter.delivery
-    try:
-        headers = {_printable(name): _plain(value) for name, value in delivery.headers.items()}
-    except ValueError as error:
-        headers = {"unreadable": str(error)}
-    properties = {name: value for name, value in delivery.properties.items() if name != "message_id"}
-    details = {**letter.as_dict(), "properties": properties, "headers": headers}
-    try:
-        return {**details, "body": delivery.body.decode()}
-    except UnicodeDecodeError:
-        return {**details, "body_base64": base64.b64encode(delivery.body).decode()}
 
 
 def _body_text(letter: ParkedMessage) -> str:
@@ -349,19 +338,4 @@ def _body_text(letter: ParkedMessage) -> str:
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except ValueError:
-        return "\n".join(_printable(line) for line in text.split("\n"))
-
-
-def _plain(value: Any) -> Any:
-    """A header's value as JSON has it."""
-    if isinstance(value, dict):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return value if isinstance(value, int | float | bool | None) else _printable(str(value))
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+        return "\n".join(printable(line) for line in text.split("\n"))

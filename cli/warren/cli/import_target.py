@@ -1,4 +1,4 @@
-"""`module:name` on a command line: the object that it means, from the folder that the command runs in."""
+"""Import of the object that `module:name` names on a command line, also from the current folder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from warren.core.errors import UsageError
 Wanted = TypeVar("Wanted")
 
 
-def load(target: str, kind: type[Wanted], what: str) -> Wanted:
-    """The object that `module:name` names; with `module` alone, the only one of its kind in there. A function without
-    parameters is called for it.
+def load_object(target: str, kind: type[Wanted], what: str) -> Wanted:
+    """Import the object that `module:name` names.
 
-    :param kind: what it has to be.
-    :param what: how texts call that, with its article: `an App`.
-    :raises UsageError: why there is none.
+    With `module` alone, it is the only object of this type in the module. A function without parameters is called, and its
+    result is the object.
+
+    :param kind: required type of the object
+    :param what: name of the type in error texts, with its article: `an App`
+    :raises UsageError: if the module cannot be imported, or there is no such object
     """
     module_name, _, path = target.partition(":")
     module = _import(module_name)
@@ -28,7 +30,9 @@ def load(target: str, kind: type[Wanted], what: str) -> Wanted:
         distinct = {id(each): each for each in found.values()}
         if len(distinct) != 1:
             names = f"it has {', '.join(found)}" if found else "it has none"
-            raise UsageError(f"name {what} of the module {module_name!r}: {module_name}:NAME; {names}")
+            raise UsageError(
+                f"{what} of the module {module_name!r} must be named as {module_name}:NAME; {names}"
+            )
         return next(iter(distinct.values()))
     value: Any = module
     for name in path.split("."):
@@ -41,14 +45,16 @@ def load(target: str, kind: type[Wanted], what: str) -> Wanted:
     if not isinstance(value, kind) and callable(value) and not isinstance(value, type):
         value = value()
     if not isinstance(value, kind):
-        raise UsageError(f"{target} is no {what.partition(' ')[2]}, but of type {type(value).__name__}")
+        raise UsageError(f"{target} is not {what}, but of type {type(value).__name__}")
     return value
 
 
 def load_class(target: str, base: type[Wanted], what: str) -> type[Wanted]:
-    """The class that `module:Name` names.
+    """Import the class that `module:Name` names.
 
-    :raises UsageError: why there is none.
+    :param base: required base class
+    :param what: name of such a class in error texts, with its article
+    :raises UsageError: if the module cannot be imported, or there is no such class
     """
     module_name, _, name = target.partition(":")
     module = _import(module_name)
@@ -70,12 +76,14 @@ def _import(name: str) -> Any:
         sys.path.insert(0, here)
     if not name or name.endswith(".py") or "/" in name:
         shown = name.removesuffix(".py").replace("/", ".") or "module"
-        raise UsageError(f"{name!r} is no module: write {shown}:app, as in `import {shown}`")
+        raise UsageError(f"{name!r} is not a module name; write {shown}:app, as in `import {shown}`")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UsageError(f"there is no module {name!r} in {here} or among what is installed") from None
+            raise UsageError(
+                f"there is no module {name!r} in {here} or among the installed packages"
+            ) from None
         raise UsageError(f"cannot import {name!r}: {error}") from None
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,4 +1,4 @@
-"""The body of a message on a command line: a text, a file, or standard input."""
+"""Message bodies from the command line: a text, a file, or standard input."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     Model = TypeVar("Model", bound=BaseModel)
 
 Body = Annotated[
-    str, typer.Argument(metavar="[BODY]", help="text or JSON; @FILE is a file's content, - standard input")
+    str, typer.Argument(metavar="[BODY]", help="text or JSON; @FILE reads a file, - standard input")
 ]
 
 
-def read(body: str) -> bytes:
-    """The bytes that the argument means.
+def read_body(body: str) -> bytes:
+    """Return the bytes of the argument BODY.
 
-    :raises UsageError: if the file cannot be read.
+    :raises UsageError: if the file cannot be read
     """
     if body == "-":
         return sys.stdin.buffer.read()
@@ -36,10 +36,10 @@ def read(body: str) -> bytes:
     return body.encode("utf-8", "surrogateescape")
 
 
-def as_message(kind: type[Model], body: bytes) -> Model:
-    """The body as a message class.
+def parse_message(kind: type[Model], body: bytes) -> Model:
+    """Parse a body as a message class.
 
-    :raises UsageError: what is wrong with it, field by field.
+    :raises UsageError: naming each invalid field
     """
     from pydantic import ValidationError
 
@@ -48,11 +48,13 @@ def as_message(kind: type[Model], body: bytes) -> Model:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise UsageError(f"the body is no {kind.__name__}: {format_validation_error(error)}") from None
+        raise UsageError(
+            f"the body is not a valid {kind.__name__}: {format_validation_error(error)}"
+        ) from None
 
 
-def content_type_of(body: bytes) -> str:
-    """What the body is: JSON, another text, or bytes."""
+def guess_content_type(body: bytes) -> str:
+    """Guess the content type of a body: JSON, other text, or bytes."""
     try:
         json.loads(body)
     except UnicodeDecodeError:

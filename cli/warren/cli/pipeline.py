@@ -1,4 +1,4 @@
-"""`warren pipeline JOB`: runs one of the Spark jobs, here or on a cluster."""
+"""`warren pipeline JOB`: run one of the Spark jobs, locally or on a cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from warren.pipeline.spark_session import check_spark, spark_session
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str]) -> int:
     """Run a job and return the exit status.
 
-    :raises UsageError: for wrong arguments, a source that cannot be read, a missing Java or pyspark
+    :raises UsageError: for wrong arguments, an unreadable source, or if Java or pyspark is missing
     """
     options = parse(arguments)
     started = time.monotonic()
@@ -40,14 +40,14 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{time.monotonic() - started:6.1f} s  {step}", file=sys.stderr, flush=True)
 
     try:
-        summary, told = run(options, progress)
+        summary, details = run(options, progress)
     except PipelineError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         print(f"warren pipeline: {error}", file=sys.stderr)
         return ExitStatus.IO
     if options.json:
-        print(json.dumps(summary_as_json(summary, told), indent=2))
+        print(json.dumps(summary_as_json(summary, details), indent=2))
     else:
         from rich.console import Console
 
@@ -58,13 +58,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of a job, from the words after `warren pipeline`.
+    """Parse the arguments of `warren pipeline`.
 
-    :raises UsageError: for what cannot be meant
+    :raises UsageError: for wrong arguments
     """
     options = parser().parse_args(arguments)
     if options.job is None:
-        raise UsageError(f"name a job: {', '.join(JOBS)} (see warren pipeline --help)")
+        raise UsageError(f"no job is named; the jobs are {', '.join(JOBS)} (see warren pipeline --help)")
     options.continuous |= options.available_now
     return options
 
@@ -72,17 +72,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def run(
     options: argparse.Namespace, progress: Callable[[str], None] = lambda step: None
 ) -> tuple[Summary, Run]:
-    """Run a job, from the source to the page.
+    """Run a job, from reading the source to writing the report.
 
-    `--out` is made if it is missing; what an earlier run left in it is replaced, or, with `--continuous`, gone on with. On
-    a cluster it lies on storage that this process, the driver and the executors share.
+    The folder `--out` is created if it is missing. The output of an earlier run is replaced or, with `--continuous`,
+    continued. On a cluster the folder must be on storage that this process, the driver and the executors share.
 
-    :param options: made by `parse`
-    :param progress: told what begins, in a few words
-    :return: the numbers, and where they come from
+    :param options: result of `parse`
+    :param progress: called with the name of each step at its beginning
+    :return: the summary, and the details of the run
     :raises PipelineError: if the source cannot be read
     :raises UsageError: if Spark cannot start, or cannot write to the folder
-    :raises SparkFailed: if Spark fails, at writing for example
+    :raises SparkFailed: if Spark fails later, for example while writing
     """
     started = time.monotonic()
     job = JOBS[options.job]
@@ -92,14 +92,14 @@ def run(
     progress("starting Spark" if options.remote is None else f"connecting to {options.remote}")
     from warren.pipeline.datasource import source_errors
 
-    def told() -> Run:
+    def details() -> Run:
         streams = () if options.stream is None else tuple(options.stream.split(","))
         source = Address(options.source).masked_url
         seconds = round(time.monotonic() - started, 1)
         return Run(job.NAME, source, streams, options.queue, options.continuous, seconds)
 
     def report(summary: Summary) -> None:
-        write_report(job, summary, told(), options.out)
+        write_report(job, summary, details(), options.out)
 
     name, log = f"warren {job.NAME}", options.out / "spark.log"
     try:
@@ -113,11 +113,15 @@ def run(
         if failure := spark_failure(error, log):
             raise failure from error
         raise
-    return summary, told()
+    return summary, details()
 
 
 def check(options: argparse.Namespace) -> None:
-    """What is wrong is said before Spark starts, which takes a while."""
+    """Check the options before Spark starts, which takes several seconds.
+
+    :raises UsageError: if the output folder or Spark is not usable
+    :raises PipelineError: if the source is wrong
+    """
     Address(options.source, options.read_timeout)
     spark_path(options.out)
     if options.out.exists() and not options.out.is_dir():
@@ -130,7 +134,7 @@ def check(options: argparse.Namespace) -> None:
 
 def parser() -> Parser:
     root = Parser(
-        prog="warren pipeline", description="Spark jobs over what a broker's streams and queues hold."
+        prog="warren pipeline", description="Spark jobs over the messages of a broker's streams and queues."
     )
     jobs = root.add_subparsers(dest="job", metavar="JOB", parser_class=Parser)
     for job in ALL:
@@ -143,56 +147,58 @@ def parser() -> Parser:
 def add_shared_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", required=True, metavar="URL", help="amqp://user:password@host:port/vhost")
     read = parser.add_mutually_exclusive_group(required=True)
-    read.add_argument("--stream", type=filled, metavar="NAME[,NAME]", help="what to read: streams")
+    read.add_argument("--stream", type=filled, metavar="NAME[,NAME]", help="streams to read")
     read.add_argument(
         "--queue",
         type=filled,
         metavar="NAME",
-        help="or a classic queue without a delivery limit that nobody consumes: browsed, its messages stay; with "
-        "--continuous they are taken",
+        help="queue to read: a classic queue without delivery limit and consumers. It is browsed, its messages stay; with "
+        "--continuous they are consumed",
     )
     parser.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="folder for Parquet, summary.json, report.html"
     )
     parser.add_argument(
-        "--master", default="local[*]", help="where Spark runs (default: %(default)s, this machine)"
+        "--master", default="local[*]", help="Spark master (default: %(default)s, this machine)"
     )
-    parser.add_argument("--remote", metavar="URL", help="a server of Spark Connect instead: sc://host:15002")
+    parser.add_argument(
+        "--remote", metavar="URL", help="Spark Connect server, instead of a master: sc://host:15002"
+    )
     parser.add_argument(
         "--read-timeout",
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="give up after so long without progress (default: 30)",
+        help="fail after this time without progress (default: 30)",
     )
     parser.add_argument(
         "--continuous",
         action="store_true",
-        help="go on until Ctrl-C or SIGTERM; once more goes on from there",
+        help="run until Ctrl-C or SIGTERM; the next run continues from there",
     )
     parser.add_argument(
         "--every",
         type=durations.duration_argument,
         default="10s",
-        help="with --continuous: how often messages are taken (default: %(default)s)",
+        help="with --continuous: interval of micro-batches (default: %(default)s)",
     )
     parser.add_argument(
         "--available-now",
         action="store_true",
-        help="with --continuous: end when everything that is there now has been taken",
+        help="with --continuous: end when all messages that are available now have been read",
     )
     parser.add_argument(
         "--max-messages",
         type=at_least_one,
         metavar="NUMBER",
-        help="with --continuous: taken at a time (default: all that there are)",
+        help="with --continuous: largest micro-batch (default: all available messages)",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
 def at_least_one(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages: write 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages; write 1 or more")
     return int(text)
 
 

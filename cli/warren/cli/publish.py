@@ -1,4 +1,4 @@
-"""`warren publish`: messages from a command line, each confirmed by the broker."""
+"""`warren publish`: publish messages and wait for their publisher confirms."""
 
 from __future__ import annotations
 
@@ -8,51 +8,53 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warren.cli.message_body import Body, as_message, content_type_of, read
-from warren.cli.typer_commands import Json, Url, broker_url, commands, print_json
-from warren.cli.typer_commands import run as run_command
+from warren.cli.message_body import Body, guess_content_type, parse_message, read_body
+from warren.cli.typer_commands import Json, Url, broker_url, command_group, print_json
+from warren.cli.typer_commands import run_group as run_command
 from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from warren.sdk import Message, Outgoing, PublishReport
     from warren.sdk.extend import CallNext
 
-sending = commands("Publish messages, and wait until the broker has confirmed them.")
+publishing = command_group("Publish messages, and wait until the broker has confirmed them.")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Publish: 0 when all are confirmed, 1 when one was returned or refused, 74 without a broker."""
-    return run_command(sending, "publish", arguments)
+    """Publish messages. Return 0 if all are confirmed, 1 if one is returned or nacked, 74 if there is no broker."""
+    return run_command(publishing, "publish", arguments)
 
 
-@sending.command()
+@publishing.command()
 def publish(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:MESSAGE|KEY", help="a message class, as in shop:OrderPlaced; or a routing key"
+            metavar="MODULE:MESSAGE|KEY", help="a message class, such as shop:OrderPlaced; or a routing key"
         ),
     ],
     body: Body = "-",
     exchange: Annotated[
         str | None,
-        typer.Option(help="the exchange of a routing key (default: the default exchange, so KEY is a queue)"),
+        typer.Option(help="exchange for KEY (default: the default exchange, so KEY is a queue)"),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="each line of the body is a message")] = False,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="a header; may be repeated")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="header; may be repeated")
     ] = None,
-    message_type: Annotated[str | None, typer.Option("--type", help="the property type")] = None,
+    message_type: Annotated[str | None, typer.Option("--type", help="property `type`")] = None,
     content_type: Annotated[
         str | None, typer.Option(help="(default: application/json if it is JSON, else text or bytes)")
     ] = None,
     expiration: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="such as 5s: it expires if it waits so long")
+        str | None, typer.Option(metavar="DURATION", help="time to live in a queue, such as 5s")
     ] = None,
-    transient: Annotated[bool, typer.Option("--transient", help="not persistent")] = False,
+    transient: Annotated[bool, typer.Option("--transient", help="delivery mode 1 instead of 2")] = False,
     declare: Annotated[
         bool,
-        typer.Option("--declare", help="make what a message class must reach; else that is only checked"),
+        typer.Option(
+            "--declare", help="declare the topology of the message class instead of only checking it"
+        ),
     ] = False,
     timeout: Annotated[
         float, typer.Option(min=0.001, help="seconds for each message, and for the connection")
@@ -62,13 +64,13 @@ def publish(
 ) -> int:
     """Publish a message class with a JSON body, or any body to a routing key:
     warren publish shop:OrderPlaced '{"order_id": "42"}'; warren publish order.placed --exchange orders @order.json"""
-    where = broker_url(url)
-    content = read(body)
+    address = broker_url(url)
+    content = read_body(body)
     bodies = content.splitlines() if lines else [content]
     headers = dict(_header(each) for each in header or [])
     kind = _message_class(target) if ":" in target and exchange is None else None
     if kind is not None:
-        messages: list[Any] = [as_message(kind, each) for each in bodies]
+        messages: list[Any] = [parse_message(kind, each) for each in bodies]
     else:
         messages = bodies
     properties: dict[str, Any] = {"type": message_type} if message_type else {}
@@ -79,7 +81,7 @@ def publish(
 
     async def shape(outgoing: Outgoing, call_next: CallNext) -> None:
         if kind is None or content_type:
-            outgoing.set("content_type", content_type or content_type_of(outgoing.body))
+            outgoing.set("content_type", content_type or guess_content_type(outgoing.body))
         for name, value in properties.items():
             outgoing.set(name, value)
         for name, value in headers.items():
@@ -90,7 +92,7 @@ def publish(
         from warren.sdk import App
 
         app = App(
-            where, name="warren publish", declare="always" if declare else "never", connect_timeout=timeout
+            address, name="warren publish", declare="always" if declare else "never", connect_timeout=timeout
         )
         app.middleware(publish=shape)
         async with app:
@@ -100,10 +102,10 @@ def publish(
                 iter(messages), timeout=timeout, on_error="report", exchange=exchange or "", key=target
             )
 
-    return _told(asyncio.run(send()), as_json)
+    return _print_report(asyncio.run(send()), as_json)
 
 
-def _told(report: PublishReport, as_json: bool) -> int:
+def _print_report(report: PublishReport, as_json: bool) -> int:
     confirmed = report.total - len(report.failures)
     if as_json:
         failed = [{"index": each.index, "error": str(each.error)} for each in report.failures]
@@ -118,6 +120,8 @@ def _told(report: PublishReport, as_json: bool) -> int:
 
 
 class _Failed(Exception):
+    """Error with the exit status of the command."""
+
     def __init__(self, text: str, exit_status: int) -> None:
         super().__init__(text)
         self.exit_status = exit_status
@@ -133,7 +137,7 @@ def _message_class(target: str) -> type[Message]:
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise UsageError(f"{text!r} is no header: write NAME=VALUE")
+        raise UsageError(f"{text!r} is not a header; write NAME=VALUE")
     return name, value
 
 

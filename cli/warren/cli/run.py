@@ -1,4 +1,4 @@
-"""`warren run MODULE:APP`: an App as a service, in one process or in several."""
+"""`warren run MODULE:APP`: run an App as a service, in one process or in several."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from warren.cli.systemd import notify, watchdog_seconds
-from warren.cli.typer_commands import Url, commands
-from warren.cli.typer_commands import run as run_command
-from warren.cli.worker_supervisor import NOT_READY, READY, STATUS_VARIABLE, Supervisor, say
+from warren.cli.typer_commands import Url, command_group
+from warren.cli.typer_commands import run_group as run_command
+from warren.cli.worker_supervisor import NOT_READY, READY, STATUS_VARIABLE, Supervisor, print_status
 from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
 
@@ -25,44 +25,45 @@ if TYPE_CHECKING:
     from warren.sdk.extend import StopRequest
 
 STATE_SECONDS = 0.5
-"""How often a worker looks whether its App is ready."""
+"""Seconds between two checks of a worker whether its App is ready."""
 
-service = commands("Run an App until SIGTERM or SIGINT, then stop it cleanly.")
+service = command_group("Run an App until SIGTERM or SIGINT, then stop it gracefully.")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run an App: 0 after a clean stop, 2 if it cannot be loaded, 74 without a broker."""
+    """Run an App. Return 0 after a graceful stop, 2 if it cannot be loaded, 74 if there is no broker."""
     return run_command(service, "run", arguments)
 
 
 @service.command()
 def run(
-    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, as in shop.main:app")],
+    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, such as shop.main:app")],
     url: Url = None,
     workers: Annotated[
-        int, typer.Option(min=1, max=1000, help="processes; one that ends is started again")
+        int, typer.Option(min=1, max=1000, help="number of processes; one that ends is restarted")
     ] = 1,
-    reload: Annotated[bool, typer.Option("--reload", help="start anew when a Python file changes")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="restart when a Python file changes")] = False,
     reload_dir: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", exists=True, help="watch this folder instead of the current one"),
+        typer.Option(metavar="DIR", exists=True, help="folder to watch instead of the current one"),
     ] = None,
     health: Annotated[
-        str | None, typer.Option(metavar="[HOST:]PORT", help="answer GET /live and /ready here")
+        str | None, typer.Option(metavar="[HOST:]PORT", help="address that serves GET /live and /ready")
     ] = None,
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="what is logged on standard error")
+        Literal["debug", "info", "warning", "error"],
+        typer.Option(help="lowest level that is logged on standard error"),
     ] = "info",
-    log_json: Annotated[bool, typer.Option("--log-json", help="log one JSON object a line")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="log one JSON object for each line")] = False,
 ) -> int:
-    """Run an App until SIGTERM or SIGINT: then its consumers are cancelled, handlers end (within the App's grace period),
-    confirms are awaited. A second signal ends it at once. systemd is told when it is ready (Type=notify)."""
+    """Run an App until SIGTERM or SIGINT. Then cancel its consumers, let handlers end (within the App's grace period) and
+    await outstanding confirms. A second signal ends it at once. systemd is notified when it is ready (Type=notify)."""
     write_logs(log_level, as_json=log_json)
     if url is not None:
-        # Before the module is imported: an App() of no URL takes it from there.
+        # Set before the module is imported: an App() without a URL reads it.
         os.environ["AMQP_URL"] = url
     if workers == 1 and not reload:
-        return _alone(target, url, health)
+        return _run_alone(target, url, health)
     if reload:
         try:
             import watchfiles  # noqa: F401
@@ -74,11 +75,11 @@ def run(
     return asyncio.run(_supervise(command, workers, health, (reload_dir or [Path.cwd()]) if reload else []))
 
 
-def _alone(target: str, url: str | None, health: str | None) -> int:
-    from warren.cli.import_target import load
+def _run_alone(target: str, url: str | None, health: str | None) -> int:
+    from warren.cli.import_target import load_object
     from warren.sdk import App
 
-    app = load(target, App, "an App")
+    app = load_object(target, App, "an App")
     if url is not None:
         app.use_broker(url)
     asyncio.run(_serve(app, target, health))
@@ -93,9 +94,12 @@ async def _serve(app: App, target: str, health: str | None) -> None:
     if health is not None:
         await probe.open(*address(health))
     status = os.environ.pop(STATUS_VARIABLE, None)
-    beside = [asyncio.create_task(_watchdog())]
+    background = [asyncio.create_task(_watchdog())]
     if status is not None:
-        beside += [asyncio.create_task(_tell(app, int(status))), asyncio.create_task(_parent_gone(stop))]
+        background += [
+            asyncio.create_task(_report_state(app, int(status))),
+            asyncio.create_task(_stop_with_parent(stop)),
+        ]
 
     def started() -> None:
         if status is None:
@@ -104,17 +108,17 @@ async def _serve(app: App, target: str, health: str | None) -> None:
     try:
         await serve(app, stop=stop, on_started=started, on_stopping=lambda: notify("STOPPING=1"))
     finally:
-        for task in beside:
+        for task in background:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*background, return_exceptions=True)
         probe.close()
 
 
 async def _supervise(command: Sequence[str], count: int, health: str | None, watched: Sequence[Path]) -> int:
     from warren.sdk.extend import ProbeServer
 
-    # What systemd asks for, the supervisor answers: the workers must not.
-    beside = [asyncio.create_task(_watchdog())]
+    # Only the supervisor notifies systemd; the workers must not.
+    background = [asyncio.create_task(_watchdog())]
     supervisor = Supervisor(
         command, count, {"NOTIFY_SOCKET": "", "WATCHDOG_USEC": ""}, restart_on_usage=bool(watched)
     )
@@ -132,13 +136,13 @@ async def _supervise(command: Sequence[str], count: int, health: str | None, wat
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, supervisor.restart)
     if watched:
-        beside.append(asyncio.create_task(_reload(supervisor, watched)))
+        background.append(asyncio.create_task(_reload(supervisor, watched)))
     try:
         return await supervisor.run()
     finally:
-        for task in beside:
+        for task in background:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*background, return_exceptions=True)
         probe.close()
 
 
@@ -150,13 +154,13 @@ def _health(supervisor: Supervisor) -> Health:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `[IPV6]:PORT` or `PORT`, which is one of loopback.
+    """Parse `HOST:PORT`, `[IPV6]:PORT` or `PORT`, which is a port of the loopback address.
 
-    :raises UsageError: if it is none.
+    :raises UsageError: if it is not an address
     """
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"{text!r} is no address for --health: write PORT or HOST:PORT")
+        raise UsageError(f"--health {text!r} is not an address; write PORT or HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -165,24 +169,24 @@ async def _reload(supervisor: Supervisor, watched: Sequence[Path]) -> None:
 
     async for changes in awatch(*watched, watch_filter=PythonFilter(), recursive=True):
         names = sorted({Path(path).name for _, path in changes})
-        say(f"{', '.join(names[:3])}{' and more' if len(names) > 3 else ''} changed: starting anew")
+        print_status(f"{', '.join(names[:3])}{' and more' if len(names) > 3 else ''} changed; restarting")
         supervisor.restart()
 
 
-async def _tell(app: App, pipe: int) -> None:
-    """Tell the supervisor when the App becomes ready, and when it is no longer."""
-    told = NOT_READY
+async def _report_state(app: App, pipe: int) -> None:
+    """Write each change of readiness of the App to the supervisor's pipe."""
+    reported = NOT_READY
     with contextlib.suppress(OSError):
         while True:
             state = READY if app.ready else NOT_READY
-            if state != told:
+            if state != reported:
                 os.write(pipe, state)
-                told = state
+                reported = state
             await asyncio.sleep(STATE_SECONDS)
 
 
-async def _parent_gone(stop: StopRequest) -> None:
-    """Stop cleanly when the supervisor is gone: standard input is a pipe that ends with it."""
+async def _stop_with_parent(stop: StopRequest) -> None:
+    """Stop gracefully when the supervisor has ended: standard input is a pipe that ends with it."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", buffering=0)

@@ -1,4 +1,4 @@
-"""`warren saga ls|show NAME`: where sagas stand and how they got there, from a shell."""
+"""`warren saga ls|show NAME`: list sagas with their states, and show the history of one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Annotated
 
 import typer
 
-from warren.cli.typer_commands import Json, commands, print_json, run
+from warren.cli.typer_commands import Json, command_group, print_json, run_group
 from warren.core.errors import ExitStatus, UsageError
 from warren.patterns.saga.history import SagaHistory, read_histories, read_history
 from warren.patterns.stores.open_by_url import open_store_from_url
 from warren.patterns.stores.store import StoreUnavailable
 
-saga: typer.Typer = commands("Look at sagas: where each stands, what it owes, and how it got there.")
+saga: typer.Typer = command_group(
+    "List sagas with their states and unpublished messages, and show the history of one."
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="the saga's name, as in Saga(NAME, ...)")]
 StoreAt = Annotated[
@@ -28,18 +30,19 @@ StoreAt = Annotated[
         help="redis://..., postgresql://..., or an SQLite file",
     ),
 ]
-Prefix = Annotated[str, typer.Option(metavar="TEXT", help="of the keys in Redis")]
+Prefix = Annotated[str, typer.Option(metavar="TEXT", help="prefix of the keys in Redis")]
 
 LISTED = 100
+"""Sagas that `ls` prints by default."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of them.
+    """Run a subcommand.
 
-    :raises UsageError: for wrong words, or a store or saga that is not there.
+    :raises UsageError: for wrong arguments, or a store or saga that does not exist
     """
     try:
-        return run(saga, "saga", arguments)
+        return run_group(saga, "saga", arguments)
     except StoreUnavailable as error:
         print(f"warren saga: {error}", file=sys.stderr)
         return ExitStatus.IO
@@ -57,48 +60,48 @@ def list_sagas(
     prefix: Prefix = "warren:",
     as_json: Json = False,
 ) -> None:
-    """List sagas, those that moved last at the top."""
+    """List sagas, the most recently changed first."""
 
     async def collect() -> list[SagaHistory]:
-        async with open_store_from_url(store, prefix) as kept:
+        async with open_store_from_url(store, prefix) as opened:
             return [
-                story
-                async for story in read_histories(kept, name, now_ms=int(time.time() * 1000))
-                if (state is None or story.state == state) and (story.owed or not owing)
+                history
+                async for history in read_histories(opened, name, now_ms=int(time.time() * 1000))
+                if (state is None or history.state == state) and (history.owed or not owing)
             ]
 
     found = asyncio.run(collect())
-    found.sort(key=lambda story: (-story.moved.timestamp(), story.key))
+    found.sort(key=lambda history: (-history.moved.timestamp(), history.key))
     if as_json:
-        print_json([story.as_json() for story in found[:limit]])
+        print_json([history.as_json() for history in found[:limit]])
         return
-    for story in found[:limit]:
-        owes = f"  owes {', '.join(story.owed)}" if story.owed else ""
-        print(f"{story.moved:%Y-%m-%d %H:%M:%S}  {story.state:<20}  {story.key}{owes}")
+    for history in found[:limit]:
+        owes = f"  owes {', '.join(history.owed)}" if history.owed else ""
+        print(f"{history.moved:%Y-%m-%d %H:%M:%S}  {history.state:<20}  {history.key}{owes}")
     if len(found) > limit:
-        print(f"and {len(found) - limit} more: --limit {len(found)}")
+        print(f"and {len(found) - limit} more; show them with --limit {len(found)}")
 
 
 @saga.command("show")
 def show_saga(
     name: Name,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="which one, as in an order's id")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="key of the saga, such as an order id")],
     store: StoreAt,
     prefix: Prefix = "warren:",
     as_json: Json = False,
 ) -> None:
-    """Tell the story of one saga."""
+    """Show the history of one saga."""
 
     async def read() -> SagaHistory | None:
-        async with open_store_from_url(store, prefix) as kept:
-            return await read_history(kept, name, key, now_ms=int(time.time() * 1000))
+        async with open_store_from_url(store, prefix) as opened:
+            return await read_history(opened, name, key, now_ms=int(time.time() * 1000))
 
-    story = asyncio.run(read())
-    if story is None:
+    history = asyncio.run(read())
+    if history is None:
         raise UsageError(
-            f"there is no saga {name} of {key!r} in this store: it never began, or was forgotten"
+            f"this store has no saga {name} with the key {key!r}: it never started, or was deleted"
         )
     if as_json:
-        print_json(story.as_json())
+        print_json(history.as_json())
     else:
-        print(story)
+        print(history)

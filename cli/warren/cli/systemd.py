@@ -1,4 +1,4 @@
-"""What systemd wants to hear of a service: sd_notify(3), without its library."""
+"""Notifications to systemd: sd_notify(3), without its library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 
 def notify(state: str) -> None:
-    """Tell it, if it asked for it: `READY=1`, `STOPPING=1`, `WATCHDOG=1`."""
+    """Send a state such as `READY=1`, `STOPPING=1` or `WATCHDOG=1`; no effect outside of systemd."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -20,6 +20,6 @@ def notify(state: str) -> None:
 
 
 def watchdog_seconds() -> float | None:
-    """How often it wants a sign of life: half of what it waits; None if it wants none."""
+    """Return the seconds between two watchdog notifications: half of systemd's limit. None without a watchdog."""
     microseconds = os.environ.get("WATCHDOG_USEC", "")
     return int(microseconds) / 2_000_000 if microseconds.isdigit() and int(microseconds) else None

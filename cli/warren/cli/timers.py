@@ -1,4 +1,4 @@
-"""`warren timers ls|cancel NAME`: the timers that a store keeps, from a shell."""
+"""`warren timers ls|cancel NAME`: list and cancel the timers in a store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Annotated
 
 import typer
 
-from warren.cli.typer_commands import Json, commands, print_json, run
+from warren.cli.typer_commands import Json, command_group, print_json, run_group
 from warren.core.errors import ExitStatus
 from warren.patterns.stores.open_by_url import open_store_from_url
 from warren.patterns.stores.store import StoreUnavailable
 from warren.patterns.timers.timers import TimerInfo, Timers
 
-timers: typer.Typer = commands("Look at timers, and cancel them.")
+timers: typer.Typer = command_group("List timers, and cancel them.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="of the set of timers, as in Timers(NAME, ...)")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="name of the set of timers, as in Timers(NAME, ...)")
+]
 StoreAt = Annotated[
     str,
     typer.Option(
@@ -28,16 +30,16 @@ StoreAt = Annotated[
         help="redis://..., postgresql://..., or an SQLite file",
     ),
 ]
-Prefix = Annotated[str, typer.Option(metavar="TEXT", help="of the keys in Redis")]
+Prefix = Annotated[str, typer.Option(metavar="TEXT", help="prefix of the keys in Redis")]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of them.
+    """Run a subcommand.
 
-    :raises UsageError: for wrong words, or a store that is not there.
+    :raises UsageError: for wrong arguments, or a store that does not exist
     """
     try:
-        return run(timers, "timers", arguments)
+        return run_group(timers, "timers", arguments)
     except StoreUnavailable as error:
         print(f"warren timers: {error}", file=sys.stderr)
         return ExitStatus.IO
@@ -45,11 +47,11 @@ def main(arguments: Sequence[str]) -> int:
 
 @timers.command("ls")
 def list_timers(name: Name, store: StoreAt, prefix: Prefix = "warren:", as_json: Json = False) -> None:
-    """List timers, those that are due first at the top."""
+    """List timers, ordered by their due time."""
 
     async def read() -> Sequence[TimerInfo]:
-        async with open_store_from_url(store, prefix) as kept:
-            return await Timers(name, store=kept, sends=[]).listed()
+        async with open_store_from_url(store, prefix) as opened:
+            return await Timers(name, store=opened, sends=[]).listed()
 
     found = asyncio.run(read())
     if as_json:
@@ -62,18 +64,18 @@ def list_timers(name: Name, store: StoreAt, prefix: Prefix = "warren:", as_json:
 @timers.command("cancel")
 def cancel_timer(
     name: Name,
-    timer: Annotated[str, typer.Argument(metavar="TIMER", help="which one, as `ls` lists it")],
+    timer: Annotated[str, typer.Argument(metavar="TIMER", help="name of the timer, as `ls` prints it")],
     store: StoreAt,
     prefix: Prefix = "warren:",
 ) -> int:
-    """Take a timer away; status 1 if there is none, or its only time has come."""
+    """Cancel a timer. The exit status is 1 if there is none, or it was due only once and has fired."""
 
     async def take() -> bool:
-        async with open_store_from_url(store, prefix) as kept:
-            return await Timers(name, store=kept, sends=[]).cancel(timer)
+        async with open_store_from_url(store, prefix) as opened:
+            return await Timers(name, store=opened, sends=[]).cancel(timer)
 
     if asyncio.run(take()):
         print(f"cancelled: {timer}")
         return ExitStatus.SUCCESS
-    print(f"nothing to cancel: there is no timer {timer!r}, or its only time has come", file=sys.stderr)
+    print(f"there is no timer {timer!r}, or it was due only once and has fired", file=sys.stderr)
     return ExitStatus.FAILED

@@ -1,4 +1,4 @@
-"""`warren topology plan|apply|export MODULE:APP`: what an App declares, beside what the broker has."""
+"""`warren topology plan|apply|export MODULE:APP`: compare, declare or export the topology of an App."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from warren.cli.typer_commands import Json, Url, checked_url, commands, print_json, run
+from warren.cli.typer_commands import Json, Url, command_group, print_json, run_group, validated_url
 from warren.core.control_client import SOCKET_VARIABLE
 from warren.core.errors import ExitStatus, UsageError
 
@@ -20,28 +20,32 @@ if TYPE_CHECKING:
     from warren.sdk.planning import Listing, Plan, Planner, Risk
 
 SUBJECTS = 3
-"""How many of those that the same is said of are named; `--json` names all."""
+"""Largest number of subjects that are printed for one risk; `--json` prints all."""
 
-topology = commands("Compare what an App declares with what the broker has, make it, or write it to a file.")
+topology = command_group(
+    "Compare the topology of an App with that of the broker, declare it, or write it to a file."
+)
 
-Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, as in shop.main:app")]
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="the App, such as shop.main:app")]
 Management = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="RabbitMQ's management API, http://host:15672: shows bindings too"),
+    typer.Option(
+        metavar="URL", help="RabbitMQ's management API, http://host:15672, to compare bindings, too"
+    ),
 ]
 Socket = Annotated[
     Path | None,
     typer.Option(
         metavar="PATH",
         envvar=SOCKET_VARIABLE,
-        help="the control socket of a warren broker: shows bindings too",
+        help="control socket of a Warren broker, to compare bindings, too",
     ),
 ]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of them: 0 when the broker has all that is declared, 1 when not."""
-    return run(topology, "topology", arguments)
+    """Run a subcommand. Return 0 if the broker has everything that is declared, else 1."""
+    return run_group(topology, "topology", arguments)
 
 
 @topology.command()
@@ -50,11 +54,11 @@ def plan(
     url: Url = None,
     management_url: Management = None,
     control_socket: Socket = None,
-    strict: Annotated[bool, typer.Option("--strict", help="end with 1 over a risk too")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="exit status 1 for a risk, too")] = False,
     as_json: Json = False,
 ) -> int:
-    """Print what is missing, what differs argument by argument, what would not survive a restart, what could lose a
-    message, and what to do. Nothing is changed. Ends with 0 when the broker has it all, 1 when not."""
+    """Print missing items, differences argument by argument, risks (a restart, lost messages) and advice. Nothing is
+    changed. The exit status is 0 if the broker has everything that is declared, else 1."""
     app, url = _app(target, url)
     listing = _listing(url, management_url, control_socket)
 
@@ -77,11 +81,11 @@ def apply(
     control_socket: Socket = None,
     mismatch: Annotated[
         Literal["fail", "adopt"],
-        typer.Option(help="fail: nothing is made if something differs; adopt: that stays as it is"),
+        typer.Option(help="fail: declare nothing if an item differs; adopt: leave that item unchanged"),
     ] = "fail",
     as_json: Json = False,
 ) -> int:
-    """Make what is missing. What exists is never changed or deleted."""
+    """Declare missing items. Existing items are never changed or deleted."""
     app, url = _app(target, url)
     listing = _listing(url, management_url, control_socket)
 
@@ -93,9 +97,9 @@ def apply(
         print_json({"made": made})
     else:
         for name in made:
-            print(f"made {name}")
+            print(f"declared {name}")
         if not made:
-            print("nothing to make: the broker has it all")
+            print("nothing to declare: the broker has all items")
     return ExitStatus.SUCCESS
 
 
@@ -103,7 +107,7 @@ def apply(
 def export(
     target: Target,
     vhost: Annotated[
-        str | None, typer.Option(help="the virtual host to write (default: that of the URL, else /)")
+        str | None, typer.Option(help="virtual host in the definitions (default: that of the URL, else /)")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="(default: standard output)")
@@ -111,20 +115,20 @@ def export(
     url: Url = None,
 ) -> int:
     """Write RabbitMQ's definitions JSON: `rabbitmqctl import_definitions FILE`, `warren definitions import FILE`. No broker
-    is asked."""
+    is needed."""
     from warren.sdk.planning import definitions
     from warren.wire.amqp_url import parse_url
 
     app = _load(target)
     url = url or app.url
     if vhost is None:
-        vhost = parse_url(checked_url(url)).virtual_host if url else "/"
+        vhost = parse_url(validated_url(url)).virtual_host if url else "/"
     left_out = [
         item.name for item in app.topology if getattr(item, "exclusive", False) and hasattr(item, "name")
     ]
     if left_out:
         print(
-            f"warren topology: left out, as their connections make them: {', '.join(left_out)}",
+            f"warren topology: exclusive queues are left out: {', '.join(left_out)}",
             file=sys.stderr,
         )
     text = json.dumps(definitions(app.topology, vhost), indent=2, ensure_ascii=False) + "\n"
@@ -140,18 +144,18 @@ def export(
 
 
 def _load(target: str) -> App:
-    from warren.cli.import_target import load
+    from warren.cli.import_target import load_object
     from warren.sdk import App
 
-    return load(target, App, "an App")
+    return load_object(target, App, "an App")
 
 
 def _app(target: str, url: str | None) -> tuple[App, str]:
     app = _load(target)
     url = url or app.url
     if url is None:
-        raise UsageError("which broker? the App names none: give it a URL, or --url, or AMQP_URL")
-    return app, checked_url(url)
+        raise UsageError("no broker is named; give the App a URL, or use --url or AMQP_URL")
+    return app, validated_url(url)
 
 
 def _listing(url: str, management_url: str | None, control_socket: Path | None) -> Listing | None:
@@ -204,7 +208,7 @@ def _as_json(plan: Plan) -> dict[str, Any]:
 
 
 def _grouped(risks: Iterable[Risk]) -> dict[tuple[str, str], list[str]]:
-    """The subjects of what is to be said alike: a pattern may have dozens of exchanges."""
+    """Return the subjects of risks with the same text and advice: a pattern may have dozens of exchanges."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in risks:
         found.setdefault((each.text, each.advice), []).append(each.subject)
@@ -233,7 +237,7 @@ def _show(plan: Plan) -> None:
             console.print(f"    {each}")
         console.print(f"    {step.advice}")
     for item in plan.undeclared:
-        console.print(f"- {label(item)} is there, and not declared here", style="dim")
+        console.print(f"- {label(item)} exists, but is not declared by the App", style="dim")
     headings = {
         Kind.RESTART: "will not survive a restart",
         Kind.LOSS: "could lose messages",
@@ -252,5 +256,5 @@ def _show(plan: Plan) -> None:
         f" {counts[Status.DIFFERS]} different, {len(plan.risks)} {'risk' if len(plan.risks) == 1 else 'risks'}"
     )
     if unseen:
-        summary += f"; {unseen} bindings not seen (--management-url or --control-socket shows them)"
+        summary += f"; {unseen} bindings not compared (use --management-url or --control-socket)"
     console.print(f"\n{summary}")

@@ -1,4 +1,4 @@
-"""Commands that are made with typer: what they share, and their errors as one line with the right exit status."""
+"""Common parts of the commands that use typer: options, and errors as one line with an exit status."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Url = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="amqp://user:password@host:port/vhost (default: $AMQP_URL)"),
 ]
-"""The option that names the broker; `broker_url` says what it means."""
+"""Option `--url`; see `broker_url`."""
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-"""The option of commands whose output is data."""
+"""Option `--json`."""
 
 
-def commands(description: str) -> typer.Typer:
-    """A group of subcommands, without typer's own completion and tracebacks."""
+def command_group(description: str) -> typer.Typer:
+    """Create a typer application without typer's own completion and tracebacks."""
     return typer.Typer(
         help=description,
         add_completion=False,
@@ -35,21 +35,21 @@ def commands(description: str) -> typer.Typer:
     )
 
 
-def run(app: typer.Typer, name: str, words: Sequence[str]) -> int:
-    """Run the command `warren NAME WORDS`: its exit status.
+def run_group(app: typer.Typer, name: str, words: Sequence[str]) -> int:
+    """Run `warren NAME WORDS` and return the exit status.
 
-    :raises UsageError: for wrong words.
+    :raises UsageError: for wrong arguments
     """
     command = get_command(app)
     try:
         status = command.main(args=list(words), prog_name=f"warren {name}", standalone_mode=False)
     except Exception as error:
         if type(error).__name__ == "Abort":
-            # What click makes of Ctrl+C; the dispatcher knows what that ends with.
+            # click turns Ctrl+C into Abort; the dispatcher has the exit status for it.
             raise KeyboardInterrupt from None
         if not hasattr(error, "format_message"):
             raise
-        # Click's own errors; which module they come from differs between typer's releases.
+        # Errors of click, recognised by their method: their module differs between typer's releases.
         text = str(error.format_message())
         if "\n" in text or not text:
             print(text)
@@ -59,22 +59,20 @@ def run(app: typer.Typer, name: str, words: Sequence[str]) -> int:
 
 
 def broker_url(given: str | None) -> str:
-    """The URL of `--url`, else of the environment.
+    """Return the URL of `--url`, else that of the variable AMQP_URL.
 
-    :raises UsageError: if nothing names a broker.
+    :raises UsageError: if neither is set, or it is not an AMQP URL
     """
     url = given or os.environ.get("AMQP_URL")
     if not url:
-        raise UsageError(
-            "which broker? name it with --url amqp://user:password@host:port/vhost, or in AMQP_URL"
-        )
-    return checked_url(url)
+        raise UsageError("no broker is named; use --url amqp://user:password@host:port/vhost, or AMQP_URL")
+    return validated_url(url)
 
 
-def checked_url(url: str) -> str:
-    """The URL itself.
+def validated_url(url: str) -> str:
+    """Return the URL if it is valid.
 
-    :raises UsageError: if it is no AMQP URL.
+    :raises UsageError: if it is not an AMQP URL
     """
     from warren.wire.amqp_url import parse_url
 
@@ -86,6 +84,6 @@ def checked_url(url: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Data for a program: one JSON document on standard output."""
+    """Print one JSON document on standard output."""
     json.dump(value, sys.stdout, indent=2, default=str, ensure_ascii=False)
     sys.stdout.write("\n")

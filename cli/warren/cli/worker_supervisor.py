@@ -1,4 +1,4 @@
-"""Several processes of one App: started, watched, started again after an end, drained together."""
+"""Supervision of worker processes: start, watch, restart with a backoff, and stop together."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from typing import Final
 from warren.core.errors import ExitStatus
 
 STATUS_VARIABLE: Final = "WARREN_RUN_STATUS"
-"""In the environment of a worker: the number of the file that it tells its state on."""
+"""Environment variable of a worker: number of the file descriptor to which it writes its state."""
 READY: Final = b"+"
+"""State of a worker whose App is ready."""
 NOT_READY: Final = b"-"
+"""State of a worker whose App is not ready."""
 FIRST_WAIT_SECONDS: Final = 0.5
+"""Bound of the wait before the first restart; it doubles with each restart, up to `LONGEST_WAIT_SECONDS`."""
 LONGEST_WAIT_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 30.0
-"""A worker that was ready for so long has not failed at its start."""
+"""A worker that ran for this long did not fail at its start; the backoff begins anew."""
 
 
 class Worker:
-    """One process, and the next one after it ended.
+    """A worker: one process, and its replacement after it ended.
 
-    Its standard input is a pipe that ends with the supervisor, so that no worker outlives it.
+    The standard input of the process is a pipe that ends with the supervisor, so that no worker outlives the supervisor.
     """
 
     def __init__(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -39,19 +42,20 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
+        """Process id; None before the first start."""
         return None if self._process is None else self._process.pid
 
     def signal(self, number: signal.Signals) -> None:
-        """Pass a signal on, if it runs."""
+        """Send a signal to the process, if it runs."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    async def live(self, changed: Callable[[], None], obsolete: Callable[[], bool]) -> int:
-        """One process from its start to its end: its exit status, negative for a signal.
+    async def run_once(self, changed: Callable[[], None], obsolete: Callable[[], bool]) -> int:
+        """Start a process and wait for its end. Return the exit status, negative for a signal.
 
-        :param changed: called when it becomes ready, or is no longer.
-        :param obsolete: whether it was to end while it was about to start, so that it got no signal.
+        :param changed: called when the worker becomes ready, or is not ready any more
+        :param obsolete: returns True if the worker should stop already: a signal during the start would be lost
         """
         reading, writing = os.pipe()
         try:
@@ -60,7 +64,7 @@ class Worker:
                 stdin=asyncio.subprocess.PIPE,
                 env={**os.environ, **self._environment, STATUS_VARIABLE: str(writing)},
                 pass_fds=(writing,),
-                # Ctrl+C in a terminal is for the supervisor, which passes it on once.
+                # Ctrl+C in a terminal must reach the supervisor only, which forwards it once.
                 process_group=0,
             )
         except BaseException:
@@ -72,49 +76,49 @@ class Worker:
         began = loop.time()
         if obsolete():
             self.signal(signal.SIGTERM)
-        listening = asyncio.create_task(self._listen(reading, changed))
+        reader_task = asyncio.create_task(self._follow_state(reading, changed))
         try:
-            # Not the end of the pipe: a process that the worker has started may hold it, and live on.
+            # The end of the pipe is no sign of the worker's end: a child of the worker may keep it open.
             status = await self._process.wait()
         finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            reader_task.cancel()
+            await asyncio.gather(reader_task, return_exceptions=True)
         self._failures = 0 if loop.time() - began >= STEADY_SECONDS else self._failures + 1
         if self.ready:
             self.ready = False
             changed()
         return status
 
-    async def _listen(self, reading: int, changed: Callable[[], None]) -> None:
-        async for state in _states(reading):
+    async def _follow_state(self, reading: int, changed: Callable[[], None]) -> None:
+        async for state in _read_states(reading):
             if self.ready != (state == READY):
                 self.ready = state == READY
                 changed()
 
     def wait_seconds(self) -> float:
-        """Before the next process: at random below a bound that doubles with each one that ended soon."""
+        """Return the wait before the next start: random, below a bound that doubles after each early end."""
         bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** min(self._failures, 10))
         return random.uniform(bound / 2, bound)
 
 
-async def _states(reading: int) -> AsyncIterator[bytes]:
-    """What the worker says."""
+async def _read_states(reading: int) -> AsyncIterator[bytes]:
+    """Yield the states that the worker writes to its pipe."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         try:
-            while said := await reader.read(4096):
-                yield said[-1:]
+            while data := await reader.read(4096):
+                yield data[-1:]
         finally:
             transport.close()
 
 
 class Supervisor:
-    """Keeps its workers running until it is asked to stop.
+    """Supervisor that keeps workers running until it is stopped.
 
-    :param restart_on_usage: whether a worker that ends with 2 (wrong use, which no restart cures) is waited for to be
-        changed and started anew, as `--reload` does; else all end with 2.
+    :param restart_on_usage: how to treat a worker that ends with 2 (wrong use, which a restart does not cure): if true, wait
+        for `restart`, as `--reload` needs it; if false, stop all workers and return 2
     """
 
     def __init__(
@@ -124,66 +128,69 @@ class Supervisor:
         self.on_ready: Callable[[], None] = lambda: None
         self._restart_on_usage = restart_on_usage
         self._stopping = asyncio.Event()
-        self._again = asyncio.Event()
+        self._restart_requested = asyncio.Event()
         self._status: int = ExitStatus.SUCCESS
 
     @property
     def ready(self) -> bool:
-        """Every worker is."""
+        """True if all workers are ready."""
         return not self._stopping.is_set() and all(worker.ready for worker in self.workers)
 
     async def run(self) -> int:
-        """Until all workers have ended after `stop`: the exit status."""
+        """Run until all workers have ended after `stop`, and return the exit status."""
         await asyncio.gather(*(self._keep(worker) for worker in self.workers))
         return self._status
 
     def stop(self) -> None:
-        """Drain all; asked again, each worker stops at once."""
+        """Stop all workers gracefully. A second call stops them at once."""
         self._stopping.set()
-        self._again.set()
+        self._restart_requested.set()
         for worker in self.workers:
             worker.signal(signal.SIGTERM)
 
     def restart(self) -> None:
-        """Drain all, and start them anew: their modules have changed."""
-        self._again.set()
-        self._again = asyncio.Event()
+        """Stop all workers gracefully and start them again, as their modules have changed."""
+        self._restart_requested.set()
+        self._restart_requested = asyncio.Event()
         for worker in self.workers:
             worker.signal(signal.SIGTERM)
 
     async def _keep(self, worker: Worker) -> None:
         while not self._stopping.is_set():
-            again = self._again
-            status = await worker.live(self._changed, self._obsolete(again))
+            restart = self._restart_requested
+            status = await worker.run_once(self._changed, self._obsolete(restart))
             if self._stopping.is_set():
                 return
-            if again.is_set():
+            if restart.is_set():
                 continue
             if status == ExitStatus.USAGE and not self._restart_on_usage:
                 self._status = ExitStatus.USAGE
                 self.stop()
                 return
             if status == ExitStatus.USAGE:
-                say(f"worker {worker.number} waits for a change")
-                await again.wait()
+                print_status(f"worker {worker.number} waits for a change of its files")
+                await restart.wait()
                 continue
             seconds = worker.wait_seconds()
-            say(f"worker {worker.number} ended with {_shown(status)}; again in {seconds:.1f} s")
+            print_status(
+                f"worker {worker.number} ended with {_describe_status(status)}; restart in {seconds:.1f} s"
+            )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await again.wait()
+                    await restart.wait()
 
-    def _obsolete(self, again: asyncio.Event) -> Callable[[], bool]:
-        return lambda: self._stopping.is_set() or again.is_set()
+    def _obsolete(self, restart: asyncio.Event) -> Callable[[], bool]:
+        return lambda: self._stopping.is_set() or restart.is_set()
 
     def _changed(self) -> None:
         if self.ready:
             self.on_ready()
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
+    """Print a line about the workers on standard error."""
     print(f"warren run: {text}", file=sys.stderr, flush=True)
 
 
-def _shown(status: int) -> str:
+def _describe_status(status: int) -> str:
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"

@@ -84,7 +84,7 @@ def load(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[RunC
     return assemble(settings, ignored), options["print_config"]
 
 
-def printed(config: RunConfig) -> str:
+def format_config(config: RunConfig) -> str:
     """The settings as a TOML file that means the same, each with where it comes from; secrets are not shown."""
     lines = []
     values: dict[str, Any] = {**vars(config.broker), **vars(config.log)}

@@ -1,4 +1,4 @@
-"""`warren ctl`: a broker's operator at the command line, over the broker's control socket.
+"""`warren ctl`: management of a broker over its control socket.
 
-It knows the socket and nothing of the broker behind it, and imports the standard library only, so that it starts fast.
+It does not import the broker, but only the standard library, so that it starts fast.
 """

@@ -1,4 +1,4 @@
-"""`python -m warren.cli.ctl`: the same as `warren ctl`, where that is not on the path."""
+"""`python -m warren.cli.ctl`: `warren ctl` where the command is not on the path."""
 
 from __future__ import annotations
 

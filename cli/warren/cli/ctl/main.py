@@ -1,4 +1,4 @@
-"""`warren ctl VERB ...`: has a running broker perform a verb, and prints what it says."""
+"""`warren ctl VERB ...`: manage a running broker with rabbitmqctl's verbs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from warren.cli import definitions
-from warren.cli.ctl.output_formats import lines
-from warren.cli.ctl.verb_arguments import Words, parse
+from warren.cli.ctl.output_formats import format_result
+from warren.cli.ctl.verb_arguments import CommandLine, parse_command_line
 from warren.cli.ctl.verbs import DEFAULTS, VERBS
 from warren.core.control_client import ControlError, send_request, socket_path
 from warren.core.errors import ExitStatus, UsageError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Perform one verb: 0 when it is done, 2 if the request is at fault, 74 if the broker cannot be reached."""
-    words = parse(arguments)
+    """Perform one verb. Return 0 on success, 2 if the request is wrong, 74 if the broker cannot be reached."""
+    words = parse_command_line(arguments)
     if words.verb in ("", "help") or words.general.get("help"):
         print(overview(str(words.arguments.get("verb") or words.verb)))
         return ExitStatus.SUCCESS if words.verb or words.general.get("help") else ExitStatus.USAGE
@@ -33,42 +33,42 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def complete(before: Sequence[str], last: str) -> Sequence[str]:
-    """What `warren completion` offers: the verbs, until there is one."""
+    """Return the candidates for `warren completion`: the verbs, until one has been typed."""
     return [] if any(word in VERBS for word in before) else sorted([*VERBS, "help"])
 
 
-def perform(words: Words) -> None:
-    """Announce the verb, have it done, print its result.
+def perform(words: CommandLine) -> None:
+    """Announce the verb, perform it and print its result.
 
-    :raises ControlError: if the broker refuses it or cannot be reached.
+    :raises ControlError: if the broker refuses the request or cannot be reached
     """
     general = words.general
     path = socket_path(general.get("socket"), general.get("data-dir"))
     silent = bool(general.get("silent"))
-    talks = not (silent or general.get("quiet")) and words.formatter in ("table", "pretty_table")
-    if talks:
-        say(announced(words))
+    verbose = not (silent or general.get("quiet")) and words.formatter in ("table", "pretty_table")
+    if verbose:
+        print_line(announcement(words))
     if "password?" in VERBS[words.verb].takes and "password" not in words.arguments:
-        words.arguments["password"] = password()
+        words.arguments["password"] = read_password()
     file = words.arguments.pop("file", None)
     if words.verb == "import_definitions":
-        words.arguments["definitions"] = definitions.read(file or "-")
+        words.arguments["definitions"] = definitions.read_file(file or "-")
     if words.verb == "await_startup":
-        wait(path, words.timeout)
+        await_startup(path, words.timeout)
     result = send_request(path, words.verb, words.arguments, words.timeout)
     if words.verb == "export_definitions":
-        definitions.write(file or "-", result)
+        definitions.write_file(file or "-", result)
         return
     headers = not (silent or general.get("no-table-headers"))
-    sys.stdout.writelines(f"{line}\n" for line in lines(result, words.formatter, headers))
-    if talks:
-        say(VERBS[words.verb].done)
+    sys.stdout.writelines(f"{line}\n" for line in format_result(result, words.formatter, headers))
+    if verbose:
+        print_line(VERBS[words.verb].done)
 
 
-def wait(path: Path, timeout: float) -> None:
-    """Until the broker answers.
+def await_startup(path: Path, timeout: float) -> None:
+    """Wait until the broker answers.
 
-    :raises ControlError: if it does not within `timeout` seconds, unless that is 0.
+    :raises ControlError: if it does not answer within `timeout` seconds; 0 is no limit
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -82,13 +82,13 @@ def wait(path: Path, timeout: float) -> None:
             return
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     if text:
         print(text, flush=True)
 
 
-def announced(words: Words) -> str:
-    """What is said before it is done; nothing where standard output is the definitions' own."""
+def announcement(words: CommandLine) -> str:
+    """Return the announcement of a verb; empty where standard output contains the definitions."""
     if "file?" in VERBS[words.verb].takes and words.arguments.get("file", "-") == "-":
         return ""
     values: dict[str, Any] = {**DEFAULTS, **words.arguments, "timeout": words.timeout}
@@ -96,8 +96,8 @@ def announced(words: Words) -> str:
     return VERBS[words.verb].announce.format_map(values)
 
 
-def password() -> str:
-    """From the terminal, without showing it, or from standard input."""
+def read_password() -> str:
+    """Read a password from the terminal without echo, or from standard input."""
     if sys.stdin.isatty():
         from getpass import getpass
 
@@ -115,7 +115,7 @@ def unknown_verb(name: str) -> str:
 
 
 def overview(name: str) -> str:
-    """How a verb is used; without one, which there are."""
+    """Return the usage of a verb, or without a name the list of all verbs."""
     if name in VERBS:
         return f"usage: warren ctl {name} {VERBS[name].usage}".rstrip() + f"\n\n{VERBS[name].summary}"
     width = max(map(len, VERBS))
@@ -127,6 +127,6 @@ def overview(name: str) -> str:
             *(f"  {verb:<{width}}  {VERBS[verb].summary}" for verb in VERBS),
             "",
             "Options of all verbs: -p VHOST, -q (no announcement), -s (no headers either), --no-table-headers,",
-            "--formatter table|json|csv|pretty_table, --json, -t SECONDS. `warren ctl help VERB` tells more.",
+            "--formatter table|json|csv|pretty_table, --json, -t SECONDS. `warren ctl help VERB` describes a verb.",
         ]
     )

@@ -1,4 +1,4 @@
-"""A verb's result on standard output, as RabbitMQ's command prints it: columns between tabs, JSON, CSV, or a drawn table."""
+"""Output formats of rabbitmqctl: tab-separated columns, JSON, CSV and a drawn table."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-"""What would break a table's lines and columns, or tell a terminal something."""
+"""Control characters: they would break lines and columns of a table, or control a terminal."""
 
 
-def lines(result: Any, formatter: str, headers: bool) -> Iterator[str]:
-    """The lines of a result.
+def format_result(result: Any, formatter: str, headers: bool) -> Iterator[str]:
+    """Yield the lines of a result.
 
-    :param headers: with a line that names the columns
+    :param headers: True for a first line with the names of the columns
     """
     if isinstance(result, dict) and "columns" in result and "rows" in result:
         yield from _table(result["columns"], result["rows"], formatter, headers)
@@ -28,7 +28,7 @@ def lines(result: Any, formatter: str, headers: bool) -> Iterator[str]:
 
 def _table(columns: list[str], rows: list[list[Any]], formatter: str, headers: bool) -> Iterator[str]:
     if formatter == "json":
-        # A row a line, as RabbitMQ writes it: it is read by line-oriented tools as well.
+        # One row on each line, as RabbitMQ prints it, for line-oriented tools.
         yield "["
         for index, row in enumerate(rows):
             pairs = json.dumps(
@@ -37,7 +37,7 @@ def _table(columns: list[str], rows: list[list[Any]], formatter: str, headers: b
             yield ("," if index else "") + pairs.encode("utf-8", "replace").decode()
         yield "]"
         return
-    texts = [[shown(value) for value in row] for row in rows]
+    texts = [[format_value(value) for value in row] for row in rows]
     if formatter == "csv":
         if headers:
             yield ",".join(_quoted(column) for column in columns)
@@ -68,22 +68,22 @@ def _drawn(columns: list[str], rows: list[list[str]]) -> Iterator[str]:
 def _sections(result: dict[str, Any]) -> Iterator[str]:
     for title, content in result.items():
         if not isinstance(content, dict):
-            yield f"{title}: {shown(content)}"
+            yield f"{title}: {format_value(content)}"
             continue
         yield f"{title}\n"
-        yield from (f"{name}: {shown(value)}" for name, value in content.items())
+        yield from (f"{name}: {format_value(value)}" for name, value in content.items())
         yield ""
 
 
-def shown(value: Any) -> str:
-    """A value in a column."""
+def format_value(value: Any) -> str:
+    """Format a value for a column."""
     if isinstance(value, str):
         return CONTROL.sub(_escaped, value).encode("utf-8", "replace").decode()
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
         if value and all(isinstance(item, str) for item in value):
-            return f"[{', '.join(shown(item) for item in value)}]"
+            return f"[{', '.join(format_value(item) for item in value)}]"
         return f"[{','.join(_term(item) for item in value)}]"
     if isinstance(value, dict):
         return f"[{','.join(f'{{{_term(key)},{_term(item)}}}' for key, item in value.items())}]"
@@ -95,14 +95,14 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _term(value: Any) -> str:
-    """A value within a list: a table's field (name, type, value), an array's item (type, value), or a plain one."""
+    """Format a value within a list: a table field (name, type, value), an array item (type, value), or a plain value."""
     if isinstance(value, list) and len(value) == 3 and isinstance(value[0], str):
         return f"{{{_term(value[0])},{_content(value[1], value[2])}}}"
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str):
         return _content(value[0], value[1])
     if isinstance(value, str):
-        return f'"{shown(value)}"'
-    return shown(value)
+        return f'"{format_value(value)}"'
+    return format_value(value)
 
 
 def _content(kind: str, value: Any) -> str:

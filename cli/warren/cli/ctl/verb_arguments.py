@@ -1,4 +1,4 @@
-"""A command line of `warren ctl` taken apart: options may stand before the verb, among its words, and after them."""
+"""Parser of the command line of `warren ctl`. Options may precede the verb, follow it, or stand between its arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from warren.cli.ctl.verbs import VERBS, Option, Verb
 from warren.core.errors import UsageError
 
-GENERAL: Final = (
+GENERAL_OPTIONS: Final = (
     Option("vhost", short="p"),
     Option("quiet", flag=True, short="q"),
     Option("silent", flag=True, short="s"),
@@ -27,38 +27,39 @@ FORMATTERS: Final = ("table", "json", "csv", "pretty_table")
 
 
 @dataclass
-class Words:
-    """What was typed."""
+class CommandLine:
+    """A parsed command line."""
 
     verb: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """What the verb is asked."""
+    """Arguments of the verb, by name."""
     general: dict[str, Any] = field(default_factory=dict)
-    """The options that every verb has, as they were given."""
+    """General options, by name."""
 
     @property
     def formatter(self) -> str:
+        """Output format: table, json, csv or pretty_table."""
         return "json" if self.general.get("json") else str(self.general.get("formatter", "table"))
 
     @property
     def timeout(self) -> float:
-        """Seconds; 0 is without end."""
+        """Timeout in seconds; 0 is no limit."""
         return float(self.general.get("timeout", 60.0))
 
 
-def parse(line: Sequence[str]) -> Words:
-    """Take a command line apart.
+def parse_command_line(line: Sequence[str]) -> CommandLine:
+    """Parse a command line.
 
-    :raises UsageError: for an unknown verb or option, or words that are missing or too many.
+    :raises UsageError: for an unknown verb or option, or missing or surplus arguments
     """
-    words = Words()
+    words = CommandLine()
     given: list[str] = []
     options: list[tuple[str, str | None]] = []
     rest = list(line)
-    # The verb decides which options take a value, so it is looked for first.
-    name = next((word for word in _without_values(rest) if not word.startswith("-")), "")
+    # The verb is searched first, because it decides which options have a value.
+    name = next((word for word in _words_without_option_values(rest) if not word.startswith("-")), "")
     verb = VERBS.get(name, Verb(""))
-    known = _table((*verb.options, *GENERAL))
+    known = _options_by_name((*verb.options, *GENERAL_OPTIONS))
     while rest:
         word = rest.pop(0)
         if word == "--":
@@ -90,15 +91,15 @@ def parse(line: Sequence[str]) -> Words:
     _check_general(words)
     words.verb = given.pop(0) if given else ""
     if words.verb in VERBS and not words.general.get("help"):
-        _take(words, verb, given)
+        _assign_arguments(words, verb, given)
     elif words.verb == "help":
         words.arguments["verb"] = given[0] if given else ""
     return words
 
 
-def _without_values(line: list[str]) -> list[str]:
-    """The words that are no value of a general option."""
-    known = _table(GENERAL)
+def _words_without_option_values(line: list[str]) -> list[str]:
+    """Return the words that are not the value of a general option."""
+    known = _options_by_name(GENERAL_OPTIONS)
     left: list[str] = []
     skip = False
     for word in line:
@@ -109,7 +110,7 @@ def _without_values(line: list[str]) -> list[str]:
     return left
 
 
-def _table(options: Sequence[Option]) -> dict[str, Option]:
+def _options_by_name(options: Sequence[Option]) -> dict[str, Option]:
     table = {f"--{option.name}": option for option in reversed(options)}
     return table | {f"-{option.short}": option for option in reversed(options) if option.short}
 
@@ -127,21 +128,21 @@ def _value(option: Option, text: str | None) -> Any:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"--{option.name} has to be a number, not {text!r}") from None
+        raise UsageError(f"--{option.name} must be a number, not {text!r}") from None
 
 
-def _check_general(words: Words) -> None:
+def _check_general(words: CommandLine) -> None:
     if words.formatter not in FORMATTERS:
         raise UsageError(f"there is no formatter {words.formatter!r}; there are: {', '.join(FORMATTERS)}")
     try:
         if words.timeout < 0:
             raise ValueError
     except ValueError:
-        raise UsageError("--timeout has to be a number of seconds") from None
+        raise UsageError("--timeout must be a number of seconds, at least 0") from None
 
 
-def _take(words: Words, verb: Verb, given: list[str]) -> None:
-    """The words after the verb, by their names."""
+def _assign_arguments(words: CommandLine, verb: Verb, given: list[str]) -> None:
+    """Assign the words after the verb to the names of its arguments."""
     if verb.vhost:
         words.arguments["vhost"] = words.general.get("vhost", "/")
     for name in verb.takes:

@@ -1,4 +1,4 @@
-"""Every verb of `warren ctl`: what it takes, in RabbitMQ's syntax (https://www.rabbitmq.com/docs/man/rabbitmqctl.8)."""
+"""Verbs of `warren ctl` with their arguments, in rabbitmqctl's syntax (https://www.rabbitmq.com/docs/man/rabbitmqctl.8)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Option:
-    """`--name VALUE`, or `--name` alone if it is a flag."""
+    """Option of a verb: `--name VALUE`, or `--name` alone for a flag."""
 
     name: str
     flag: bool = False
@@ -17,17 +17,17 @@ class Option:
 
     @property
     def argument(self) -> str:
-        """The request's argument that it becomes."""
+        """Name of the argument in the request."""
         return self.name.replace("-", "_")
 
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb.
+    """A verb.
 
-    :param takes: its words, in order: `name` is needed, `name?` may be missing, `name...` are all that are left.
-    :param announce: what is said before it is done; `{name}` is an argument.
-    :param vhost: it works on one virtual host, `/` unless `-p` names another.
+    :param takes: names of the arguments, in order: `name` is required, `name?` optional, `name...` takes all that remain
+    :param announce: line that is printed before; `{name}` is an argument
+    :param vhost: True if it works on one virtual host: `/`, or that of `-p`
     """
 
     summary: str
@@ -35,23 +35,25 @@ class Verb:
     options: tuple[Option, ...] = ()
     announce: str = ""
     done: str = ""
-    """What is said after it."""
+    """Line that is printed after success."""
     vhost: bool = False
 
     @property
     def usage(self) -> str:
+        """Options and arguments, for the help."""
         words = ["-p VHOST"] if self.vhost else []
         words += [f"--{o.name}" if o.flag else f"--{o.name} {o.name.upper()}" for o in self.options]
-        shown = [f"[{word}]" for word in words]
+        parts = [f"[{word}]" for word in words]
         for name in self.takes:
             plain = name.rstrip("?.").upper()
-            shown.append(
+            parts.append(
                 f"[{plain} ...]" if name.endswith("...") else f"[{plain}]" if name.endswith("?") else plain
             )
-        return " ".join(shown)
+        return " ".join(parts)
 
 
 def flag(name: str) -> Option:
+    """Return an option without a value."""
     return Option(name, flag=True)
 
 
@@ -78,7 +80,7 @@ VERBS: Final[dict[str, Verb]] = {
     "list_connections": Verb("Lists connections", ITEMS, announce="Listing connections ..."),
     "list_channels": Verb("Lists channels", ITEMS, announce="Listing channels ..."),
     "set_policy": Verb(
-        "Sets a policy for the queues and exchanges whose names a pattern is found in",
+        "Sets a policy for the queues and exchanges whose names match a pattern",
         ("name", "pattern", "definition"),
         POLICY_OPTIONS,
         'Setting policy "{name}" for pattern "{pattern}" to "{definition}" with priority "{priority}" '
@@ -92,7 +94,7 @@ VERBS: Final[dict[str, Verb]] = {
         "Lists policies", takes=ITEMS, announce='Listing policies for vhost "{vhost}" ...', vhost=True
     ),
     "set_operator_policy": Verb(
-        "Sets an operator policy, which bounds what other policies may set",
+        "Sets an operator policy, which limits the values of other policies",
         ("name", "pattern", "definition"),
         POLICY_OPTIONS,
         'Setting operator policy override "{name}" for pattern "{pattern}" to "{definition}" with priority '
@@ -142,7 +144,7 @@ VERBS: Final[dict[str, Verb]] = {
         announce="Closing connections of user {user}, reason: {reason}...",
     ),
     "add_user": Verb(
-        "Makes a user; its password is read from standard input if it is not named",
+        "Adds a user; without PASSWORD it is read from standard input",
         ("username", "password?"),
         announce='Adding user "{username}" ...',
         done="Done. Don't forget to grant the user permissions to some virtual hosts! "
@@ -150,17 +152,17 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "delete_user": Verb("Deletes a user", ("username",), announce='Deleting user "{username}" ...'),
     "change_password": Verb(
-        "Sets a user's password; it is read from standard input if it is not named",
+        "Sets a user's password; without PASSWORD it is read from standard input",
         ("username", "password?"),
         announce='Changing password for user "{username}" ...',
     ),
     "clear_password": Verb(
-        "Takes a user's password away: nobody logs in with one",
+        "Removes a user's password, so that no login with a password is possible",
         ("username",),
         announce='Clearing password for user "{username}" ...',
     ),
     "authenticate_user": Verb(
-        "Tells whether a password is a user's; it is read from standard input if it is not named",
+        "Checks a user's password; without PASSWORD it is read from standard input",
         ("username", "password?"),
         announce='Authenticating user "{username}" ...',
     ),
@@ -186,13 +188,13 @@ VERBS: Final[dict[str, Verb]] = {
         announce="Listing limits of users ...",
     ),
     "set_permissions": Verb(
-        "Says what a user may configure, write and read, by patterns of names",
+        "Sets the names that a user may configure, write and read, as regular expressions",
         ("username", "configure", "write", "read"),
         announce='Setting permissions for user "{username}" in vhost "{vhost}" ...',
         vhost=True,
     ),
     "clear_permissions": Verb(
-        "Lets a user into a virtual host no longer",
+        "Removes a user's permissions on a virtual host",
         ("username",),
         announce='Clearing permissions for user "{username}" in vhost "{vhost}" ...',
         vhost=True,
@@ -209,7 +211,7 @@ VERBS: Final[dict[str, Verb]] = {
         announce='Listing permissions for user "{username}" ...',
     ),
     "set_topic_permissions": Verb(
-        "Says with which routing keys a user may use a topic exchange",
+        "Sets the routing keys that a user may use with a topic exchange",
         ("username", "exchange", "write", "read"),
         announce='Setting topic permissions on "{exchange}" for user "{username}" in vhost "{vhost}" ...',
         vhost=True,
@@ -232,13 +234,13 @@ VERBS: Final[dict[str, Verb]] = {
         announce='Listing topic permissions for user "{username}" ...',
     ),
     "add_vhost": Verb(
-        "Makes a virtual host",
+        "Adds a virtual host",
         ("name",),
         (Option("description"), Option("tags"), Option("default-queue-type")),
         'Adding vhost "{name}" ...',
     ),
     "update_vhost_metadata": Verb(
-        "Changes what is said of a virtual host",
+        "Changes the metadata of a virtual host",
         ("name",),
         (Option("description"), Option("tags"), Option("default-queue-type")),
         'Updating metadata of vhost "{name}" ...',
@@ -249,17 +251,17 @@ VERBS: Final[dict[str, Verb]] = {
         announce='Setting tags for vhost "{name}" to [{tags}] ...',
     ),
     "enable_vhost_protection_from_deletion": Verb(
-        "Keeps a virtual host from being deleted",
+        "Protects a virtual host from deletion",
         ("name",),
         announce='Protecting vhost "{name}" from deletion ...',
     ),
     "disable_vhost_protection_from_deletion": Verb(
-        "Lets a virtual host be deleted again",
+        "Removes the protection of a virtual host from deletion",
         ("name",),
         announce='Removing deletion protection from vhost "{name}" ...',
     ),
     "delete_vhost": Verb(
-        "Deletes a virtual host with all that is in it", ("name",), announce='Deleting vhost "{name}" ...'
+        "Deletes a virtual host with everything in it", ("name",), announce='Deleting vhost "{name}" ...'
     ),
     "list_vhosts": Verb("Lists virtual hosts", ITEMS, announce="Listing vhosts ..."),
     "set_vhost_limits": Verb(
@@ -278,13 +280,13 @@ VERBS: Final[dict[str, Verb]] = {
         vhost=True,
     ),
     "set_parameter": Verb(
-        "Refused: no component of this broker takes runtime parameters",
+        "Refused: no component of this broker has runtime parameters",
         ("component", "name", "value"),
         announce='Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost "{vhost}" ...',
         vhost=True,
     ),
     "clear_parameter": Verb(
-        "Clears a runtime parameter that definitions brought",
+        "Clears a runtime parameter that definitions contained",
         ("component", "name"),
         announce='Clearing runtime parameter "{name}" for component "{component}" on vhost "{vhost}" ...',
         vhost=True,
@@ -307,24 +309,30 @@ VERBS: Final[dict[str, Verb]] = {
     "list_global_parameters": Verb(
         "Lists the global runtime parameters", announce="Listing global runtime parameters ..."
     ),
-    "set_cluster_name": Verb("Names the broker", ("name",), announce="Setting cluster name to {name} ..."),
+    "set_cluster_name": Verb(
+        "Sets the name of the cluster", ("name",), announce="Setting cluster name to {name} ..."
+    ),
     "export_definitions": Verb(
         "Writes all definitions to a file, - for standard output",
         ("file?",),
         announce='Exporting definitions in JSON to a file at "{file}" ...',
     ),
     "import_definitions": Verb(
-        "Takes in the definitions of a file, - for standard input",
+        "Imports the definitions of a file, - for standard input",
         ("file?",),
         announce='Importing definitions in JSON from a file at "{file}" ...',
     ),
-    "ping": Verb("Asks whether the broker answers"),
-    "status": Verb("Says how the broker stands", announce="Status of the broker ..."),
-    "cluster_status": Verb("The same of the cluster, which is one node", announce="Cluster status ..."),
+    "ping": Verb("Checks that the broker answers"),
+    "status": Verb(
+        "Shows version, memory, disk, totals and listeners of the broker", announce="Status of the broker ..."
+    ),
+    "cluster_status": Verb(
+        "Shows the status of the cluster, which is one node", announce="Cluster status ..."
+    ),
     "environment": Verb("Shows the configuration", announce="Configuration of the broker ..."),
-    "listeners": Verb("Lists where the broker accepts connections", announce="Listeners of the broker ..."),
+    "listeners": Verb("Lists the addresses that accept connections", announce="Listeners of the broker ..."),
     "alarms": Verb("Lists the alarms that block publishers", announce="Alarms of the broker ..."),
-    "check_running": Verb("Tells whether the broker runs"),
+    "check_running": Verb("Checks that the broker runs"),
     "check_local_alarms": Verb("Fails if an alarm blocks publishers"),
     "check_port_connectivity": Verb("Fails if a listener does not accept connections"),
     "list_unresponsive_queues": Verb(
@@ -334,22 +342,22 @@ VERBS: Final[dict[str, Verb]] = {
         vhost=True,
     ),
     "set_vm_memory_high_watermark": Verb(
-        "Sets how much memory the broker may take: a fraction, or `absolute` and a size",
+        "Sets the memory limit: a fraction of the memory, or `absolute` and a size",
         ("limit...",),
         announce="Setting memory threshold to {limit} ...",
     ),
     "set_disk_free_limit": Verb(
-        "Sets how much of the disk has to be free: a size, or `mem_relative` and a factor",
+        "Sets the limit of free disk space: a size, or `mem_relative` and a factor of the memory",
         ("limit...",),
         announce="Setting disk free limit to {limit} ...",
     ),
     "set_log_level": Verb(
         "Sets the level of the broker's log", ("level",), announce='Setting log level to "{level}" ...'
     ),
-    "await_startup": Verb("Waits until the broker has started, at most as long as -t says"),
-    "shutdown": Verb("Stops the broker cleanly", announce="Shutting down the broker ..."),
+    "await_startup": Verb("Waits until the broker has started, at most as long as the timeout (-t)"),
+    "shutdown": Verb("Stops the broker gracefully", announce="Shutting down the broker ..."),
     "stop": Verb("The same as shutdown", announce="Stopping the broker ..."),
 }
 
 DEFAULTS: Final = {"file": "-", "priority": 0, "vhost": "/", "apply_to": "all"}
-"""What an announcement shows where nothing was given."""
+"""Values in announcements for arguments that were not given."""

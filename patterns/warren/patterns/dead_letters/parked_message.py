@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -113,6 +114,39 @@ class ParkedMessage:
             "bytes": len(self.delivery.body),
         }
 
+    def details(self) -> dict[str, Any]:
+        """Return everything about the message as values of JSON: `as_dict`, properties, headers and body.
+
+        A body that is not UTF-8 is `body_base64`. Unprintable characters in headers are replaced.
+        """
+        delivery = self.delivery
+        try:
+            headers = {printable(name): _json_value(value) for name, value in delivery.headers.items()}
+        except ValueError as error:
+            headers = {"unreadable": str(error)}
+        properties = {name: value for name, value in delivery.properties.items() if name != "message_id"}
+        details = {**self.as_dict(), "properties": properties, "headers": headers}
+        try:
+            return {**details, "body": delivery.body.decode()}
+        except UnicodeDecodeError:
+            return {**details, "body_base64": base64.b64encode(delivery.body).decode()}
+
+
+def printable(text: str) -> str:
+    """Replace characters that would control a terminal: headers and ids of a message may hold anything."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _json_value(value: Any) -> Any:
+    """Return the value of a header as a value of JSON."""
+    if isinstance(value, dict):
+        return {str(name): _json_value(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_json_value(inner) for inner in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value if isinstance(value, int | float | bool | None) else printable(str(value))
+
 
 def _latest_death(headers: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first entry of `x-death`: brokers put the latest there (RabbitMQ, "Dead Letter Exchanges")."""
@@ -132,4 +166,4 @@ def _instant(milliseconds: int | None) -> datetime | None:
         return None
 
 
-__all__ = ["ParkedMessage"]
+__all__ = ["ParkedMessage", "printable"]

@@ -47,6 +47,16 @@ class SelectionResult:
     failed: list[tuple[ParkedMessage, WarrenError]] = field(default_factory=list)
 
 
+async def find(
+    lot: ParkingLot, which: DeadLetterSelection | None = None, *, limit: int | None = None
+) -> list[ParkedMessage]:
+    """Return the selected letters, the oldest first; they stay in the parking lot.
+
+    :param limit: largest number of letters to return
+    """
+    return [letter async for letter in _chosen(lot, which, SelectionResult(), limit, None)]
+
+
 async def replay(
     lot: ParkingLot,
     app: App,
@@ -158,4 +168,4 @@ async def _pace(rate: float | None) -> None:
         await asyncio.sleep(1 / rate)
 
 
-__all__ = ["REPLAYED", "SelectionResult", "discard", "replay"]
+__all__ = ["REPLAYED", "SelectionResult", "discard", "find", "replay"]
