@@ -41,7 +41,7 @@ COMPILED_TESTS = tests/unit/wire tests/unit/store tests/broker tests/sdk
 test-compiled: .venv-compiled/.installed system-runtime
 	$(call timed,make test-compiled,.venv-compiled/bin/pytest -q $(PARALLEL) -k "not rabbit" $(COMPILED_TESTS))
 
-# Harms a broker under load, again and again, and judges what its clients saw: make chaos ROUNDS=200 SEED=7
+# Inject faults into a broker under load, and check the history of its clients: make chaos ROUNDS=200 SEED=7
 ROUNDS ?= 20
 chaos: .venv/.tests
 	.venv/bin/python -m tests.faults.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))

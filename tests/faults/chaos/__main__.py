@@ -1,4 +1,4 @@
-"""Harms a broker under load, again and again and in several ways, and judges what its clients saw.
+"""Inject faults into a broker under load, and check the history of its clients.
 
 python -m tests.faults.chaos --rounds 20 [--seed N]
 """
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from tests.faults.chaos.kill import Process
-from tests.faults.chaos.power import HARMS, Powered
-from tests.faults.chaos.rounds import Broken, Subject, run
+from tests.faults.chaos.faulty_disk_broker import DISK_FAULTS, FaultyDiskBroker
+from tests.faults.chaos.killed_broker import KilledBroker
+from tests.faults.chaos.rounds import BrokerUnderTest, ChaosFailure, run
 from warren.core.errors import ExitStatus
 
-WAYS = ("kill", *HARMS)
+FAULTS = ("kill", *DISK_FAULTS)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,42 +30,46 @@ def main(arguments: Sequence[str]) -> int:
         "--rounds",
         type=int,
         default=20,
-        help="of kill and power, a quarter of the others (default: %(default)s)",
+        help="rounds of kill and power; a quarter as many of the others (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=int, default=int(time.time()), help="of the schedule (default: the time)"
+        "--seed", type=int, default=int(time.time()), help="seed of the schedule (default: the time)"
     )
-    parser.add_argument("--way", choices=WAYS, help="only this one (default: all)")
+    parser.add_argument("--fault", choices=FAULTS, help="inject only this fault (default: all)")
     options = parser.parse_args(arguments)
-    # That its disk fails is no news here.
+    # Disk failures are injected; their log lines are noise.
     logging.disable(logging.CRITICAL)
     print(f"seed {options.seed}", flush=True)
     closing = []
-    for way in [options.way] if options.way else WAYS:
+    for fault in [options.fault] if options.fault else FAULTS:
         folder = Path(tempfile.mkdtemp(prefix="warren-chaos-"))
-        rounds = options.rounds if way in ("kill", "power", options.way) else max(1, options.rounds // 4)
+        rounds = options.rounds if fault in ("kill", "power", options.fault) else max(1, options.rounds // 4)
         try:
             total = asyncio.run(
                 run(
-                    subject(way, folder, Random(options.seed + 1)),
+                    broker(fault, folder, Random(options.seed + 1)),
                     Random(options.seed),
                     rounds,
                     folder,
-                    say=lambda line, way=way: print(f"{way}: {line}", flush=True),  # type: ignore[misc]
+                    report=lambda line, fault=fault: print(f"{fault}: {line}", flush=True),  # type: ignore[misc]
                 )
             )
-        except Broken as error:
-            said = f"chaos: {way}: seed {options.seed}: {error}; history and data folder are in {folder}"
+        except ChaosFailure as error:
+            said = f"chaos: {fault}: seed {options.seed}: {error}; history and data folder are in {folder}"
             print(said, file=sys.stderr)
             return ExitStatus.FAILED
         shutil.rmtree(folder)
-        closing.append(f"{rounds} rounds of {way}: {total.confirmed} confirmed, {total.safe} safely settled")
+        closing.append(
+            f"{rounds} rounds of {fault}: {total.confirmed} confirmed, {total.durable} safely settled"
+        )
     print("; ".join(closing) + "; no fault")
     return ExitStatus.SUCCESS
 
 
-def subject(way: str, folder: Path, random: Random) -> Subject:
-    return Process(folder / "data", random) if way == "kill" else Powered(folder, random, way)
+def broker(fault: str, folder: Path, random: Random) -> BrokerUnderTest:
+    return (
+        KilledBroker(folder / "data", random) if fault == "kill" else FaultyDiskBroker(folder, random, fault)
+    )
 
 
 if __name__ == "__main__":

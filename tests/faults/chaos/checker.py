@@ -1,7 +1,8 @@
-"""Judges a history: a pure function from what the clients of a broker saw to what the broker must not have done.
+"""Checker of a history: a pure function that returns the guarantees that a broker broke.
 
-The promises are those of docs/storage.md. What a crash leaves open (a publish without its confirm, an acknowledgement that
-is not yet safe, a commit without its answer) may have happened or not; what is seen later has to fit one of the two.
+The guarantees are those of docs/storage.md. After a crash some things are uncertain: a publish without its confirm, an
+acknowledgement that is not certainly on disk, a commit without its reply. Each may have happened or not, and all later
+events must fit one of the two.
 """
 
 from __future__ import annotations
@@ -11,33 +12,37 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from tests.faults.chaos.copies import Client, Copy, Settle, State, Transaction
-from tests.faults.chaos.history import Event, History, Rules, What, number, publisher
-from tests.faults.chaos.streams import Stream
+from tests.faults.chaos.history import Event, EventType, History, QueueRules, number, publisher
+from tests.faults.chaos.message_state import Client, MessageCopy, Settlement, Transaction, TransactionState
+from tests.faults.chaos.stream_state import StreamState
 
 ACK_SECONDS: Final = 0.2
-"""After this time, and a sync, an acknowledgement is on the disk without more."""
+"""The log's `ack_delay`: an acknowledgement is on disk after this time and a sync."""
 SYNC_SECONDS: Final = 10.0
-"""What the checker allows for a sync on a busy machine, unless a confirm of a later publish tells that it is over."""
+"""Time allowed for a sync on a busy machine, unless the confirm of a later publish proves that it is done."""
 
 
-class Kind(Enum):
+class FaultKind(Enum):
+    """Kinds of broken guarantees."""
+
     LOST = "a confirmed message is lost"
-    RESURRECTED = "an acknowledged message is back"
-    DOUBLED = "a message is in two places"
-    DISORDER = "messages of one publisher are out of order"
-    UNFLAGGED = "a message that was delivered before, or recovered, is not marked as redelivered"
-    TRANSACTION = "a transaction is neither whole nor absent"
-    UNKNOWN = "a message that nobody published, or that was over"
-    DEFINITIONS = "a definition is not as its client was told"
+    RESURRECTED = "an acknowledged message came back"
+    DUPLICATED = "a message exists twice"
+    OUT_OF_ORDER = "messages of one publisher are out of order"
+    NOT_FLAGGED = "a message that was delivered before, or recovered, lacks the redelivered flag"
+    PARTIAL_TRANSACTION = "a transaction happened in part"
+    UNKNOWN = "a message was delivered that was never published, or had ended"
+    DEFINITIONS = "a queue exists or is missing against what the broker replied"
 
 
 @dataclass(frozen=True)
 class Fault:
-    kind: Kind
+    """A broken guarantee."""
+
+    kind: FaultKind
     text: str
     at: int
-    """The position of the event that gave it away."""
+    """Position of the event that shows it."""
 
     def __str__(self) -> str:
         return f"event {self.at}: {self.kind.value}: {self.text}"
@@ -45,19 +50,19 @@ class Fault:
 
 @dataclass
 class Tally:
-    """What was checked, so that a run that proves nothing can be told."""
+    """Numbers of checked events, by which a run that proves nothing is recognized."""
 
     confirmed: int = 0
     delivered: int = 0
     read: int = 0
-    """Delivered from streams."""
+    """Messages delivered from streams."""
     settled: int = 0
-    safe: int = 0
-    """Settled, and safe when the broker's life ended."""
+    durable: int = 0
+    """Messages whose acknowledgement or rejection was certainly on disk when the broker ended."""
     redelivered: int = 0
     committed: int = 0
     uncertain: int = 0
-    """Transactions whose commit a crash left without an answer."""
+    """Transactions whose commit got no reply because of a crash."""
     crashes: int = 0
 
     def __str__(self) -> str:
@@ -68,92 +73,94 @@ class Tally:
             setattr(self, name, getattr(self, name) + value)
 
 
-def check(history: History) -> list[Fault]:
-    """All that speaks against the broker, in the order in which it came up."""
-    return judge(history).faults
+def find_faults(history: History) -> list[Fault]:
+    """Return the faults in a history, in order of their events."""
+    return check_history(history).faults
 
 
-def owed(history: History) -> bool:
-    """Whether, were nothing more to come, a message would be missing."""
-    judge_now = judge(history)
-    before = len(judge_now.faults)
-    judge_now.take(len(history.events), Event(What.EMPTIED, 0.0))
-    return any(fault.kind is Kind.LOST for fault in judge_now.faults[before:])
+def has_missing_messages(history: History) -> bool:
+    """Return whether a message would be missing if no further event came."""
+    checker = check_history(history)
+    before = len(checker.faults)
+    checker.take(len(history.events), Event(EventType.DRAINED, 0.0))
+    return any(fault.kind is FaultKind.LOST for fault in checker.faults[before:])
 
 
-def judge(history: History) -> Judge:
-    judge = Judge(history.rules)
+def check_history(history: History) -> HistoryChecker:
+    """Read a history and return the checker with its faults and numbers."""
+    checker = HistoryChecker(history.rules)
     for position, event in enumerate(history.events):
-        judge.take(position, event)
-    return judge
+        checker.take(position, event)
+    return checker
 
 
-class Judge:
-    """Goes through a history once."""
+class HistoryChecker:
+    """Reads a history once, event by event, and collects its faults."""
 
-    def __init__(self, rules: dict[str, Rules]) -> None:
+    def __init__(self, rules: dict[str, QueueRules]) -> None:
         self.rules = rules
         self.faults: list[Fault] = []
         self.tally = Tally()
         self._sources = {rule.dead_letters_to: name for name, rule in rules.items() if rule.dead_letters_to}
         self._life = 0
         self._unclean = 0
-        """Lives before this one ended in a crash, or before one that did."""
+        """Number of the first life after the last crash: messages of earlier lives were recovered."""
         self._proof = 0.0
-        """When the latest message was sent that is on the disk: what was to be there before it, is."""
+        """Time at which the latest message was sent that is certainly on disk: all that was due before is on disk too."""
         self._position = 0
-        self._copies: dict[tuple[str, str], Copy] = {}
-        self._published: dict[str, list[Copy]] = {}
+        self._copies: dict[tuple[str, str], MessageCopy] = {}
+        self._published: dict[str, list[MessageCopy]] = {}
         self._clients: dict[str, Client] = {}
         self._transactions: dict[str, Transaction] = {}
         self._last: dict[tuple[str, str, str, int], int] = {}
-        self._alone = ""
+        self._draining_client = ""
         self._level: dict[str, int] = {}
         self._definitions: dict[str, set[bool]] = {}
-        self._streams = {name: Stream() for name, rule in rules.items() if rule.stream}
-        self._handlers: dict[What, Callable[[Event], None]] = {
-            What.PUBLISH: self._publish,
-            What.CONFIRMED: self._confirmed,
-            What.DELIVERED: self._delivered,
-            What.READ: self._read,
-            What.ACK: self._settle,
-            What.REJECT: self._settle,
-            What.REQUEUE: self._requeue,
-            What.FENCE: self._fence,
-            What.FENCED: self._fenced,
-            What.COMMIT: self._commit,
-            What.COMMITTED: self._committed,
-            What.ROLLBACK: self._rollback,
-            What.CLOSED: self._closed,
-            What.KILLED: self._ended,
-            What.STOPPED: self._ended,
-            What.ALONE: self._is_alone,
-            What.EMPTIED: self._emptied,
-            What.DECLARE: self._define,
-            What.DECLARED: self._define,
-            What.DELETE: self._define,
-            What.DELETED: self._define,
-            What.EXISTS: self._looked_for,
-            What.MISSING: self._looked_for,
+        self._streams = {name: StreamState() for name, rule in rules.items() if rule.stream}
+        self._handlers: dict[EventType, Callable[[Event], None]] = {
+            EventType.PUBLISH: self._publish,
+            EventType.CONFIRMED: self._confirmed,
+            EventType.DELIVERED: self._delivered,
+            EventType.READ: self._read,
+            EventType.ACK: self._settle,
+            EventType.REJECT: self._settle,
+            EventType.REQUEUE: self._requeue,
+            EventType.FENCE: self._fence,
+            EventType.FENCED: self._fenced,
+            EventType.COMMIT: self._commit,
+            EventType.COMMITTED: self._committed,
+            EventType.ROLLBACK: self._rollback,
+            EventType.CLOSED: self._closed,
+            EventType.KILLED: self._broker_ended,
+            EventType.STOPPED: self._broker_ended,
+            EventType.DRAIN_STARTED: self._drain_started,
+            EventType.DRAINED: self._drained,
+            EventType.DECLARE: self._define,
+            EventType.DECLARED: self._define,
+            EventType.DELETE: self._define,
+            EventType.DELETED: self._define,
+            EventType.EXISTS: self._definition_checked,
+            EventType.MISSING: self._definition_checked,
         }
 
     def take(self, position: int, event: Event) -> None:
+        """Take the next event."""
         self._position = position
-        handler = self._handlers.get(event.what)
+        handler = self._handlers.get(event.type)
         if handler is not None:
             handler(event)
 
-    def _fault(self, kind: Kind, text: str) -> None:
+    def _fault(self, kind: FaultKind, text: str) -> None:
         self.faults.append(Fault(kind, text, self._position))
 
     def _client(self, name: str) -> Client:
         return self._clients.setdefault(name, Client())
 
-    # -- publishing
+    # Publishing
 
     def _publish(self, event: Event) -> None:
         copies = [
-            Copy(event.message, queue, self._life, event.transaction, event.priority)
+            MessageCopy(event.message, queue, self._life, event.transaction, event.priority)
             for queue in event.queues
         ]
         for copy in copies:
@@ -169,18 +176,18 @@ class Judge:
             copy.due = True
         client = self._client(event.client)
         position, at = client.publishes.pop(event.message)
-        self._make_safe(client, position)
+        self._mark_durable(client, position)
         if self._published[event.message]:
             self._proof = max(self._proof, at)
 
-    def _make_safe(self, client: Client, before: int) -> None:
-        """What the client has settled before it sent this is on the disk, as that is."""
+    def _mark_durable(self, client: Client, before: int) -> None:
+        """Mark the settlements that the client sent before an event as on disk: the event itself is."""
         for settle in client.settles:
             if settle.position < before:
-                settle.safe = True
-        client.settles = [settle for settle in client.settles if not settle.safe]
+                settle.durable = True
+        client.settles = [settle for settle in client.settles if not settle.durable]
 
-    # -- delivering
+    # Deliveries
 
     def _delivered(self, event: Event) -> None:
         self.tally.delivered += 1
@@ -188,20 +195,20 @@ class Judge:
         copy = self._copies.get((event.message, event.queue))
         source = self._source(event)
         if copy is None and source is not None:
-            copy = self._copies[event.message, event.queue] = Copy(
+            copy = self._copies[event.message, event.queue] = MessageCopy(
                 event.message, event.queue, self._life, priority=source.priority
             )
         if copy is None:
-            self._fault(Kind.UNKNOWN, f"{event.message} in {event.queue}")
+            self._fault(FaultKind.UNKNOWN, f"{event.message} in {event.queue}")
             return
         if source is not None:
-            self._died(source, copy)
-        self._came_back(copy)
+            self._check_dead_letter(source, copy)
+        self._check_return(copy)
         if copy.holder:
-            self._fault(Kind.DOUBLED, f"{copy} went to {copy.holder} and to {event.client}")
-        self._in_transaction(copy)
-        self._flag(copy, event)
-        self._order(copy, event)
+            self._fault(FaultKind.DUPLICATED, f"{copy} was delivered to {copy.holder} and to {event.client}")
+        self._check_committed(copy)
+        self._check_redelivered_flag(copy, event)
+        self._check_order(copy, event)
         copy.delivered = self._life
         copy.holder = event.client
         self._client(event.client).holding[copy.message, copy.queue] = copy
@@ -209,102 +216,111 @@ class Judge:
     def _read(self, event: Event) -> None:
         self.tally.read += 1
         if (event.message, event.queue) not in self._copies:
-            self._fault(Kind.UNKNOWN, f"{event.message} in {event.queue}")
+            self._fault(FaultKind.UNKNOWN, f"{event.message} in {event.queue}")
             return
-        kinds = {"place": Kind.DOUBLED, "order": Kind.DISORDER}
+        kinds = {"offset": FaultKind.DUPLICATED, "order": FaultKind.OUT_OF_ORDER}
         self._streams[event.queue].read(
             event.client, event.message, event.offset, lambda kind, text: self._fault(kinds[kind], text)
         )
 
-    def _source(self, event: Event) -> Copy | None:
+    def _source(self, event: Event) -> MessageCopy | None:
         queue = self._sources.get(event.queue)
         return None if queue is None else self._copies.get((event.message, queue))
 
-    def _died(self, source: Copy, letter: Copy) -> None:
-        """A dead letter came: its original is gone for the same reason."""
+    def _check_dead_letter(self, source: MessageCopy, letter: MessageCopy) -> None:
+        """Check that a delivered dead letter has an original that was rejected or expired."""
         settle = source.settle
         if source.holder:
-            self._fault(Kind.DOUBLED, f"{source} is with {source.holder}, and {letter} came")
+            self._fault(
+                FaultKind.DUPLICATED, f"{source} is held by {source.holder}, and {letter} was delivered"
+            )
         elif settle is None:
             if not self.rules[source.queue].ttl:
-                self._fault(Kind.DOUBLED, f"{letter} came, but nobody rejected {source}")
-        elif settle.what is What.ACK:
-            if settle.safe or settle.life == self._life:
-                self._fault(Kind.RESURRECTED, f"{source} was acknowledged, and {letter} came")
+                self._fault(FaultKind.DUPLICATED, f"{letter} was delivered, but no client rejected {source}")
+        elif settle.type is EventType.ACK:
+            if settle.durable or settle.life == self._life:
+                self._fault(FaultKind.RESURRECTED, f"{source} was acknowledged, and {letter} was delivered")
             source.settle = None
 
-    def _came_back(self, copy: Copy) -> None:
+    def _check_return(self, copy: MessageCopy) -> None:
         settle = copy.settle
         if settle is not None:
-            if settle.safe:
-                self._fault(Kind.RESURRECTED, f"{copy}: its {settle.what.value} was safe")
+            if settle.durable:
+                self._fault(FaultKind.RESURRECTED, f"{copy}: its {settle.type.value} was on disk")
             elif settle.life == self._life:
                 self._fault(
-                    Kind.RESURRECTED, f"{copy}: the broker has not ended since its {settle.what.value}"
+                    FaultKind.RESURRECTED,
+                    f"{copy}: the broker was not restarted since its {settle.type.value}",
                 )
             elif settle.transaction:
                 self._transaction(settle.transaction).undone.append(copy)
             copy.settle = None
-        letter = self._letter(copy)
+        letter = self._dead_letter_of(copy)
         if letter is None:
             return
-        if (letter.settle is not None and letter.settle.safe) or letter.delivered == self._life:
-            self._fault(Kind.DOUBLED, f"{copy} came after {letter} had")
-        # Its death was undone by a crash, and with it whatever became of the letter.
+        if (letter.settle is not None and letter.settle.durable) or letter.delivered == self._life:
+            self._fault(FaultKind.DUPLICATED, f"{copy} was delivered after {letter}")
+        # A crash undid the dead-lettering, and with it the settlement of the dead letter.
         letter.settle = None
 
-    def _letter(self, copy: Copy) -> Copy | None:
+    def _dead_letter_of(self, copy: MessageCopy) -> MessageCopy | None:
         target = self.rules[copy.queue].dead_letters_to
         return self._copies.get((copy.message, target)) if target else None
 
-    def _in_transaction(self, copy: Copy) -> None:
-        if copy.transaction and self._transaction(copy.transaction).state in (State.OPEN, State.ROLLED_BACK):
-            self._fault(Kind.TRANSACTION, f"{copy} of {copy.transaction} was never committed")
+    def _check_committed(self, copy: MessageCopy) -> None:
+        if copy.transaction and self._transaction(copy.transaction).state in (
+            TransactionState.OPEN,
+            TransactionState.ROLLED_BACK,
+        ):
+            self._fault(FaultKind.PARTIAL_TRANSACTION, f"{copy} of {copy.transaction} was never committed")
 
-    def _flag(self, copy: Copy, event: Event) -> None:
-        # A dead letter whose death was undone by a crash dies again, and is new then.
+    def _check_redelivered_flag(self, copy: MessageCopy, event: Event) -> None:
+        # A crash may undo a dead-lettering. The message is dead-lettered again then, and the dead letter is new.
         original = copy.queue not in self._sources
         before = copy.delivered == self._life or (original and copy.delivered >= 0)
         recovered = original and copy.life < self._unclean
         if (before or recovered) and not event.redelivered:
             why = "was delivered before" if before else "was recovered after a crash"
-            self._fault(Kind.UNFLAGGED, f"{copy} {why}")
+            self._fault(FaultKind.NOT_FLAGGED, f"{copy} {why}")
 
-    def _order(self, copy: Copy, event: Event) -> None:
+    def _check_order(self, copy: MessageCopy, event: Event) -> None:
         rules = self.rules[copy.queue]
-        alone = event.client == self._alone
+        alone = event.client == self._draining_client
         if not rules.ordered or (event.redelivered and not alone):
             return
         level = min(copy.priority, rules.priorities)
         if alone:
             if level > self._level.get(copy.queue, level):
-                self._fault(Kind.DISORDER, f"{copy} of priority {level} came after a lower one")
+                self._fault(
+                    FaultKind.OUT_OF_ORDER,
+                    f"{copy} of priority {level} was delivered after one of a lower priority",
+                )
             self._level[copy.queue] = level
         key = event.client, copy.queue, publisher(copy.message), level
         mine = number(copy.message)
         if mine < self._last.get(key, 0):
-            self._fault(Kind.DISORDER, f"{copy} came after number {self._last[key]}")
+            self._fault(FaultKind.OUT_OF_ORDER, f"{copy} was delivered after number {self._last[key]}")
         self._last[key] = mine
 
-    # -- settling
+    # Acknowledgements and rejections
 
     def _settle(self, event: Event) -> None:
         copy = self._copies.get((event.message, event.queue))
         if copy is None or copy.holder != event.client:
             return
         self.tally.settled += 1
-        settle = Settle(event.what, self._position, self._life, event.transaction)
+        settle = Settlement(event.type, self._position, self._life, event.transaction)
         if event.transaction:
             self._transaction(event.transaction).settled.append((copy, settle))
             return
         self._client(event.client).settles.append(settle)
-        self._take_off(copy, settle)
+        self._settle_copy(copy, settle)
 
-    def _take_off(self, copy: Copy, settle: Settle) -> None:
+    def _settle_copy(self, copy: MessageCopy, settle: Settlement) -> None:
         copy.settle = settle
         self._release(copy)
 
-    def _release(self, copy: Copy) -> None:
+    def _release(self, copy: MessageCopy) -> None:
         self._client(copy.holder).holding.pop((copy.message, copy.queue), None)
         copy.holder = ""
 
@@ -319,125 +335,131 @@ class Judge:
     def _fenced(self, event: Event) -> None:
         client = self._client(event.client)
         for settle in client.settles:
-            if settle.position < client.fence and not settle.worked_off:
-                settle.worked_off = event.at
+            if settle.position < client.fence and not settle.processed_at:
+                settle.processed_at = event.at
 
     def _closed(self, event: Event) -> None:
         client = self._client(event.client)
         for settle in client.settles:
-            settle.worked_off = settle.worked_off or event.at
+            settle.processed_at = settle.processed_at or event.at
         for copy in list(client.holding.values()):
             self._release(copy)
 
-    # -- transactions
+    # Transactions
 
     def _transaction(self, name: str) -> Transaction:
         return self._transactions.setdefault(name, Transaction(self._life))
 
     def _commit(self, event: Event) -> None:
         transaction = self._transaction(event.transaction)
-        transaction.state = State.SENT
+        transaction.state = TransactionState.SENT
         client = self._client(event.client)
         client.commit = self._position
         for copy, settle in transaction.settled:
             client.settles.append(settle)
-            self._take_off(copy, settle)
+            self._settle_copy(copy, settle)
 
     def _committed(self, event: Event) -> None:
         self.tally.committed += 1
         transaction = self._transaction(event.transaction)
-        transaction.state = State.COMMITTED
+        transaction.state = TransactionState.COMMITTED
         for copy in transaction.copies:
             copy.due = True
         client = self._client(event.client)
-        self._make_safe(client, client.commit)
+        self._mark_durable(client, client.commit)
 
     def _rollback(self, event: Event) -> None:
-        self._transaction(event.transaction).state = State.ROLLED_BACK
+        self._transaction(event.transaction).state = TransactionState.ROLLED_BACK
 
-    # -- the broker's lives
+    # Starts and ends of the broker
 
-    def _ended(self, event: Event) -> None:
-        crashed = event.what is What.KILLED
+    def _broker_ended(self, event: Event) -> None:
+        crashed = event.type is EventType.KILLED
         for client in self._clients.values():
             for settle in client.settles:
-                due = settle.worked_off + ACK_SECONDS
-                settle.safe = settle.worked_off > 0 and (
+                due = settle.processed_at + ACK_SECONDS
+                settle.durable = settle.processed_at > 0 and (
                     not crashed or due <= self._proof or due + SYNC_SECONDS <= event.at
                 )
         for copy in self._copies.values():
             copy.holder = ""
             if copy.settle is not None and copy.settle.life == self._life:
-                self.tally.safe += copy.settle.safe
+                self.tally.durable += copy.settle.durable
         self._clients.clear()
         self._proof = 0.0
         self._last.clear()
         self._level.clear()
-        self._alone = ""
+        self._draining_client = ""
         self._life += 1
         if crashed:
             self.tally.crashes += 1
             self._unclean = self._life
 
-    def _is_alone(self, event: Event) -> None:
+    def _drain_started(self, event: Event) -> None:
         if event.queues:
             self._streams[event.queue].whole = event.client
         else:
-            self._alone = event.client
+            self._draining_client = event.client
 
-    def _emptied(self, event: Event) -> None:
-        """Nothing is left: what was confirmed has ended as somebody wanted, and each transaction is whole."""
+    def _drained(self, event: Event) -> None:
+        """Check at the end that every confirmed message was settled or has expired, and that each transaction is whole."""
         for name, transaction in self._transactions.items():
-            if transaction.state is State.SENT and transaction.life < self._life:
+            if transaction.state is TransactionState.SENT and transaction.life < self._life:
                 self.tally.uncertain += 1
-                self._weigh(name, transaction)
+                self._check_uncertain_commit(name, transaction)
         for copy in self._copies.values():
             if copy.due and copy.queue not in self._streams and not self._has_ended(copy):
-                self._fault(Kind.LOST, f"{copy}, published in life {copy.life}")
+                self._fault(FaultKind.LOST, f"{copy}, published in life {copy.life}")
         for name, stream in self._streams.items():
             due = [copy.message for copy in self._copies.values() if copy.queue == name and copy.due]
             for message in stream.missing(due):
-                self._fault(Kind.LOST, f"{message} in {name}")
-            self._streams[name] = Stream()
+                self._fault(FaultKind.LOST, f"{message} in {name}")
+            self._streams[name] = StreamState()
         self._copies.clear()
         self._published.clear()
         self._transactions.clear()
 
-    def _has_ended(self, copy: Copy) -> bool:
+    def _has_ended(self, copy: MessageCopy) -> bool:
         rules = self.rules[copy.queue]
-        if copy.settle is not None and copy.settle.what is What.ACK:
+        if copy.settle is not None and copy.settle.type is EventType.ACK:
             return True
         if copy.settle is None and not rules.ttl:
             return False
-        letter = self._letter(copy)
+        letter = self._dead_letter_of(copy)
         return not rules.dead_letters_to or (letter is not None and self._has_ended(letter))
 
-    def _weigh(self, name: str, transaction: Transaction) -> None:
-        """A commit without an answer: all of it has happened, or nothing."""
-        happened, not_happened = [], [f"{copy}, acknowledged in it, came back" for copy in transaction.undone]
+    def _check_uncertain_commit(self, name: str, transaction: Transaction) -> None:
+        """Check a commit without a reply: all of it has happened, or nothing."""
+        happened, not_happened = (
+            [],
+            [f"{copy}, acknowledged in it, was delivered again" for copy in transaction.undone],
+        )
         for copy in transaction.copies:
-            if copy.delivered > transaction.life or (copy.settle is not None and copy.settle.safe):
-                happened.append(f"{copy} came")
+            if copy.delivered > transaction.life or (copy.settle is not None and copy.settle.durable):
+                happened.append(f"{copy} was delivered")
             elif copy.settle is None:
-                not_happened.append(f"{copy} did not come")
+                not_happened.append(f"{copy} was not delivered")
         for copy, settle in transaction.settled:
-            # What was never confirmed may be gone for another reason.
+            # A message that was never confirmed may be missing for another reason.
             if copy.settle is settle and (copy.due or copy.life < transaction.life):
                 happened.append(f"{copy}, acknowledged in it, is gone")
         if happened and not_happened:
-            self._fault(Kind.TRANSACTION, f"{name}: {happened[0]}, but {not_happened[0]}")
+            self._fault(FaultKind.PARTIAL_TRANSACTION, f"{name}: {happened[0]}, but {not_happened[0]}")
 
-    # -- definitions
+    # Definitions
 
     def _define(self, event: Event) -> None:
         before = self._definitions.get(event.message, {False})
-        after = event.what in (What.DECLARE, What.DECLARED)
-        certain = event.what in (What.DECLARED, What.DELETED)
+        after = event.type in (EventType.DECLARE, EventType.DECLARED)
+        certain = event.type in (EventType.DECLARED, EventType.DELETED)
         self._definitions[event.message] = {after} if certain else before | {after}
 
-    def _looked_for(self, event: Event) -> None:
-        found = event.what is What.EXISTS
+    def _definition_checked(self, event: Event) -> None:
+        found = event.type is EventType.EXISTS
         if found not in self._definitions.get(event.message, {False}):
-            told = "deleted" if found else "declared"
-            self._fault(Kind.DEFINITIONS, f"{event.message} is {event.what.value}, but was {told}")
+            replied = "deleted" if found else "declared"
+            self._fault(
+                FaultKind.DEFINITIONS,
+                f"{event.message} is {event.type.value}, but the broker replied {replied}",
+            )
         self._definitions[event.message] = {found}

@@ -1,12 +1,12 @@
-"""A history to tell."""
+"""Fixture of the tests of the checker."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.faults.chaos.story import Story
+from tests.faults.chaos.history_builder import HistoryBuilder
 
 
 @pytest.fixture
-def story() -> Story:
-    return Story()
+def history() -> HistoryBuilder:
+    return HistoryBuilder()

@@ -1,4 +1,4 @@
-"""What the clients of a broker did and saw, event by event, in one order; it can be written to a file and read again."""
+"""History of a load: all that clients sent to and received from a broker, as one ordered list of events, and its file."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ from enum import StrEnum
 from pathlib import Path
 
 
-class What(StrEnum):
-    """What happened. Whatever a client sends is noted before it is sent, and whatever comes, when it was read."""
+class EventType(StrEnum):
+    """Types of events. An event that a client sends is recorded before it is sent; one that it receives, when it is read."""
 
     PUBLISH = "publish"
-    """Sent: a persistent message, by way of whatever exchange, to durable `queues`."""
+    """A client sends a persistent message that is routed to the durable `queues`."""
     CONFIRMED = "confirmed"
     REFUSED = "refused"
     DELIVERED = "delivered"
     READ = "read"
-    """Delivered from a stream, where it was at `offset`."""
+    """A stream delivers the message at `offset`."""
     ACK = "ack"
     REJECT = "reject"
-    """Without requeue: it is to go to the dead letter exchange, or to end."""
+    """A client rejects without requeue: the message is dead-lettered or dropped."""
     REQUEUE = "requeue"
     FENCE = "fence"
-    """Sent: a method whose answer says that all that the client sent before has been worked off."""
+    """A client sends a method whose reply proves that the broker has processed all that the client sent before."""
     FENCED = "fenced"
     COMMIT = "commit"
     COMMITTED = "committed"
     ROLLBACK = "rollback"
     CLOSED = "closed"
-    """The client closed its connection, and the broker has answered."""
+    """The client closed its connection, and the broker has replied."""
     KILLED = "killed"
-    """The broker ended without a word, or its power was cut, at `at`; all that its clients had received stands before."""
+    """The broker was killed, or its power was cut, at time `at`. The events before are all that its clients received."""
     STOPPED = "stopped"
     """The broker was stopped cleanly."""
-    ALONE = "alone"
-    """Nobody publishes any more, and from here on the client is the only consumer of all queues; or, where one is named, it
-    reads that stream from the first message to the last."""
-    EMPTIED = "emptied"
-    """The client that is alone has taken and acknowledged all that is in the queues."""
+    DRAIN_STARTED = "drain_started"
+    """Publishing has ended. The client is the only consumer of all queues from here on; with a stream in `queues`, it reads
+    that stream from the first message to the last."""
+    DRAINED = "drained"
+    """The draining client has consumed and acknowledged all messages of the queues."""
     DECLARE = "declare"
     DECLARED = "declared"
     DELETE = "delete"
     DELETED = "deleted"
     EXISTS = "exists"
-    """A durable queue (`message` names it) was looked for and found."""
+    """A durable queue, named in `message`, was checked and exists."""
     MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event; what does not apply is empty.
+    """One event; fields that do not apply are empty.
 
-    `at` is in seconds of a clock that only goes forward. `client` is a connection, and is never used again. `message` is
-    `PUBLISHER:NUMBER`, with numbers that grow in the order of the publishes. `transaction` names what belongs to one
-    commit.
+    `at` is in seconds of the monotonic clock. `client` names a connection; no other connection gets the name. `message` is
+    `PUBLISHER:NUMBER`, with numbers that grow in the order of the publishes. `transaction` names the transaction that the
+    event belongs to.
     """
 
-    what: What
+    type: EventType
     at: float
     client: str = ""
     message: str = ""
@@ -76,32 +76,32 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What may become of a message in a queue."""
+class QueueRules:
+    """Ways in which messages may leave a queue, and the order in which it delivers them."""
 
     dead_letters_to: str = ""
-    """The queue that its dead letters go to."""
+    """Queue that dead letters are routed to; empty for none."""
     ttl: bool = False
-    """Messages end here by themselves."""
+    """Messages expire."""
     ordered: bool = True
-    """False for a queue of dead letters: they come in the order in which they died."""
+    """Messages of one publisher are delivered in order. False for dead letters, which come in the order of their deaths."""
     priorities: int = 0
-    """The highest priority, which is served first; what asks for more gets this one."""
+    """Highest priority, delivered first. Higher ones in messages count as this one."""
     stream: bool = False
-    """Messages stay in it."""
+    """The queue is a stream."""
 
 
 class History:
-    """Takes events down in the order in which they are told."""
+    """The events of a load in order."""
 
-    def __init__(self, rules: dict[str, Rules]) -> None:
-        """:param rules: by queue"""
+    def __init__(self, rules: dict[str, QueueRules]) -> None:
+        """:param rules: the rules of each queue."""
         self.rules = rules
         self.events: list[Event] = []
 
     def note(
         self,
-        what: What,
+        event_type: EventType,
         client: str = "",
         message: str = "",
         *queues: str,
@@ -111,14 +111,17 @@ class History:
         offset: int = 0,
         at: float = 0.0,
     ) -> None:
-        """:param at: when, if not now"""
+        """Append an event.
+
+        :param at: its time, if not now.
+        """
         moment = at or time.monotonic()
         self.events.append(
-            Event(what, moment, client, message, queues, transaction, priority, redelivered, offset)
+            Event(event_type, moment, client, message, queues, transaction, priority, redelivered, offset)
         )
 
     def write(self, path: Path) -> None:
-        """As lines of JSON: the rules, then an event a line with what is not empty."""
+        """Write the history as lines of JSON: the rules, then an event a line, without empty fields."""
         with path.open("w") as file:
             file.write(json.dumps({name: asdict(rules) for name, rules in self.rules.items()}) + "\n")
             for event in self.events:
@@ -126,23 +129,24 @@ class History:
 
 
 def read(path: Path) -> History:
-    """What `History.write` wrote."""
+    """Return a history from the file that `History.write` wrote."""
     with path.open() as file:
-        history = History({name: Rules(**rules) for name, rules in json.loads(file.readline()).items()})
+        history = History({name: QueueRules(**rules) for name, rules in json.loads(file.readline()).items()})
         for line in file:
             values = json.loads(line)
-            values["what"] = What(values["what"])
+            values["type"] = EventType(values["type"])
             values["queues"] = tuple(values.get("queues", ()))
             history.events.append(Event(**values))
     return history
 
 
 def number(message: str) -> int:
-    """The number within its publisher's."""
+    """Return the number of a message among those of its publisher."""
     return int(message.rpartition(":")[2])
 
 
 def publisher(message: str) -> str:
+    """Return the publisher of a message."""
     return message.rpartition(":")[0]
 
 
@@ -150,4 +154,4 @@ def _filled(event: Event) -> Iterator[tuple[str, object]]:
     for name in (field.name for field in fields(event)):
         value = getattr(event, name)
         if value or name == "at":
-            yield name, value.value if isinstance(value, What) else value
+            yield name, value.value if isinstance(value, EventType) else value

@@ -1,4 +1,4 @@
-"""Rounds of load, each ended by something bad, until the queues are emptied and the history is judged."""
+"""Rounds of load on a broker, each ended by a fault; in between, the queues are drained and the history is checked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any, Protocol
 
 from pamqp.commands import Queue
 
-from tests.faults.chaos.checker import Judge, Tally, judge, owed
-from tests.faults.chaos.clients import (
+from tests.faults.chaos.checker import HistoryChecker, Tally, check_history, has_missing_messages
+from tests.faults.chaos.history import EventType, History
+from tests.faults.chaos.load_clients import (
     DEFINITIONS,
     Client,
-    Held,
+    UnsettledMessages,
     consume,
     declare,
     declare_exchange,
@@ -27,65 +28,68 @@ from tests.faults.chaos.clients import (
     read,
     transact,
 )
-from tests.faults.chaos.history import History, What
-from tests.faults.chaos.talk import Lost, connect
+from tests.faults.chaos.load_connection import ConnectionEnded, connect
 from tests.faults.chaos.topology import DEFINED, FAN, FANNED, QUEUES, RULES, STREAMS
 
 SHUTDOWN = 320
-"""The reply code with which a broker that is stopped closes its connections."""
+"""Reply code of connection.close from a broker that stops."""
 MARK = "mark"
-"""A queue for messages of no interest, whose confirms say that what was acknowledged before them is on the disk."""
-HISTORY = "history.jsonl"
-EMPTY_SECONDS = 30.0
-"""How long the queues may take to give all out that they owe."""
+"""A queue for publishes whose confirms prove that earlier acknowledgements are on disk."""
+HISTORY_FILE = "history.jsonl"
+DRAIN_SECONDS = 30.0
+"""Seconds that the queues may take to deliver all confirmed messages."""
 
 
-class Subject(Protocol):
-    """A broker that comes to harm."""
+class BrokerUnderTest(Protocol):
+    """A broker that faults are injected into."""
 
     @property
-    def url(self) -> str: ...
+    def url(self) -> str:
+        """Address of the broker."""
 
     async def start(self) -> None:
-        """Start on what its last life left on the disk."""
+        """Start on the data folder that the last life left."""
 
     async def until(self) -> None:
-        """Return when the load has lasted long enough, or when it has come to harm by itself."""
+        """Return when the load has lasted long enough, or when the fault has happened by itself."""
 
-    async def end(self) -> tuple[What, float]:
-        """Do to it what this is about, at once: KILLED or STOPPED, and when it was, in seconds of `time.monotonic`."""
+    async def end(self) -> tuple[EventType, float]:
+        """Inject the fault at once; return KILLED or STOPPED, and the time in seconds of `time.monotonic`."""
 
     async def close(self) -> None:
-        """Let go of it, whatever state it is in."""
+        """Release the broker, whatever its state."""
 
 
-class Broken(AssertionError):
-    """The broker did what no history can tell: it refused a client, or gave no answer."""
+class ChaosFailure(AssertionError):
+    """The broker broke a guarantee, refused a client, or did not reply."""
 
 
 class Load:
-    """Clients of one broker over several of its lives."""
+    """The clients of one broker over several of its lives (from a start to a crash or stop)."""
 
-    def __init__(self, subject: Subject, random: Random, least: int = 0) -> None:
-        """:param least: so much is published, delivered and acknowledged in a round before the subject comes to harm"""
-        self.subject = subject
+    def __init__(self, broker: BrokerUnderTest, random: Random, min_events: int = 0) -> None:
+        """:param min_events: messages that are confirmed, delivered and acknowledged in a round before the fault."""
+        self.broker = broker
         self.random = random
-        self.least = least
+        self.min_events = min_events
         self.history = History(RULES)
         self._life = 0
         self._names: dict[str, int] = {}
         self._clients: list[Client] = []
 
     async def client(self, role: str) -> Client:
+        """Return a newly connected client."""
         number = self._names[role] = self._names.get(role, 0) + 1
-        talk = await connect(self.subject.url)
-        client = Client(f"{role}.{self._life}.{number}", talk, self.history, Random(self.random.random()))
+        connection = await connect(self.broker.url)
+        client = Client(
+            f"{role}.{self._life}.{number}", connection, self.history, Random(self.random.random())
+        )
         self._clients.append(client)
         return client
 
     async def prepare(self) -> None:
-        """Declare what the load needs; where it exists, this proves that it does as it was declared."""
-        client = await self.client("declares")
+        """Declare the exchanges and queues of the load; for existing ones, check that they are as they were declared."""
+        client = await self.client("declare")
         await declare_exchange(client, FAN, "fanout")
         await declare_exchange(client, DEFINED, "direct")
         for name, spec in QUEUES.items():
@@ -94,37 +98,42 @@ class Load:
         await client.close()
 
     async def round(self) -> None:
-        """Load until the subject says so; then it is ended."""
+        """Run the clients until the broker's fault, then wait for their connections to end."""
         tasks = [asyncio.ensure_future(work) for work in await self._workers()]
         waiting = asyncio.ensure_future(self._until())
         await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
-        what, at = await self.subject.end()
-        # What the broker had written before it ended is still read.
+        event_type, at = await self.broker.end()
+        # The clients still read what the broker had sent before it ended.
         done, late = await asyncio.wait(tasks, timeout=60)
         for task in late:
             task.cancel()
-        self.history.note(what, at=at)
+        self.history.note(event_type, at=at)
         self._life += 1
         if late:
-            raise Broken(f"{len(late)} connections did not end with the broker")
+            raise ChaosFailure(f"{len(late)} connections did not end with the broker")
         for task in done:
-            if not isinstance(error := task.exception(), Lost):
-                raise Broken(f"a client failed: {error!r}") from error
+            if not isinstance(error := task.exception(), ConnectionEnded):
+                raise ChaosFailure(f"a client failed: {error!r}") from error
         for client in self._clients:
-            said = client.talk.closed_with
-            if said is not None and said.reply_code != SHUTDOWN:
-                raise Broken(f"{client.name} was refused: {said.reply_code} {said.reply_text}")
+            close = client.connection.closed_with
+            if close is not None and close.reply_code != SHUTDOWN:
+                raise ChaosFailure(
+                    f"the broker closed {client.name} with {close.reply_code} {close.reply_text}"
+                )
         self._clients.clear()
 
     async def _until(self) -> None:
         begun = len(self.history.events)
-        told: Counter[What] = Counter()
-        while min(told[what] for what in (What.CONFIRMED, What.DELIVERED, What.ACK)) < self.least:
+        counts: Counter[EventType] = Counter()
+        while (
+            min(counts[kind] for kind in (EventType.CONFIRMED, EventType.DELIVERED, EventType.ACK))
+            < self.min_events
+        ):
             await asyncio.sleep(0.05)
-            told.update(event.what for event in self.history.events[begun:])
+            counts.update(event.type for event in self.history.events[begun:])
             begun = len(self.history.events)
-        await self.subject.until()
+        await self.broker.until()
 
     async def _workers(self) -> list[Coroutine[Any, Any, None]]:
         random = self.random
@@ -142,7 +151,7 @@ class Load:
                 ]
                 continue
             rejects = 0.4 if spec.rules.dead_letters_to else 0.0
-            # Some queues grow, some are kept empty, and which ones changes from life to life.
+            # Some queues grow and some stay empty; which ones changes from life to life.
             if name != "tx-in":
                 workers += [
                     consume(await self.client(f"{name}-consumer"), name, rejects=rejects)
@@ -150,107 +159,109 @@ class Load:
                 ]
         workers.append(publish(await self.client("fan"), FAN, "", FANNED))
         workers += [transact(await self.client("tx")) for _ in range(2)]
-        workers.append(define(await self.client("defines")))
+        workers.append(define(await self.client("definitions")))
         return workers
 
-    async def empty(self) -> Judge:
-        """Take all that is there, until nothing is owed, and judge the history. The next one starts with empty queues."""
-        client = await self.client("empties")
+    async def drain(self) -> HistoryChecker:
+        """Consume all messages until none is missing, and check the history. The next history starts with empty queues."""
+        client = await self.client("drain")
         await client.confirms()
-        held = Held(client)
+        held = UnsettledMessages(client)
         held.on_more = lambda: self._take(held)
-        self.history.note(What.ALONE, client.name)
+        self.history.note(EventType.DRAIN_STARTED, client.name)
         for name in STREAMS:
-            # When the last one has been read, all have.
+            # A reader that has this message has read all.
             client.publish("", name, (name,))
             await client.until_confirmed(0)
-            await read(await self.client(f"empties-{name}"), name, "first", whole=True)
+            await read(await self.client(f"drain-{name}"), name, "first", whole=True)
         queues = [name for name in QUEUES if name not in STREAMS]
         for name in queues:
             await held.consume(name)
-        until = time.monotonic() + EMPTY_SECONDS
+        until = time.monotonic() + DRAIN_SECONDS
         while True:
             await client.pause(0.05)
             if any([await _waiting(client, name) for name in queues]):
                 continue
             client.publish("", MARK, ())
             await client.until_confirmed(0)
-            # What was kept aside, or has not expired yet, is still to come.
-            if not owed(self.history) or time.monotonic() > until:
+            # Pending dead letters and messages that have not expired yet are still to come.
+            if not has_missing_messages(self.history) or time.monotonic() > until:
                 break
             await client.pause(0.5)
-        self.history.note(What.EMPTIED, client.name)
+        self.history.note(EventType.DRAINED, client.name)
         for name in STREAMS:
-            await client.talk.call(Queue.Delete(queue=name), Queue.DeleteOk)
+            await client.connection.call(Queue.Delete(queue=name), Queue.DeleteOk)
         await self._definitions(client)
         await client.close()
         self._clients.clear()
-        return judge(self.history)
+        return check_history(self.history)
 
     def forget(self) -> None:
-        """Begin a new history, after `empty`."""
+        """Begin a new history, after `drain`."""
         self.history = History(RULES)
 
     @staticmethod
-    def _take(held: Held) -> None:
+    def _take(held: UnsettledMessages) -> None:
         for tag in list(held.messages):
             held.acknowledge(tag)
 
     async def _definitions(self, client: Client) -> None:
-        """Look which of the queues that came and went are there, and delete those."""
+        """Record which of the declared and deleted queues exist, and delete those."""
         missing = await client.returned(DEFINITIONS)
         for name in DEFINITIONS:
-            self.history.note(What.MISSING if name in missing else What.EXISTS, client.name, name)
+            self.history.note(EventType.MISSING if name in missing else EventType.EXISTS, client.name, name)
             if name not in missing:
                 await delete(client, name)
 
 
 async def run(
-    subject: Subject,
+    broker: BrokerUnderTest,
     random: Random,
     rounds: int,
     folder: Path,
     *,
     keep: bool = False,
-    least: int = 0,
-    say: Callable[[str], None] = lambda line: None,
+    min_events: int = 0,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Tally:
-    """So many rounds, after each few of which the queues are emptied and the history is judged.
+    """Run rounds of load; after every few of them, drain the queues and check the history.
 
-    :param folder: where the history goes that shows a fault
-    :param keep: write the last history there also if there is no fault in it
-    :param least: so much comes of a round's load before the harm, on a machine however slow
-    :raises Broken: at the first fault.
+    :param folder: the folder that a history with a fault is written to.
+    :param keep: write the last history there even if it has no fault.
+    :param min_events: messages that are confirmed, delivered and acknowledged in a round before the fault, however slow the
+        machine is.
+    :param report: called with a line of progress.
+    :raises ChaosFailure: a guarantee is broken.
     """
     total = Tally()
-    load = Load(subject, random, least)
-    await subject.start()
+    load = Load(broker, random, min_events)
+    await broker.start()
     try:
         left = rounds
         while left:
             await load.prepare()
             for _ in range(min(left, random.randint(1, 4))):
                 await load.round()
-                await subject.start()
+                await broker.start()
                 await load.prepare()
                 left -= 1
-            verdict = await load.empty()
-            total.add(verdict.tally)
-            if verdict.faults:
-                raise Broken("; ".join(str(fault) for fault in verdict.faults[:5]))
-            say(f"{rounds - left} of {rounds} rounds: {total}")
+            judged = await load.drain()
+            total.add(judged.tally)
+            if judged.faults:
+                raise ChaosFailure("; ".join(str(fault) for fault in judged.faults[:5]))
+            report(f"{rounds - left} of {rounds} rounds: {total}")
             if left:
                 load.forget()
         if keep:
-            load.history.write(folder / HISTORY)
+            load.history.write(folder / HISTORY_FILE)
     except BaseException:
-        load.history.write(folder / HISTORY)
+        load.history.write(folder / HISTORY_FILE)
         raise
     finally:
-        await subject.close()
+        await broker.close()
     return total
 
 
 async def _waiting(client: Client, queue: str) -> int:
-    found = await client.talk.call(Queue.Declare(queue=queue, passive=True), Queue.DeclareOk)
+    found = await client.connection.call(Queue.Declare(queue=queue, passive=True), Queue.DeclareOk)
     return found.message_count or 0

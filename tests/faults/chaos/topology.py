@@ -1,26 +1,26 @@
-"""The queues of the load, one of each kind, and what may become of a message in them."""
+"""Queues of the load, one of each kind, with the rules that the checker applies to them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.chaos.history import Rules
+from tests.faults.chaos.history import QueueRules
 
 TTL_MS = 400
 FAN = "chaos.fan"
 DEFINED = "chaos.defined"
-"""The exchange to which queues that come and go are bound."""
+"""Exchange that declared and deleted queues are bound to."""
 
 
 @dataclass(frozen=True)
-class Spec:
-    """A durable queue."""
+class QueueSpec:
+    """A durable queue of the load."""
 
-    rules: Rules = field(default_factory=Rules)
+    rules: QueueRules = field(default_factory=QueueRules)
     arguments: dict[str, Any] = field(default_factory=dict)
     fan: bool = False
-    """It is bound to the exchange `FAN`."""
+    """The queue is bound to the exchange `FAN`."""
 
 
 def _dead_letters(target: str, **arguments: Any) -> dict[str, Any]:
@@ -28,18 +28,18 @@ def _dead_letters(target: str, **arguments: Any) -> dict[str, Any]:
     return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target, **named}
 
 
-LETTERS = Rules(ordered=False)
+DEAD_LETTERS = QueueRules(ordered=False)
 
-QUEUES: dict[str, Spec] = {
-    "plain": Spec(),
-    "busy": Spec(),
-    "lazy": Spec(arguments={"x-queue-mode": "lazy"}),
-    "quorum": Spec(arguments={"x-queue-type": "quorum", "x-delivery-limit": -1}),
-    "priority": Spec(Rules(priorities=4), {"x-max-priority": 4}),
-    "rejecting": Spec(Rules(dead_letters_to="rejected"), _dead_letters("rejected")),
-    "rejected": Spec(LETTERS),
-    "careful": Spec(
-        Rules(dead_letters_to="narrow"),
+QUEUES: dict[str, QueueSpec] = {
+    "plain": QueueSpec(),
+    "busy": QueueSpec(),
+    "lazy": QueueSpec(arguments={"x-queue-mode": "lazy"}),
+    "quorum": QueueSpec(arguments={"x-queue-type": "quorum", "x-delivery-limit": -1}),
+    "priority": QueueSpec(QueueRules(priorities=4), {"x-max-priority": 4}),
+    "rejecting": QueueSpec(QueueRules(dead_letters_to="rejected"), _dead_letters("rejected")),
+    "rejected": QueueSpec(DEAD_LETTERS),
+    "careful": QueueSpec(
+        QueueRules(dead_letters_to="narrow"),
         _dead_letters(
             "narrow",
             x_queue_type="quorum",
@@ -48,24 +48,26 @@ QUEUES: dict[str, Spec] = {
             x_overflow="reject-publish",
         ),
     ),
-    "narrow": Spec(LETTERS, {"x-max-length": 20, "x-overflow": "reject-publish"}),
-    "short-lived": Spec(
-        Rules(dead_letters_to="expired", ttl=True), _dead_letters("expired", x_message_ttl=TTL_MS)
+    "narrow": QueueSpec(DEAD_LETTERS, {"x-max-length": 20, "x-overflow": "reject-publish"}),
+    "short-lived": QueueSpec(
+        QueueRules(dead_letters_to="expired", ttl=True), _dead_letters("expired", x_message_ttl=TTL_MS)
     ),
-    "expired": Spec(LETTERS),
-    "fan-1": Spec(fan=True),
-    "fan-2": Spec(arguments={"x-queue-mode": "lazy"}, fan=True),
-    "fan-3": Spec(Rules(dead_letters_to="rejected-fan"), _dead_letters("rejected-fan"), fan=True),
-    "rejected-fan": Spec(LETTERS),
-    "stream": Spec(
-        Rules(stream=True), {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 200_000}, fan=True
+    "expired": QueueSpec(DEAD_LETTERS),
+    "fan-1": QueueSpec(fan=True),
+    "fan-2": QueueSpec(arguments={"x-queue-mode": "lazy"}, fan=True),
+    "fan-3": QueueSpec(QueueRules(dead_letters_to="rejected-fan"), _dead_letters("rejected-fan"), fan=True),
+    "rejected-fan": QueueSpec(DEAD_LETTERS),
+    "stream": QueueSpec(
+        QueueRules(stream=True),
+        {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 200_000},
+        fan=True,
     ),
-    "tx-in": Spec(),
-    "tx-1": Spec(),
-    "tx-2": Spec(Rules(priorities=4), {"x-max-priority": 4}),
-    "echo": Spec(),
+    "tx-in": QueueSpec(),
+    "tx-1": QueueSpec(),
+    "tx-2": QueueSpec(QueueRules(priorities=4), {"x-max-priority": 4}),
+    "echo": QueueSpec(),
 }
-"""`echo` is where consumers publish, so that a confirm says that their acknowledgements are on the disk."""
+"""The queues by name. Consumers publish to `echo`: the confirm proves that their earlier acknowledgements are on disk."""
 
 RULES = {name: spec.rules for name, spec in QUEUES.items()}
 STREAMS = tuple(name for name, spec in QUEUES.items() if spec.rules.stream)

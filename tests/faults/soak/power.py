@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.faults.chaos.power import Powered
+from tests.faults.chaos.faulty_disk_broker import FaultyDiskBroker
 from tests.support.processes import free_port
 from tests.support.redis import redis_server
 from warren.broker import BrokerConfig, VirtualClock
@@ -72,7 +72,7 @@ def soak(share: float, random: Random, folder: Path) -> list[str]:
 
 async def _soak(share: float, random: Random, folder: Path, redis: str) -> list[str]:
     clock = VirtualClock(patience=60.0)
-    broker = Powered(folder, random, "power", config=BrokerConfig(port=free_port()), clock=clock)
+    broker = FaultyDiskBroker(folder, random, "power", config=BrokerConfig(port=free_port()), clock=clock)
     await broker.start()
     story, store = Story(), RedisStore(redis)
     apps_clock = HandlerClock(clock)
@@ -174,16 +174,16 @@ async def _publish(customers: App, batch: list[Event]) -> None:
         report = await customers.publish_again(report, on_error="report")
 
 
-async def _unless_cut(work: asyncio.Future[Any], broker: Powered, cutting: bool) -> None:
+async def _unless_cut(work: asyncio.Future[Any], broker: FaultyDiskBroker, cutting: bool) -> None:
     """Wait for it; where the power is about to fail, no longer than until it does, or a while if it does not."""
     if not cutting:
         await work
         return
-    failing = asyncio.ensure_future(asyncio.to_thread(broker.cuts.wait, 3))
+    failing = asyncio.ensure_future(asyncio.to_thread(broker.fault_happened.wait, 3))
     await asyncio.wait((work, failing), return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _outage(broker: Powered, clock: VirtualClock, story: Story, *apps: App) -> None:
+async def _outage(broker: FaultyDiskBroker, clock: VirtualClock, story: Story, *apps: App) -> None:
     down = clock.now() - STEP
     await broker.end()
     clock.jump(OUTAGE)

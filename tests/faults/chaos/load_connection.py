@@ -1,4 +1,4 @@
-"""A connection of the load: frames in and out on the event loop, each handed over as soon as it is read."""
+"""AMQP connection of a load client: asyncio protocol that passes each frame on as soon as it is read."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ Reply = TypeVar("Reply", bound=Method)
 _HEAD = struct.Struct(">BHL")
 
 
-class Lost(Exception):
+class ConnectionEnded(Exception):
     """The connection has ended."""
 
 
-class Talk(asyncio.Protocol):
-    """One connection with channel 1 open; made by `connect`.
+class LoadConnection(asyncio.Protocol):
+    """A connection with channel 1 open, created by `connect`.
 
     :ivar on_deliver: called with each basic.deliver, its properties and its body.
     :ivar on_return: called with each basic.return.
     :ivar on_confirm: called with each basic.ack and basic.nack.
-    :ivar lost: done when the connection has ended, for whatever reason.
+    :ivar lost: completed when the connection has ended, for whatever reason.
     """
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = loop.create_future()
         self.closed_with: Channel.Close | ConnectionClass.Close | None = None
-        """The channel.close or connection.close of the broker, if it sent one."""
+        """The broker's channel.close or connection.close, if it sent one."""
         self.blocked = False
         self.on_deliver: Callable[[Basic.Deliver, Basic.Properties, bytes], None] = _ignore
         self.on_return: Callable[[Basic.Return], None] = _ignore
@@ -54,7 +54,7 @@ class Talk(asyncio.Protocol):
         self._missing = 0
 
     def send(self, data: bytes) -> None:
-        """Without effect once the connection is lost."""
+        """Send bytes; do nothing once the connection has ended."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -62,15 +62,16 @@ class Talk(asyncio.Protocol):
         self.send(frame.marshal(method, channel))
 
     async def call(self, method: Method, reply: type[Reply], channel: int = 1) -> Reply:
-        """
-        :raises Lost: if the connection ends first.
+        """Send a method and return its reply.
+
+        :raises ConnectionEnded: if the connection ends first.
         """
         self.method(method, channel)
         return await self._next(reply)
 
     async def _next(self, reply: type[Reply]) -> Reply:
         if self.lost.done():
-            raise Lost
+            raise ConnectionEnded
         future: asyncio.Future[Method] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         found = await asyncio.wait_for(future, 30)
@@ -78,25 +79,27 @@ class Talk(asyncio.Protocol):
         return found
 
     async def or_lost(self, awaited: Coroutine[Any, Any, object]) -> None:
-        """
-        :raises Lost: if the connection ends first.
+        """Wait for a coroutine or for the end of the connection.
+
+        :raises ConnectionEnded: if the connection ends first.
         """
         task = asyncio.ensure_future(awaited)
         waiting: set[asyncio.Future[Any]] = {task, self.lost}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         task.cancel()
         if self.lost.done():
-            raise Lost
+            raise ConnectionEnded
 
     async def close(self) -> None:
-        """connection.close and its answer.
+        """Send connection.close and wait for its reply.
 
-        :raises Lost: if it ends without.
+        :raises ConnectionEnded: the connection ended without a reply.
         """
         await self.call(ConnectionClass.Close(200, "bye", 0, 0), ConnectionClass.CloseOk, 0)
         self.abort()
 
     def abort(self) -> None:
+        """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -123,7 +126,7 @@ class Talk(asyncio.Protocol):
             self.lost.set_result(None)
         for future in self._waiting:
             if not future.done():
-                future.set_exception(Lost())
+                future.set_exception(ConnectionEnded())
         self._waiting.clear()
 
     def _take(self, found: object) -> None:
@@ -158,15 +161,15 @@ class Talk(asyncio.Protocol):
                 self.on_deliver(carrier, self._properties, b"".join(self._body))
 
 
-async def connect(url: str) -> Talk:
+async def connect(url: str) -> LoadConnection:
     """Log in and open channel 1.
 
-    :raises OSError: if nobody listens.
-    :raises Lost: if the connection ends meanwhile.
+    :raises OSError: nothing listens at the address.
+    :raises ConnectionEnded: the connection ended meanwhile.
     """
     parts = urlsplit(url)
     _, talk = await asyncio.get_running_loop().create_connection(
-        Talk, parts.hostname or "127.0.0.1", parts.port or 5672
+        LoadConnection, parts.hostname or "127.0.0.1", parts.port or 5672
     )
     try:
         talk.send(PROTOCOL_HEADER)
@@ -189,4 +192,4 @@ def _ignore(*_: object) -> None:
     return
 
 
-__all__ = ["Lost", "Talk", "connect"]
+__all__ = ["ConnectionEnded", "LoadConnection", "connect"]

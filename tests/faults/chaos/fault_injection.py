@@ -1,4 +1,4 @@
-"""A disk in memory that fails, or is full, from one of its calls on, and a short conversation with a broker on it."""
+"""A disk and a database that fail from one of their calls on, and a short client session with a broker on them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from unittest import mock
 
 from pamqp.commands import Basic, Tx
 
-from tests.faults.chaos.definitions import failure
+from tests.faults.chaos.database_faults import failure
 from tests.support.blocking_client import Channel, Connection
 from tests.support.restarts import PERSISTENT
 from tests.support.streams import consume
 from tests.unit.store.simulated_disk import Disk
 
 WRITES = ("open", "write")
-"""The calls that a full disk refuses."""
+"""Calls that a full disk refuses."""
 
 
 class FaultyDisk(Disk):
-    """Counts its calls. From number `first` on, `times` of those that the fault concerns are refused.
+    """A simulated disk that counts its calls and refuses some of them.
 
-    :param number: of the error; ENOSPC concerns `WRITES` alone, and some of the data is written
+    :param number: error number; 0 for no fault. With ENOSPC only `WRITES` are refused, after half of the data is written.
+    :param first: number of the first call that may be refused.
+    :param times: number of calls that are refused.
     """
 
     def __init__(self, disk: Disk, number: int = 0, first: int = 0, times: int = 1 << 30) -> None:
@@ -79,10 +81,13 @@ class FaultyDisk(Disk):
 
 
 class FaultyDatabase:
-    """As `FaultyDisk`, for the commits of the databases that are opened within `with database():`."""
+    """Refuses some of the commits of the databases that are opened within `with database():`."""
 
     def __init__(self, code: int = 0, first: int = 0, times: int = 1 << 30) -> None:
-        """:param code: SQLite's, of the error that a commit ends with"""
+        """:param code: SQLite's error code of refused commits; 0 for no fault.
+        :param first: number of the first commit that is refused.
+        :param times: number of commits that are refused.
+        """
         self.code = code
         self.first = first
         self.times = times
@@ -108,6 +113,7 @@ class FaultyDatabase:
             yield
 
     def commit(self) -> None:
+        """Count a commit; raise the error if it is refused."""
         self.commits += 1
         if self.code and self.commits >= self.first and self.refused < self.times:
             self.refused += 1
@@ -116,42 +122,45 @@ class FaultyDatabase:
 
 
 class Refused(Exception):
-    """The broker has refused a publish."""
+    """The broker refused a publish with basic.nack."""
 
 
-class Told:
-    """What a client was told; a message is a queue and a body."""
+class ExpectedState:
+    """The state that a client may expect from the broker's replies. A message is a queue and a body."""
 
     def __init__(self) -> None:
         self.declared: list[str] = []
         self.expected: dict[str, list[bytes]] = {}
-        """What has to be there, by queue and in order."""
-        self.perhaps: set[tuple[str, bytes]] = set()
-        """Acknowledged, and nobody has said that it is safe."""
-        self.over: set[tuple[str, bytes]] = set()
-        """Acknowledged for good."""
-        self.moved: list[bytes] = []
-        """Rejected: in `source` or in `grave`."""
+        """Messages that must exist, by queue, in order."""
+        self.uncertain: set[tuple[str, bytes]] = set()
+        """Messages whose acknowledgement may not be on disk yet."""
+        self.ended: set[tuple[str, bytes]] = set()
+        """Messages whose acknowledgement is on disk."""
+        self.rejected: list[bytes] = []
+        """Rejected messages, which are in `source` or in `grave`."""
         self.commits: list[set[tuple[str, bytes]]] = []
-        """What each published: all of it is there, or nothing."""
+        """The messages that each transaction published: all of them exist, or none."""
 
-    def safe(self) -> None:
-        """What was acknowledged so far is."""
-        self.over |= self.perhaps
-        for queue, body in self.perhaps:
+    def mark_durable(self) -> None:
+        """Note that all acknowledgements so far are on disk."""
+        self.ended |= self.uncertain
+        for queue, body in self.uncertain:
             self.expected[queue].remove(body)
-        self.perhaps.clear()
+        self.uncertain.clear()
 
     def check(self, found: dict[str, list[bytes]]) -> None:
-        """:param found: what is in each queue afterwards"""
+        """Check the messages that a later broker holds.
+
+        :param found: the messages of each queue.
+        """
         everything = {(queue, body) for queue, bodies in found.items() for body in bodies}
         for queue, expected in self.expected.items():
-            due = [body for body in expected if (queue, body) not in self.perhaps]
+            due = [body for body in expected if (queue, body) not in self.uncertain]
             assert [body for body in found[queue] if body in due] == due, queue
-        assert not self.over & everything
+        assert not self.ended & everything
         for commit in self.commits:
             assert commit & everything in (set(), commit)
-        for body in self.moved:
+        for body in self.rejected:
             assert (found["source"] + found["grave"]).count(body) == 1
 
 
@@ -165,25 +174,26 @@ QUEUES: dict[str, dict[str, Any]] = {
 }
 
 
-class Conversation:
-    """Publishes, acknowledges, rejects, commits, one step after the answer to the other."""
+class ClientSession:
+    """A client that publishes, acknowledges, rejects and commits; it waits for each reply."""
 
-    def __init__(self, url: str, told: Told) -> None:
-        self.told = told
+    def __init__(self, url: str, expected_state: ExpectedState) -> None:
+        self.expected_state = expected_state
         self.connection = Connection(url)
         self._count = 0
         self._confirms = 0
 
     def run(self) -> None:
-        """
-        :raises Refused: the broker has refused a publish.
-        :raises Closed: it has closed the connection.
-        :raises ConnectionError: it has closed it without a word.
+        """Run the session.
+
+        :raises Refused: the broker refused a publish.
+        :raises Closed: it closed the connection.
+        :raises ConnectionError: it ended the connection without connection.close.
         """
         channel = self.connection.channel()
         self._declare(channel)
         channel.confirm()
-        # The first segment of the log is removed, its few live messages are copied.
+        # The first segment of the log is compacted and deleted.
         self._publish(channel, "grave", 10)
         for size in (9000, 9000, 9000, 9000):
             self._publish(channel, "plain", size)
@@ -209,7 +219,7 @@ class Conversation:
         channel.declare_exchange("fan", durable=True)
         for queue, arguments in QUEUES.items():
             channel.declare(queue, durable=True, **arguments)
-            self.told.declared.append(queue)
+            self.expected_state.declared.append(queue)
         for queue in ("left", "right"):
             channel.bind(queue, "fan")
 
@@ -227,20 +237,20 @@ class Conversation:
         if isinstance(found, Basic.Nack):
             raise Refused
         for name in queues or (queue,):
-            self.told.expected.setdefault(name, []).append(body)
-        self.told.safe()
+            self.expected_state.expected.setdefault(name, []).append(body)
+        self.expected_state.mark_durable()
 
     def _acknowledge(self, channel: Channel, queue: str) -> None:
         message = channel.get(queue)
         assert message is not None
-        self.told.perhaps.add((queue, message.body))
+        self.expected_state.uncertain.add((queue, message.body))
         channel.ack(message.tag)
 
     def _reject(self, channel: Channel) -> None:
         message = channel.get("source")
         assert message is not None
-        self.told.expected["source"].remove(message.body)
-        self.told.moved.append(message.body)
+        self.expected_state.expected["source"].remove(message.body)
+        self.expected_state.rejected.append(message.body)
         channel.reject(message.tag)
 
     def _transaction(self) -> None:
@@ -249,17 +259,18 @@ class Conversation:
         bodies = [self._body(10), self._body(4000)]
         channel.publish("left", bodies[0], **PERSISTENT)
         channel.publish("plain", bodies[1], **PERSISTENT)
-        self.told.commits.append({("left", bodies[0]), ("plain", bodies[1])})
+        self.expected_state.commits.append({("left", bodies[0]), ("plain", bodies[1])})
         channel.call(Tx.Commit(), Tx.CommitOk)
-        self.told.expected["left"].append(bodies[0])
-        self.told.expected["plain"].append(bodies[1])
+        self.expected_state.expected["left"].append(bodies[0])
+        self.expected_state.expected["plain"].append(bodies[1])
 
     def end(self) -> None:
+        """End the connection at once."""
         self.connection.abort()
 
 
 def found(url: str) -> dict[str, list[bytes]]:
-    """What is in the queues that are there."""
+    """Return the messages of the queues that exist."""
     bodies: dict[str, list[bytes]] = {}
     with Connection(url) as connection:
         channel = connection.channel()

@@ -1,4 +1,4 @@
-"""Each write and each sync in turn fails, or finds no room: nothing that a client was told is undone."""
+"""Failure of each write, sync and commit in turn: the broker keeps all that it has confirmed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from unittest import mock
 
 import pytest
 
-from tests.faults.chaos.faulty import Conversation, FaultyDatabase, FaultyDisk, Refused, Told, found
+from tests.faults.chaos.fault_injection import (
+    ClientSession,
+    ExpectedState,
+    FaultyDatabase,
+    FaultyDisk,
+    Refused,
+    found,
+)
 from tests.support.blocking_client import Closed
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.processes import wait_until
@@ -27,12 +34,12 @@ from warren.core.errors import ExitStatus
 pytestmark = pytest.mark.slow
 
 FULL_FOR = 3
-"""How many calls a full disk refuses before there is room again."""
+"""Calls that a full disk refuses before there is room again."""
 
 
 @contextmanager
 def quick() -> Iterator[None]:
-    """Segments that end within the conversation, and a full disk that is tried again at once."""
+    """Make segments so small that they fill within the session, and retry on a full disk at once."""
     log = functools.partial(Log, segment_size=16_384, slack=16_384, retry=0.005)
     with (
         mock.patch("warren.broker.broker.Log", log),
@@ -42,13 +49,13 @@ def quick() -> Iterator[None]:
 
 
 class Case:
-    """One conversation with a broker on a disk that goes wrong, and what the next broker finds."""
+    """One client session with a broker on a faulty disk, and the content that the next broker finds."""
 
     def __init__(self, path: Path, disk: FaultyDisk, database: FaultyDatabase) -> None:
         self.path = path
         self.disk = disk
         self.database = database
-        self.told = Told()
+        self.expected_state = ExpectedState()
         self.finished = False
         self.line = ""
 
@@ -59,8 +66,8 @@ class Case:
             assert running is not None
             failure = running.failure
             assert failure is not None
-            conversation = Conversation(broker.url, self.told)
-            # The process would end now.
+            conversation = ClientSession(broker.url, self.expected_state)
+            # A broker process would end now.
             hang_up = conversation.connection.raw.hang_up
             broker.call(lambda: failure.add_done_callback(lambda _: hang_up()))
             with contextlib.suppress(Refused, Closed, ConnectionError, TimeoutError):
@@ -68,7 +75,7 @@ class Case:
                 self.finished = True
             conversation.end()
             if not self.finished:
-                wait_until(failure.done, "the broker says that its disk has failed")
+                wait_until(failure.done, "the broker reports the failure of its disk")
             if failure.done():
                 self.line = failure.result()
             with contextlib.suppress(StoreError):
@@ -76,20 +83,22 @@ class Case:
         return self
 
     def check(self, disk: Disk) -> None:
-        """A broker on what is left holds to what was told."""
+        """Check the messages that a new broker finds on the disk."""
         with InProcessBroker(self.path, files=disk) as broker:
             left = found(broker.url)
-        assert set(self.told.declared) <= set(left)
-        self.told.check({queue: left.get(queue, []) for queue in ("plain", "source", "grave", *left)})
+        assert set(self.expected_state.declared) <= set(left)
+        self.expected_state.check(
+            {queue: left.get(queue, []) for queue in ("plain", "source", "grave", *left)}
+        )
 
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """The conversation on a disk without faults."""
+    """The session on a disk without faults."""
     return Case(tmp_path_factory.mktemp("whole") / "data", FaultyDisk(Disk()), FaultyDatabase()).run()
 
 
-def test_the_conversation_reaches_every_kind_of_call(calls: Case) -> None:
+def test_the_session_reaches_every_kind_of_call(calls: Case) -> None:
     assert calls.finished
     assert set(calls.disk.calls) >= {"open", "write", "sync", "unlink", "sync_folder"}
     assert calls.database.commits > 6
@@ -97,12 +106,12 @@ def test_the_conversation_reaches_every_kind_of_call(calls: Case) -> None:
 
 
 def not_started(error: StoreError) -> None:
-    """It ends with one line and status 74."""
+    """Check the error of a broker that did not start: one line and status 74."""
     assert error.status is ExitStatus.IO
     assert "\n" not in str(error)
 
 
-def test_each_call_that_fails_is_the_last(calls: Case, tmp_path: Path) -> None:
+def test_the_broker_stops_at_the_first_failed_call(calls: Case, tmp_path: Path) -> None:
     lines = set()
     for first in range(1, len(calls.disk.calls) + 1):
         disk = FaultyDisk(Disk(), errno.EIO, first)
@@ -113,12 +122,12 @@ def test_each_call_that_fails_is_the_last(calls: Case, tmp_path: Path) -> None:
             continue
         assert "\n" not in case.line
         lines.add(case.line.partition(str(tmp_path))[0])
-        # What was written and not synced may be there or not.
+        # Data that was written and not synced may be on disk or not.
         case.check(disk.cut_power(Random(first)))
     assert "cannot write the log in " in lines
 
 
-def test_each_call_without_room_is_waited_for(
+def test_the_broker_waits_for_each_call_without_room(
     calls: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for first in range(1, len(calls.disk.calls) + 1):
@@ -130,7 +139,7 @@ def test_each_call_without_room_is_waited_for(
     assert caplog.text.count("disk_alarm_set") > len(calls.disk.calls) / 4
 
 
-def test_each_commit_that_fails_is_the_last(calls: Case, tmp_path: Path) -> None:
+def test_the_broker_stops_at_the_first_failed_commit(calls: Case, tmp_path: Path) -> None:
     lines = []
     for first in range(1, calls.database.commits + 1):
         disk, database = FaultyDisk(Disk()), FaultyDatabase(sqlite3.SQLITE_IOERR, first)
@@ -146,7 +155,7 @@ def test_each_commit_that_fails_is_the_last(calls: Case, tmp_path: Path) -> None
     assert len(lines) > calls.database.commits / 2
 
 
-def test_each_commit_without_room_is_waited_for(calls: Case, tmp_path: Path) -> None:
+def test_the_broker_waits_for_each_commit_without_room(calls: Case, tmp_path: Path) -> None:
     for first in range(2, calls.database.commits + 1):
         disk, database = FaultyDisk(Disk()), FaultyDatabase(sqlite3.SQLITE_FULL, first, FULL_FOR)
         case = Case(tmp_path / str(first), disk, database).run()

@@ -1,4 +1,4 @@
-"""What clients have read of the streams: each message stays where it was read, and the last reader finds all of them."""
+"""Checks of a stream: a message keeps its offset, readers find no gaps, and the last reader finds all messages."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ from tests.faults.chaos.history import number, publisher
 
 
 @dataclass
-class Stream:
-    """One stream, as far as it is known."""
+class StreamState:
+    """The messages of one stream that clients have read."""
 
     messages: dict[int, str] = field(default_factory=dict)
-    """By offset."""
+    """Messages by offset."""
     offsets: dict[str, int] = field(default_factory=dict)
-    """By message."""
+    """Offsets by message."""
     last: dict[str, int] = field(default_factory=dict)
-    """The last offset of each reader."""
+    """Last offset that each reader received."""
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
-    """The last number of each publisher that a reader has come by."""
+    """Last message number by reader and publisher."""
     whole: str = ""
-    """The reader that begins at the first message and reads all."""
+    """Name of the reader that reads the whole stream."""
     found: set[str] = field(default_factory=set)
-    """What that one has read."""
+    """Messages that this reader has read."""
 
     def read(self, reader: str, message: str, offset: int, fault: Callable[[str, str], None]) -> None:
-        """:param fault: called with `place` or `order`, and what is wrong"""
+        """Take a message that a reader received.
+
+        :param fault: called with `offset` or `order` and a description for each fault.
+        """
         if self.messages.setdefault(offset, message) != message:
-            fault("place", f"{message} is at offset {offset}, where {self.messages[offset]} was read before")
+            fault("offset", f"{message} is at offset {offset}, where {self.messages[offset]} was read before")
         if self.offsets.setdefault(message, offset) != offset:
-            fault("place", f"{message} is at offset {offset}, and was read at {self.offsets[message]} before")
+            fault(
+                "offset", f"{message} is at offset {offset}, and was read at {self.offsets[message]} before"
+            )
         expected = self.last.get(reader, -1 if reader == self.whole else offset - 1) + 1
         if offset != expected:
             fault("order", f"{reader} got offset {offset} where {expected} was next")
@@ -43,5 +48,5 @@ class Stream:
             self.found.add(message)
 
     def missing(self, due: list[str]) -> list[str]:
-        """What the whole reader has not found of what somebody had read, or was told that it is there."""
+        """Return the messages that the whole reader missed, of those read before and the confirmed ones in `due`."""
         return sorted((self.offsets.keys() | set(due)) - self.found)

@@ -1,4 +1,4 @@
-"""A `warren broker` that is killed, now and then while it starts, and now and then stopped."""
+"""Broker process that is killed, sometimes during its start, and sometimes stopped cleanly."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 from pathlib import Path
 from random import Random
 
-from tests.faults.chaos.history import What
-from tests.faults.chaos.rounds import Broken
+from tests.faults.chaos.history import EventType
+from tests.faults.chaos.rounds import ChaosFailure
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import Child
 from warren.broker.process_memory import MIN_MEMORY_LIMIT
 from warren.core.errors import ExitStatus
 
 
-class Process:
-    """A process of its own on a data folder.
+class KilledBroker:
+    """A broker process on a data folder.
 
-    :param longest: seconds that the load lasts at most until the kill
-    :param stops: how often it is stopped cleanly instead, between 0 and 1
+    :param longest: greatest number of seconds until the kill.
+    :param stops: share of rounds that end with a clean stop instead, between 0 and 1.
     """
 
     def __init__(self, data_dir: Path, random: Random, *, longest: float = 2.5, stops: float = 0.1) -> None:
@@ -33,7 +33,7 @@ class Process:
         return self._broker.url
 
     async def start(self) -> None:
-        # With the least memory messages leave it, and are read again.
+        # With the least memory, messages are paged out and read again.
         limit = self._random.choice((str(MIN_MEMORY_LIMIT), "0.4"))
         self._broker.options = ("--log-level", "warning", "--memory-alarm", "false", "--memory-limit", limit)
         while self._random.random() < 0.1:
@@ -45,22 +45,22 @@ class Process:
     async def until(self) -> None:
         await asyncio.sleep(self._random.uniform(0.05, self._longest))
 
-    async def end(self) -> tuple[What, float]:
+    async def end(self) -> tuple[EventType, float]:
         child = self._broker.child
         assert child is not None
         if self._random.random() < self._stops:
-            # It answers its clients meanwhile, so they have to be heard.
+            # In a thread: the clients must read the replies of the stopping broker.
             status = await asyncio.to_thread(self._broker.stop)
             if status != ExitStatus.SUCCESS:
-                raise Broken(f"a clean stop ended with {status}: {child.errors[-2000:]}")
-            ended = What.STOPPED, time.monotonic()
+                raise ChaosFailure(f"a clean stop ended with {status}: {child.errors[-2000:]}")
+            ended = EventType.STOPPED, time.monotonic()
         else:
             at = time.monotonic()
             self._broker.kill()
-            ended = What.KILLED, at
+            ended = EventType.KILLED, at
         for line in child.errors.splitlines():
             if " ERROR " in line or " CRITICAL " in line:
-                raise Broken(f"the broker says of a disk that nobody has touched: {line}")
+                raise ChaosFailure(f"the broker logged an error although its disk is intact: {line}")
         return ended
 
     async def close(self) -> None:

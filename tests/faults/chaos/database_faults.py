@@ -1,8 +1,8 @@
-"""The database of the definitions, as a power cut leaves it, and without room.
+"""Fault injection for the definitions database: power cuts and full disks.
 
-SQLite does its own writing and syncing, so a cut is made of what it promises: with `synchronous = FULL` all that was
-committed is on the disk when COMMIT returns. A cut between two commits therefore leaves the files as they are. One within a
-COMMIT leaves of its writes any sectors: of the write-ahead log as long as that has not been synced, of the database itself
+SQLite writes and syncs its files itself, so a power cut is simulated from its guarantees: with `synchronous = FULL` a
+transaction is on disk when COMMIT returns. A cut between two commits therefore leaves the files as they are. A cut within a
+COMMIT leaves any of the written sectors: of the write-ahead log as long as it has not been synced, of the database itself
 only afterwards, because SQLite syncs the log before it copies from it.
 """
 
@@ -23,17 +23,17 @@ NAMES = ("definitions.db", "definitions.db-wal")
 Content = dict[str, bytes]
 
 
-class Mains:
-    """What the databases that are opened meanwhile hang on."""
+class DatabasePower:
+    """The simulated power supply and disk space of databases."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
         self.lock = threading.RLock()
-        """Held while anything is committed."""
+        """Held during each commit."""
         self.off = False
         self.full = False
         self.commits_left = -1
-        """Within which commit from now the power fails; negative if in none."""
+        """Number of commits from now until the one in which the power fails; negative for never."""
         self.on_cut: Callable[[], None] = lambda: None
 
     def commit(self, path: Path, commit: Callable[[], object]) -> None:
@@ -53,16 +53,16 @@ class Mains:
             raise failure()
 
     torn: Content | None = None
-    """What the cut has left, where it fell within a commit."""
+    """Content of the files after a cut within a commit; None if there was none."""
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Databases that are opened within hang on this."""
+        """Apply the faults to databases that are opened within the context."""
         connect = sqlite3.connect
 
         def wired(path: str | Path, **arguments: Any) -> sqlite3.Connection:
             database: Database = connect(path, factory=Database, **arguments)
-            database.path, database.mains = Path(path), self
+            database.path, database.power = Path(path), self
             return database
 
         with mock.patch("sqlite3.connect", wired):
@@ -70,41 +70,41 @@ class Mains:
 
 
 class Database(sqlite3.Connection):
-    """A connection whose commits can fail with the power."""
+    """A connection whose commits fail on a power cut or a full disk."""
 
     path: Path
-    mains: Mains
+    power: DatabasePower
 
     def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
         if sql != "COMMIT":
             return super().execute(sql, *arguments)
         cursor = self.cursor()
-        self.mains.commit(self.path, lambda: cursor.execute(sql))
+        self.power.commit(self.path, lambda: cursor.execute(sql))
         return cursor
 
 
 def failure(text: str = "disk I/O error", code: int = sqlite3.SQLITE_IOERR) -> sqlite3.OperationalError:
-    """What SQLite raises when a write or a sync fails."""
+    """Return the error that SQLite raises when a write or a sync fails."""
     error = sqlite3.OperationalError(text)
     error.sqlite_errorcode = code
     return error
 
 
 def content(folder: Path) -> Content:
-    """What is in the files now."""
+    """Return the present content of the files."""
     return {name: (folder / name).read_bytes() for name in NAMES if (folder / name).exists()}
 
 
 def torn(before: Content, after: Content, random: Random) -> Content:
-    """What may be on the disk of a commit that led from one content to the other."""
+    """Return a content that a power cut may leave of a commit that led from `before` to `after`."""
     if before.get(NAMES[0]) != after.get(NAMES[0]):
-        # It was followed by a checkpoint: the log is synced, of the database any sectors are new.
+        # A checkpoint followed: the log is synced, and any sectors of the database are new.
         return {**after, NAMES[0]: mixed(before[NAMES[0]], after[NAMES[0]], random)}
     return {**after, NAMES[1]: mixed(before.get(NAMES[1], b""), after[NAMES[1]], random)}
 
 
 def mixed(before: bytes, after: bytes, random: Random) -> bytes:
-    """The sectors of both, each of one or the other; what is new at the end is there in part, or not."""
+    """Return a mix of the sectors of both; a new end is present, missing or cut short."""
     size = random.randint(len(before), len(after)) if len(after) > len(before) else len(before)
     share = random.random()
     made = bytearray(before.ljust(size, b"\0"))
@@ -115,7 +115,7 @@ def mixed(before: bytes, after: bytes, random: Random) -> bytes:
 
 
 def put(made: Content, folder: Path) -> None:
-    """Make the files in the folder those."""
+    """Replace the files in the folder by this content."""
     for name in NAMES:
         (folder / name).unlink(missing_ok=True)
     for name, data in made.items():
