@@ -1,4 +1,4 @@
-"""The wire form: a message of the SDK as AMQP properties and a body, and back."""
+"""Codec: encode messages as AMQP properties and a body, and decode deliveries."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from warren.wire.properties import encode as encode_properties
 
 SHORT_STRING_BYTES = 255
 UUID_CHARACTERS = 36
-FORMS = 1000
-"""Content type and message type pairs whose properties are kept encoded."""
+PROPERTY_TEMPLATES = 1000
+"""Pairs of content type and message type whose encoded properties are cached."""
 
 _HEADER = Struct(">HHQ")
 _BASIC = 60
 
 
 class MessageOptions(TypedDict, total=False):
-    """What may be said of a message beside its content.
+    """Options of a publish beside the content.
 
-    `exchange`, `key`: its address, where it has none of its own or another one. `message_id`: made, unless it is given.
-    `headers`: added to the header table. `expiration`: the message leaves its queue when it has waited so long.
-    `priority`: 0 to 255, for a queue with `max_priority`; what is above its maximum is its maximum.
+    `exchange`, `key`: address of the message, if its class has none or another is wanted. `message_id`: by default a new
+    UUID version 7. `headers`: added to the header table. `expiration`: longest time in a queue. `priority`: 0 to 255, for a
+    queue with `max_priority`, which treats a higher priority as its maximum.
     """
 
     exchange: str | None
@@ -59,12 +59,13 @@ def encode(
     expiration: timedelta | None = None,
     priority: int | None = None,
 ) -> Outgoing:
-    """The message at its own address, or at the one that is given.
+    """Encode a message for its own address, or for another one.
 
-    A `Message` becomes JSON with its type; bytes go as they are, text as UTF-8, everything else as JSON.
+    A `Message` is encoded as its class says (JSON or MessagePack), with its type; bytes stay as they are, `str` becomes
+    UTF-8, all other values become JSON.
 
-    :param now: Unix time in seconds; becomes the time in the message id, or `warren-first-published` beside a given id.
-    :raises ConfigError: if there is no address, or it is longer than the wire allows; if the priority is out of range.
+    :param now: Unix time in seconds, for the message id, or for the header `warren-first-published` if the id is given.
+    :raises ConfigError: if there is no address, a name is longer than 255 bytes, or the priority is out of its range.
     """
     message_type = None
     content_type = JSON
@@ -96,7 +97,7 @@ def encode(
     table: dict[str, Any] = {}
     inject(table)
     if message_id is not None:
-        # An id that is made here tells the time by itself.
+        # A generated id contains the time already.
         table[FIRST_PUBLISHED] = milli
     if headers:
         table.update(headers)
@@ -112,11 +113,11 @@ def encode(
         properties["type"] = message_type
     header = None
     if not table and expiration is None and priority is None:
-        before, after = _form(content_type, message_type)
+        before, after = _property_template(content_type, message_type)
         header = _HEADER.pack(_BASIC, 0, len(body)) + before + identity.encode() + after
     return Outgoing(
-        short("exchange", exchange or ""),
-        short("routing key", key or ""),
+        short_string("exchange", exchange or ""),
+        short_string("routing key", key or ""),
         properties,
         table,
         body,
@@ -124,27 +125,27 @@ def encode(
     )
 
 
-@lru_cache(FORMS)
-def _form(content_type: str, message_type: str | None) -> tuple[bytes, bytes]:
-    """What precedes and what follows the id in the properties of a plain message."""
+@lru_cache(PROPERTY_TEMPLATES)
+def _property_template(content_type: str, message_type: str | None) -> tuple[bytes, bytes]:
+    """Return the encoded properties of a plain message: the bytes before its id and those after it."""
     properties: dict[str, Property] = {"content_type": content_type.encode(), "delivery_mode": PERSISTENT}
     properties["message_id"] = mark = b"\x00" * UUID_CHARACTERS
     if message_type is not None:
-        properties["type"] = short("type", message_type).encode()
+        properties["type"] = short_string("type", message_type).encode()
     before, _, after = encode_properties(properties, 0)[_HEADER.size :].partition(mark)
     return before, after
 
 
 def encode_result(result: object) -> bytes:
-    """What a handler returned, as JSON, for `Once` to keep."""
+    """Return a handler's result as JSON, for `Once` to store."""
     return _json(result)
 
 
 def decode(kind: Any, delivery: Delivery) -> Any:
-    """The content as `kind`: a Message, `bytes`, or any type that pydantic reads, from JSON or MessagePack.
+    """Return the content as `kind`: a Message class, `bytes`, or any type that pydantic validates from JSON or MessagePack.
 
-    :raises ValueError: if it cannot be read as that, in words that show nothing of it; `UnknownContentType` if its type
-        says that it is something else.
+    :raises ValueError: if the content is not valid; the text contains none of the content.
+    :raises UnknownContentType: if its content type is neither JSON nor MessagePack (nor text, for `str`).
     """
     if delivery.text_error is not None:
         raise ValueError(delivery.text_error)
@@ -173,11 +174,16 @@ def decode(kind: Any, delivery: Delivery) -> Any:
 
 @cache
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """Return the cached pydantic adapter of a type."""
     return TypeAdapter(kind)
 
 
-def short(what: str, text: str) -> str:
-    """A text that fits a short string (AMQP 0-9-1 section 4.2.5.3)."""
+def short_string(what: str, text: str) -> str:
+    """Return the text if it fits an AMQP short string (AMQP 0-9-1 section 4.2.5.3).
+
+    :param what: name of the field, for errors.
+    :raises ConfigError: if the text is longer than 255 bytes, or cannot be encoded as UTF-8.
+    """
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:

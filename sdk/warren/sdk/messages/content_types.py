@@ -1,4 +1,4 @@
-"""Content types: which of them the SDK reads and writes, and MessagePack, which is an extra."""
+"""Content types that the SDK reads and writes: JSON, text, and MessagePack (optional)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
 
 _MSGPACK: Final = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
-_UNSAID: Final = frozenset({"", "application/octet-stream", "text/plain"})
-"""Publishers that say no more than this may well have sent JSON."""
+_UNSPECIFIC: Final = frozenset({"", "application/octet-stream", "text/plain"})
+"""Content types that do not rule out JSON: publishers often set them, or none, for JSON."""
 
 
 def media_type(content_type: object) -> str:
-    """The type alone, in lower case: `Application/JSON; charset=utf-8` is `application/json`."""
+    """Return the media type without parameters, in lower case: `Application/JSON; charset=utf-8` is `application/json`."""
     return str(content_type or "").partition(";")[0].strip().lower()
 
 
 def is_json(media: str) -> bool:
-    """JSON by its name or by its suffix (RFC 6839 section 3.1), or where nothing else is said."""
-    return media in (JSON, "text/json") or media.endswith("+json") or media in _UNSAID
+    """Return whether the content may be JSON: by name, by suffix (RFC 6839 section 3.1), or for want of another type."""
+    return media in (JSON, "text/json") or media.endswith("+json") or media in _UNSPECIFIC
 
 
 def is_text(media: str) -> bool:
-    return media.startswith("text/") or media in _UNSAID
+    return media.startswith("text/") or media in _UNSPECIFIC
 
 
 def is_msgpack(media: str) -> bool:
@@ -34,13 +34,20 @@ def is_msgpack(media: str) -> bool:
 
 
 def pack(value: object) -> bytes:
-    """:raises ConfigError: if msgpack is not installed."""
+    """Encode a value as MessagePack.
+
+    :raises ConfigError: if msgpack is not installed.
+    """
     packed: bytes = _msgpack().packb(value)
     return packed
 
 
 def unpack(body: bytes) -> Any:
-    """:raises ValueError: if it is no MessagePack. :raises ConfigError: if msgpack is not installed."""
+    """Decode MessagePack.
+
+    :raises ValueError: if the body is not valid MessagePack.
+    :raises ConfigError: if msgpack is not installed.
+    """
     return _msgpack().unpackb(body)
 
 

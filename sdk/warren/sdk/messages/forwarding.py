@@ -1,4 +1,4 @@
-"""A delivery that is published on: the same message, with its id, properties and bytes, at another address."""
+"""Forwarding: publish a delivery again, with its id, properties and body, to another address."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from warren.wire.field_tables import TableError
 
 ORIGIN_EXCHANGE = "warren-exchange"
 ORIGIN_KEY = "warren-key"
-"""Where a message was published first, on those that have been delayed, retried or dead-lettered since."""
+"""Headers with the address of the first publish, on messages that were delayed, retried or dead-lettered since."""
 
 DROPPED_PROPERTIES = frozenset({"expiration", "user_id"})
-"""`expiration` would end the copy too; `user_id` must be the publisher's own (RabbitMQ, "Validated User-ID")."""
+"""Properties that a copy does not keep: `expiration` would expire the copy too; `user_id` must be the publisher's own
+(RabbitMQ, "Validated User-ID")."""
 
 ROUTING_HEADERS = frozenset({"CC", "BCC"})
-"""They would send the copy to further queues (RabbitMQ, "Sender-selected Distribution")."""
+"""Headers that a copy does not keep: they would route it to further queues (RabbitMQ, "Sender-selected Distribution")."""
 
 BROKER_HEADERS = frozenset(
     {
@@ -31,19 +32,19 @@ BROKER_HEADERS = frozenset(
         "x-last-death-reason",
     }
 )
-"""What a broker notes about past deaths. RabbitMQ before 4.0 believes what a publisher sends of it, and drops a message
-that expires twice in one queue without a rejection as a cycle (RabbitMQ, "Dead Letter Exchanges")."""
+"""Headers in which a broker records dead-lettering. RabbitMQ before 4.0 trusts them in a publish, and drops a message that
+expires twice in one queue without a rejection as a cycle (RabbitMQ, "Dead Letter Exchanges")."""
 
 
 class Address(NamedTuple):
-    """Where a message was published."""
+    """Exchange and routing key of a publish."""
 
     exchange: str
     key: str
 
 
 def origin(delivery: Delivery) -> Address:
-    """Where the message was published first: as its headers say, else as it was delivered."""
+    """Return the address of the first publish, from the message's headers, else the address of the delivery."""
     headers = delivery.headers
     exchange, key = headers.get(ORIGIN_EXCHANGE), headers.get(ORIGIN_KEY)
     if isinstance(exchange, str) and isinstance(key, str):
@@ -54,9 +55,9 @@ def origin(delivery: Delivery) -> Address:
 def forwarded(
     delivery: Delivery, exchange: str, key: str, headers: Mapping[str, Any] | None = None
 ) -> Outgoing:
-    """The message for another address; persistent, and without what belonged to its first way only.
+    """Return the message for another address: persistent, and without the properties and headers of its first routing.
 
-    :param headers: set in the header table; None removes one.
+    :param headers: headers to set; a value of None removes the header.
     """
     table: dict[str, Any] = {
         name: field for name, field in fields(delivery).items() if name not in BROKER_HEADERS
@@ -66,7 +67,7 @@ def forwarded(
 
 
 def copy(delivery: Delivery, exchange: str, key: str, headers: dict[str, Any]) -> Outgoing:
-    """Id, properties and body of the delivery as it came, persistent, with these headers."""
+    """Return a persistent message with the delivery's original properties and body, and with these headers."""
     delivery = delivery.original
     kept = {name: value for name, value in delivery.properties.items() if name not in DROPPED_PROPERTIES}
     kept["delivery_mode"] = PERSISTENT
@@ -74,7 +75,7 @@ def copy(delivery: Delivery, exchange: str, key: str, headers: dict[str, Any]) -
 
 
 def fields(delivery: Delivery) -> dict[str, Any]:
-    """The headers as they came; a table that nobody can read is left out, so that the message itself is not lost."""
+    """Return the original headers without routing headers. Leave out a malformed table, to keep the message."""
     try:
         return {
             name: field for name, field in delivery.original.fields().items() if name not in ROUTING_HEADERS

@@ -1,23 +1,25 @@
-"""Message ids: UUID version 7 (RFC 9562 section 5.7), so that ids sort by the time they were made."""
+"""Message ids: UUID version 7 (RFC 9562 section 5.7), which sort by time of creation."""
 
 from __future__ import annotations
 
 import os
 
-DRAWN = 256
+RANDOM_BATCH = 256
+"""Random numbers that one call to the kernel fetches."""
 _LAST = [0, 0]
-_DRAWN: list[str] = []
-"""Random numbers of 64 bits as hexadecimal digits, not used yet."""
+"""Milliseconds and counter of the last id."""
+_RANDOM: list[str] = []
+"""Unused random numbers of 64 bits, as hexadecimal digits."""
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 STEP_BACK_MS = 10_000
-"""A clock that steps back further has been set anew; the ids follow it."""
+"""Milliseconds. If the clock goes back further, it has been set, and the ids follow it."""
 
 
 def uuid7(milliseconds: int) -> str:
-    """A new id for a Unix time in milliseconds; ids made in one process within one millisecond keep their order.
+    """Return a new id for a Unix time in milliseconds. Ids of one process keep their order within a millisecond.
 
-    The 12 bits of `rand_a` count within the millisecond (RFC 9562 section 6.2, method 1); when they are used up,
-    or when the clock steps back a little, the time of the last id goes on.
+    The 12 bits of `rand_a` count within the millisecond (RFC 9562 section 6.2, method 1). When they are used up, or when
+    the clock goes back a little, the time of the last id is incremented instead.
     """
     if milliseconds > _LAST[0] or milliseconds < _LAST[0] - STEP_BACK_MS:
         _LAST[0], _LAST[1] = milliseconds, int.from_bytes(os.urandom(1))
@@ -25,15 +27,14 @@ def uuid7(milliseconds: int) -> str:
         _LAST[1] += 1
         if _LAST[1] > 0xFFF:
             _LAST[0], _LAST[1] = _LAST[0] + 1, 0
-    if not _DRAWN:
-        # One call to the kernel serves many ids.
-        _DRAWN.extend(os.urandom(8 * DRAWN).hex(" ", 8).split())
-    time, digits = f"{_LAST[0]:012x}", _DRAWN.pop()
+    if not _RANDOM:
+        _RANDOM.extend(os.urandom(8 * RANDOM_BATCH).hex(" ", 8).split())
+    time, digits = f"{_LAST[0]:012x}", _RANDOM.pop()
     return f"{time[:8]}-{time[8:]}-7{_LAST[1]:03x}-{_VARIANT[digits[0]]}{digits[1:4]}-{digits[4:]}"
 
 
 def milliseconds_of(identity: str) -> int | None:
-    """The Unix time in milliseconds that a UUID of version 7 was made at; None if it is none."""
+    """Return the Unix time in milliseconds of a UUID version 7; None for any other text."""
     if len(identity) != 36 or identity[14] != "7":
         return None
     try:
@@ -42,4 +43,4 @@ def milliseconds_of(identity: str) -> int | None:
         return None
 
 
-os.register_at_fork(after_in_child=_DRAWN.clear)
+os.register_at_fork(after_in_child=_RANDOM.clear)

@@ -1,4 +1,4 @@
-"""Times in messages: a time zone is demanded, and the wire carries RFC 3339 in UTC."""
+"""Timestamps in messages: they need a time zone, and are sent as RFC 3339 in UTC."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from pydantic_core import core_schema
 
 
-def in_utc(schema: Any) -> None:
-    """Make every datetime in a core schema of pydantic refuse what has no time zone and serialise in UTC."""
+def require_utc(schema: Any) -> None:
+    """Change every datetime of a pydantic core schema to require a time zone and to serialise in UTC."""
     if isinstance(schema, dict):
         if schema.get("type") == "datetime" and "serialization" not in schema:
             schema["tz_constraint"] = "aware"
@@ -18,12 +18,12 @@ def in_utc(schema: Any) -> None:
             )
             return
         for value in schema.values():
-            in_utc(value)
+            require_utc(value)
     elif isinstance(schema, list | tuple):
         for value in schema:
-            in_utc(value)
+            require_utc(value)
 
 
 def rfc3339(time: datetime) -> str:
-    """`2026-02-01T12:00:00Z`; microseconds only if there are any."""
+    """Return the time as in `2026-02-01T12:00:00Z`, with microseconds if they are not zero."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")

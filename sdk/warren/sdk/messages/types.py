@@ -1,4 +1,4 @@
-"""Event, Command and Request: pydantic models that are the addresses of what is sent."""
+"""Message types: pydantic models with an address (Event, Command, Request, Scatter)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 
 from warren.sdk.errors import ConfigError, Fault
 from warren.sdk.messages.content_types import JSON, MSGPACK
-from warren.sdk.messages.timestamps import in_utc
+from warren.sdk.messages.timestamps import require_utc
 from warren.sdk.topology.binding import Binding
 from warren.sdk.topology.declarable import Declarable
 from warren.sdk.topology.exchange import Exchange
@@ -21,18 +21,18 @@ Reply = TypeVar("Reply", covariant=True)
 
 
 def snake_case(name: str) -> str:
-    """`OrderPlaced` -> `order_placed`, `HTTPFailed` -> `http_failed`."""
+    """Convert a class name: `OrderPlaced` -> `order_placed`, `HTTPFailed` -> `http_failed`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 class Message(BaseModel):
-    """What all messages share: unknown fields are ignored, times need a time zone and travel in UTC.
+    """Base of all messages. Unknown fields are ignored; datetimes need a time zone and are sent in UTC.
 
-    Class keywords: `type="..."` is the name on the wire, by default the class's name in snake case; `content_type=`
-    is how it travels, `application/json` by default, or `application/msgpack` (needs `warren[msgpack]`).
+    Class keywords: `type=` is the message's name on the wire, by default the class name in snake case; `content_type=` is
+    `application/json` (default) or `application/msgpack` (needs `warren[msgpack]`).
     """
 
-    # What a message holds is its sender's: it must not reach logs and replies through the text of an error.
+    # Content may be confidential: it must not reach logs and replies through the text of an error.
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
     wire_type: ClassVar[str] = "message"
@@ -55,21 +55,21 @@ class Message(BaseModel):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
-        in_utc(schema)
+        require_utc(schema)
         return schema
 
     @classmethod
     def required_topology(cls) -> list[Declarable]:
-        """What must exist for this message to arrive; publishers and handlers declare it alike."""
+        """Return the exchanges, queues and bindings that this message needs. Publishers and handlers declare them alike."""
         return []
 
 
 class Event(Message):
-    """Something happened; any number of queues may listen.
+    """A message about something that happened, for any number of queues.
 
-    Class keywords, inherited by subclasses: `exchange=` a topic exchange (a name, or an `Exchange`), `key=` the
-    routing key, `audience=` the queues (names, or `Queue` values) that must exist before the first publish, so that
-    nothing is lost that is published before its first consumer ever ran.
+    Class keywords, inherited by subclasses: `exchange=` is a topic exchange (a name, or an `Exchange`), `key=` is the
+    routing key, `audience=` lists queues (names, or `Queue` values) that publishers declare too, so that messages are kept
+    that are published before the first consumer ever ran.
     """
 
     wire_exchange: ClassVar[str] = ""
@@ -111,7 +111,7 @@ class Event(Message):
 
 
 class PointToPointMessage(Message):
-    """What exactly one queue takes. Class keyword `queue=`: its name, or a `Queue`."""
+    """A message for exactly one queue. Class keyword `queue=`: its name, or a `Queue`."""
 
     wire_key: ClassVar[str | None] = None
     queue_value: ClassVar[Queue | None] = None
@@ -130,11 +130,11 @@ class PointToPointMessage(Message):
 
 
 class Command(PointToPointMessage):
-    """Do something; exactly one queue takes it. Class keyword `queue=`: its name, or a `Queue`."""
+    """A message that asks for an action, for exactly one queue. Class keyword `queue=`: its name, or a `Queue`."""
 
 
 class RequestMessage(Message):
-    """What is answered. Class keyword `faults=`: the `Fault` classes that an answer may be instead."""
+    """A message that is answered with a reply. Class keyword `faults=`: `Fault` classes that may be raised instead."""
 
     wire_faults: ClassVar[tuple[type[Fault[Any]], ...]] = ()
 
@@ -144,7 +144,7 @@ class RequestMessage(Message):
 
     @classmethod
     def reply_type(cls) -> Any:
-        """The type that the request is answered with."""
+        """Return the type of the reply."""
         for base in cls.__mro__:
             generic = getattr(base, "__pydantic_generic_metadata__", None)
             if generic and generic["origin"] in (Request, Scatter) and generic["args"]:
@@ -155,15 +155,15 @@ class RequestMessage(Message):
 
 
 class Request(PointToPointMessage, RequestMessage, Generic[Reply]):
-    """Ask one queue and get a `Reply`: `class GetQuote(Request[Quote], queue="quotes")`.
+    """A request to one queue, answered with a reply: `class GetQuote(Request[Quote], queue="quotes")`.
 
-    The reply is any type of pydantic's. Of a union (`Request[Quote | OutOfStock]`), the reply's `type` says which
-    member it is.
+    The reply is of any type that pydantic validates. With a union (`Request[Quote | OutOfStock]`), the `type` property of
+    the reply names the member.
     """
 
 
 class Scatter(Event, RequestMessage, Generic[Reply]):
-    """Ask all who listen (scatter-gather): `class AskPrice(Scatter[Offer], exchange="prices", key="ask")`.
+    """A request to all bound queues (scatter-gather): `class AskPrice(Scatter[Offer], exchange="prices", key="ask")`.
 
-    The class keywords are those of an `Event`; the `audience` names the queues whose answers are expected.
+    The class keywords are those of an `Event`; `audience` lists the queues whose replies are expected.
     """

@@ -1,20 +1,20 @@
-"""What pydantic found wrong with content, without the content."""
+"""Format pydantic errors without message content."""
 
 from __future__ import annotations
 
 from pydantic import ValidationError
 
-SHOWN = 5
-"""How many errors of one content are named."""
+MAX_ERRORS = 5
+"""Errors of one message that are listed."""
 
 
 def format_validation_error(error: ValueError) -> str:
-    """Each with its field, in one line; it may be logged and sent to others, for it shows no value."""
+    """Return all errors with their fields in one line. It contains no values, so that it may be logged and sent."""
     if not isinstance(error, ValidationError):
         return str(error)
     found = [
         f"{'.'.join(map(str, each['loc']))}: {each['msg']}" if each["loc"] else each["msg"]
         for each in error.errors(include_url=False, include_context=False, include_input=False)
     ]
-    more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return " ".join(("; ".join(found[:SHOWN]) + more).split())
+    more = f", and {len(found) - MAX_ERRORS} more" if len(found) > MAX_ERRORS else ""
+    return " ".join(("; ".join(found[:MAX_ERRORS]) + more).split())

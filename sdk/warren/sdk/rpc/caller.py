@@ -1,4 +1,4 @@
-"""The client's side of calls: where replies come in, who waits for which, and what ends the waiting."""
+"""Client side of calls: reply address, correlation ids, timeouts and lost connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warren.sdk.errors import (
 )
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.rpc.reply_middleware import ReplyMiddleware
-from warren.sdk.rpc.reply_types import Answer, ReplyCodec
+from warren.sdk.rpc.reply_types import RawReply, ReplyCodec
 from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
 from warren.sdk.transport.data_channel import DataChannel
 from warren.sdk.transport.error_translation import translate_errors
@@ -28,22 +28,29 @@ from warren.sdk.transport.session import Session
 from warren.wire.delivery_scanner import decode_content_header
 
 ReplyMode = Literal["queue", "direct"]
-"""`queue`: replies come to a queue of the client's own, which outlives the connection that publishes. `direct`: RabbitMQ's
-"Direct Reply-to", without a queue: faster, and a call is lost with the connection that published it."""
+"""Transport of replies. `queue`: an exclusive reply queue on the consuming connection, so that calls survive the loss of the
+publishing connection. `direct`: RabbitMQ's "Direct Reply-to", without a queue: faster, but calls are lost with the
+connection that published them."""
 
 DIRECT = "amq.rabbitmq.reply-to"
+"""Pseudo-queue of RabbitMQ's "Direct Reply-to"."""
 SETUP_SECONDS = 10.0
+"""Longest wait for the declaration and the consumer of the reply queue."""
 
 Submit = Callable[[Outgoing, float], Awaitable["asyncio.Future[None]"]]
-"""Writes a message; the future is done with its confirm, or with what became of it instead."""
+"""Writes a message within a number of seconds; the future completes with the confirm, or with the error of the publish."""
 
 
 @dataclass(slots=True)
 class CallStatistics:
     """Counts since the App started.
 
-    `replies` are those that found their caller, errors (`remote_errors`) among them; `discarded_replies` came after
-    their caller had given up, came twice, or were never asked for. `in_flight` waits now.
+    :ivar replies: replies that reached their caller, error replies included.
+    :ivar remote_errors: calls that were answered with an error.
+    :ivar unserved: calls that no queue accepted (`NoServer`).
+    :ivar interrupted: calls that a lost connection ended.
+    :ivar discarded_replies: replies that were late, duplicate or never requested.
+    :ivar in_flight: calls that wait for a reply now.
     """
 
     calls: int = 0
@@ -57,66 +64,70 @@ class CallStatistics:
 
 
 class ReplyReceiver(Protocol):
-    """Who waits for replies under one correlation id."""
+    """Receiver of the replies with one correlation id."""
 
-    def answered(self, answer: Answer) -> bool:
-        """Take it; False if it is not wanted any more."""
+    def receive(self, reply: RawReply) -> bool:
+        """Accept a reply; return False if it comes too late."""
         ...
 
-    def interrupted(self, error: TransportUnavailable) -> None:
-        """No reply can come any more."""
+    def fail(self, error: TransportUnavailable) -> None:
+        """End the wait: the reply address is lost."""
         ...
 
 
 class PendingCall:
-    """Waits for the first reply."""
+    """A call that waits for its only reply."""
 
     __slots__ = ("future",)
 
-    def __init__(self, future: asyncio.Future[Answer]) -> None:
-        self.future: asyncio.Future[Answer] = future
+    def __init__(self, future: asyncio.Future[RawReply]) -> None:
+        self.future: asyncio.Future[RawReply] = future
 
-    def answered(self, answer: Answer) -> bool:
+    def receive(self, reply: RawReply) -> bool:
         if self.future.done():
             return False
-        self.future.set_result(answer)
+        self.future.set_result(reply)
         return True
 
-    def interrupted(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         if not self.future.done():
             self.future.set_exception(error)
 
-    def published(self, confirm: asyncio.Future[None]) -> None:
-        """A request that did not get through will not be answered."""
+    def publish_ended(self, confirm: asyncio.Future[None]) -> None:
+        """End the wait if the request could not be published: no reply will come."""
         if not confirm.cancelled() and (error := confirm.exception()) is not None and not self.future.done():
             self.future.set_exception(error)
 
 
 class Caller:
-    """Correlation ids and who waits for them, over one reply address at a time."""
+    """Calls of one App, over one reply address at a time.
 
-    def __init__(self, opening: ReplyMiddleware | None = None) -> None:
-        """:param opening: what replies pass before they are read."""
-        self._opening = opening
+    :ivar telemetry: creates spans for replies, or None.
+    :ivar address: the `reply_to` of requests.
+    """
+
+    def __init__(self, middleware: ReplyMiddleware | None = None) -> None:
+        """:param middleware: applied to replies before they are decoded."""
+        self._middleware = middleware
         self.telemetry: ConsumeTelemetry | None = None
-        """Where somebody listens."""
-        self._waiting: dict[str, ReplyReceiver] = {}
+        self._receivers: dict[str, ReplyReceiver] = {}
+        """Receivers by correlation id."""
         self._channel: DataChannel | None = None
         self._active = asyncio.Event()
         self._prefix = uuid4().hex
         self._count = 0
         self.address: str = ""
-        """What requests name as their `reply_to`."""
         self.statistics: CallStatistics = CallStatistics()
 
     @property
     def active(self) -> bool:
+        """True if replies can arrive."""
         return self._channel is not None and self._channel.usable
 
     async def consume_queue(self, session: Session) -> None:
-        """Make a reply queue, exclusive to this connection, and consume it.
+        """Declare a reply queue that is exclusive to this connection, and consume it.
 
-        Without acknowledgements: nobody else can ever take a reply.
+        Replies are not acknowledged, because no other consumer could take them.
         """
         channel = await session.channel()
         name = f"warren.reply.{uuid4().hex}"
@@ -124,15 +135,15 @@ class Caller:
             async with asyncio.timeout(SETUP_SECONDS):
                 await channel.methods.queue_declare(name, exclusive=True, auto_delete=True)
         await self._consume(channel, name)
-        # If only the channel ends, a new connection is the way to a new reply queue.
+        # If only the channel ends, the connection is closed too: a new connection brings a new reply queue.
         channel.ended.add_done_callback(lambda done: channel.abort())
 
     async def consume_direct_reply_to(self, channel: DataChannel) -> None:
-        """Take replies on the channel that requests are published on (RabbitMQ, "Direct Reply-to": it must be the same)."""
+        """Consume replies on the channel that publishes requests, as RabbitMQ's "Direct Reply-to" requires."""
         await self._consume(channel, DIRECT)
 
     async def _consume(self, channel: DataChannel, name: str) -> None:
-        channel.on_delivery = self._reply
+        channel.on_delivery = self._receive
         with translate_errors("cannot consume replies"):
             async with asyncio.timeout(SETUP_SECONDS):
                 await channel.consume(name, no_ack=True)
@@ -145,76 +156,77 @@ class Caller:
             self.detach()
 
     def detach(self) -> None:
-        """The reply address is gone, and with it every reply that was on its way."""
+        """Fail all calls in flight, because the reply address is lost."""
         self._channel = None
         self._active.clear()
-        for waiting in list(self._waiting.values()):
-            waiting.interrupted(
+        for receiver in list(self._receivers.values()):
+            receiver.fail(
                 TransportUnavailable("the connection was lost before the reply came", outcome="unknown")
             )
 
-    async def call(self, request: Outgoing, form: ReplyCodec, timeout: float, submit: Submit) -> Any:
-        """Send the request and await its reply, both within `timeout` seconds."""
+    async def call(self, request: Outgoing, codec: ReplyCodec, timeout: float, submit: Submit) -> Any:
+        """Publish the request and wait for its reply, both within `timeout` seconds; return the reply's value."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         statistics = self.statistics
-        waiting = PendingCall(loop.create_future())
+        pending = PendingCall(loop.create_future())
         left = timeout
         if not self.active:
             left = await self.wait_until_active(deadline)
-        identity = self.expect(request, waiting, deadline)
+        correlation_id = self.register(request, pending, deadline)
         statistics.calls += 1
         confirm: asyncio.Future[None] | None = None
         try:
             confirm = await submit(request, left)
-            confirm.add_done_callback(waiting.published)
+            confirm.add_done_callback(pending.publish_ended)
             async with asyncio.timeout_at(deadline):
-                answer = await waiting.future
-            if self._opening is None and self.telemetry is None:
-                value = form.read(answer)
+                answer = await pending.future
+            if self._middleware is None and self.telemetry is None:
+                value = codec.read(answer)
             else:
-                value = await self.read(form, answer)
+                value = await self.read(codec, answer)
         except (Unroutable, PublishTimeout, TimeoutError, TransportUnavailable) as error:
-            raise self.failure(error, request, timeout) from error
+            raise self.call_error(error, request, timeout) from error
         except RemoteError:
             statistics.remote_errors += 1
             raise
         finally:
-            self.forget(identity)
+            self.unregister(correlation_id)
             if confirm is not None:
                 confirm.cancel()
-            waiting.future.cancel()
+            pending.future.cancel()
         return value
 
-    async def read(self, form: ReplyCodec, answer: Answer) -> Any:
-        """The reply's value, after all that it passes on its way.
+    async def read(self, codec: ReplyCodec, answer: RawReply) -> Any:
+        """Apply the middlewares to a reply, decode it within a span, and return its value.
 
-        :raises RemoteError: if it is an error.
+        :raises RemoteError: if the reply is an error.
         """
-        if self._opening is not None:
-            answer = await self._opening(answer, self.address)
+        if self._middleware is not None:
+            answer = await self._middleware(answer, self.address)
         if self.telemetry is None:
-            return form.read(answer)
+            return codec.read(answer)
         came = Delivery(
             answer.body, "", self.address, self.address, False, None, answer.properties, table=answer.table
         )
-        return self.telemetry.answered(came, partial(form.read, answer))
+        return self.telemetry.answered(came, partial(codec.read, answer))
 
-    def expect(self, request: Outgoing, awaiter: ReplyReceiver, deadline: float) -> str:
-        """Give the request a correlation id, the address for its replies and its end; `forget` it afterwards."""
+    def register(self, request: Outgoing, receiver: ReplyReceiver, deadline: float) -> str:
+        """Set correlation id, reply address and deadline of the request; return the id, which the caller must unregister."""
         self._count += 1
-        identity = f"{self._prefix}{self._count:x}"
-        request.set("correlation_id", identity)
+        correlation_id = f"{self._prefix}{self._count:x}"
+        request.set("correlation_id", correlation_id)
         request.set("reply_to", self.address)
         request.deadline = deadline
-        self._waiting[identity] = awaiter
-        return identity
+        self._receivers[correlation_id] = receiver
+        return correlation_id
 
-    def forget(self, identity: str) -> None:
-        self._waiting.pop(identity, None)
+    def unregister(self, correlation_id: str) -> None:
+        """Discard replies with this correlation id from now on."""
+        self._receivers.pop(correlation_id, None)
 
-    def failure(self, error: Exception, request: Outgoing, timeout: float) -> Exception:
-        """What a caller gets for what became of its request."""
+    def call_error(self, error: Exception, request: Outgoing, timeout: float) -> Exception:
+        """Count the error of a request's publish or wait, and return the error that its caller gets."""
         target = f"queue {request.routing_key!r}"
         if request.exchange:
             target = f"exchange {request.exchange!r} with key {request.routing_key!r}"
@@ -235,9 +247,9 @@ class Caller:
                 return error
 
     async def wait_until_active(self, deadline: float) -> float:
-        """Wait for a reply address; returns the seconds that are left.
+        """Wait until replies can arrive; return the seconds that are left until the deadline.
 
-        :raises TransportUnavailable: if there is none by then.
+        :raises TransportUnavailable: if there is no reply address at the deadline.
         """
         try:
             async with asyncio.timeout_at(deadline):
@@ -249,17 +261,18 @@ class Caller:
         return max(0.0, deadline - asyncio.get_running_loop().time())
 
     def snapshot(self) -> CallStatistics:
-        self.statistics.in_flight = len(self._waiting)
+        """Return the statistics, with the current number of calls in flight."""
+        self.statistics.in_flight = len(self._receivers)
         return self.statistics
 
     async def receive_local_reply(self, reply: Outgoing) -> None:
-        """Take a reply of this process."""
-        self._reply(b"", reply.header(), reply.body)
+        """Accept a reply that this process produced itself."""
+        self._receive(b"", reply.header(), reply.body)
 
-    def _reply(self, method: bytes, header: bytes, body: bytes) -> None:
-        answer = Answer(*decode_content_header(header), body)
-        waiting = self._waiting.get(str(answer.properties.get("correlation_id", "")))
-        if waiting is None or not waiting.answered(answer):
+    def _receive(self, method: bytes, header: bytes, body: bytes) -> None:
+        answer = RawReply(*decode_content_header(header), body)
+        receiver = self._receivers.get(str(answer.properties.get("correlation_id", "")))
+        if receiver is None or not receiver.receive(answer):
             self.statistics.discarded_replies += 1
         else:
             self.statistics.replies += 1

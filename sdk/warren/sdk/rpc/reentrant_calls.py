@@ -1,4 +1,4 @@
-"""A handler that calls its own queue: the request is handled here and now, because its own place is taken."""
+"""Reentrant calls: a handler's request to its own queue is handled in this process at once."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from warren.sdk.publish.outgoing import Outgoing
 
 
 class ReentrantCalls:
-    """Hands requests straight to the endpoint of their queue.
+    """Passes requests directly to the endpoint of their queue.
 
-    In the queue they would wait for a handler that waits for them, for ever at concurrency 1, and behind a backlog at
-    any. The reply travels as every other. What the endpoint gives back is published after all.
+    In the queue, a request would wait for the handler that waits for its reply: a deadlock at concurrency 1, and a wait
+    behind the backlog at any concurrency. The reply is published as usual. A request that the endpoint requeues or releases
+    is published after all.
     """
 
-    def __init__(self, endpoint: Endpoint, queue: str, outlet: OutgoingSender) -> None:
+    def __init__(self, endpoint: Endpoint, queue: str, sender: OutgoingSender) -> None:
         self._endpoint = endpoint
         self._queue = queue
-        self._outlet = outlet
+        self._sender = sender
 
     async def submit(self, request: Outgoing, timeout: float) -> asyncio.Future[None]:
+        """Start to handle the request; the future completes when it is handled."""
         return asyncio.ensure_future(self._handle(request, timeout))
 
     async def _handle(self, request: Outgoing, timeout: float) -> None:
@@ -33,4 +35,4 @@ class ReentrantCalls:
         )  # fmt: skip
         settlement = await self._endpoint.process(delivery, 0)
         if settlement in (Settlement.REQUEUE, Settlement.RELEASE):
-            await self._outlet.publish(request, timeout)
+            await self._sender.publish(request, timeout)

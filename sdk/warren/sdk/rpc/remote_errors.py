@@ -1,4 +1,4 @@
-"""Errors that travel: what a handler raises becomes a reply, and at its caller the same error again."""
+"""Error replies: encode a handler's exception, and decode it as the caller's `RemoteError` or `Fault`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from warren.sdk.errors import Fault, RemoteError, WarrenError
 from warren.sdk.messages.codec import adapter_of
 
 ERROR_TYPE = "warren.error"
-"""The `type` of a reply that is an error: `{"code", "message", "details", "retryable"}`."""
+"""The `type` property of an error reply. Its JSON body has `code`, `message`, `details` and `retryable`."""
 
 
 def encode_error(error: Exception) -> bytes:
-    """The error as the body of a reply; the code is that of a `RemoteError`, else the name of the error's class."""
+    """Return the body of an error reply. The code is that of a `RemoteError` or `Fault`, else the exception's class name."""
     details: Any = None
     if isinstance(error, Fault):
         code, message = error.code, error.message
@@ -31,11 +31,11 @@ def encode_error(error: Exception) -> bytes:
 
 
 def decode_error(body: bytes, faults: Mapping[str, type[Fault[Any]]]) -> RemoteError:
-    """The error that a reply carries: one of `faults` (by code) if its details fit, else a plain `RemoteError`."""
+    """Return the error of an error reply: one of `faults` (by code) if its details are valid, else a `RemoteError`."""
     try:
-        said = json.loads(body)
-        code, message, details = str(said["code"]), str(said["message"]), said.get("details")
-        retryable = bool(said.get("retryable"))
+        fields = json.loads(body)
+        code, message, details = str(fields["code"]), str(fields["message"]), fields.get("details")
+        retryable = bool(fields.get("retryable"))
     except (ValueError, KeyError, TypeError, AttributeError):
         return RemoteError("undecodable_error", "the server answered with an error that cannot be read")
     known = faults.get(code)
@@ -44,6 +44,6 @@ def decode_error(body: bytes, faults: Mapping[str, type[Fault[Any]]]) -> RemoteE
             read = adapter_of(known.details_type()).validate_json(json.dumps(details))
             return known(message, read, retryable=retryable)
         except ValidationError:
-            # A server of another version: what it says is still an error, and of this code.
+            # The server may have another version of the fault: it is still an error with this code.
             pass
     return RemoteError(code, message, details=details, retryable=retryable)

@@ -1,4 +1,4 @@
-"""The server's side: replies as messages to the queue that the request names."""
+"""Server side of calls: build replies for the queue in the request's `reply_to`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from warren.sdk.publish.outgoing import TRANSIENT, Outgoing
 from warren.sdk.rpc.remote_errors import ERROR_TYPE, encode_error
 
 ANSWERED_BY = "warren-queue"
-"""Header of replies to a request that came through an exchange: the queue that it was taken from."""
+"""Header of replies to a request that came through an exchange: name of the queue that the server consumed it from."""
 
 DIRECT = ("amq.rabbitmq.reply-to.", "amq.direct.reply-to.")
-"""How addresses of direct reply-to begin, on RabbitMQ and on LavinMQ."""
+"""Prefixes of direct reply-to addresses on RabbitMQ and on LavinMQ."""
 
 
 def wants_reply(delivery: Delivery) -> bool:
+    """Return whether the sender of the request waits for a reply."""
     return bool(delivery.properties.get("reply_to"))
 
 
 def reply(delivery: Delivery, kind: str | None, body: bytes, now: float) -> Outgoing:
-    """The answer to a request, at its reply queue, under its correlation id.
+    """Return the reply to a request, for its reply queue and with its correlation id.
 
-    :param kind: its `type`; of a member of a union, or of an error.
+    :param kind: the `type` property: the member of a union, or an error; None for other replies.
     """
     address = str(delivery.properties["reply_to"])
-    # Who asked several has to know whose answer this is.
+    # A caller that asked several queues must be able to tell their replies apart.
     headers = {ANSWERED_BY: delivery.queue} if delivery.exchange else None
     outgoing = encode(body, now=now, exchange="", key=address, headers=headers)
     outgoing.set("content_type", "application/json")
     outgoing.set("type", kind)
     outgoing.set("correlation_id", delivery.properties.get("correlation_id"))
-    # A reply lives no longer than its queue, which is in memory: a disk would only slow it down.
+    # Transient: the reply queue does not survive a restart of the broker, so writing the reply to disk is of no use.
     outgoing.set("delivery_mode", TRANSIENT)
     # RabbitMQ returns every mandatory message to such an address, although it delivers it (seen with 3.10).
     outgoing.mandatory = not address.startswith(DIRECT)
@@ -38,5 +39,5 @@ def reply(delivery: Delivery, kind: str | None, body: bytes, now: float) -> Outg
 
 
 def error_reply(delivery: Delivery, error: Exception, now: float) -> Outgoing:
-    """An error as a reply."""
+    """Return an error reply to a request."""
     return reply(delivery, ERROR_TYPE, encode_error(error), now)

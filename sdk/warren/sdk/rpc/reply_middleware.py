@@ -1,25 +1,28 @@
-"""A reply on its way through the middlewares of its caller: sealed by the server's, it is opened by these."""
+"""Apply the caller's handle middlewares to a reply."""
 
 from __future__ import annotations
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.errors import HandlerOutcome, RemoteError
-from warren.sdk.rpc.reply_types import Answer
+from warren.sdk.rpc.reply_types import RawReply
 
 
 class ReplyMiddleware:
-    """Passes replies through the middlewares of handlers."""
+    """Applies handle middlewares to replies, so that a reply which the server's middlewares encrypted is decrypted."""
 
     def __init__(self, middlewares: Middlewares) -> None:
         self._middlewares = middlewares
 
-    async def __call__(self, answer: Answer, address: str) -> Answer:
-        """:raises RemoteError: `rejected_reply`, if a middleware ended the reply or kept it."""
-        opened: list[Delivery] = []
+    async def __call__(self, answer: RawReply, address: str) -> RawReply:
+        """Return the reply as the middlewares pass it on.
+
+        :raises RemoteError: with the code `rejected_reply`, if a middleware raised an outcome or did not pass the reply on.
+        """
+        passed: list[Delivery] = []
 
         async def innermost(changed: Delivery) -> None:
-            opened.append(changed)
+            passed.append(changed)
 
         delivery = Delivery(
             answer.body, "", address, address, False, None, answer.properties, table=answer.table
@@ -28,6 +31,6 @@ class ReplyMiddleware:
             await self._middlewares.receive(delivery, innermost)
         except HandlerOutcome as outcome:
             raise RemoteError("rejected_reply", str(outcome) or type(outcome).__name__) from outcome
-        if not opened:
+        if not passed:
             raise RemoteError("rejected_reply", "a middleware kept the reply")
-        return Answer(dict(opened[-1].properties), answer.table, opened[-1].body)
+        return RawReply(dict(passed[-1].properties), answer.table, passed[-1].body)

@@ -1,4 +1,4 @@
-"""The form of a request's replies: its type, the members of a union told apart by name, and the faults it may end in."""
+"""Reply codecs: encode and decode the replies of a request class, with unions and faults."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from warren.sdk.rpc.remote_errors import ERROR_TYPE, decode_error
 from warren.wire.delivery_scanner import PropertyValue
 
 
-class Answer(NamedTuple):
-    """A reply as it came; its properties by their AMQP names, its header table as bytes."""
+class RawReply(NamedTuple):
+    """A reply as received: properties by their AMQP names, the encoded header table, and the body."""
 
     properties: dict[str, PropertyValue]
     table: bytes
@@ -27,9 +27,11 @@ class Answer(NamedTuple):
 
 
 class ReplyCodec:
-    """How the replies of one request class are written and read.
+    """Codec for the replies of one request class.
 
-    :param members: the classes of a union by the name that a reply's `type` gives them; empty if it is no union.
+    :param adapter: pydantic adapter of the reply type.
+    :param members: classes of a union by the name in the `type` property; empty if the reply type is not a union.
+    :param faults: fault classes by their code.
     """
 
     def __init__(
@@ -43,9 +45,9 @@ class ReplyCodec:
         self._faults = faults
 
     def write(self, result: object) -> bytes:
-        """The result as JSON; of a union, behind its name and a line feed, so that one value holds both.
+        """Return the result as JSON; for a union, after the member's name and a line feed, so that `once=` stores both.
 
-        :raises ValueError: if the result is not of the reply's type, in words that show nothing of it.
+        :raises ValueError: if the result is not of the reply type; the text contains none of the result.
         """
         try:
             value = self._adapter.validate_python(result)
@@ -57,17 +59,17 @@ class ReplyCodec:
         return name_of(type(value)).encode() + b"\n" + body if self._members else body
 
     def split(self, written: bytes) -> tuple[str | None, bytes]:
-        """What `write` made, as the `type` and the body of a reply."""
+        """Split the result of `write` into the `type` property and the body of a reply."""
         if not self._members:
             return None, written
         first, _, body = written.partition(b"\n")
         name = first.decode()
         return (name if name in self._members else None), body
 
-    def read(self, answer: Answer) -> Any:
-        """The reply's value.
+    def read(self, answer: RawReply) -> Any:
+        """Return the reply's value.
 
-        :raises RemoteError: if the reply is an error, or is not what the request says.
+        :raises RemoteError: if the reply is an error, or is not of the reply type.
         """
         kind = str(answer.properties.get("type", ""))
         if kind == ERROR_TYPE:
@@ -87,7 +89,10 @@ class ReplyCodec:
 
 @cache
 def reply_codec(kind: type[RequestMessage]) -> ReplyCodec:
-    """:raises ConfigError: if two members of a union have one name, or the class names no reply."""
+    """Return the codec of a request class.
+
+    :raises ConfigError: if two members of a union have the same name, or the class has no reply type.
+    """
     reply = kind.reply_type()
     members: dict[str, type] = {}
     if get_origin(reply) in (Union, UnionType):
@@ -102,5 +107,5 @@ def reply_codec(kind: type[RequestMessage]) -> ReplyCodec:
 
 
 def name_of(member: type) -> str:
-    """The name of a union's member on the wire."""
+    """Return the name of a union's member on the wire."""
     return member.wire_type if issubclass(member, Message) else snake_case(member.__name__)

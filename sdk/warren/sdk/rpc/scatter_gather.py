@@ -1,4 +1,4 @@
-"""Scatter-gather: one request to all who listen, and their replies as they come, up to a number, a deadline or the last."""
+"""Scatter-gather: one request to many queues, and their replies as they arrive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.rpc.caller import Caller, Submit
 from warren.sdk.rpc.remote_errors import ERROR_TYPE
 from warren.sdk.rpc.replies import ANSWERED_BY
-from warren.sdk.rpc.reply_types import Answer, ReplyCodec
+from warren.sdk.rpc.reply_types import RawReply, ReplyCodec
 from warren.wire.field_tables import TableError, decode_fields
 
 Value = TypeVar("Value")
@@ -21,10 +21,10 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class GatheredReply(Generic[Value]):
-    """One reply.
+    """One reply to a scattered request.
 
-    :ivar queue: the queue that its server took the request from; None of a server that does not say so.
-    :ivar error: what the server answered instead of a value.
+    :ivar queue: queue that the server consumed the request from; None if the server is not built with Warren.
+    :ivar error: the error that the server replied with, or None.
     """
 
     queue: str | None
@@ -33,7 +33,10 @@ class GatheredReply(Generic[Value]):
 
     @property
     def value(self) -> Value:
-        """:raises RemoteError: the `error`, if it is one."""
+        """The value of the reply.
+
+        :raises RemoteError: if the reply is an error.
+        """
         if self.error is not None:
             raise self.error
         return self.result  # type: ignore[return-value]  # without an error it is a Value, which may be None
@@ -41,10 +44,10 @@ class GatheredReply(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class GatherResult(Generic[Value]):
-    """What came, in the order of its arrival, and who did not answer.
+    """All replies to a scattered request, in the order of arrival.
 
-    :ivar silent: those of the request's audience that did not answer in time.
-    :ivar interrupted: the connection was lost, and with it what was still to come.
+    :ivar silent: queues of the request's audience that did not reply in time.
+    :ivar interrupted: the error of a lost connection, after which no replies could arrive; else None.
     """
 
     replies: tuple[GatheredReply[Value], ...]
@@ -53,30 +56,36 @@ class GatherResult(Generic[Value]):
 
     @property
     def values(self) -> list[Value]:
-        """The replies that are no errors."""
+        """Values of all replies that are not errors."""
         return [reply.value for reply in self.replies if reply.error is None]
 
     @property
     def errors(self) -> list[RemoteError]:
+        """Errors of all replies that are errors."""
         return [reply.error for reply in self.replies if reply.error is not None]
 
 
 @dataclass(slots=True)
 class PreparedScatter:
-    """A request on its way to those who listen."""
+    """A request that is ready to be scattered.
+
+    :ivar audience: queues whose replies are expected; empty if unknown.
+    """
 
     caller: Caller
-    form: ReplyCodec
+    codec: ReplyCodec
     submit: Submit
     request: Outgoing
     audience: frozenset[str]
 
 
 class GatherCall(Generic[Value]):
-    """Await it for all replies (`GatherResult`), or iterate over them as they come (`async for`); once.
+    """A scattered request: await it for all replies (`GatherResult`), or iterate over them as they arrive (`async for`).
 
-    The request is sent by the first step of either. It ends with the last of the audience, with the `replies`th value,
-    or at the deadline, whichever is first; what comes afterwards is discarded and counted.
+    It can be used once; the first `await` or iteration publishes the request. It ends when the whole audience has replied,
+    after `replies` values, or at the deadline, whichever comes first. Later replies are discarded and counted.
+
+    :ivar interruption: the error of a lost connection, or None.
     """
 
     def __init__(
@@ -85,21 +94,21 @@ class GatherCall(Generic[Value]):
         self._prepare = prepare
         self._wanted = replies
         self._timeout = timeout
-        self._arrived: deque[tuple[str | None, Answer]] = deque()
-        self._heard: set[str] = set()
+        self._arrived: deque[tuple[str | None, RawReply]] = deque()
+        self._replied: set[str] = set()
+        """Queues that have replied."""
         self._values = 0
         self._more = asyncio.Event()
-        self._over = False
+        self._ended = False
         self._scattering: PreparedScatter | None = None
-        self._identity = ""
+        self._correlation_id = ""
         self._timer: asyncio.TimerHandle | None = None
         self.interruption: TransportUnavailable | None = None
-        """Why no more replies can come, if the connection was lost."""
 
     @property
     def silent(self) -> frozenset[str]:
-        """Those of the audience that have not answered yet."""
-        return frozenset() if self._scattering is None else self._scattering.audience - self._heard
+        """Queues of the audience that have not replied yet."""
+        return frozenset() if self._scattering is None else self._scattering.audience - self._replied
 
     def __await__(self) -> Generator[Any, None, GatherResult[Value]]:
         return self._all().__await__()
@@ -118,71 +127,75 @@ class GatherCall(Generic[Value]):
         if self._scattering is None:
             await self._scatter()
         while not self._arrived:
-            if self._over:
+            if self._ended:
                 raise StopAsyncIteration
             self._more.clear()
             await self._more.wait()
         return await self._read(*self._arrived.popleft())
 
     def close(self) -> None:
-        """Wait for no more replies. At the deadline it is closed without this."""
-        self._over = True
+        """Accept no more replies. At the deadline this happens by itself."""
+        self._ended = True
         self._more.set()
         if self._timer is not None:
             self._timer.cancel()
         if self._scattering is not None:
-            self._scattering.caller.forget(self._identity)
+            self._scattering.caller.unregister(self._correlation_id)
 
     async def _scatter(self) -> None:
-        """:raises NoServer: if nobody listens."""
+        """Publish the request.
+
+        :raises NoServer: if no queue is bound for it.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         scattering = self._scattering = await self._prepare(self._timeout)
         caller, request = scattering.caller, scattering.request
         left = await caller.wait_until_active(deadline)
         self._timer = loop.call_at(deadline, self.close)
-        self._identity = caller.expect(request, self, deadline)
+        self._correlation_id = caller.register(request, self, deadline)
         caller.statistics.calls += 1
         try:
             await (await scattering.submit(request, left))
         except Exception as error:
             self.close()
-            raise caller.failure(error, request, self._timeout) from error
+            raise caller.call_error(error, request, self._timeout) from error
         except asyncio.CancelledError:
             self.close()
             raise
 
-    # What the Caller tells
+    # ReplyReceiver
 
-    def answered(self, answer: Answer) -> bool:
+    def receive(self, answer: RawReply) -> bool:
         scattering = self._scattering
         queue = _sender(answer)
-        if self._over or scattering is None or queue in self._heard:
+        if self._ended or scattering is None or queue in self._replied:
             return False
         if queue is not None:
-            self._heard.add(queue)
+            self._replied.add(queue)
         self._arrived.append((queue, answer))
         self._values += answer.properties.get("type") != ERROR_TYPE
         self._more.set()
         enough = self._wanted is not None and self._values >= self._wanted
-        if enough or (scattering.audience and scattering.audience <= self._heard):
+        if enough or (scattering.audience and scattering.audience <= self._replied):
             self.close()
         return True
 
-    def interrupted(self, error: TransportUnavailable) -> None:
+    def fail(self, error: TransportUnavailable) -> None:
         self.interruption = error
         self.close()
 
-    async def _read(self, queue: str | None, answer: Answer) -> GatheredReply[Value]:
+    async def _read(self, queue: str | None, answer: RawReply) -> GatheredReply[Value]:
         assert self._scattering is not None
         try:
-            value: Value = await self._scattering.caller.read(self._scattering.form, answer)
+            value: Value = await self._scattering.caller.read(self._scattering.codec, answer)
         except RemoteError as error:
             return GatheredReply(queue, error, None)
         return GatheredReply(queue, None, value)
 
 
-def _sender(answer: Answer) -> str | None:
+def _sender(answer: RawReply) -> str | None:
+    """Return the queue that the reply's server consumed the request from, if the reply names it."""
     try:
         field = decode_fields(answer.table).get(ANSWERED_BY)
     except TableError:
