@@ -9,12 +9,11 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from aiormq.abc import AbstractChannel
-
 from warren.core import capture_events as e
 from warren.core.capture_events import event_prefix
 from warren.sdk.capture.recorder import Recorder
 from warren.sdk.consume.delivery import ATTEMPT, REPUBLISHED
+from warren.sdk.transport.aio_pika_connection import AmqpChannel
 from warren.sdk.transport.data_channel import Content, DataChannel
 from warren.sdk.transport.socket_stream import FrameWriter
 from warren.wire import field_tables
@@ -56,7 +55,7 @@ class CapturedChannel(DataChannel):
     def __init__(
         self,
         recorder: Recorder,
-        channel: AbstractChannel,
+        channel: AmqpChannel,
         frame_writer: FrameWriter,
         scanner: DeliveryScanner,
         frame_max: int,

@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from aiormq.exceptions import ChannelClosed
-
 from warren.sdk.errors import WarrenError
 from warren.sdk.logger import log
 from warren.sdk.publish.publisher_confirms import Publisher
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.error_translation import to_sdk_error
+from warren.sdk.transport.error_translation import ChannelClosed, to_sdk_error
 from warren.sdk.transport.session import Session
 
 

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Protocol, Unpack
 
-from aiormq.exceptions import ChannelClosed
-
 from warren.sdk.consume.delivery import RETURN_TOKEN, Delivery
 from warren.sdk.errors import (
     BatchError,
@@ -24,7 +22,7 @@ from warren.sdk.publish.publisher_confirms import Publisher, encoding_error
 from warren.sdk.publish.report import Failure, PublishReport
 from warren.sdk.publish.returned_messages import returned_message
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.error_translation import error_text, translate_errors
+from warren.sdk.transport.error_translation import ChannelClosed, error_text, translate_errors
 from warren.sdk.transport.session import Session
 
 CLOSE_SECONDS = 5.0

@@ -6,18 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from aiormq import Channel
-from aiormq.abc import AbstractChannel
-from pamqp import commands
-from pamqp.base import Frame
-from pamqp.frame import marshal
-
 from warren.sdk.topology.binding import Binding
 from warren.sdk.topology.declarable import Declarable
 from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.queue import Queue
+from warren.sdk.transport.topology_methods import TopologyMethods
 
-Method = Callable[[AbstractChannel], Awaitable[Any]]
+Method = Callable[[TopologyMethods], Awaitable[Any]]
 
 
 class MethodRunner(Protocol):
@@ -56,22 +51,19 @@ class Declaration:
         }
         return cls("queue", item.name, properties, item.wire_arguments())
 
-    async def declare(self, channel: AbstractChannel) -> None:
+    async def declare(self, methods: TopologyMethods) -> None:
         """Declare it; the broker does nothing if it exists with the same properties and arguments."""
-        properties, arguments = dict(self.properties), dict(self.arguments)
         if self.kind == "queue":
-            await _send(channel, commands.Queue.Declare(queue=self.name, **properties, arguments=arguments))
+            await methods.declare_queue(self.name, self.properties, self.arguments)
         elif self.name:
-            properties["exchange_type"] = properties.pop("type")
-            declare = commands.Exchange.Declare(exchange=self.name, **properties, arguments=arguments)
-            await _send(channel, declare)
+            await methods.declare_exchange(self.name, self.properties, self.arguments)
 
-    async def check_exists(self, channel: AbstractChannel) -> None:
+    async def check_exists(self, methods: TopologyMethods) -> None:
         """Check that it exists, with any properties (a passive declaration); the default exchange always exists."""
         if self.kind == "queue":
-            await channel.queue_declare(self.name, passive=True)
+            await methods.check_queue(self.name)
         elif self.name:
-            await channel.exchange_declare(self.name, passive=True)
+            await methods.check_exchange(self.name)
 
 
 def declare_method(item: Declarable) -> Method:
@@ -79,36 +71,10 @@ def declare_method(item: Declarable) -> Method:
     if not isinstance(item, Binding):
         return Declaration.of(item).declare
 
-    async def bind(channel: AbstractChannel) -> None:
-        source, key, arguments = item.source, item.key, dict(item.arguments)
+    async def bind(methods: TopologyMethods) -> None:
         if item.to_exchange:
-            to_exchange = commands.Exchange.Bind(
-                destination=item.destination, source=source, routing_key=key, arguments=arguments
-            )
-            await _send(channel, to_exchange)
+            await methods.bind_exchange(item.destination, item.source, item.key, item.arguments)
         else:
-            to_queue = commands.Queue.Bind(
-                queue=item.destination, exchange=source, routing_key=key, arguments=arguments
-            )
-            await _send(channel, to_queue)
+            await methods.bind_queue(item.destination, item.source, item.key, item.arguments)
 
     return bind
-
-
-async def _send(channel: AbstractChannel, method: Frame) -> None:
-    """Send a method that has arguments, and await its reply.
-
-    :raises ValueError: if the arguments cannot be encoded, or the method does not fit into one frame, as it must (AMQP
-        0-9-1 section 4.2.3). The broker would close the connection over such a frame, and again after each reconnect.
-    """
-    assert isinstance(channel, Channel)
-    try:
-        size = len(marshal(method, channel.number))
-    except TypeError as error:
-        raise ValueError(f"its arguments cannot be encoded: {error}") from error
-    largest = channel.connection.connection_tune.frame_max
-    if 0 < largest < size:
-        raise ValueError(
-            f"with its arguments it takes {size} bytes, and a frame of this broker holds at most {largest}"
-        )
-    await channel.rpc(method)

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aiormq.abc import AbstractChannel
+from aio_pika.abc import AbstractChannel
 
-from warren.sdk.transport.data_channel import DataChannel
 from warren.sdk.transport.error_translation import translate_errors
 from warren.sdk.transport.session import Session
+from warren.sdk.transport.topology_methods import TopologyMethods
 
 SETUP_SECONDS = 30.0
 
@@ -18,30 +18,31 @@ Result = TypeVar("Result")
 
 
 class ControlChannel:
-    """Synchronous methods (declare, bind, check) on a channel of their own, one at a time.
+    """A channel of aio-pika for synchronous methods; replaced by a new one when the broker closed it over an error.
 
-    The caller may be cancelled; the method runs on, because aiormq closes a channel whose method is cancelled.
+    If the caller is cancelled, the method continues: aiormq closes a channel whose method is cancelled.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._channel: DataChannel | None = None
+        self._channel: AbstractChannel | None = None
         self._lock = asyncio.Lock()
 
-    async def run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Result]]) -> Result:
-        """Run `method`; `what` begins the text of the error.
+    async def run(self, what: str, method: Callable[[TopologyMethods], Awaitable[Result]]) -> Result:
+        """Run a method when those before it have ended.
 
+        :param what: the beginning of error texts, such as `cannot declare queue 'billing'`.
         :raises TopologyMismatch: if the broker closed the channel over it (403, 404, 405, 406).
-        :raises TransportUnavailable: if the connection is lost, or there is no answer within 30 s.
+        :raises TransportUnavailable: if the connection is lost, or no reply comes within 30 s.
         """
         task = asyncio.ensure_future(self._run(what, method))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
-    async def _run(self, what: str, method: Callable[[AbstractChannel], Awaitable[Result]]) -> Result:
+    async def _run(self, what: str, method: Callable[[TopologyMethods], Awaitable[Result]]) -> Result:
         async with self._lock:
-            if self._channel is None or not self._channel.usable:
-                self._channel = await self._session.channel()
+            if self._channel is None or self._channel.is_closed:
+                self._channel = await self._session.control_channel()
             with translate_errors(what):
                 async with asyncio.timeout(SETUP_SECONDS):
-                    return await method(self._channel.methods)
+                    return await method(TopologyMethods(self._channel, self._session.frame_max))

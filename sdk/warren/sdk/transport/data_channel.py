@@ -8,9 +8,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from aiormq.abc import AbstractChannel
-
 from warren.sdk.logger import log
+from warren.sdk.transport.aio_pika_connection import AmqpChannel
 from warren.sdk.transport.socket_stream import FrameWriter
 from warren.wire import methods
 from warren.wire.delivery_scanner import GET_EMPTY, GET_OK, RETURN, DeliveryScanner, decode_deliver
@@ -61,14 +60,14 @@ class DataChannel:
 
     def __init__(
         self,
-        channel: AbstractChannel,
+        channel: AmqpChannel,
         frame_writer: FrameWriter,
         scanner: DeliveryScanner,
         frame_max: int,
         expects_confirms: bool = False,
     ) -> None:
         self.expects_confirms: bool = expects_confirms
-        self.methods: AbstractChannel = channel
+        self.methods: AmqpChannel = channel
         self.number: int = channel.number
         self.on_delivery: Callable[[bytes, bytes, bytes], None] = _ignore
         self.on_return: Callable[[bytes, bytes, bytes], None] = _ignore

@@ -7,10 +7,12 @@ import contextlib
 from collections.abc import Iterator
 
 import aiormq
-from aiormq.exceptions import AMQPError, ChannelInvalidStateError
+from aiormq.exceptions import AMQPError, ChannelClosed, ChannelInvalidStateError
 from pamqp.exceptions import PAMQPException
 
 from warren.sdk.errors import ConfigError, TopologyMismatch, TransportUnavailable, WarrenError
+
+__all__ = ["ChannelClosed", "error_text", "to_sdk_error", "translate_errors"]
 
 FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFError, ValueError)
 """What aiormq and the socket raise; anything else is a mistake in the program and is not dressed up."""

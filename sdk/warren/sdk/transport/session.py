@@ -1,7 +1,7 @@
-"""Sessions: connections that aiormq makes, with a data plane of our own, and its errors as those of the SDK.
+"""Session: one live connection to a broker, and the channels that are opened on it.
 
-aiormq does the TLS, the login, the heartbeats and all synchronous methods. What is sent or received a message at a
-time goes through `warren.sdk.transport.socket_stream` and `warren.sdk.transport.data_channel`.
+aio-pika makes the connection (TLS, login, heartbeats) and the control channels. Messages pass through
+`warren.sdk.transport.socket_stream` and `warren.sdk.transport.data_channel`, which share its socket.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
-from aiormq.abc import AbstractChannel
-from aiormq.connection import Connection
+import aio_pika.abc
 from aiormq.exceptions import ConnectionClosed
 from yarl import URL
 
 from warren.sdk.errors import TransportUnavailable
+from warren.sdk.transport.aio_pika_connection import AmqpChannel, SharedSocketConnection
 from warren.sdk.transport.data_channel import DataChannel
 from warren.sdk.transport.error_translation import translate_errors
 from warren.sdk.transport.socket_stream import FrameWriter, SocketFactory
@@ -26,34 +27,43 @@ from warren.wire.delivery_scanner import DeliveryScanner
 
 CONNECT_SECONDS = 10.0
 HEARTBEAT_SECONDS = "15"
+
 UNLIMITED = 2**31
 MOST_CHANNELS = 65535
 """Where the broker sets no limit (AMQP 0-9-1, connection.tune)."""
 
+Opened = TypeVar("Opened")
+
 CLOSED_HERE = 0
-"""aiormq's code for a connection that this side has closed."""
+"""Code of aiormq for a connection that this side closed."""
 FORCED = 320
 """The broker stops, or an operator has closed the connection (AMQP 0-9-1, connection-forced)."""
 
-ChannelFactory = Callable[[AbstractChannel, FrameWriter, DeliveryScanner, int, bool], DataChannel]
-"""Makes a data channel: `DataChannel`, or one that does more."""
+ChannelFactory = Callable[[AmqpChannel, FrameWriter, DeliveryScanner, int, bool], DataChannel]
+"""Factory of data channels: `DataChannel`, or a subclass that does more."""
 
 
 class Session:
-    """One live connection to the broker."""
+    """One live connection to the broker.
 
-    def __init__(self, connection: Connection, socket: SocketFactory, channels: ChannelFactory) -> None:
+    :ivar frame_max: most bytes of a frame, as negotiated.
+    """
+
+    def __init__(
+        self, connection: SharedSocketConnection, socket: SocketFactory, channels: ChannelFactory
+    ) -> None:
         assert socket.writer is not None
         self._connection = connection
+        underlay = self._underlay = connection.underlay
         self._channels = channels
         self._scanner = socket.scanner
-        self._channel_max = connection.connection_tune.channel_max or MOST_CHANNELS
-        self._frame_max = connection.connection_tune.frame_max or UNLIMITED
-        self._scanner.limit = self._frame_max
+        self._channel_max = underlay.connection_tune.channel_max or MOST_CHANNELS
+        self.frame_max: int = underlay.connection_tune.frame_max or UNLIMITED
+        self._scanner.limit = self.frame_max
         self._writer = socket.writer
         self.frame_writer: FrameWriter = FrameWriter(socket.writer)
-        self.lost: asyncio.Future[None] = connection.closing
-        """Done when the connection has ended, for whatever reason."""
+        self.lost: asyncio.Future[None] = underlay.closing
+        """Done when the connection has ended, for any reason."""
 
     @classmethod
     async def open(
@@ -65,13 +75,15 @@ class Session:
     ) -> Session:
         """Connect, log in, open the virtual host.
 
-        :param channels: what its channels are.
-        :raises TransportUnavailable: if that fails; not retryable where the credentials or the virtual host are at fault.
+        :param name: shown by the broker for the connection.
+        :param on_blocked: called with the reason of `connection.blocked`, and with None at `connection.unblocked`.
+        :param channels: factory of the data channels.
+        :raises TransportUnavailable: if that fails; not retryable if the credentials or the virtual host are wrong.
         """
         _quiet_aiormq()
         socket = SocketFactory(on_blocked)
         target = aiormq_url(url, name)
-        connection = Connection(target, transport_factory=socket)
+        connection = SharedSocketConnection(target, socket)
         try:
             with translate_errors(f"cannot connect to {target.host}:{target.port}"):
                 async with asyncio.timeout(CONNECT_SECONDS):
@@ -84,24 +96,24 @@ class Session:
 
     @property
     def peer(self) -> tuple[str, int] | None:
-        """The address and port at the other end, if it has them."""
+        """Address and port of the peer; None if the socket has none."""
         found = self._writer.get_extra_info("peername")
         return (str(found[0]), int(found[1])) if isinstance(found, tuple) else None
 
     @property
     def server(self) -> tuple[str, str]:
-        """Product and version, as the broker says in connection.start."""
-        said = self._connection.server_properties
-        return _text(said.get("product", "a broker")), _text(said.get("version", ""))
+        """Product and version from `connection.start`."""
+        properties = self._underlay.server_properties
+        return _text(properties.get("product", "a broker")), _text(properties.get("version", ""))
 
     @property
     def ended(self) -> bool:
-        """Lost or closed, whoever has noticed so far."""
-        return self._connection.is_closed or self.lost.done()
+        """Whether the connection is lost or closed."""
+        return self._underlay.is_closed or self.lost.done()
 
     @property
     def refusal(self) -> ConnectionClosed | None:
-        """What the broker said when it ended the connection over something that came on it; None if it ended otherwise."""
+        """The error with which the broker closed the connection over a frame of ours; None if it ended otherwise."""
         close_error = self.lost.exception() if self.lost.done() and not self.lost.cancelled() else None
         if not isinstance(close_error, ConnectionClosed) or close_error.args[:1] in {
             (CLOSED_HERE,),
@@ -111,9 +123,11 @@ class Session:
         return close_error
 
     async def channel(self, *, confirms: bool = False, transactions: bool = False) -> DataChannel:
-        """Open a channel, in confirm mode or in transaction mode or in neither.
+        """Open a data channel: in confirm mode, in transaction mode, or in neither.
 
-        If the caller is cancelled, the channel is closed again as soon as it is open: aiormq would leave it half open.
+        If the caller is cancelled, the channel is closed as soon as it is open: aiormq would leave it half open.
+
+        :raises TransportUnavailable: if the connection is lost, or the broker's `channel_max` is reached.
         """
         opening = asyncio.ensure_future(self._open_channel(confirms, transactions))
         try:
@@ -124,29 +138,55 @@ class Session:
 
     async def _open_channel(self, confirms: bool, transactions: bool) -> DataChannel:
         with translate_errors("cannot open a channel"):
-            channel = await self._unless_lost(self._opened(confirms, transactions))
+            channel = await self._unless_lost(self._open_amqp_channel(confirms, transactions))
         expects_confirms = confirms or transactions
-        return self._channels(channel, self.frame_writer, self._scanner, self._frame_max, expects_confirms)
+        return self._channels(channel, self.frame_writer, self._scanner, self.frame_max, expects_confirms)
 
-    async def _opened(self, confirms: bool, transactions: bool) -> AbstractChannel:
+    async def _open_amqp_channel(self, confirms: bool, transactions: bool) -> AmqpChannel:
         if self.ended:
-            # aiormq says this with a RuntimeError.
+            # aiormq would raise RuntimeError.
             raise TransportUnavailable("cannot open a channel: the connection was closed")
-        # Up to the number's use without a turn of the loop, in which another one could take it.
-        taken = self._connection.channels
-        number = next(number for number in itertools.count(1) if number not in taken)
-        if number > self._channel_max:
-            # The broker would close the connection over it (RabbitMQ: 530), and end all others.
-            raise TransportUnavailable(
-                f"cannot open a channel: {self._channel_max} are open, the broker's channel_max; close some first"
-            )
-        channel = await self._connection.channel(number, confirms, timeout=CONNECT_SECONDS)
+        number = self._free_channel_number()
+        channel = await self._underlay.channel(number, confirms, timeout=CONNECT_SECONDS)
         if transactions:
             await channel.tx_select()
         return channel
 
-    async def _unless_lost(self, opening: Coroutine[None, None, AbstractChannel]) -> AbstractChannel:
-        """aiormq does not tell whoever asks for a channel after a loss was noticed, and before all was cleared away."""
+    async def control_channel(self) -> aio_pika.abc.AbstractChannel:
+        """Open a channel of aio-pika, for synchronous methods.
+
+        :raises TransportUnavailable: as `channel`.
+        """
+        with translate_errors("cannot open a channel"):
+            return await self._unless_lost(self._open_control_channel())
+
+    async def _open_control_channel(self) -> aio_pika.abc.AbstractChannel:
+        if self.ended:
+            raise TransportUnavailable("cannot open a channel: the connection was closed")
+        channel = self._connection.channel(self._free_channel_number(), publisher_confirms=False)
+        await channel.initialize()
+        return channel
+
+    def _free_channel_number(self) -> int:
+        """Return the lowest free channel number; use it before another task runs, which could take it.
+
+        :raises TransportUnavailable: if `channel_max` is reached. The broker would close the connection over a greater
+            number (RabbitMQ: 530), and with it all other channels.
+        """
+        taken = self._underlay.channels
+        number = next(number for number in itertools.count(1) if number not in taken)
+        if number > self._channel_max:
+            raise TransportUnavailable(
+                f"cannot open a channel: {self._channel_max} are open, the broker's channel_max; close some first"
+            )
+        return number
+
+    async def _unless_lost(self, opening: Coroutine[None, None, Opened]) -> Opened:
+        """Await the opening of a channel, or the loss of the connection.
+
+        aiormq never answers a request for a channel that comes between the loss of the connection and the end of its
+        clean-up.
+        """
         task = asyncio.ensure_future(opening)
         try:
             await asyncio.wait((task, self.lost), return_when=asyncio.FIRST_COMPLETED)
@@ -158,18 +198,19 @@ class Session:
             task.cancel()
 
     def abort(self) -> None:
-        """End the connection without a word to the broker, so that nobody waits for its answers any more."""
+        """Cut the connection without closing it, so that pending replies of the broker are not awaited."""
         self._writer.transport.abort()
 
     async def close(self) -> None:
+        """Close the connection."""
         self.frame_writer.flush()
         with contextlib.suppress(Exception):
-            await self._connection.close()
+            await self._connection.close(asyncio.CancelledError)
         self._writer.close()
 
 
-def _forget(opening: asyncio.Future[AbstractChannel]) -> None:
-    """Whatever became of it: its error is said already."""
+def _forget(opening: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of an abandoned opening, which has been reported already."""
     if not opening.cancelled():
         opening.exception()
 
@@ -180,7 +221,10 @@ def _close_again(opening: asyncio.Future[DataChannel]) -> None:
 
 
 def aiormq_url(url: str, name: str) -> URL:
-    """The URL as aiormq reads it, with the defaults of `parse_url`; its query may set `heartbeat` and TLS files."""
+    """Return the URL in the form of aiormq, with the defaults of `parse_url`.
+
+    The query may set `heartbeat` and the TLS files.
+    """
     parts = parse_url(url)
     return URL.build(
         scheme="amqps" if parts.tls else "amqp",
@@ -194,7 +238,7 @@ def aiormq_url(url: str, name: str) -> URL:
 
 
 def _quiet_aiormq() -> None:
-    """A lost connection is an ordinary event that the SDK reports once, in its own logger; aiormq logs tracebacks."""
+    """Silence the logger of aiormq: the SDK reports a lost connection once, aiormq with tracebacks."""
     logger = logging.getLogger("aiormq")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.CRITICAL)

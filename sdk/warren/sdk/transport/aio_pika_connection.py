@@ -1,0 +1,44 @@
+"""The connection of aio-pika, with a socket that the SDK reads as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import ConnectionParameter
+from aiormq.abc import AbstractChannel
+from aiormq.connection import Connection as AiormqConnection
+from yarl import URL
+
+from warren.sdk.transport.socket_stream import SocketFactory
+
+AmqpChannel = AbstractChannel
+"""The channel of the AMQP library: synchronous methods only; messages pass through `DataChannel`."""
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+class SharedSocketConnection(aio_pika.Connection):
+    """A connection of aio-pika that opens its socket with a factory of the SDK.
+
+    aio-pika passes its `PARAMETERS` on to the connection below, `aiormq.Connection`, which has the parameter
+    `transport_factory`.
+    """
+
+    PARAMETERS = (
+        *aio_pika.Connection.PARAMETERS,
+        ConnectionParameter(name="transport_factory", parser=_unchanged, is_kwarg=True),
+    )
+
+    def __init__(self, url: URL, socket: SocketFactory) -> None:
+        super().__init__(url, transport_factory=socket)
+
+    @property
+    def underlay(self) -> AiormqConnection:
+        """The connection below, whose channels carry messages. Only of a connection that is open."""
+        assert self.transport is not None
+        connection = self.transport.connection
+        assert isinstance(connection, AiormqConnection)
+        return connection
